@@ -68,20 +68,17 @@ def serving(
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Two threads, so that one of them may linger."""
     with serving(tmp_path_factory.mktemp("extender"), THREADS) as (port, _):
         yield port
 
 
 def connect(port: int, stack: ExitStack, says: bytes = b"") -> socket.socket:
-    """Connect, say this, and stay."""
     link = socket.create_connection(("127.0.0.1", port), timeout=30)
     stack.enter_context(closing(link)).sendall(says)
     return link
 
 
 def ask(port: int) -> None:
-    """Be answered as a new client."""
     with ExitStack() as stack:
         assert ANSWERED in answers(connect(port, stack, REQUEST))
 

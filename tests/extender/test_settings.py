@@ -67,7 +67,6 @@ def test_each_setting_of_the_extender_is_read() -> None:
 
 
 def test_all_complaints_come_at_once() -> None:
-    """Each names the variable and its fix, and the default stands in meanwhile."""
     bad = dict.fromkeys(GOOD, "nonsense")
     settings, found = ExtenderSettings.read(bad)
     named = {complaint.partition(":")[0] for complaint in found}
@@ -141,7 +140,6 @@ def read(more: Mapping[str, str], **environ: str) -> tuple[WebhookSettings, list
 
 
 def test_all_but_the_certificate_may_be_left_out() -> None:
-    """Empty variables count as not set."""
     settings, found = read({})
     default = WebhookSettings(tls_cert="/tls/tls.crt", tls_key="/tls/tls.key")
     assert (settings, found) == (default, [])
@@ -152,7 +150,6 @@ def test_all_but_the_certificate_may_be_left_out() -> None:
 
 
 def test_each_setting_of_the_webhook_is_read() -> None:
-    """One variable for each field, and no field without."""
     settings, found = read(
         {"TOTAL_GPU_MEMORY": "16000"},
         LISTEN="[::1]:1234",

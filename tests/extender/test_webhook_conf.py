@@ -158,7 +158,6 @@ def test_five_hundred_at_once(served: Served) -> None:
 
 
 def test_the_pool_follows_the_nodes(served: Served) -> None:
-    """A card that comes is known to the next review, and one that goes is not."""
     with closing(served.connect()) as link:
         body = asked(pod_json(units=60, cores=1))
 
@@ -191,7 +190,6 @@ def test_a_certificate_is_renewed_without_a_gap(served: Served) -> None:
 
 
 def test_metrics_and_health_are_on_the_public_port(served: Served) -> None:
-    """Of that listener reviews are none of the business."""
     assert served.public.get("/healthz")[0] == 200
     status, answer = served.public.get("/metrics")
     assert status == 200
@@ -225,8 +223,6 @@ HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 
 @dataclass(frozen=True)
 class Slow:
-    """One way of keeping a server waiting."""
-
     what: str
     says: bytes
     shakes: bool = True
@@ -278,7 +274,6 @@ def test_a_flood_drowns_itself(served: Served) -> None:
 
 
 def test_who_is_slow_is_hung_up_on(served: Served) -> None:
-    """His connection would otherwise be there for ever."""
     with ExitStack() as stack:
         links = [come(served, stack, way, STRANGER) for way in WAYS]
         for way, link in zip(WAYS, links, strict=True):
@@ -327,7 +322,6 @@ def test_three_megabytes_come_in_pieces(served: Served) -> None:
 
 
 def test_two_requests_at_once_on_a_connection(served: Served) -> None:
-    """Whoever does not wait for the first answer has both."""
     body = orjson.dumps(asked(pod_json()))
     one = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with ExitStack() as stack:

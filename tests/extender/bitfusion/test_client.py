@@ -16,7 +16,6 @@ SMI = '#!/bin/sh\necho smi "$@"\n'
 
 @pytest.fixture(params=SHELLS)
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The script beside an nvidia-smi, under each shell that is here."""
     for name, text in (("bitfusion", SCRIPT), ("nvidia-smi", SMI)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o555)
@@ -47,7 +46,6 @@ def call(
     ],
 )
 def test_run_runs_the_rest(client: Path, options: str) -> None:
-    """Word by word, blanks and all."""
     rest = ("printf", "<%s>", "a b", "--", "-n", "")
     done = call(client, "run", *options.split(), *rest)
     assert (done.returncode, done.stderr) == (0, "")
@@ -55,7 +53,6 @@ def test_run_runs_the_rest(client: Path, options: str) -> None:
 
 
 def test_run_becomes_the_program(client: Path) -> None:
-    """Its exit code, its input and its signals are the program's own."""
     run = ("run", "-n", "1", "--")
     assert call(client, *run, "sh", "-c", "exit 7").returncode == 7
     assert call(client, *run, "no-such-program").returncode == 127
@@ -122,7 +119,6 @@ def paths(a_pod: Json) -> list[str]:
 
 
 def test_where_the_containers_own_words_look_for_it() -> None:
-    """In its command, its args and its variables, each place once."""
     found = injected(
         command=["/bitfusion/a_1.deb/usr/bin/bitfusion run -n 1 -- x"],
         args=["/bitfusion/a_1.deb/usr/bin/bitfusion"],
@@ -160,7 +156,6 @@ def test_a_volume_of_that_name_stays() -> None:
 
 
 def test_in_mode_all_only_where_it_is_called() -> None:
-    """Another word of the command may still call it."""
     plain = injected(ALL, command=["python a.py"])
     assert CLIENT not in plain["metadata"]["annotations"]
     assert "volumes" not in plain["spec"]

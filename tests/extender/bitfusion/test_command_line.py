@@ -29,7 +29,6 @@ def rewritten(command: Sequence[str], args: Sequence[str] = ()) -> Command:
     ],
 )
 def test_left_alone(command: list[str]) -> None:
-    """What can be run as it is, and words that only look like a call."""
     assert rewritten(command) == Command(tuple(command), ())
 
 
@@ -70,7 +69,6 @@ def test_one_line_goes_to_a_shell(line: str) -> None:
     ],
 )
 def test_a_call_in_a_line(line: str, rest: str) -> None:
-    """Whatever stands around it stays, to the blank."""
     found = rewritten(["/bin/sh", "-c", line])
     assert found.command == ("/bin/sh", "-c", rest)
     assert found.warnings == ()
@@ -89,7 +87,6 @@ def test_a_call_in_a_line(line: str, rest: str) -> None:
     ],
 )
 def test_a_call_in_words(words: str, rest: list[str]) -> None:
-    """Wherever the border between command and args runs."""
     vector = shlex.split(words)
     for at in range(1, len(vector) + 1):
         found = rewritten(vector[:at], vector[at:])
@@ -181,7 +178,6 @@ def test_parts(options: str, cores: str, units: str) -> None:
     ],
 )
 def test_denials(calls: str, says: str) -> None:
-    """In the same words as for resources, with the option that is wrong."""
     line = f"bitfusion run {calls} -- python a.py"
     found = translated({"annotations": ALL, "containers": [{"command": [line]}]})
     (told,) = found.denials
@@ -223,7 +219,6 @@ def test_a_long_line(line: str) -> None:
 
 
 def test_a_long_filter() -> None:
-    """What is left out is said, in few words."""
     text = " ".join(f"server.hostname=n{number}" for number in range(20_000))
     annotations = {**ALL, "bitfusion-client/filter": text}
     found = translated(

@@ -130,7 +130,6 @@ def test_any_pod(a_pod: Json, chosen: BitfusionRules, pool: Pool, mode: str) -> 
 
 
 def assert_kept(before: Json, after: Json) -> None:
-    """Insist that nothing of the pod's own was lost but what was asked of Bitfusion."""
     kept = dict(before["metadata"].get("annotations") or {})
     kept.pop("auto-management/status", None)
     assert after["metadata"]["annotations"].items() >= kept.items()
@@ -151,7 +150,6 @@ FILTER = "bitfusion-client/filter"
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}])
 @pytest.mark.parametrize("mode", ["all", "injection"])
 def test_without_metadata(metadata: Json, mode: str) -> None:
-    """A namespace's label translates it all the same, and the patch holds."""
     spec = pod({"containers": [{"command": ["a b"], "resources": HALF}]})["spec"]
     came = {**metadata, "spec": spec}
     before = copy.deepcopy(came)
@@ -181,7 +179,6 @@ def test_more_cards_than_a_list_may_name(key: str, value: str, annotation: str) 
 
 
 def test_a_uuid_longer_than_any_card_has() -> None:
-    """It is told as the filter's, before our own rules look at it."""
     (told,) = wishes([f"device.id=GPU-{'0' * 200}"], Pool()).complaints
     assert "is left out: it is not a UUID" in told
 
@@ -197,7 +194,6 @@ CALLED = [
 
 
 def pod_of(text: str) -> Json:
-    """The pod, or the one that a Deployment makes."""
     loaded: Json = yaml.safe_load(text)
     if loaded["kind"] == "Pod":
         return loaded

@@ -52,7 +52,6 @@ def test_one_write_binds_and_records() -> None:
 
 
 def test_a_replayed_bind_succeeds_and_changes_nothing() -> None:
-    """Before the watch has brought the first one, and after."""
     extender = ExtenderFixture()
     pod = extender.create(units=20)
     extender.bind(pod)
@@ -91,7 +90,6 @@ def test_what_cannot_be_bound_is_refused(
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_pod_that_is_gone_or_cannot_be_read_is_not_bound(*, seen: bool) -> None:
-    """The API server says so, and the room is free again."""
     extender = ExtenderFixture()
     pod = extender.create(seen=seen, units=20)
     if seen:
@@ -291,7 +289,6 @@ def test_an_unanswered_pod_is_bound_again_for_what_it_asked() -> None:
 
 
 def test_an_unanswered_bind_that_the_watch_brings_never_expires() -> None:
-    """It came true; only its end frees the room."""
     extender, _ = unanswered(lands=True)
     extender.see()
     for extender.clock.now in (0.0, 100.0):
@@ -320,7 +317,6 @@ def unanswered(*, lands: bool) -> tuple[ExtenderFixture, Json]:
 def test_an_unanswered_pod_does_not_move(
     *, lands: bool, readable: bool, outcome: Outcome
 ) -> None:
-    """The room of its first bind stays held until that can have no effect."""
     extender, pod = unanswered(lands=lands)
     extender.cluster.on_get = [] if readable else [Unavailable("...")]
     assert extender.bind(pod, "n").outcome is outcome

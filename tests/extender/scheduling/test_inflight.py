@@ -52,7 +52,6 @@ def pending(asked: PodRequest, *names: str, policy: str = "first-fit") -> Pendin
 
 @pytest.mark.parametrize("how", ["bind", "failed-bind", "refusal", "deletion"])
 def test_a_pod_is_no_longer_pending(how: str) -> None:
-    """After its bind, whatever came of it, its next filter, or its deletion."""
     extender = ExtenderFixture()
     pod = extender.create(units=20)
     extender.filter(pod)

@@ -24,8 +24,6 @@ NAMES = [NodeName("a"), NodeName("b")]
 
 
 class Scene:
-    """Two nodes of one card, the second half full."""
-
     def __init__(self) -> None:
         self.books = Books(wait_s=0, pending_for_s=5)
         self.packer = self.books.packer
@@ -50,7 +48,6 @@ def scene() -> Scene:
 
 
 def values(lessons: Lessons) -> dict[str, float]:
-    """What Prometheus would scrape."""
     registry = CollectorRegistry()
     registry.register(LessonCollector(lessons))
     return {s.name: s.value for family in registry.collect() for s in family.samples}

@@ -117,7 +117,6 @@ def test_a_nomination_stands_in_the_way_of_lesser_and_equal_pods(
 def test_an_invalid_pod_is_refused_by_every_node(
     pod: Json, words: str, field: str
 ) -> None:
-    """In the same words; preempt has no Error field, so it names the pod's."""
     extender = ExtenderFixture(n=(29,), m=(29,))
     refused = extender.filter(pod, "n", "m").refused or {}
     assert refused.keys() == {"n", "m"}
@@ -254,7 +253,6 @@ def test_preempt_names_the_younger_of_two_equals() -> None:
 def member(
     extender: ExtenderFixture, name: str, units: int, group: str = "gang"
 ) -> Json:
-    """Make a pod of a scheduling group."""
     containers = [container_json(units=units)]
     body = pod_json(name, containers=containers)
     body["spec"]["schedulingGroup"] = {"podGroupName": group}
@@ -422,7 +420,6 @@ def test_waits_take_a_fifth_of_the_time(
 
 
 def waits(patience: Patience, namespace: str, clock: Clock, most: int) -> int:
-    """How many pods of a namespace, refused one after another, may wait."""
     found = 0
     for _ in range(most):
         waited_s = patience.allowed_s(namespace)

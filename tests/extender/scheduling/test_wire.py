@@ -29,7 +29,6 @@ def body(**fields: Any) -> bytes:
 
 
 def field_of(error: Malformed) -> str:
-    """The field, whether or not the path begins at the body."""
     return error.field.removeprefix("body.")
 
 
@@ -195,7 +194,6 @@ def test_malformed_victims_are_named(given: dict[str, Any], field: str) -> None:
 
 
 def test_filter_answers_with_unresolvable_refusals() -> None:
-    """Every key, in Go's names; a node that is refused is never resolvable."""
     assert wire.filter_reply(FilterResult([N], {NodeName("m"): "No shared cards"})) == (
         b'{"Nodes":null,"NodeNames":["n"],"FailedNodes":{},'
         b'"FailedAndUnresolvableNodes":{"m":"No shared cards"},"Error":""}'
@@ -207,7 +205,6 @@ def test_filter_answers_with_unresolvable_refusals() -> None:
 
 
 def test_the_other_replies_are_exact() -> None:
-    """Prioritize a bare list, bind an Error, preempt always the form with UIDs."""
     assert wire.prioritize_reply([(N, 7)]) == b'[{"Host":"n","Score":7}]'
     assert wire.prioritize_reply([]) == b"[]"
     assert wire.bind_reply() == b'{"Error":""}'

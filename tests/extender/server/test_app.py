@@ -33,8 +33,6 @@ VERBS = ("filter", "prioritize", "preempt", "bind")
 
 
 class Running:
-    """The extender's applications over an embedded cluster, called without sockets."""
-
     def __init__(self, stop: Event) -> None:
         self.cluster = Embedded(bookmark_every_s=0.05)
         self.cluster.create(Kind.NODES, node_json("n", *cards(29)))
@@ -170,8 +168,6 @@ def test_no_percent_sign_reaches_kube_scheduler(running: Running) -> None:
 
 
 class Surprising:
-    """Verbs and a binder that meet a bug of their own."""
-
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"secret of {name}")
 
@@ -229,7 +225,6 @@ def test_a_bug_of_ours_is_an_error_without_its_secrets(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_extender_that_is_not_ready_says_why(verb: str) -> None:
-    """Without a look at the ledger or the API server."""
     client = surprised(ready=False)
     answer = client.post(f"/scheduler/{verb}", data=good_body(verb), content_type=JSON)
     assert answer.json is not None
@@ -261,8 +256,6 @@ def test_the_short_way_says_the_same(verb: str, body: bytes | None, host: str) -
 
 
 class Reset(io.RawIOBase):
-    """The body of a client that hangs up in the middle."""
-
     def read(self, _size: int = -1) -> bytes:
         raise ConnectionResetError
 

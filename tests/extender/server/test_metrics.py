@@ -82,7 +82,6 @@ def test_binds_are_counted_from_zero() -> None:
 
 
 def test_cards_show_capacity_and_what_is_placed() -> None:
-    """Whether a card is healthy or cordoned are two gauges, by two authors."""
     extender = ExtenderFixture(n=(29, 10))
     extender.bind(extender.create(units=20, cores=5))
     registry = watched(extender)

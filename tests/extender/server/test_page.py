@@ -115,7 +115,6 @@ def test_a_cluster_without_cards_says_what_to_do(browser: Browser) -> None:
 def test_when_nobody_answers_the_last_picture_stays_and_says_so(
     browser: Browser,
 ) -> None:
-    """And it comes back by itself."""
     with Scene() as scene:
         scene.node("n", card(0, 29))
         tab = scene.shown(browser)
@@ -150,7 +149,6 @@ def test_a_pause_is_kept(browser: Browser) -> None:
 def test_finding_and_ordering_stay_over_a_reload(
     scene: Scene, browser: Browser
 ) -> None:
-    """They stand in the address."""
     tab = scene.shown(browser)
     tab.evaluate("document.getElementById('find').focus()")
     tab.write("asr-2")
@@ -182,7 +180,6 @@ def focused(tab: Tab) -> str:
 
 
 def test_it_is_used_by_keyboard_alone(tab: Tab) -> None:
-    """Every control in its order, and nothing that holds the focus fast."""
     order = []
     for _ in range(5):
         tab.press(*TAB)
@@ -215,7 +212,6 @@ def test_the_focus_stays_while_the_page_refreshes_itself(
 
 
 def test_a_screen_reader_is_told_all_of_it(tab: Tab) -> None:
-    """Headings to jump by, names for what can be used, and no word of the bars."""
     heard = tab.heard()
     headings = [name for role, name in heard if role == "heading"]
     assert headings[:5] == [
@@ -304,7 +300,6 @@ def test_a_card_of_many_pods(browser: Browser) -> None:
 
 
 def test_more_promised_than_there_is(browser: Browser) -> None:
-    """It is shown as it is, and pointed at."""
     with Scene() as scene:
         scene.node("n", card(0, 29))
         scene.holds("a", "n", "GPU-0", 20)
@@ -336,7 +331,6 @@ def test_text_of_the_cluster_is_never_code(browser: Browser) -> None:
 
 
 def test_nothing_else_may_run_or_be_reached(scene: Scene, browser: Browser) -> None:
-    """The page's own headers say so, and the browser obeys them."""
     tab = scene.shown(browser)
     assert tab.complaints == []
     loaded = tab.evaluate(
@@ -359,7 +353,6 @@ def test_nothing_else_may_run_or_be_reached(scene: Scene, browser: Browser) -> N
 def test_it_comes_through_the_window_of_gpusharectl(
     scene: Scene, browser: Browser
 ) -> None:
-    """Under its secret path: the page asks for its state beside itself."""
     with PageServer(0, scene.get) as server:
         tab = browser.open(server.url)
         drawn(tab)

@@ -20,8 +20,6 @@ from tests.extender.extender_fixture import Clock
 
 
 class Counting(Collector):
-    """How often it was asked; it answers when it may."""
-
     def __init__(self) -> None:
         self.times = 0
         self.asked, self.may = Event(), Event()
@@ -82,8 +80,6 @@ def test_a_taken_port_is_an_error() -> None:
 
 
 class Once:
-    """A cluster that answers a list, and then is heard of no more."""
-
     def __init__(self, stop: Event) -> None:
         self._stop = stop
 
@@ -96,8 +92,6 @@ class Once:
 
 
 class Nobody:
-    """A sink that takes all pages and forgets them."""
-
     def replace(self, pages: Iterator[Page]) -> None:
         list(pages)
 
@@ -115,7 +109,6 @@ def reflector(clock: Clock, *, listed: bool) -> Reflector:
 
 
 def test_not_before_everything_has_been_listed() -> None:
-    """Each collection that is missing is named."""
     clock = Clock()
     listed, missing = (reflector(clock, listed=each) for each in (True, False))
     readiness = Readiness((("nodes", listed), ("pods", missing)), 60)
@@ -126,7 +119,6 @@ def test_not_before_everything_has_been_listed() -> None:
 
 
 def test_not_after_a_long_silence() -> None:
-    """Up to the bound and not beyond; the words say how long and what to look at."""
     clock = Clock()
     readiness = Readiness((("nodes", reflector(clock, listed=True)),), 60)
     clock.now = 60.0

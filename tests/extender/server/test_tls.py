@@ -80,7 +80,6 @@ def test_a_client_needs_a_certificate(
 
 @pytest.mark.parametrize("words", [b"POST /scheduler/bind HTTP/1.1\r\n\r\n", b"\x16"])
 def test_plain_words_are_not_heard(context: ssl.SSLContext, words: bytes) -> None:
-    """HTTP without TLS, and half a beginning of it."""
     with meeting(context) as (near, answer):
         near.sendall(words)
         # It may have hung up on us already.
@@ -103,7 +102,6 @@ def test_old_versions_are_not_spoken(
 
 
 def test_new_certificates_are_shown_on_new_connections(held: Certificates) -> None:
-    """And the context is made anew only when the files are."""
     tls = ServerTls(files(held))
     first = tls.context(None, None)
     assert tls.context(None, None) is first

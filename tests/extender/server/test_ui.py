@@ -78,7 +78,6 @@ def test_room_that_is_kept_for_a_pod_is_room_for_it_alone() -> None:
 
 
 def test_of_very_many_different_requests_some_have_no_reason() -> None:
-    """Unknown is null, and no pod is left out."""
     count = MOST_REASONS + 2
     pods = [pod_json(f"p{size:03}", units=30 + size) for size in range(count)]
     shown = seen(node(), pods=tuple(pods))["pending"]
@@ -94,7 +93,6 @@ def test_a_pod_on_the_books_waits_no_more() -> None:
 
 
 def test_who_is_leaving_and_what_is_wrong() -> None:
-    """By UID; and in words."""
     leaves = bound_json(placement("old", 0, 4), terminating=True)
     stays = bound_json(placement("new", 0, 4))
     shown = seen(node(unplaced=[request("lost", 4)]), pods=(leaves, stays))

@@ -25,7 +25,6 @@ from tests.extender.webhook_client import answered, asked, count, steps_of, webh
 
 
 def test_a_pod_is_changed_by_a_patch() -> None:
-    """Which the API server applies to what it sent; the uid is its own."""
     client, registry = webhook()
     pod = pod_json(units=4)
     response = answered(client, asked(pod, uid="abc-1"))
@@ -83,7 +82,6 @@ def test_warnings_come_along() -> None:
 def test_the_path_says_how_a_namespace_has_its_bitfusion_pods(
     path: str, wrapped: list[str] | None
 ) -> None:
-    """Where the pod does not say so itself."""
     client, _ = webhook(Rules(bitfusion=rules()))
     pod = pod_json()
     pod["spec"]["containers"][0] |= {"command": ["python a.py"], "resources": HALF}
@@ -116,7 +114,6 @@ def test_what_we_have_no_rules_for_is_let_through(request_part: Any) -> None:
 
 
 def test_a_debugging_container_is_looked_at() -> None:
-    """As an update of its subresource, with the pod before beside it."""
     client, _ = webhook()
     old = pod_json(units=4, cores=1)
     pod = pod_json(units=4, cores=1)
@@ -189,7 +186,6 @@ JSON = "application/json"
     ],
 )
 def test_what_is_no_review_is_400(body: bytes, field: str) -> None:
-    """With the field; nothing of it is a 500."""
     client, registry = webhook()
     got = client.post("/mutate", data=body, content_type=JSON)
     assert got.status_code == 400

@@ -161,7 +161,6 @@ def test_half_a_request_keeps_nobody_waiting(held: Certificates) -> None:
 
 
 def test_what_came_of_the_next_request_is_not_lost(held: Certificates) -> None:
-    """Some of it the parser may have read already."""
     with meeting(held) as (client, server):
         client.sendall(REQUEST + b"body" + REQUEST)
         hears(server, Heard.WHOLE)
@@ -387,7 +386,6 @@ def test_who_reads_no_answers_gets_no_thread() -> None:
 
 
 def test_who_shakes_hands_and_says_nothing() -> None:
-    """He has as long as for a request, and nothing is left of him."""
     worker, began = room(), time.monotonic()
     conn = asks(worker, "idle", sock=Sock(Heard.PART))
     conn.sock.heard = Heard.NOTHING
@@ -399,7 +397,6 @@ def test_who_shakes_hands_and_says_nothing() -> None:
 
 
 def test_who_has_been_silent_for_long() -> None:
-    """Whatever was known of him goes with him."""
     worker = room()
     old, new = (comes(worker, "server", silent=True) for _ in range(2))
     new.timeout = time.monotonic() + 60

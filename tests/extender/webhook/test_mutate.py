@@ -72,7 +72,6 @@ def test_a_share_is_not_made_a_whole_card(cores_beside: int) -> None:
 
 
 def amount(pod: Json) -> Amount:
-    """What quotas count of a pod."""
     return effective(containers(pod))
 
 

@@ -43,7 +43,6 @@ OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
     ],
 )
 def test_steps(before: Any, after: Any, steps: list[tuple[Any, ...]]) -> None:
-    """No more than what differs, each by the operation that the API server wants."""
     expected = [
         dict(zip(("op", "path", "value"), step, strict=False)) for step in steps
     ]
@@ -63,7 +62,6 @@ def test_the_steps_lead_there(before: Any, after: Any) -> None:
 @settings(deadline=None)
 @given(OBJECTS)
 def test_no_steps_to_where_one_is(same: Any) -> None:
-    """A pod that is in order gets no patch at all."""
     assert patch_between(same, deepcopy(same)) == []
 
 

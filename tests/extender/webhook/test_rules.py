@@ -59,7 +59,6 @@ def test_a_pod_in_order_is_left_as_it_is() -> None:
 
 
 def test_what_a_pod_did_not_say() -> None:
-    """One core, the scheduler, the RuntimeClass, and no card for the sidecar."""
     pod = pod_json(containers=[container_json("a", 4), container_json("b")])
     spec = judged(pod, EVERYTHING).pod["spec"]
     assert (spec["schedulerName"], spec["runtimeClassName"]) == ("vcuda", "nvidia")
@@ -187,7 +186,6 @@ def test_a_mirror_is_believed_from_kubelet_alone(user: str) -> None:
 
 
 def test_a_default_beside_a_translated_container() -> None:
-    """Both are in the one patch, and what arrived is as it was."""
     pod = pod_json(units=4)
     asked = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": "50"}
     pod["spec"]["containers"].append({"name": "b", "resources": {"limits": asked}})

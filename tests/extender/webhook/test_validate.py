@@ -118,7 +118,6 @@ def test_what_a_pod_asks_is_judged_by_the_field(pod: Json, told: list[str]) -> N
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    """Each container's own, and the policy beside."""
     pod = pod_json(
         containers=[container_json("a", "1.5", "0.5"), container_json("b", "2.5")],
         init=[container_json("i", cores="1Gi")],
