@@ -10,9 +10,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
+from typing import NamedTuple
 from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
@@ -56,8 +56,7 @@ _SETTLE_EVERY_S = 5.0
 _FILLED_IN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Applications:
+class Applications(NamedTuple):
     """The applications of the two listeners: ``inner`` has the verbs too."""
 
     inner: WSGIApplication
@@ -86,10 +85,8 @@ def _start_complaints(
     try:
         ApiServer.connect(kubeconfig).close()
     except ClusterError as error:
-        found.append(
-            f"GPUSHARE_KUBECONFIG: {error}; give the path of a kubeconfig, or run in a "
-            "pod with a service account"
-        )
+        fix = "give the path of a kubeconfig, or run in a pod with a service account"
+        found.append(f"GPUSHARE_KUBECONFIG: {error}; {fix}")
     if files:
         found += tls.complaints(files)
     if why := why_not_listen(public_listen):

@@ -45,19 +45,15 @@ class Pool:
     @classmethod
     def of(cls, nodes: Iterable[NodeFacts]) -> Self:
         """Sum up all nodes of a cluster."""
-        units: set[int] = set()
-        has_resource = False
-        node_of_address = {}
-        for node in nodes:
-            units.update(node.units)
-            has_resource = has_resource or node.has_resource
-            for address in node.addresses:
-                node_of_address[address] = node.hostname
+        every = tuple(nodes)
+        units = {size for node in every for size in node.units}
         return cls(
             largest_units=max(units, default=None),
             smallest_units=min(units, default=None),
-            has_resource=has_resource,
-            node_of_address=node_of_address,
+            has_resource=any(node.has_resource for node in every),
+            node_of_address={
+                address: node.hostname for node in every for address in node.addresses
+            },
         )
 
 
@@ -70,9 +66,15 @@ def node_facts(node: Json) -> NodeFacts:
     units = tuple(card.units for card in codec.cards(node) if card.units)
     status = Reader(node).optional_object("status")
     labels = Reader(node).object("metadata").optional_object("labels")
+    raw = status.optional_object("allocatable").raw.get(names.MEMORY)
+    try:
+        offers = raw is not None and whole(raw) > 0
+    except (NotAQuantity, NotWhole) as error:
+        where = status.path(f"allocatable.{names.MEMORY}")
+        raise Malformed(where, str(error)) from error
     return NodeFacts(
         units=units,
-        has_resource=bool(units) or _offers(status),
+        has_resource=bool(units) or offers,
         addresses=tuple(
             one.text("address")
             for one in status.optional_objects("addresses")
@@ -80,13 +82,3 @@ def node_facts(node: Json) -> NodeFacts:
         ),
         hostname=labels.optional_text(_HOSTNAME),
     )
-
-
-def _offers(status: Reader) -> bool:
-    raw = status.optional_object("allocatable").raw.get(names.MEMORY)
-    try:
-        return raw is not None and whole(raw) > 0
-    except (NotAQuantity, NotWhole) as error:
-        raise Malformed(status.path(f"allocatable.{names.MEMORY}"), str(error)) from (
-            error
-        )

@@ -105,7 +105,12 @@ class ExtenderSettings:
         return None
 
     def _check(self, env: Reading) -> None:
-        self._check_tls(env)
+        given = (self.tls_cert, self.tls_key, self.tls_client_ca)
+        for name, path in zip(TLS_SETTINGS, given, strict=True):
+            if any(given) and not path:
+                others = (PREFIX + other for other in TLS_SETTINGS if other != name)
+                fix = "TLS needs it together with " + " and ".join(others)
+                env.complain(name, f"is missing; {fix}")
         if not _is_loopback(self.listen.host) and self.tls is None:
             env.complain(
                 "LISTEN",
@@ -113,23 +118,17 @@ class ExtenderSettings:
                 "can bind pods; use 127.0.0.1, and GPUSHARE_PUBLIC_LISTEN for metrics, "
                 "or require client certificates with GPUSHARE_TLS_CLIENT_CA",
             )
-        if self.listen.port == self.public_listen.port:
-            env.complain(
-                "PUBLIC_LISTEN",
-                f"{self.public_listen} has the port of GPUSHARE_LISTEN; "
-                "the two listeners need different ports",
-            )
-        env.misspelt()
+        _check_ports(env, self.listen, self.public_listen)
 
-    def _check_tls(self, env: Reading) -> None:
-        given = (self.tls_cert, self.tls_key, self.tls_client_ca)
-        if not any(given):
-            return
-        for name, path in zip(TLS_SETTINGS, given, strict=True):
-            if not path:
-                others = (PREFIX + other for other in TLS_SETTINGS if other != name)
-                fix = "TLS needs it together with " + " and ".join(others)
-                env.complain(name, f"is missing; {fix}")
+
+def _check_ports(env: Reading, listen: Address, public: Address) -> None:
+    if listen.port == public.port:
+        env.complain(
+            "PUBLIC_LISTEN",
+            f"{public} has the port of GPUSHARE_LISTEN; "
+            "the two listeners need different ports",
+        )
+    env.misspelt()
 
 
 def _is_loopback(host: str) -> bool:
@@ -181,13 +180,7 @@ class WebhookSettings:
             log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, default.log_level),
             log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, default.log_format),
         )
-        if settings.listen.port == settings.public_listen.port:
-            env.complain(
-                "PUBLIC_LISTEN",
-                f"{settings.public_listen} has the port of GPUSHARE_LISTEN; "
-                "the two listeners need different ports",
-            )
-        env.misspelt()
+        _check_ports(env, settings.listen, settings.public_listen)
         return settings, env.complaints
 
     @property
@@ -197,12 +190,13 @@ class WebhookSettings:
 
 
 def _rules(env: Reading) -> Rules:
+    classes = (env.text("CARD_CLASSES") or "").split(",")
     return Rules(
         void=env.switch("VOID", default=False),
         set_scheduler=env.text("SET_SCHEDULER") or "",
         set_runtime_class=env.text("SET_RUNTIME_CLASS") or "",
         env_from=env.one_of("ENV_FROM", ENV_FROM, "auto"),
-        runtime_classes=_names(env, "CARD_CLASSES"),
+        runtime_classes=frozenset(filter(None, map(str.strip, classes))),
         quotas=env.switch("QUOTAS", default=False),
         bitfusion=_bitfusion(env),
     )
@@ -236,11 +230,6 @@ def _card_bytes(env: Reading, name: str, text: str, unit: int, fix: str) -> int 
     bounds = f"from {-(-UNIT_MIB * MIB // unit)} to {_MOST_BYTES // unit}"
     env.complaints.append(f"{name}: {text!r} is not valid; {fix}, {bounds}")
     return None
-
-
-def _names(env: Reading, name: str) -> frozenset[str]:
-    """Read names that are separated by commas."""
-    return frozenset(filter(None, map(str.strip, (env.text(name) or "").split(","))))
 
 
 def _file(env: Reading, name: str) -> str:

@@ -103,8 +103,8 @@ def _note(found: Wishes, word: str, pool: Pool) -> str:
     condition = _CONDITION.fullmatch(word)
     if condition is None:
         return "is left out: only key=value is understood"
-    key, value = condition["key"], condition["value"]
-    match key:
+    value = condition["value"]
+    match condition["key"]:
         case "server.hostname":
             return _note_hostname(found, value, pool)
         case "server.addr":
@@ -112,8 +112,17 @@ def _note(found: Wishes, word: str, pool: Pool) -> str:
             if not hostname:
                 return "is left out: no known node has this InternalIP"
             found.hostnames.append(hostname)
-        case "device.name" | "device.id":
-            return _note_card(found, key, value)
+        case "device.name":
+            plain = value.replace("*", "").replace(",", " ").strip()
+            if plain != value.strip():
+                fix = f"write a name or a part of it, without * and , ({plain})"
+                return f"is left out: {fix}"
+            # In Bitfusion, too, a part of the name was enough.
+            found.models.append(f"*{value}*")
+        case "device.id" if _UUID.fullmatch(value):
+            found.uuids.append(value)
+        case "device.id":
+            return "is left out: it is not a UUID as nvidia-smi -L shows it"
         case _:
             return "is left out: it has no meaning for cards in a cluster"
     return ""
@@ -126,20 +135,4 @@ def _note_hostname(found: Wishes, hostname: str, pool: Pool) -> str:
     known = set(pool.node_of_address.values())
     if known and hostname not in known:
         return "names an unknown node: the pod waits for it"
-    return ""
-
-
-def _note_card(found: Wishes, key: str, value: str) -> str:
-    if key == "device.name":
-        plain = value.replace("*", "").replace(",", " ").strip()
-        if plain != value.strip():
-            return (
-                f"is left out: write a name or a part of it, without * and , ({plain})"
-            )
-        # In Bitfusion, too, a part of the name was enough.
-        found.models.append(f"*{value}*")
-        return ""
-    if not _UUID.fullmatch(value):
-        return "is left out: it is not a UUID as nvidia-smi -L shows it"
-    found.uuids.append(value)
     return ""

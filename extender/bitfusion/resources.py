@@ -140,7 +140,7 @@ def asked_by(container: Json, path: str) -> Asked:
         name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
         for name in found
     }
-    denials = [*_misplaced(found, where)]
+    denials = _misplaced(found, where)
     asked = {name: found[name] for name in ASKED if name in found}
     uneven = any(_is_uneven(name, limits, requests) for name in asked)
     ask = _ask(asked, where, denials) if asked else None
@@ -176,7 +176,7 @@ def _ask(
         found = PERCENT if PERCENT in asked else MEMORY
         denials.append(
             f"No gpu num was provided but found percent ({where[found]} is "
-            f"{_shown(asked[found])}): add {AMOUNT}: 1"
+            f"{users_words(str(asked[found]))}): add {AMOUNT}: 1"
         )
     if PERCENT in asked:
         percent = percent_of(asked[PERCENT], where[PERCENT], denials)
@@ -207,8 +207,8 @@ def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
         return number
     because = "no node has so many" if number else "it must be an integer of 1 or more"
     denials.append(
-        f"gpuNum.Value() Error ({where} is {_shown(raw)}): this is the number of "
-        f"cards, and {because}; ask 1"
+        f"gpuNum.Value() Error ({where} is {users_words(str(raw))}): this is the number "
+        f"of cards, and {because}; ask 1"
     )
     return None
 
@@ -218,7 +218,8 @@ def percent_of(raw: object, where: str, denials: list[str]) -> int | None:
     number = _whole(raw)
     if number and number <= 100:  # noqa: PLR2004
         return number
-    denials.append(bad_percent(_shown(raw), where, "an integer from 1 to 100; ask 50"))
+    shown = users_words(str(raw))
+    denials.append(bad_percent(shown, where, "an integer from 1 to 100; ask 50"))
     return None
 
 
@@ -235,7 +236,7 @@ def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
     number = _whole(raw)
     if number is not None and number >= MB:
         return number
-    text = _shown(raw)
+    text = users_words(str(raw))
     if text.endswith("m") and text[:-1].isdigit() and text != "0m":
         because = f"m means a thousandth of a byte; did you mean {text[:-1]}M?"
     elif number and number > 0:
@@ -279,10 +280,6 @@ def _whole(raw: object) -> int | None:
         return whole(raw)
     except (NotAQuantity, NotWhole):
         return None
-
-
-def _shown(raw: object) -> str:
-    return users_words(str(raw))
 
 
 def said_size(rules: BitfusionRules, pool: Pool) -> CardSize | None:

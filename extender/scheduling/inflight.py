@@ -123,9 +123,8 @@ class Inflight:
         """Return the request that filter let through, while its bind is pending."""
         with self._changed:
             pending = self._pending.get(uid)
-            if pending is None or pending.until <= self._clock():
-                return None
-            return pending.request
+            late = pending is None or pending.until <= self._clock()
+            return None if pending is None or late else pending.request
 
     def others(self, uid: PodUID | None, group: str = "") -> tuple[Pending, ...]:
         """Return the other pods that are pending, without those of the pod's group."""

@@ -277,8 +277,8 @@ class Verbs:
         """
         request, policy = asked.request, asked.policy
         expected = Expected(self._inflight.members(request.pod.uid, asked.group))
-        found = (self._ledger.node(name) for name in result.kept)
-        nodes = {node.name: node.as_seen_by(request.pod) for node in found if node}
+        found = filter(None, map(self._ledger.node, result.kept))
+        nodes = {node.name: node.as_seen_by(request.pod) for node in found}
         for name in expected.nodes & nodes.keys():
             nodes[name] = expected.on(nodes[name])
         if not nodes:

@@ -78,8 +78,13 @@ def extender_args(body: bytes) -> ExtenderArgs:
     names = args.raw.get("NodeNames")
     if names is None and args.raw.get("Nodes") is None:
         raise Malformed("NodeNames", "is missing")
-    if names is not None:
-        _insist_on_strings(names)
+    if names is not None and not isinstance(names, list):
+        raise Malformed("NodeNames", "must be a list of names")
+    try:
+        # There may be 10,000: joining them checks all in C.
+        "".join(names or ())
+    except TypeError as error:
+        raise Malformed("NodeNames", f"must hold only strings: {error}") from error
     nominated = pod.optional_object("status").optional_text("nominatedNodeName")
     ref, request, group = _asked(pod)
     return ExtenderArgs(ref, request, names, NodeName(nominated) or None, group)
@@ -152,16 +157,6 @@ def preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
         for name, victims in chosen.items()
     }
     return orjson.dumps({"NodeNameToMetaVictims": nodes})
-
-
-def _insist_on_strings(names: object) -> None:
-    if not isinstance(names, list):
-        raise Malformed("NodeNames", "must be a list of names")
-    try:
-        # There may be 10,000: joining them checks all in C.
-        "".join(names)
-    except TypeError as error:
-        raise Malformed("NodeNames", f"must hold only strings: {error}") from error
 
 
 def _body(body: bytes) -> Reader:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import starmap
+from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -65,7 +66,13 @@ class LedgerCollector(Collector):
         """Yield the gauges of cards, then those of the extender itself."""
         books = self._books
         yield from self._cards()
-        yield self._largest_free()
+        rooms = {n.name: n.summary.frontier for n in self._ledger.nodes() if n.cards}
+        yield _by_label(
+            "vcuda_node_largest_free_units",
+            "The most units that one pod could still get on one card of the node.",
+            "NodeName",
+            {name: free[-1].units if free else 0 for name, free in rooms.items()},
+        )
         for name, (text, value) in {
             "vcuda_extender_pending_yeses": (
                 "Pods let through by filter whose bind has not come.",
@@ -96,35 +103,18 @@ class LedgerCollector(Collector):
             ),
         }.items():
             yield _gauge(name, text, value)
-        yield self._ages()
-
-    def _ages(self) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(
+        yield _by_label(
             "vcuda_extender_ledger_age_seconds",
             "Time since the last news of this kind from the API server.",
-            labels=["kind"],
+            "kind",
+            self._readiness.ages_s(),
         )
-        for kind, age_s in self._readiness.ages_s().items():
-            family.add_metric([kind], age_s)
-        return family
 
     def _cards(self) -> Iterable[LargeGauge]:
         cards = [(node, card) for node in self._ledger.nodes() for card in node.cards]
         labels = [Labels.of(NodeName=node.name, UUID=card.uuid) for node, card in cards]
         for name, (text, value) in _OF_CARDS.items():
             yield LargeGauge(name, text, labels, partial(starmap, value, cards))
-
-    def _largest_free(self) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(
-            "vcuda_node_largest_free_units",
-            "The most units that one pod could still get on one card of the node.",
-            labels=["NodeName"],
-        )
-        for node in self._ledger.nodes():
-            if node.cards:
-                rooms = node.summary.frontier
-                family.add_metric([node.name], rooms[-1].units if rooms else 0)
-        return family
 
 
 class CertificateCollector(Collector):
@@ -147,21 +137,18 @@ class CertificateCollector(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield a gauge with a line for each file that can be read."""
-        family = GaugeMetricFamily(
-            self._name,
-            "When the certificate expires; the soonest of a file with several.",
-            labels=["file"],
-        )
+        ends = {}
         for file, path in self._paths.items():
             try:
-                family.add_metric([file], expires_at(path).timestamp())
+                ends[file] = expires_at(path).timestamp()
                 self._logged.discard(file)
             except (OSError, ValueError) as error:
                 if file not in self._logged:
                     self._logged.add(file)
                     facts = {"path": path, "because": str(error)}
                     logger.warning("certificate cannot be read", extra=facts)
-        yield family
+        text = "When the certificate expires; the soonest of a file with several."
+        yield _by_label(self._name, text, "file", ends)
 
 
 class LessonCollector(Collector):
@@ -198,3 +185,12 @@ def _waits(pod: PodRecord) -> bool:
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _by_label(
+    name: str, text: str, label: str, values: Mapping[Any, float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -95,7 +95,9 @@ class Pieces:
         end = self.kept.find(_END)
         if end < 0:
             return
-        fields = dict(_field(line) for line in self.kept[:end].split(b"\r\n")[1:])
+        lines = bytes(self.kept[:end]).split(b"\r\n")[1:]
+        pairs = (line.partition(b":") for line in lines)
+        fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
         length = fields.get(b"content-length", b"0")
         right = length.isdigit() and len(length) <= _MOST_DIGITS
         known = right and not fields.keys() & _BODY_COMES_LATER
@@ -104,11 +106,6 @@ class Pieces:
         self.cut = not known or body > self._most_body
         if self.cut:
             del self.kept[end + len(_END) :]
-
-
-def _field(line: bytes | bytearray) -> tuple[bytes, bytes]:
-    name, _, value = bytes(line).partition(b":")
-    return name.strip().lower(), value.strip()
 
 
 class _Whole(socket.socket):

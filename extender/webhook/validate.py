@@ -9,8 +9,10 @@ share, and so lift the pod's limit.
 """
 
 import math
+import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import product
 from posixpath import normpath
 from typing import Literal
 
@@ -28,7 +30,7 @@ from gpushare.kube.request_cache import Unmeetable, claims_by, containers
 
 _RESOURCES = (names.CORE, names.MEMORY)
 _NOBODY = PodRef(PodUID(""), "", "")
-_MOST_DIGITS = 12
+_THOUSANDTHS = re.compile(r"([0-9]{1,12})m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,16 @@ def _policy(pod: Json) -> Iterator[str]:
 
 
 def _quantities(pod: Json) -> list[str]:
-    return [text for spot in spots(pod, INIT, APP) for text in _quantities_of(spot)]
-
-
-def _quantities_of(spot: Spot) -> Iterator[str]:
-    limits = spot.asked("limits")
-    for part in ("limits", "requests"):
-        asked = spot.asked(part)
-        for resource in _RESOURCES:
-            # The API server copies limits into requests: report them once.
-            copied = part == "requests" and limits.get(resource) == asked.get(resource)
-            if asked.get(resource) is None or copied:
-                continue
-            if complaint := _unmeetable(resource, asked[resource]):
-                yield f"{_resource(spot, part, resource)}: {complaint}"
+    found = []
+    for spot, part, resource in product(
+        spots(pod, INIT, APP), ("limits", "requests"), _RESOURCES
+    ):
+        value = spot.asked(part).get(resource)
+        # The API server copies limits into requests: report them once.
+        copied = part == "requests" and spot.asked("limits").get(resource) == value
+        if value is not None and not copied and (why := _unmeetable(resource, value)):
+            found.append(f"{_resource(spot, part, resource)}: {why}")
+    return found
 
 
 def _unmeetable(resource: str, value: object) -> str:
@@ -143,12 +141,10 @@ def _unmeetable(resource: str, value: object) -> str:
 
 def _as_written(value: object) -> str:
     """Return the fraction that the API server has written in thousandths."""
-    number, thousandths, rest = str(value).partition("m")
-    if not thousandths or rest or not (number.isascii() and number.isdigit()):
+    found = _THOUSANDTHS.fullmatch(str(value))
+    if found is None:
         return ""
-    if len(number) > _MOST_DIGITS:
-        return ""
-    units = int(number) / 1000
+    units = int(found[1]) / 1000
     return f" ({value} is {units:g}); ask {math.ceil(units)}"
 
 
@@ -156,16 +152,10 @@ def _cores(
     pod: Json, specs: list[ContainerSpec]
 ) -> Iterator[tuple[list[str], Refusal]]:
     """Yield what is wrong with cores, each with the fields that ask for them."""
-    asking = [
-        (spot, spec)
-        for spot, spec in zip(spots(pod, INIT, APP), specs, strict=True)
-        if spec.amount
-    ]
-    if annotations(pod).get(names.CONTAINERS) == names.APART:
-        groups = [[one] for one in asking]
-    else:
-        groups = [asking]
-    for group in groups:
+    both = zip(spots(pod, INIT, APP), specs, strict=True)
+    asking = [(spot, spec) for spot, spec in both if spec.amount]
+    apart = annotations(pod).get(names.CONTAINERS) == names.APART
+    for group in [[one] for one in asking] if apart else [asking]:
         found = claims_by([spec for _, spec in group], apart=False)
         if isinstance(found, Refusal):
             with_cores = (spot for spot, spec in group if spec.amount.cores)
@@ -274,12 +264,8 @@ def brings_cards(pod: Json, classes: Container[str]) -> bool:
 
 def shows_none(variable: Json) -> bool:
     """Tell whether a variable only says that no card is to be shown."""
-    plain = variable.get("valueFrom") is None
-    return (
-        plain
-        and variable.get("name") == VISIBLE
-        and (variable.get("value") or "") in NONE_VISIBLE
-    )
+    plain = variable.get("valueFrom") is None and variable.get("name") == VISIBLE
+    return plain and (variable.get("value") or "") in NONE_VISIBLE
 
 
 def _named(spot: Spot) -> Iterator[str]:
