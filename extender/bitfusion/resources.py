@@ -206,9 +206,10 @@ def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
     if number and number <= _MOST_CARDS:
         return number
     because = "no node has so many" if number else "it must be an integer of 1 or more"
+    shown = users_words(str(raw))
     denials.append(
-        f"gpuNum.Value() Error ({where} is {users_words(str(raw))}): this is the number "
-        f"of cards, and {because}; ask 1"
+        f"gpuNum.Value() Error ({where} is {shown}): this is the number of cards, and "
+        f"{because}; ask 1"
     )
     return None
 

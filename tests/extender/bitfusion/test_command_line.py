@@ -218,6 +218,11 @@ def test_a_long_line(line: str) -> None:
     assert len(found.command[2]) <= len(line) + len("/bin/bash -c ")
 
 
+def test_many_words() -> None:
+    vector = ("bitfusion", "run", *["-n"] * MANY)
+    assert rewritten(vector).command == vector
+
+
 def test_a_long_filter() -> None:
     text = " ".join(f"server.hostname=n{number}" for number in range(20_000))
     annotations = {**ALL, "bitfusion-client/filter": text}
