@@ -5,7 +5,7 @@ its cards.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -200,27 +200,19 @@ def _wrong(limit: Limit, entries: tuple[str, ...]) -> str:
         )
     if len(entries) > MOST_ENTRIES:
         return f"names {len(entries)} things; it may name {MOST_ENTRIES}"
-    check = _wrong_model if limit is Limit.MODELS else _wrong_uuid
-    return next(filter(None, (_wrong_entry(entry, check) for entry in entries)), "")
+    return next(filter(None, (_wrong_entry(limit, entry) for entry in entries)), "")
 
 
-def _wrong_entry(entry: str, check: Callable[[str], str]) -> str:
+def _wrong_entry(limit: Limit, entry: str) -> str:
     name = entry.removeprefix(NOT).strip()
     if not name or name.startswith(NOT):
         return f'has "{users_words(entry)}"; after one {NOT} comes what is not allowed'
-    return check(name)
-
-
-def _wrong_model(entry: str) -> str:
-    if ANY not in entry.removeprefix(ANY).removesuffix(ANY):
-        return ""
-    return f'has "{users_words(entry)}"; a {ANY} may stand first or last only'
-
-
-def _wrong_uuid(entry: str) -> str:
-    if _UUID.fullmatch(entry):
-        return ""
-    return (
-        f'has "{users_words(entry)}"; give a UUID as gpusharectl inspect shows it, '
-        "or GPU- and its first 8 digits or more"
-    )
+    inside = name.removeprefix(ANY).removesuffix(ANY)
+    if limit is Limit.MODELS and ANY in inside:
+        return f'has "{users_words(name)}"; a {ANY} may stand first or last only'
+    if limit is Limit.UUIDS and not _UUID.fullmatch(name):
+        return (
+            f'has "{users_words(name)}"; give a UUID as gpusharectl inspect shows it, '
+            "or GPU- and its first 8 digits or more"
+        )
+    return ""

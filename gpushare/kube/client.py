@@ -187,7 +187,9 @@ def translated() -> Iterator[None]:
     try:
         yield
     except client.ApiException as error:
-        raise _refusal(error) from error
+        after = (error.headers or {}).get("Retry-After")
+        reason = str(error.reason or "")
+        raise refused(int(error.status or 0), reason, error.body, after) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _no_answer(error) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -216,11 +218,6 @@ def _read_well(source: str) -> Iterator[None]:
     except (*_BAD_FILE, config.ConfigException, OSError) as error:
         said = " ".join(str(error).split())
         raise Unavailable(f"no way to the API server by {source}: {said}") from error
-
-
-def _refusal(error: client.ApiException) -> ClusterError:
-    after = (error.headers or {}).get("Retry-After")
-    return refused(int(error.status or 0), str(error.reason or ""), error.body, after)
 
 
 def _no_answer(error: Exception) -> ClusterError:

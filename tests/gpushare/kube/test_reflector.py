@@ -23,39 +23,28 @@ Stream = list[WatchEvent | ClusterError | Callable[[], None]]
 """What a watch says, one after the other; a function is called on the way."""
 
 
-class Clock:
-    """A clock that stands still until told otherwise."""
+class Stop(Event):
+    """A clock that stands still until told otherwise; nobody waits for this event."""
 
     def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class Stop(Event):
-    """Remembers how long it was waited for, and never waits."""
-
-    def __init__(self, clock: Clock) -> None:
         super().__init__()
+        self.now = 100.0
         self.waits: list[float] = []
-        self._clock = clock
 
     def wait(self, timeout: float | None = None) -> bool:
         self.waits.append(timeout or 0)
-        self._clock.pass_by(timeout or 0)
+        self.pass_by(timeout or 0)
         return self.is_set()
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
 
 
 class Script:
     """Stands in for ``Cluster``: answers in the order written; stops at the end."""
 
     def __init__(self, *answers: Page | ClusterError | Stream) -> None:
-        self.clock = Clock()
-        self.stop = Stop(self.clock)
+        self.stop = Stop()
         self.asked: list[str] = []
         self.selectors: set[str] = set()
         self.closed = 0
@@ -130,7 +119,7 @@ def follow(
         notes,
         field_selector=selector,
         pace=pace,
-        clock=script.clock,
+        clock=lambda: script.stop.now,
     )
     reflector.run(script.stop)
     return reflector, notes
@@ -254,8 +243,8 @@ def test_no_hot_loop(answers: list[Page | ClusterError | Stream]) -> None:
 def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
     """With a change, or after a quiet time as long as was asked; nothing is listed."""
     script = Script(page(version="1"), [added("a", "2")], [], [])
-    script._answers[2] = [lambda: script.clock.pass_by(30)]
-    script._answers[3] = [lambda: script.clock.pass_by(30)]
+    script._answers[2] = [lambda: script.stop.pass_by(30)]
+    script._answers[3] = [lambda: script.stop.pass_by(30)]
     reflector, notes = follow(script)
     assert script.stop.waits == []
     assert notes.lists == [[]]
@@ -271,7 +260,7 @@ def test_the_age_is_the_time_since_the_last_word() -> None:
     )
     reflector, _ = follow(script)
     assert reflector.age_s() == pytest.approx(sum(script.stop.waits))
-    script.clock.pass_by(60)
+    script.stop.pass_by(60)
     assert reflector.age_s() == pytest.approx(60 + sum(script.stop.waits))
 
 

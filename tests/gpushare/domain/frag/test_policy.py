@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.costs import NEVER, PricedNode
-from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.policy import ENOUGH, Packer
 from gpushare.domain.frag.shapes import CardSizes, Kind, Shape, milli_asked
 from gpushare.domain.hosts import Hosts
@@ -162,14 +161,6 @@ def test_shapes_by_the_cards_that_there_are() -> None:
     apart = Kind((Amount(1, 10), Amount(1, 20)), None, HostAmount(4000, 1000))
     assert [s.milli for s in sizes.shapes(apart)] == [100, 200]
     assert list(sizes.shapes(Kind((), None, None))) == []
-
-
-def test_what_is_counted_stays_bounded() -> None:
-    learner = Learner()
-    for number in range(10_000):
-        learner.see(asked("p", 1 + number % 90, host=HostAmount(number)))
-    assert learner.seen == 10_000
-    assert len(learner._counts) <= 4000
 
 
 def test_nothing_fits_nowhere() -> None:
