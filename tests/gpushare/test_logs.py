@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -81,16 +80,6 @@ def test_what_a_request_is_about_stands_on_its_lines() -> None:
             assert shown(card="c") == "  pod=edge/a node=n card=c"
         assert shown(pod="edge/b") == "  pod=edge/b"
     assert shown() == ""
-
-
-def test_threads_are_about_their_own_requests() -> None:
-    """Sixteen of them answer at a time."""
-    lines: list[str] = []
-    with about(pod="edge/a"):
-        other = Thread(target=lambda: lines.append(TextLines().format(record())))
-        other.start()
-        other.join()
-    assert lines == [f"{AT} INFO    bound"]
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -32,12 +32,6 @@ def test_an_amount_fits_when_both_parts_do(
     assert amount.fits(room) is fits
 
 
-def test_amounts_add_subtract_and_peak_in_both_parts() -> None:
-    assert Amount(1, 2) + Amount(3, 4) == Amount(4, 6)
-    assert Amount(1, 2) - Amount(3, 4) == Amount(-2, -2)
-    assert Amount(1, 9).peak(Amount(5, 2)) == Amount(5, 9)
-
-
 @pytest.mark.parametrize(
     ("cores", "whole"), [(0, 0), (1, 0), (99, 0), (100, 1), (800, 8)]
 )

@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
-from tests.builders import node_json, pod_json
+from tests.builders import node_json
 
 BARE: Json = {"metadata": {"name": "a", "namespace": "d"}}
 
@@ -29,39 +29,6 @@ def test_a_condition(thing: Json, holds: bool | None) -> None:
     """Only ``True`` is ready; a missing condition is not ``False``."""
     assert facts.holds(thing, "Ready") is holds
     assert facts.is_ready(thing) is (holds is True)
-
-
-def test_a_pod_as_it_is_told() -> None:
-    pod = pod_json("web", node="n", phase="Failed", nominated="m", terminating=True)
-    pod["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
-    env = [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}]
-    pod["spec"] |= {
-        "schedulerName": "second",
-        "schedulingGates": [{"name": "gate"}],
-        "containers": [{"command": ["run"], "args": ["--fast", 1], "env": env}],
-    }
-    waiting = {"waiting": {"reason": "Pull", "message": "no image"}}
-    pod["status"] |= {
-        "reason": "Evicted",
-        "message": "disk",
-        "containerStatuses": [{"state": {}}, {"state": waiting}],
-    }
-    told = {
-        facts.full_name: "default/web",
-        facts.node_of: "n",
-        facts.phase: "Failed",
-        facts.is_terminal: True,
-        facts.is_leaving: True,
-        facts.nominated: "m",
-        facts.created: "2026-01-02T03:04:05Z",
-        facts.scheduler_of: "second",
-        facts.gates: ["gate"],
-        facts.settings_of: {"A": "1"},
-        facts.waits_because: "Pull: no image",
-        facts.end_words: "Evicted: disk",
-    }
-    assert {read: read(pod) for read in told} == told
-    assert list(facts.words_run(pod)) == ["run", "--fast", "1"]
 
 
 def test_a_pod_that_says_nothing() -> None:

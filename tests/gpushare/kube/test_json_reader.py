@@ -94,11 +94,3 @@ def test_paths_begin_where_the_text_stands() -> None:
     for body in (None, [], "x", 3):
         with pytest.raises(Malformed, match="body: must be an object"):
             Reader(body)
-
-
-def test_another_version_is_refused() -> None:
-    Reader.parse('{"v": 1}', "note").version(1)
-    with pytest.raises(Malformed, match=r"note\.v: is 2; this program knows 1"):
-        Reader.parse('{"v": 2}', "note").version(1)
-    with pytest.raises(Malformed, match=r"note\.v: must be a whole number"):
-        Reader.parse("{}", "note").version(1)
