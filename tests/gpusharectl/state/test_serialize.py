@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpusharectl.state import serialize
+from gpusharectl.state.read import ClusterState
 from gpusharectl.state.serialize import overview_data
 from gpusharectl.state.view import overview
 from gpusharectl.why import serialize as why_serialize
@@ -73,14 +74,17 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
         assert data["state"] in str(why_serialize.__doc__)
 
 
-def node_named(data: dict[str, Any], name: str) -> dict[str, Any]:
-    (found,) = (node for node in data["nodes"] if node["name"] == name)
-    return dict(found)
+def data_of(state: ClusterState) -> dict[str, Any]:
+    return overview_data(overview(state))
+
+
+def node_named(state: ClusterState, name: str) -> dict[str, Any]:
+    return next(node for node in data_of(state)["nodes"] if node["name"] == name)
 
 
 def test_numbers() -> None:
     """Units with their MiB; a card's pods add up to what is allotted."""
-    data = overview_data(overview(small()))
+    data = data_of(small())
     assert data["totals"] == {
         "nodes": 2,
         "other_nodes": 0,
@@ -89,68 +93,54 @@ def test_numbers() -> None:
         "allotted_units": 131,
         "pending": 1,
     }
-    (card,) = node_named(data, "node-1")["cards"]
+    (card,) = node_named(small(), "node-1")["cards"]
     assert card["memory_mib"] == 94 * 256
     assert card["allotted"] == {"cores": 3, "units": 91, "memory_mib": 23296}
     assert card["free"] == {"cores": 97, "units": 3, "memory_mib": 768}
     assert sum(pod["units"] for pod in card["pods"]) == 91
     assert data["largest_free"]["units"] == 9
     assert data["books"] == {"from": "extender", "because": None}
+    crowded = data_of(crowd())
+    assert len(crowded["nodes"][0]["cards"][0]["pods"]) == 301, "nothing is cut"
+    assert len(crowded["pending"]) == 14
 
 
 def test_unknown_is_null() -> None:
     """And never 0: a node not heard of, resources that kubelet does not know."""
-    data = overview_data(overview(troubled()))
-    assert node_named(data, "lost")["ready"] is None
-    assert node_named(data, "broken")["offered"] == {"cores": 0, "units": 0}
-    assert data["books"]["from"] == "pods and nodes"
-    (gone,) = node_named(data, "stray")["gone"]
+    assert node_named(troubled(), "lost")["ready"] is None
+    assert node_named(troubled(), "broken")["offered"] == {"cores": 0, "units": 0}
+    assert data_of(troubled())["books"]["from"] == "pods and nodes"
+    (gone,) = node_named(troubled(), "stray")["gone"]
     assert gone["card"] == "GPU-gone"
-    assert len(data["warnings"]) >= 7
-    quotas = {
-        one["name"]: one["quotas"]
-        for one in overview_data(overview(tenants()))["namespaces"]
-    }
-    assert [(one["hard"], one["used"]) for one in quotas["fresh"]] == [(1000, None)]
-    blind = overview_data(overview(unread()))["namespaces"]
-    assert [one["quotas"] for one in blind] == [None] * 3
+    fresh = data_of(tenants())["namespaces"][2]
+    assert [(one["hard"], one["used"]) for one in fresh["quotas"]] == [(1000, None)]
+    assert {one["quotas"] for one in data_of(unread())["namespaces"]} == {None}
 
 
 def test_how_each_pod_stays() -> None:
-    """Placed, of unknown card, or only expected; and where it was planned."""
-    (first, second) = node_named(overview_data(overview(unplaced())), "node-2")["cards"]
-    assert [pod["stay"] for pod in first["pods"]] == ["unplaced"]
-    assert first["pods"] == second["pods"]
-    (first, _) = node_named(overview_data(overview(making_room())), "node-2")["cards"]
-    assert [pod["stay"] for pod in first["pods"]] == ["placed", "nominated"]
-    assert first["pods"][0]["leaving"]
-    assert first["allotted"]["units"] == 25
-    (_, second) = node_named(overview_data(overview(swapped())), "node-2")["cards"]
-    assert second["pods"][0]["planned"] == [A]
-
-
-def test_nothing_is_cut() -> None:
-    data = overview_data(overview(crowd()))
-    assert len(node_named(data, "node-1")["cards"][0]["pods"]) == 301
-    assert len(data["pending"]) == 14
+    """Placed, of unknown card, or nominated."""
+    for state, wanted in (
+        (unplaced(), [["unplaced"], ["unplaced"]]),
+        (making_room(), [["placed", "nominated"], ["placed"]]),
+    ):
+        cards = node_named(state, "node-2")["cards"]
+        assert [[pod["stay"] for pod in card["pods"]] for card in cards] == wanted
+    assert cards[0]["pods"][0]["leaving"]
+    assert cards[0]["allotted"]["units"] == 25
 
 
 def test_why_in_numbers() -> None:
-    """What each card lacks, who would have to go, and what would fit."""
+    """What each card lacks, pods to delete, and what would fit; and where a pod is."""
     seen = small()
     data = answer_data(why(seen, pod_in(seen, "big")), seen.placements)
     first, second = data["nodes"]
     assert first["cards"][0]["missing"]["units"] == 27
     assert [card["ever"] for card in second["cards"]] == [False, False]
-    assert second["fits_now"]["shares"] == [
-        {"cores": 99, "units": 9, "memory_mib": 2304}
-    ]
+    shares = second["fits_now"]["shares"]
+    assert shares == [{"cores": 99, "units": 9, "memory_mib": 2304}]
     (way,) = data["ways"]
     assert (way["node"], way["index"]) == ("node-1", 0)
     assert [pod["name"] for pod in way["pods"]] == ["app-2"]
-
-
-def test_where_a_pod_is_in_numbers() -> None:
     seen = swapped()
     data = answer_data(why(seen, pod_in(seen, "mover")), seen.placements)
     assert [card["uuid"] for card in data["cards"]] == [B]

@@ -98,11 +98,10 @@ def with_spec(**spec: object) -> Json:
     return pod
 
 
-def picky(wish: str, key: str = names.MODELS, units: int = 20) -> Json:
-    return asking(units=units, annotations={key: wish})
+def picky(wish: str, units: int = 20) -> Json:
+    return asking(units=units, annotations={names.MODELS: wish})
 
 
-BOTH_LISTS = "baidu.com/vcuda-models and baidu.com/vcuda-uuids"
 CASES = {
     "own-policy": (
         [ONE],
@@ -147,7 +146,6 @@ CASES = {
         [asking(units=60)],
         ["and 30 nodes more, which are no nearer", "n-39", "!n-29"],
     ),
-    "nothing": ([], [pod_json("plain")], ["default/plain requests no part of a card"]),
     "zero": ([], [pod_json("zero", units=0)], ["requests no part of a card"]),
     "ended": (
         [],
@@ -160,7 +158,6 @@ CASES = {
         [with_spec(schedulerName="mine")],
         ['one named "mine" runs'],
     ),
-    "no-scheduler-yet": ([ONE], [with_spec()], ['one named "default-scheduler" runs']),
     "gated": ([ONE], [with_spec(schedulingGates=[{"name": "team/x"}])], ["team/x"]),
     "no-such-model": (
         [BOTH],
@@ -180,20 +177,6 @@ CASES = {
             "delete default/p from n card 1",
         ],
     ),
-    "denied-uuid": (
-        [BOTH],
-        [picky("!GPU-0", names.UUIDS)],
-        ["It may use cards with any UUID but gpu-0, and no others."],
-    ),
-    "both-lists": (
-        [BOTH],
-        [noted(picky("Tesla P4"), names.UUIDS, "GPU-9")],
-        [
-            f"2 of 2 cards excluded by {BOTH_LISTS}",
-            f"1 29 units, 100 cores excluded by {BOTH_LISTS}",
-            "of the model tesla p4, and with the UUID gpu-9, and no others",
-        ],
-    ),
     "no-room-on-others-either": (
         [BOTH],
         [picky("Tesla T4"), bound(0, 25, "p0"), bound(1, 25, "p1")],
@@ -207,11 +190,6 @@ CASES = {
         [BOTH],
         [picky("Tesla T4", units=40), bound(1, 29)],
         ["no card that it may use is large enough"],
-    ),
-    "room-on-an-allowed-card": (
-        [BOTH],
-        [picky("Tesla T4")],
-        ["there is room on n", "!2 of 2"],
     ),
 }
 

@@ -67,7 +67,7 @@ def fits(amount: Amount, page: Node, policy: Policy) -> bool:
 @moderately
 @given(nodes(), POLICY)
 def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> None:
-    """Every share that is offered, and none with a unit or a core more."""
+    """Every share and number of whole cards that is offered, and none with more."""
     found = offers(page)
     for room in found.shares:
         assert room.cores < CORES_PER_CARD
@@ -79,13 +79,6 @@ def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> N
         for units in range(1, 14):
             offered = any(Amount(cores, units).fits(room) for room in found.shares)
             assert fits(Amount(cores, units), page, policy) == offered
-
-
-@moderately
-@given(nodes(), POLICY)
-def test_so_many_whole_cards_and_no_more(page: Node, policy: Policy) -> None:
-    """As many as are untouched, with all their units."""
-    found = offers(page)
     if found.whole:
         whole = Amount(CORES_PER_CARD * found.whole, found.whole_units)
         assert fits(whole, page, policy)
