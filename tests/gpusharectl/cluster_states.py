@@ -90,13 +90,6 @@ def in_order(*nodes: Json) -> tuple[Json, ...]:
     return (extender(), kube_scheduler(f"--config={OURS}"), *plugins)
 
 
-def aged(*pods: Json) -> list[Json]:
-    """The same pods with the time at which they were made."""
-    for pod in pods:
-        pod["metadata"]["creationTimestamp"] = MADE
-    return list(pods)
-
-
 def refused_by_scheduler(pod: Json, words: str) -> Json:
     refused = {"type": "PodScheduled", "status": "False", "message": words}
     pod["status"]["conditions"] = [refused]
@@ -115,6 +108,8 @@ def cluster_state(
 ) -> ClusterState:
     """What is seen of such a cluster; by default all parts are well."""
     found = tuple(pods)
+    for pod in found:
+        pod["metadata"]["creationTimestamp"] = MADE
     well = in_order(*nodes) if parts is None else tuple(parts)
     placements, seen = from_objects(nodes, found, choice or Choice(), not_asked)
     return ClusterState(
@@ -136,9 +131,8 @@ def node_2(**second: bool) -> Json:
     return node_of("node-2", card(0, 29, uuid=A), card(1, 29, uuid=B, **second))
 
 
-def held(name: str, on: str, units: int, cores: int = 1, *, node: str) -> Json:
-    (pod,) = aged(bound_json(placement(name, on, units, cores, node=node)))
-    return pod
+def held(name: str, on: str, units: int, cores: int = 1, node: str = "node-2") -> Json:
+    return bound_json(placement(name, on, units, cores, node=node))
 
 
 def three_apps() -> list[Json]:
@@ -147,16 +141,15 @@ def three_apps() -> list[Json]:
 
 
 def asking(name: str = "big", units: int = 30, cores: int = 1, **more: Any) -> Json:
-    (pod,) = aged(pod_json(name, units=units, cores=cores, **more))
-    return pod
+    return pod_json(name, units=units, cores=cores, **more)
 
 
 def small() -> ClusterState:
     """The cluster of the seeds: shares of one card, and of two; one pod waits."""
     pods = [
         *three_apps(),
-        held("cuda-2", A, 20, node="node-2"),
-        held("cuda-3", B, 20, node="node-2"),
+        held("cuda-2", A, 20),
+        held("cuda-3", B, 20),
         refused_by_scheduler(asking(), NO_ROOM),
     ]
     return cluster_state([node_1(), node_2()], pods)
@@ -172,20 +165,20 @@ def no_gpu_nodes() -> ClusterState:
 
 
 def sick() -> ClusterState:
-    pods = [held("cuda-3", B, 20, node="node-2"), held("a", A, 20, node="node-2")]
+    pods = [held("cuda-3", B, 20), held("a", A, 20)]
     return cluster_state([node_2(healthy=False)], [*pods, asking("next", 20)])
 
 
 def cordoned() -> ClusterState:
     """A cordoned card with a pod on it, and one that waits for it."""
-    pods = [held("cuda-3", B, 2, node="node-2"), held("a", A, 20, node="node-2")]
+    pods = [held("cuda-3", B, 2), held("a", A, 20)]
     return cluster_state([node_2(cordoned=True)], [*pods, asking("next", 20)])
 
 
 def whole_card() -> ClusterState:
     """One pod has a card for itself, one waits for two."""
     whole = placement("alone", shares=[share(A, 29, 100)], node="node-2")
-    return cluster_state([node_2()], [*aged(bound_json(whole)), asking("two", 0, 200)])
+    return cluster_state([node_2()], [bound_json(whole), asking("two", 0, 200)])
 
 
 def swapped() -> ClusterState:
@@ -194,7 +187,7 @@ def swapped() -> ClusterState:
     actual = replace(plan, shares=(share(B, 20, 1),))
     pod = bound_json(plan)
     pod["metadata"]["annotations"][names.ACTUAL] = encode_placement(actual, AT)
-    return cluster_state([node_2()], aged(pod))
+    return cluster_state([node_2()], [pod])
 
 
 def unplaced() -> ClusterState:
@@ -207,18 +200,18 @@ def making_room() -> ClusterState:
     """A victim is leaving, and its room is kept for a more important pod."""
     victim = bound_json(placement("old", A, 25, 1, node="node-2"), terminating=True)
     pod = asking("vip", 20, priority=1000, nominated="node-2")
-    other = held("stays", B, 25, node="node-2")
-    return cluster_state([node_2()], [*aged(victim), pod, other])
+    other = held("stays", B, 25)
+    return cluster_state([node_2()], [victim, pod, other])
 
 
 def for_cores() -> ClusterState:
-    pods = [held("a", A, 1, 80, node="node-2"), held("b", B, 1, 60, node="node-2")]
+    pods = [held("a", A, 1, 80), held("b", B, 1, 60)]
     return cluster_state([node_2()], [*pods, asking("hungry", 2, 50)])
 
 
 def fragmented() -> ClusterState:
     """Each part is free, on two different cards."""
-    pods = [held("a", A, 25, 1, node="node-2"), held("b", B, 1, 95, node="node-2")]
+    pods = [held("a", A, 25, 1), held("b", B, 1, 95)]
     return cluster_state([node_2()], [*pods, asking("both", 20, 50)])
 
 
@@ -231,14 +224,14 @@ def apart() -> ClusterState:
     containers = [container_json("left", 20), container_json("right", 20)]
     notes = {names.CONTAINERS: names.APART}
     pod = pod_json("pair", containers=containers, annotations=notes)
-    return cluster_state([node_2()], [held("a", A, 15, node="node-2"), *aged(pod)])
+    return cluster_state([node_2()], [held("a", A, 15), pod])
 
 
 def selected() -> ClusterState:
     """Two pods that name the models that they may have: one waits, one has its card."""
     wish = {names.MODELS: "A10, RTX 3090"}
     pods = [*three_apps(), asking("picky", 20, annotations=wish)]
-    mine = held("mine", B, 20, node="node-2")
+    mine = held("mine", B, 20)
     mine["metadata"]["annotations"] |= {names.UUIDS: B[:12]}
     return cluster_state([node_1(), node_2()], [*pods, mine])
 

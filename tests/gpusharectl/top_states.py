@@ -18,7 +18,6 @@ from tests.gpusharectl.cluster_states import (
     A,
     B,
     G,
-    aged,
     asking,
     cluster_state,
     held,
@@ -72,8 +71,8 @@ def at_work() -> Scene:
     """The seeds' cluster: one pod is over, one idle, a stranger on the host."""
     pods = [
         *three_apps(),
-        held("cuda-2", A, 20, 25, node="node-2"),
-        held("cuda-3", B, 20, 50, node="node-2"),
+        held("cuda-2", A, 20, 25),
+        held("cuda-3", B, 20, 50),
     ]
     apps = (
         Use("app-1", 14300, 55, over=True),
@@ -91,7 +90,7 @@ def at_work() -> Scene:
 
 def unknown() -> Scene:
     """A driver that tells little: what it does not tell is not 0."""
-    pods = [held("cuda-2", A, 20, 25, node="node-2"), held("b", A, 5, node="node-2")]
+    pods = [held("cuda-2", A, 20, 25), held("b", A, 5)]
     bare = Shown(A, 0, 4100, None, None, None, None, "none")
     uses = (Use("cuda-2", 3800, None, idle_s=None), Use("b", None, None, idle_s=None))
     dark = Shown(B, 1, None, None, None, None, None, "none")
@@ -138,7 +137,7 @@ def closed() -> Scene:
         card(1, 29, uuid=B, cordoned=True),
         offered={names.MEMORY: 29, names.CORE: 100},
     )
-    pods = [held("a", A, 20, node="node-2"), held("b", B, 2, node="node-2")]
+    pods = [held("a", A, 20), held("b", B, 2)]
     well = Shown(B, 1, 700, 3, uses=(Use("b", 400, 3),))
     return scene([node], pods, {"node-2": page(well, node="node-2")})
 
@@ -146,9 +145,9 @@ def closed() -> Scene:
 def elsewhere() -> Scene:
     """Pods that are where they should not be, or of which nobody knows where."""
     pods = [
-        held("mover", A, 20, node="node-2"),
+        held("mover", A, 20),
         asking("byhand", 5, node="node-2", phase="Running"),
-        held("left-behind", "GPU-gone", 5, node="node-2"),
+        held("left-behind", "GPU-gone", 5),
     ]
     first = Shown(A, 0, 300, uses=(Use("mover", 0, 0),))
     uses = (
@@ -176,7 +175,7 @@ def containers() -> Scene:
     first = Shown(A, 0, 2700, 33, uses=uses)
     second = Shown(B, 1, 7300, 99, uses=(Use("alone", 7000, 98),))
     answers = {"node-2": page(first, second, node="node-2")}
-    return scene([node_2()], aged(leaving, bound_json(alone)), answers)
+    return scene([node_2()], [leaving, bound_json(alone)], answers)
 
 
 def crowd() -> Scene:

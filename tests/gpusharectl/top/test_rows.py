@@ -17,7 +17,7 @@ from tests.gpusharectl.top_states import Scene, at_work, scene
 def node_with(*shown: Shown, told: Says | None = None, units: int = 20) -> Scene:
     """node-2, whose pod ``p`` has these units of its first card."""
     body = page(*shown, told=told, node="node-2")
-    return scene([node_2()], [held("p", A, units, node="node-2")], {"node-2": body})
+    return scene([node_2()], [held("p", A, units)], {"node-2": body})
 
 
 def only_pod(found: Scene) -> PodRow:
