@@ -6,9 +6,10 @@ does not contain is None here, never 0.
 
 import math
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -233,31 +234,23 @@ def _all(
     objects: Objects, pods: Mapping[str, Json], deadline_s: float
 ) -> dict[str, Result]:
     """Fetch in daemon threads: one that hangs does not keep the process."""
-    left: SimpleQueue[str] = SimpleQueue()
-    answers: SimpleQueue[tuple[str, Result]] = SimpleQueue()
-    for name in pods:
-        left.put(name)
+    left, found = deque(pods), dict[str, Result]()
 
     def work() -> None:
-        while True:
-            try:
-                name = left.get_nowait()
-            except Empty:
-                return
-            answers.put((name, _one(objects, pods[name])))
+        with suppress(IndexError):
+            while name := left.popleft():
+                found[name] = _one(objects, pods[name])
 
-    for _ in range(min(AT_ONCE, len(pods))):
-        Thread(target=work, name="top-asks", daemon=True).start()
+    number = min(AT_ONCE, len(pods))
+    threads = [Thread(target=work, name="top-asks", daemon=True) for _ in range(number)]
+    for thread in threads:
+        thread.start()
     end = time.monotonic() + deadline_s
-    found: dict[str, Result] = {}
-    while len(found) < len(pods):
-        try:
-            name, told = answers.get(timeout=max(0.0, end - time.monotonic()))
-        except Empty:
-            break
-        found[name] = told
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
     late = f"its exporter did not answer within {deadline_s:g} s"
-    return {name: found.get(name, NoAnswer(late, _log_of(pods[name]))) for name in pods}
+    silent = {name: NoAnswer(late, _log_of(pod)) for name, pod in pods.items()}
+    return {**silent, **found.copy()}
 
 
 def _one(objects: Objects, pod: Json) -> Result:
