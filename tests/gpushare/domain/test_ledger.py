@@ -1,5 +1,7 @@
 """The book of all nodes."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gpushare.domain.ledger import Ledger
@@ -98,27 +100,6 @@ def test_a_reservation_can_be_cancelled_until_it_is_confirmed() -> None:
     assert left(ledger.node(N)) == Amount(100, 29)
 
 
-def test_record_takes_what_is_so() -> None:
-    ledger = ledger_of()
-    ledger.record(placement("a", 0, 99))
-    ledger.record(placement("b", "GPU-gone", 5))
-    ledger.record(placement("c", 0, 5, node="m"))
-    assert left(ledger.node(N)).units == -70
-    assert ledger.placement(ref("b").uid) == placement("b", "GPU-gone", 5)
-    assert ledger.placement(ref("c").uid) == placement("c", 0, 5, node="m")
-
-
-def test_a_placement_that_moves_to_another_node() -> None:
-    ledger = ledger_of()
-    ledger.set_cards(M, [card()])
-    ledger.record(placement("a", 0, 20))
-    position = now(ledger)
-    ledger.record(placement("a", 0, 20, node="m"))
-    assert left(ledger.node(N)).units == 29
-    assert left(ledger.node(M)).units == 9
-    assert changes(ledger, position) == {N, M}
-
-
 def test_pods_may_outlast_their_node() -> None:
     """They stay charged, nothing is placed there, and the node may come back."""
     ledger = ledger_of()
@@ -212,36 +193,47 @@ def test_a_pod_on_no_card_is_charged_on_every_card_of_its_node() -> None:
         assert ledger.holders() == frozenset()
 
 
-def test_what_a_pod_holds_goes_before_what_is_unknown() -> None:
-    ledger = ledger_of(*cards(29, 29))
-    held = ledger.reserve(request("a", 9), N, FIRST_FIT)
-    ledger.record_unplaced(request("a", 9), N)
-    assert room(ledger) == [20, 29]
-    assert isinstance(held, Placement)
-    ledger.record(held)
-    ledger.record_unplaced(request("a", 9), N)
-    assert room(ledger) == [20, 29]
-    ledger.release(ref("a").uid)
-    assert room(ledger) == [29, 29]
+Step = Callable[[Ledger], object]
+RESERVE: Step = lambda it: it.reserve(request("a", 9), N, FIRST_FIT)  # noqa: E731
+CANCEL: Step = lambda it: it.cancel(ref("a").uid)  # noqa: E731
+RELEASE: Step = lambda it: it.release(ref("a").uid)  # noqa: E731
 
 
-def test_a_reservation_given_up_leaves_the_pod_where_it_was_bound() -> None:
-    ledger = ledger_of(*cards(29, 29))
-    ledger.reserve(request("a", 9), N, FIRST_FIT)
-    ledger.record_unplaced(request("a", 9), N)
-    ledger.cancel(ref("a").uid)
-    assert room(ledger) == [20, 20]
-    assert not ledger.reservations()
+def held(on: int | str, units: int, node: str = "n") -> Step:
+    return lambda it: it.record(placement("a", on, units, node=node))
 
 
-def test_a_reservation_ends_when_the_pod_is_seen_bound_elsewhere() -> None:
+def lost(name: NodeName) -> Step:
+    return lambda it: it.record_unplaced(request("a", 9), name)
+
+
+@pytest.mark.parametrize(
+    ("steps", "n", "m"),
+    [
+        pytest.param([held(0, 99)], [-70, 29], [16], id="above the card"),
+        pytest.param([held("GPU-gone", 5)], [29, 29], [16], id="an unknown card"),
+        pytest.param([held(0, 9), held(0, 9, "m")], [29, 29], [7], id="another node"),
+        pytest.param([RESERVE, lost(N)], [20, 29], [16], id="held before unknown"),
+        pytest.param([RESERVE, lost(N), RELEASE], [29, 29], [16], id="freed once"),
+        pytest.param([RESERVE, lost(N), CANCEL], [20, 20], [16], id="bound meanwhile"),
+        pytest.param(
+            [held(0, 9), lost(N), CANCEL], [20, 29], [16], id="no reservation"
+        ),
+        pytest.param([RESERVE, lost(M)], [29, 29], [7], id="bound elsewhere"),
+        pytest.param([RESERVE, lost(M), CANCEL], [29, 29], [7], id="it is for good"),
+        # A bind that has not yet heard where the pod is; the API server will refuse it.
+        pytest.param([lost(M), RESERVE], [20, 29], [16], id="reserved elsewhere"),
+        pytest.param([lost(M), RESERVE, CANCEL], [29, 29], [7], id="and given back"),
+    ],
+)
+def test_where_a_pod_is_charged(steps: list[Step], n: list[int], m: list[int]) -> None:
     ledger = ledger_of(*cards(29, 29))
     ledger.set_cards(M, cards(16))
-    ledger.reserve(request("a", 9), N, FIRST_FIT)
-    ledger.record_unplaced(request("a", 9), M)
-    assert (room(ledger), room(ledger, M)) == ([29, 29], [7])
-    assert not ledger.reservations()
-    assert ledger.cancel(ref("a").uid) is None
+    for step in steps:
+        step(ledger)
+    assert (room(ledger), room(ledger, M)) == (n, m)
+    if CANCEL in steps or m == [7]:
+        assert not ledger.reservations()
 
 
 def test_a_whole_card_that_grows_is_not_shared() -> None:
@@ -254,17 +246,6 @@ def test_a_whole_card_that_grows_is_not_shared() -> None:
     ledger.reserve(request("core", 0, 1), N, FIRST_FIT)
     assert ledger.reserve(request("a", 11), N, FIRST_FIT) == placement("a", 1, 11)
     assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.MEMORY)
-
-
-def test_a_reservation_elsewhere_moves_the_charge_and_gives_it_back() -> None:
-    """A bind that has not yet heard where the pod is; the API server will refuse it."""
-    ledger = ledger_of(*cards(29))
-    ledger.set_cards(M, cards(16))
-    ledger.record_unplaced(request("a", 9), M)
-    ledger.reserve(request("a", 9), N, FIRST_FIT)
-    assert (room(ledger), room(ledger, M)) == ([20], [16])
-    ledger.cancel(ref("a").uid)
-    assert (room(ledger), room(ledger, M)) == ([29], [7])
 
 
 def test_a_pod_on_no_card_may_come_before_its_node() -> None:

@@ -2,15 +2,14 @@
 
 import pytest
 
-from gpushare.domain.model import Amount, Placement, PodRequest
-from gpushare.domain.node import frontier, summarize
+from gpushare.domain.model import Amount, Placement
+from gpushare.domain.node import Node, frontier, summarize
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     apart,
     card,
     cards,
     claim,
-    left,
     node,
     placement,
     ref,
@@ -18,25 +17,48 @@ from tests.builders import (
     share,
 )
 
-
-def test_free_is_capacity_less_what_is_held() -> None:
-    page = node(
-        *cards(29, 16),
-        holds=[placement("a", 0, 20, 30), placement("b", 0, 4, 1)],
-    )
-    assert page.free == {"GPU-0": Amount(69, 5), "GPU-1": Amount(100, 16)}
-
-
-def test_what_exceeds_a_card_is_kept_below_zero() -> None:
-    """Over-use is neither clamped nor forgotten."""
-    page = node(card(units=10), holds=[placement("a", 0, 30)])
-    assert page.free == {"GPU-0": Amount(100, -20)}
+MINE, OTHERS = placement("a", 0, 10), placement("b", 0, 3)
+ASKS, OLD = ref("asks", priority=10), placement("x", 0, 9)
+KEPT = {
+    rank: node(nominated=[placement("k", 0, 10, priority=rank)]) for rank in (5, 10)
+}
+EACH = node(holds=[OTHERS], nominated=[MINE], unplaced=[request("c", 5)])
+TWO = cards(29, 16)
+SHARES = [request("a", 5, 30), request("b", 1, 0)]
 
 
-def test_a_placement_on_a_card_that_is_not_there_hurts_no_other() -> None:
-    page = node(card(0), holds=[placement("a", "GPU-gone", 10), placement("b", 0, 4)])
-    assert page.free == {"GPU-0": Amount(100, 25)}
-    assert dict(page.charged) == {"GPU-gone": (0, 10), "GPU-0": (0, 4)}
+@pytest.mark.parametrize(
+    ("page", "free"),
+    [
+        (node(*TWO, holds=[placement("a", 0, 20, 30), OTHERS]), [(70, 6), (100, 16)]),
+        (node(card(units=10), holds=[placement("a", 0, 30)]), [(100, -20)]),
+        (node(holds=[placement("a", "GPU-gone", 10), OTHERS]), [(100, 26)]),
+        (node(nominated=[MINE]), [(100, 19)]),
+        (node(holds=[MINE], nominated=[MINE]), [(100, 19)]),
+        (node(unplaced=[request("a", 5)], nominated=[MINE]), [(100, 24)]),
+        (node(*TWO, holds=[OLD], unplaced=SHARES), [(70, 14), (70, 10)]),
+        (node(*TWO, holds=[OLD], unplaced=[request("a", 20, 100)]), [(0, -9), (0, 0)]),
+        (node(*TWO, holds=[OLD], unplaced=[apart("a", 4, 3)]), [(100, 13), (100, 9)]),
+        (KEPT[5].as_seen_by(ASKS), [(100, 29)]),
+        (KEPT[10].as_seen_by(ASKS), [(100, 19)]),
+        (node(holds=[MINE]).as_seen_by(ref("a")), [(100, 29)]),
+        (node(nominated=[MINE], holds=[OTHERS]).as_seen_by(ref("a")), [(100, 26)]),
+        (EACH, [(100, 11)]),
+        (EACH.without({ref(name).uid for name in "abc"}), [(100, 29)]),
+        (EACH.as_seen_by(ref("c")), [(100, 16)]),
+    ],
+    ids=[
+        *("shares add up", "below zero", "another card", "nominated", "and placed"),
+        *("and unplaced", "unplaced", "whole cards unplaced", "apart, maybe on one"),
+        *("past lower nominations", "not past equal ones", "past itself"),
+        *("past its nomination", "all three", "without", "past itself unplaced"),
+    ],
+)
+def test_free_is_capacity_less_what_is_held(
+    page: Node, free: list[tuple[int, int]]
+) -> None:
+    """An unplaced pod counts in full on each card, for it may be on any."""
+    assert [(room.cores, room.units) for room in page.free.values()] == free
 
 
 @pytest.mark.parametrize("how", [{"healthy": False}, {"cordoned": True}], ids=str)
@@ -60,6 +82,7 @@ def test_untouched_is_a_card_of_which_nobody_holds_anything() -> None:
         nominated=[placement("c", 2, 1)],
     )
     assert [one.uuid for one in page.untouched] == ["GPU-3"]
+    assert page.with_unplaced(request("d", 1)).untouched == ()
 
 
 @pytest.mark.parametrize(
@@ -78,67 +101,9 @@ def test_fullness_is_the_fuller_part(held: list[Placement], fullness: float) -> 
     assert page.fullness == fullness
 
 
-def test_a_nomination_is_charged_until_the_pod_is_placed() -> None:
-    kept = placement("a", 0, 10)
-    assert left(node(nominated=[kept])).units == 19
-    assert left(node(holds=[kept], nominated=[kept])).units == 19
-    assert left(node(unplaced=[request("a", 5)], nominated=[kept])).units == 24
-
-
-def test_without_strikes_out_pods_wherever_they_stand() -> None:
-    page = node(
-        holds=[placement("a", 0, 5)],
-        nominated=[placement("b", 0, 5)],
-        unplaced=[request("c", 5)],
-    )
-    assert left(page.without({ref(name).uid for name in "abc"})).units == 29
-    assert left(page.as_seen_by(ref("c"))).units == 19
-    assert left(page).units == 14
-
-
-@pytest.mark.parametrize(
-    ("kept_for", "free"),
-    [(5, 29), (10, 19), (20, 19)],
-    ids=["lower priority gives way", "equal keeps", "higher keeps"],
-)
-def test_a_pod_sees_past_nominations_of_lower_priority(
-    kept_for: int, free: int
-) -> None:
-    """As kube-scheduler has it for whole nodes."""
-    page = node(nominated=[placement("kept", 0, 10, priority=kept_for)])
-    seen = page.as_seen_by(ref("asks", priority=10))
-    assert left(seen).units == free
-
-
-def test_a_pod_does_not_stand_in_its_own_way() -> None:
-    mine = placement("a", 0, 10)
-    assert left(node(holds=[mine]).as_seen_by(ref("a"))).units == 29
-    kept = node(nominated=[mine], holds=[placement("b", share(0).card, 3)])
-    assert left(kept.as_seen_by(ref("a"))).units == 26
-
-
 def test_a_page_on_which_a_pod_stands_nowhere_is_seen_as_it_is() -> None:
     page = node(holds=[placement("b", 0, 3)])
     assert page.as_seen_by(ref("a")) is page
-
-
-@pytest.mark.parametrize(
-    ("lost", "free"),
-    [
-        ([request("a", 5, 30), request("b", 1, 0)], [Amount(70, 14), Amount(70, 10)]),
-        ([request("a", 20, 100)], [Amount(0, -9), Amount(0, 0)]),
-        ([apart("a", 4, 3)], [Amount(100, 13), Amount(100, 9)]),
-    ],
-    ids=["shares", "whole cards: all of each", "apart, but maybe on one"],
-)
-def test_a_pod_on_nobody_knows_which_card_is_charged_on_all(
-    lost: list[PodRequest], free: list[Amount]
-) -> None:
-    """In full on each, for it may be on any; no card is untouched then."""
-    page = node(*cards(29, 16), holds=[placement("a", 0, 9)], unplaced=lost)
-    assert list(page.free.values()) == free
-    assert page.untouched == ()
-    assert dict(page.charged) == {"GPU-0": (0, 9)}
 
 
 @pytest.mark.parametrize(
