@@ -11,6 +11,7 @@ copied into the configuration; the flags stay, since they say the same. All othe
 such as ``--bind-address`` and ``--feature-gates``, are left alone.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -27,23 +28,12 @@ KIND = "KubeSchedulerConfiguration"
 PACKING_WEIGHT = 100
 """Our 10 points count 10,000 then; kube-scheduler's own scores add up to about 1,200 at
 their default weights."""
-_OLDEST = (1, 22)
-_SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), (_OLDEST, "v1beta2"))
+_SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), ((1, 22), "v1beta2"))
 _KEY = "percentageOfNodesToScore"
 _ALL = 100
 Percentages = Mapping[str, int | None]
 """``percentageOfNodesToScore`` by scheduler name of the profile. "" is the whole
 configuration: None if it has no value. Profiles without a value are left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The TLS files that kube-scheduler uses with the extender: paths on its host."""
-
-    ca: str
-    certificate: str
-    key: str
-    server_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +49,8 @@ class Wanted:
     """kube-scheduler's flags without dashes, used only if there was no file."""
     kubeconfig: str = ""
     """For k3s, which does not pass it as a flag."""
-    tls: TlsFiles | None = None
+    tls: Json | None = None
+    """The extender's ``tlsConfig``; None is plain HTTP."""
     all_nodes: bool = False
     """For the policy ``frag``: score every node (by default kube-scheduler scores only
     a part of 100 nodes and more), and let our score outweigh all others."""
@@ -73,20 +64,17 @@ def api_for(version: str) -> str:
 
     v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22; older is an ``Obstacle``.
     """
-    try:
-        major, minor = version.removeprefix("v").split(".")[:2]
-        number = int(major), int(minor.rstrip("+"))
-    except ValueError:
+    number = re.match(r"v?(\d+)\.(\d+)", version)
+    if number is None:
         raise Obstacle(
             f"Kubernetes reports the version {version!r}, not one like v1.36.3"
-        ) from None
+        )
     for since, api in _SINCE:
-        if number >= since:
+        if (int(number[1]), int(number[2])) >= since:
             return api
-    oldest = ".".join(str(part) for part in _OLDEST)
     raise Obstacle(
         f"Kubernetes {version} is too old: its kube-scheduler reads no version of "
-        f"{KIND} that this program writes. Upgrade it to {oldest} or newer"
+        f"{KIND} that this program writes. Upgrade it to 1.22 or newer"
     )
 
 
@@ -239,13 +227,7 @@ def _extender(wanted: Wanted) -> Json:
         return extender
     extender["urlPrefix"] = str(extender["urlPrefix"]).replace("http:", "https:", 1)
     extender["enableHTTPS"] = True
-    extender["tlsConfig"] = {
-        "caFile": wanted.tls.ca,
-        "certFile": wanted.tls.certificate,
-        "keyFile": wanted.tls.key,
-        "serverName": wanted.tls.server_name,
-    }
-    return extender
+    return {**extender, "tlsConfig": wanted.tls}
 
 
 def _text(config: Json) -> str:

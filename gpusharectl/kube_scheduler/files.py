@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -26,7 +26,6 @@ from gpusharectl import pki
 from gpusharectl.kube_scheduler.config import (
     KIND,
     Percentages,
-    TlsFiles,
     Wanted,
     api_for,
     has_stanza,
@@ -52,8 +51,7 @@ READABLE = 0o644
 """Our configuration has no secret, and a kube-scheduler without root has to read it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What kube-scheduler has been reading before us."""
 
     config: str
@@ -212,11 +210,15 @@ class HostCertificates:
         """Return the paths of the existing files."""
         return [f"{self.folder}/{name}" for name in self.files.names(self.folder)]
 
-    def for_scheduler(self) -> TlsFiles:
-        """Return the files that our entry of ``extenders`` names."""
+    def for_scheduler(self) -> Json:
+        """Return the ``tlsConfig`` of our entry of ``extenders``."""
         own = f"{self.folder}/{pki.SCHEDULER.name}"
-        authority = f"{self.folder}/{pki.AUTHORITY}.crt"
-        return TlsFiles(authority, f"{own}.crt", f"{own}.key", pki.SERVER_NAME)
+        return {
+            "caFile": f"{self.folder}/{pki.AUTHORITY}.crt",
+            "certFile": f"{own}.crt",
+            "keyFile": f"{own}.key",
+            "serverName": pki.SERVER_NAME,
+        }
 
     def _there(self) -> Mapping[str, bytes]:
         found = {PurePosixPath(one).name: self.files.read(one) for one in self.paths()}

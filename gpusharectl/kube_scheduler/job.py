@@ -26,6 +26,7 @@ from gpusharectl.kube_scheduler.verify import (
     check_container,
     last_words,
     short_pod,
+    temporary,
     waits_for,
 )
 
@@ -233,18 +234,11 @@ class SchedulerJobs:
 
     def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod:
         """Run the Job to its end, and return the manifest that it has printed."""
-        body = job.body(mirror)
-        ref = Ref.of(body)
         pace, most_s = self.patience.pace, self.patience.job_s
-        if self.objects.delete(ref, grace_period_s=0):
-            pace.until(lambda: self.objects.get(ref) is None or None, most_s)
-        self.objects.create(body)
-        try:
+        with temporary(self.objects, job.body(mirror), pace) as ref:
             say(f"Job {SYSTEM}/{job.name} writes the files")
             pace.until(lambda: _ended(self.objects.get(ref)), most_s)
             return self._outcome(job, self.objects.get(ref), most_s)
-        finally:
-            self.objects.delete(ref)
 
     def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> SchedulerPod:
         pods = self.objects.list(

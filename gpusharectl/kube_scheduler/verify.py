@@ -100,7 +100,7 @@ def short_pod(name: str, spec: Json, annotations: Json | None = None) -> Json:
 
 @contextmanager
 def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
-    """Create a pod and delete it afterwards; delete an old one of this name first."""
+    """Create a pod or Job, and delete it afterwards; an old one is deleted first."""
     ref = Ref.of(body)
     if objects.delete(ref, grace_period_s=0):
         pace.until(lambda: objects.get(ref) is None or None, _GONE_WITHIN_S)

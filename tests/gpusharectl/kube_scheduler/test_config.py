@@ -4,7 +4,6 @@ import pytest
 import yaml
 
 from gpusharectl.kube_scheduler.config import (
-    TlsFiles,
     Wanted,
     api_for,
     configured_by,
@@ -135,17 +134,12 @@ def test_there_and_back() -> None:
 
 
 def test_tls() -> None:
-    files = TlsFiles("/t/ca.crt", "/t/client.crt", "/t/client.key", "name.svc")
+    files = {"caFile": "/t/ca.crt"}
     text = with_stanza(HEAD, Wanted(OURS, "v1", tls=files))
     (found,) = yaml.safe_load(text)["extenders"]
     assert found["urlPrefix"] == "https://127.0.0.1:39999/scheduler"
     assert found["enableHTTPS"] is True
-    assert found["tlsConfig"] == {
-        "caFile": "/t/ca.crt",
-        "certFile": "/t/client.crt",
-        "keyFile": "/t/client.key",
-        "serverName": "name.svc",
-    }
+    assert found["tlsConfig"] == files
     assert added(text)["extenders"] == [OURS]
 
 

@@ -298,7 +298,12 @@ def test_certificates(host: HostFiles) -> None:
     assert "PRIVATE" not in "".join(each.diff() for each in plan)
     paths = install(host, TLS)
     assert paths.index(f"{FOLDER}/tls/client.key") < paths.index(CONFIG)
-    assert config(host)["extenders"][0]["tlsConfig"]["caFile"] == f"{FOLDER}/tls/ca.crt"
+    assert config(host)["extenders"][0]["tlsConfig"] == {
+        "caFile": f"{FOLDER}/tls/ca.crt",
+        "certFile": f"{FOLDER}/tls/client.crt",
+        "keyFile": f"{FOLDER}/tls/client.key",
+        "serverName": "gpushare-extender.kube-system.svc",
+    }
     assert install(host, TLS) == []
     host.remove(f"{FOLDER}/tls/client.crt")
     again = set(install(host, TLS))
