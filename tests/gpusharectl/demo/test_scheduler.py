@@ -1,7 +1,7 @@
 """The stand-in scheduler, with the answers of an extender that a test gives."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,21 +12,11 @@ from gpushare.settings import Address
 from gpusharectl.demo.kubelet import amounts, node_body
 from gpusharectl.demo.scheduler import StandInScheduler
 from tests.builders import pod_json
+from tests.gpusharectl.demo.rounds import Rounds
 
 NO_ROOM = "Insufficient baidu.com/vcuda-memory on one card"
 TOTALS = "Insufficient baidu.com/vcuda-memory"
 TO_N = "Successfully assigned default/pod to n"
-
-
-class Rounds:
-    """Lets the scheduler look so many times, one after the other."""
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-
-    def wait(self, _s: float) -> bool:
-        self._left -= 1
-        return self._left < 0
 
 
 class World(StandInScheduler):
@@ -76,7 +66,7 @@ class World(StandInScheduler):
         return self.look(name, rounds)
 
     def look(self, name: str = "pod", rounds: int = 1) -> list[str]:
-        self.run(cast("Any", Rounds(rounds)))
+        self.run(Rounds(rounds))
         items = self.cluster.list_page(Kind.EVENTS, limit=0).items
         # A list is in the order of names, which are random.
         events = sorted(items, key=lambda e: int(e["metadata"]["resourceVersion"]))
