@@ -14,7 +14,6 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -28,11 +27,9 @@ _BACKDATED = timedelta(hours=1)
 """For clocks that are a little behind."""
 
 
-class Purpose(Enum):
-    """Which side of a connection may use the certificate."""
-
-    SERVER = ExtendedKeyUsageOID.SERVER_AUTH
-    CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+# Which side of a connection may use the certificate.
+SERVER_SIDE = ExtendedKeyUsageOID.SERVER_AUTH
+CLIENT_SIDE = ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Wanted:
     """Of its files: ``server`` means ``server.crt`` and ``server.key``."""
     common_name: str
     """For people; no client checks it."""
-    purpose: Purpose
+    purpose: x509.ObjectIdentifier
     hosts: tuple[str, ...] = ()
     """IP addresses and DNS names by which clients reach the server."""
     uid: int = 0
@@ -52,7 +49,7 @@ class Wanted:
     @property
     def key_usage(self) -> x509.ExtendedKeyUsage:
         """Its purpose, as a certificate extension."""
-        return x509.ExtendedKeyUsage([self.purpose.value])
+        return x509.ExtendedKeyUsage([self.purpose])
 
     @property
     def alternatives(self) -> x509.SubjectAlternativeName | None:
@@ -164,13 +161,13 @@ SERVER_NAME = "gpushare-extender.kube-system.svc"
 EXTENDER = Wanted(
     "server",
     "gpushare-extender",
-    Purpose.SERVER,
+    SERVER_SIDE,
     ("127.0.0.1", "::1", "localhost", SERVER_NAME),
     EXTENDER_UID,
 )
-SCHEDULER = Wanted("client", "gpushare-kube-scheduler", Purpose.CLIENT)
+SCHEDULER = Wanted("client", "gpushare-kube-scheduler", CLIENT_SIDE)
 WEBHOOK = Wanted(
-    "tls", "gpushare-webhook", Purpose.SERVER, ("gpushare-webhook.kube-system.svc",)
+    "tls", "gpushare-webhook", SERVER_SIDE, ("gpushare-webhook.kube-system.svc",)
 )
 """The API server calls the Service by this name."""
 _OF_SCHEDULER = ("ca.crt", "client.crt")

@@ -5,7 +5,7 @@ NUMA nodes. The device plugin is tested against this module. So it keeps kubelet
 order of calls, its random choices, its messages and its failures (contracts 2).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,7 +117,7 @@ class Devices:
     """Serves ``<folder>/device-plugins`` and ``<folder>/pod-resources``.
 
     Use it with ``with``, or ``open`` and ``close`` it. There is no checkpoint: a second
-    one in the same folder is a kubelet that has lost it, and ``readmit`` is what such a
+    one in the same folder is a kubelet that has lost it, and ``admit`` is what such a
     kubelet does with the pods of its node.
     """
 
@@ -160,27 +160,17 @@ class Devices:
         """Count the healthy devices of each resource, taken ones included."""
         return self._registry.allocatable()
 
-    def admit(self, pod: Json) -> Mapping[str, ContainerConfig] | Rejection:
+    def admit(
+        self, pod: Json, running: Collection[str] = ()
+    ) -> Mapping[str, ContainerConfig] | Rejection:
         """Give a pod's containers their devices: one pod at a time, whoever calls.
 
         Returns what each container gets; nothing may start yet. A resource that no
-        plugin ever offered is ignored, as in kubelet. ``ValueError`` for a pod that no
-        API server accepts.
+        plugin ever offered is ignored, as in kubelet. A restarted kubelet gives nothing
+        to containers that are ``running``. ``ValueError`` for a pod that no API server
+        accepts.
         """
-        return self._admit(pod, limits_of(Reader(pod)))
-
-    def readmit(self, pod: Json) -> Mapping[str, ContainerConfig] | Rejection:
-        """Admit a pod as a restarted kubelet does: running containers get nothing.
-
-        kubelet asks the runtime what runs; here the pod's status says it.
-        """
-        running = _running(pod)
-        asked = limits_of(Reader(pod))
-        return self._admit(pod, [one for one in asked if one.name not in running])
-
-    def _admit(
-        self, pod: Json, containers: Sequence[ContainerLimits]
-    ) -> Mapping[str, ContainerConfig] | Rejection:
+        containers = [one for one in limits_of(Reader(pod)) if one.name not in running]
         uid = pod["metadata"]["uid"]
         reusable: dict[str, set[str]] = {}
         with self._turn:
@@ -341,16 +331,6 @@ class Devices:
     def _given(self, uid: str, container: str) -> ContainerConfig:
         held = self._holdings.of(uid, container)
         return merge_answers(held[resource].answer for resource in shuffled(held))
-
-
-def _running(pod: Json) -> frozenset[str]:
-    status = Reader(pod).optional_object("status")
-    return frozenset(
-        one.text("name")
-        for key in ("initContainerStatuses", "containerStatuses")
-        for one in status.optional_objects(key)
-        if "running" in one.optional_object("state").raw
-    )
 
 
 def _server(folder: Path) -> grpc.Server:

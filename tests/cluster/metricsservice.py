@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpusharectl.pki import Purpose, Wanted, issue, make_authority
+from gpusharectl.pki import SERVER_SIDE, Wanted, issue, make_authority
 from tests.monitoring.adapter import GROUP, MetricsApi
 from tests.monitoring.pages import PageServer
 from tests.testbed.kubeadm import Cluster
@@ -46,7 +46,7 @@ def _credentials(cluster: Cluster, folder: Path) -> tuple[ssl.SSLContext, bytes]
     now = datetime.now(UTC)
     authority = make_authority(now)
     host = f"{NAME}.{SPACE}.svc"
-    pair = issue(authority, Wanted(NAME, host, Purpose.SERVER, (host,)), now)
+    pair = issue(authority, Wanted(NAME, host, SERVER_SIDE, (host,)), now)
     both = folder / "metrics-api.pem"
     both.touch(0o600)
     both.write_bytes(pair.certificate_pem + pair.key_pem)

@@ -281,7 +281,14 @@ class NodeFixture:
         self._stack.enter_context(self.devices)
         self.wait_registered()
         for pod in active:
-            answer = self.devices.readmit(self.pod(pod["metadata"]["name"]))
+            now = self.pod(pod["metadata"]["name"])
+            runs = [
+                one["name"]
+                for key in ("initContainerStatuses", "containerStatuses")
+                for one in now["status"].get(key, ())
+                if "running" in one["state"]
+            ]
+            answer = self.devices.admit(now, runs)
             assert not isinstance(answer, Rejection), answer
 
     def end_pod(self, name: str) -> None:

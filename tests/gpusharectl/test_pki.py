@@ -17,10 +17,11 @@ from cryptography.x509.verification import (
 )
 
 from gpusharectl.pki import (
+    CLIENT_SIDE,
     EXTENDER,
     SCHEDULER,
     SERVER_NAME,
-    Purpose,
+    SERVER_SIDE,
     TlsFile,
     Wanted,
     bundle,
@@ -200,9 +201,9 @@ def test_a_key_of_another_kind_is_made_anew(files: Files) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("server", "x", Purpose.SERVER, (*EXTENDER.hosts, "10.0.0.7"), 65532),
-        Wanted("server", "x", Purpose.SERVER),
-        Wanted("server", "x", Purpose.CLIENT, EXTENDER.hosts),
+        Wanted("server", "x", SERVER_SIDE, (*EXTENDER.hosts, "10.0.0.7"), 65532),
+        Wanted("server", "x", SERVER_SIDE),
+        Wanted("server", "x", CLIENT_SIDE, EXTENDER.hosts),
     ],
     ids=["more-hosts", "no-hosts", "another-purpose"],
 )
@@ -282,9 +283,9 @@ def test_what_is_broken_of_the_webhook_is_made_anew_as_a_whole(
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("tls", "x", Purpose.CLIENT, (NAME,)),
-        Wanted("tls", "x", Purpose.SERVER, ("gpushare-webhook.default.svc",)),
-        Wanted("tls", "x", Purpose.SERVER),
+        Wanted("tls", "x", CLIENT_SIDE, (NAME,)),
+        Wanted("tls", "x", SERVER_SIDE, ("gpushare-webhook.default.svc",)),
+        Wanted("tls", "x", SERVER_SIDE),
         None,
     ],
 )

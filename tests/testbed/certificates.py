@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpusharectl.pki import (
+    CLIENT_SIDE,
     SERVER_NAME,
-    Purpose,
     Wanted,
     issue,
     make_authority,
@@ -51,7 +51,7 @@ class Certificates:
         """Put a client there that the right authority signed, long ago."""
         authority = read_pair(self.read(), "ca")
         assert authority
-        wanted = Wanted("expired", "expired", Purpose.CLIENT)
+        wanted = Wanted("expired", "expired", CLIENT_SIDE)
         long_ago = datetime.now(UTC) - timedelta(days=366)
         pair = issue(authority, wanted, long_ago)
         self.replace("expired.crt", pair.certificate_pem)
@@ -59,7 +59,7 @@ class Certificates:
 
     def stranger(self) -> None:
         """Put a client there that another authority signed, of the same name."""
-        wanted = Wanted("stranger", "stranger", Purpose.CLIENT)
+        wanted = Wanted("stranger", "stranger", CLIENT_SIDE)
         now = datetime.now(UTC)
         pair = issue(make_authority(now), wanted, now)
         self.replace("stranger.crt", pair.certificate_pem)

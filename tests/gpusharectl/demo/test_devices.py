@@ -357,11 +357,7 @@ def test_a_plugin_that_left_cannot_be_asked_before_a_start(node: Node) -> None:
 def test_what_runs_is_not_admitted_again(node: Node) -> None:
     """A restarted kubelet without its checkpoint lists it without devices."""
     pod = pod_json("a", containers=[container_json("x", 2), container_json("y", 2)])
-    pod["status"]["containerStatuses"] = [
-        {"name": "x", "state": {"running": {}}},
-        {"name": "y", "state": {"terminated": {"exitCode": 1}}},
-    ]
-    assert set(node.devices.readmit(pod)) == {"y"}
+    assert set(node.devices.admit(pod, running={"x"})) == {"y"}
     listed = node.listed()["a"]
     assert (listed["x"], len(listed["y"])) == (set(), 2)
 
