@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     Amount,
@@ -76,13 +75,6 @@ def ledger_of(*its_cards: Card, name: str = "n") -> Ledger:
     ledger = Ledger()
     ledger.set_cards(NodeName(name), its_cards or (card(),))
     return ledger
-
-
-def roomy(name: str = "n") -> Hosts:
-    """A book by which the node has CPU and memory for everybody."""
-    hosts = Hosts()
-    hosts.set_allocatable(NodeName(name), HostAmount(10**6, 10**6))
-    return hosts
 
 
 def ref(name: str = "pod", *, uid: str = "", priority: int = 0) -> PodRef:

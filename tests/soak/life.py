@@ -41,10 +41,6 @@ class Life:
     bound: bool = False
     reason: str = ""
 
-    @property
-    def undecided(self) -> bool:
-        return not (self.bound or self.reason)
-
     def manifest(self, namespace: str, scheduler_name: str) -> Json:
         a_pod = pod(self.name, namespace, spec={"schedulerName": scheduler_name})
         resources = a_pod["spec"]["containers"][0]["resources"]["requests"]

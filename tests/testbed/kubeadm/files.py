@@ -2,7 +2,6 @@
 
 import json
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -21,14 +20,6 @@ PATCHES = "/var/lib/kubeadm/patches"
 PATIENCE = {"kubernetesAPICall": "4m0s"}
 """kubeadm's own minute is short on a machine that is busy."""
 STATIC_PODS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-
-
-@dataclass(frozen=True)
-class Versions:
-    """What kubeadm calls its images: of this Kubernetes version, and pause's own."""
-
-    kubernetes: str
-    pause: str
 
 
 def containerd_toml(nvidia_runtime: str, pause_image: str) -> str:
