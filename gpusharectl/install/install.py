@@ -40,7 +40,7 @@ _LOUD = ("WARNING", "ERROR", "CRITICAL")
 def install(context: Context, options: InstallOptions) -> Exit:
     """Install, or with ``dry_run`` show what that would change."""
     began = context.patience.clock()
-    plan = InstallPlan(context, options)
+    plan = Install(context, options)
     first = [
         Step("the checks", plan.check, "Checking"),
         Step("the choice of nodes", plan.choose),
@@ -49,8 +49,7 @@ def install(context: Context, options: InstallOptions) -> Exit:
     code = follow(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    steps = InstallSteps(context, plan).steps()
-    code = follow(steps, context.screen, plan.again, "gpusharectl uninstall")
+    code = follow(plan.steps(), context.screen, plan.again, "gpusharectl uninstall")
     if code is Exit.DONE:
         plan.note_restart()
         took = minutes(context.patience.clock() - began)
@@ -61,87 +60,78 @@ def install(context: Context, options: InstallOptions) -> Exit:
     return code
 
 
-class InstallSteps:
-    """The steps that change anything; each can be run again."""
-
-    def __init__(self, context: Context, plan: InstallPlan) -> None:
-        self._context = context
-        self._screen = context.screen
-        self._plan = plan
+class Install(InstallPlan):
+    """The plan with the steps that change anything; each can be run again."""
 
     def steps(self) -> list[Step]:
         """Return the steps in their order."""
-        plan, options, screen = self._plan, self._plan.options, self._screen
-        second, tls = options.second_scheduler, options.tls
+        second, tls = self.options.second_scheduler, self.options.tls
         # With TLS a host's Job writes the certificates, which the extender needs.
-        early = plan.other_hosts if tls else ()
-        late = [node for node in plan.hosts if node not in early]
-        webhook = plan.webhook and WebhookSteps(
-            self._context, plan.webhook, plan.changes, plan.again()
+        early = self.other_hosts if tls else ()
+        late = [node for node in self.hosts if node not in early]
+        webhook = self.webhook and WebhookSteps(
+            self.context, self.webhook, self.changes, self.again()
         )
         what = "second scheduler" if second else "extender"
-        proof = "the proof that kube-scheduler calls the extender"
+        name = "the proof that kube-scheduler calls the extender"
+        proof = Step(name, lambda: prove(self.host, self.screen))
         return [
             *([Step("the certificates", self.certify, "TLS")] if tls else []),
-            *([removal(self._context, plan.going)] if plan.going else []),
+            *([removal(self.context, self.going)] if self.going else []),
             *(webhook.before() if webhook else []),
             Step("the objects in kube-system", self.apply, "Applying"),
             *map(self._scheduler_step, early),
             self._rollout(what, EXTENDER, SECOND_SCHEDULER),
             *map(self._scheduler_step, late),
-            *(
-                [Step(proof, lambda: prove(plan.host, screen))]
-                if plan.other_hosts
-                else []
-            ),
+            *([proof] if self.other_hosts else []),
             Step("the labels of nodes", self.label, "Labels"),
             self._rollout("device plugins", DEVICE_PLUGIN),
             Step("the search for cards", self.cards, "Cards"),
             *(webhook.after() if webhook else []),
             # Last, because cards are shared without the exporters too.
-            *([self._rollout("exporters", EXPORTER)] * options.with_monitoring),
+            *([self._rollout("exporters", EXPORTER)] * self.options.with_monitoring),
             Step("the overview", self.look),
         ]
 
     def apply(self) -> None:
         """Apply the objects that differ."""
         # Even an apply without a change gives some objects a new version.
-        changing = {change.ref for change in self._plan.changes}
-        due = [body for body in self._plan.manifests if Ref.of(body) in changing]
+        changing = {change.ref for change in self.changes}
+        due = [body for body in self.manifests if Ref.of(body) in changing]
         for body in due:
-            self._context.objects.apply(body)
+            self.context.objects.apply(body)
         told = f"{len(due)} changed" if due else "none changed"
-        self._screen.say(f"{len(self._plan.manifests)} objects, {told}")
+        self.screen.say(f"{len(self.manifests)} objects, {told}")
 
     def certify(self) -> None:
         """Write this host's certificates, which the extender needs at its start."""
-        due = self._context.certificates(self._plan.target())
-        self._context.files.make(due)
+        due = self.context.certificates(self.target())
+        self.context.files.make(due)
         told = ", ".join(change.path for change in due)
-        self._screen.say(f"written: {told}" if due else "all certificates are valid")
+        self.screen.say(f"written: {told}" if due else "all certificates are valid")
 
     def label(self) -> None:
         """Label the chosen nodes, which starts the device plugin there."""
-        chosen = self._plan.chosen
-        missing = to_label(read_nodes(self._context.objects), chosen)
+        chosen = self.chosen
+        missing = to_label(read_nodes(self.context.objects), chosen)
         patch = {"metadata": {"labels": {names.GPU_NODE_LABEL: "true"}}}
         for name in missing:
-            self._context.objects.merge(Ref("v1", "Node", name), patch)
+            self.context.objects.merge(Ref("v1", "Node", name), patch)
         there = [name for name in chosen if name not in missing]
         if missing:
-            self._screen.say(f"{names.GPU_NODE_LABEL}=true on {', '.join(missing)}")
+            self.screen.say(f"{names.GPU_NODE_LABEL}=true on {', '.join(missing)}")
         if there:
-            self._screen.say(f"{', '.join(there)}: already labelled")
+            self.screen.say(f"{', '.join(there)}: already labelled")
 
     def cards(self) -> None:
         """Wait until the device plugins have found cards; fail if no node has any.
 
         A node without cards is reported; its device plugin goes on searching.
         """
-        objects, chosen = self._context.objects, self._plan.chosen
+        objects, chosen = self.context.objects, self.chosen
         ready = [one.name for one in read_nodes(objects) if one.ready]
         looked_at = [name for name in chosen if name in ready]
-        left = self._context.until(
+        left = self.context.until(
             lambda: _without(read_nodes(objects), looked_at), FOUND_WITHIN_S
         )
         without = {one.who: one.what for one in left}
@@ -154,7 +144,7 @@ class InstallSteps:
                 found = f"{without[name]}. {_plugins_words(objects, name)}"
             else:
                 found = amount(node)
-            self._screen.say(f"{name}: {found}")
+            self.screen.say(f"{name}: {found}")
         if not looked_at:
             raise Trouble(f"no card is shared yet: {', '.join(chosen)} not Ready")
         if len(without) == len(looked_at):
@@ -167,28 +157,26 @@ class InstallSteps:
     def look(self) -> None:
         """Show the cluster as ``gpusharectl inspect`` does."""
         try:
-            self._context.inspect()
+            self.context.inspect()
         except ClusterError as error:
             # The install is complete; a failed overview is no failure of it.
-            self._screen.note(f"The overview cannot be shown now: {error}")
+            self.screen.note(f"The overview cannot be shown now: {error}")
 
     def _scheduler_step(self, node: str) -> Step:
-        plan = self._plan
-
         def here(host: HostScheduler) -> None:
-            alone, at_once = not plan.other_hosts, not plan.read_later
-            put(host, self._screen, alone=alone, at_once=at_once)
+            alone, at_once = not self.other_hosts, not self.read_later
+            put(host, self.screen, alone=alone, at_once=at_once)
 
-        return plan.scheduler_step(node, "apply", here)
+        return self.scheduler_step(node, "apply", here)
 
     def _rollout(self, what: str, *workloads: str) -> Step:
         refs = [
             Ref.of(body)
-            for body in self._plan.manifests
+            for body in self.manifests
             if body["kind"] in WORKLOADS and body["metadata"]["name"] in workloads
         ]
         name = f"the rollout of the {what}"
-        return Step(name, lambda: wait_for_rollout(self._context, refs), "Waiting")
+        return Step(name, lambda: wait_for_rollout(self.context, refs), "Waiting")
 
 
 def amount(node: NodeView) -> str:

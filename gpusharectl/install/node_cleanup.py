@@ -1,11 +1,9 @@
 """Remove what a device plugin leaves on its node: its files, and a capacity of 0.
 
-After the device plugin nothing of ours runs on the node. So a temporary pod of our own
-image removes the files: it needs no scheduler and no rights in the cluster, and mounts
-only the folder that contains ours.
-
-kubelet keeps the capacity of a plugin that is gone for five minutes, then reports 0 for
-ever. That stale capacity is removed from the node's status.
+A temporary pod of our own image removes the files, since nothing else of ours runs
+there any more. It needs no scheduler and no rights, and mounts only the folder above
+ours. kubelet keeps the capacity of a plugin that is gone for five minutes, then reports
+0 for ever; that is removed from the node's status.
 """
 
 import shutil

@@ -31,11 +31,6 @@ The name resembles no other: an older image would take it for a misspelt one.
 """
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SEPARATORS = re.compile(r"[\s,]+")
-_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_NO_NAME = (
-    "is no valid name in Kubernetes: only small letters, digits, - and . are allowed, "
-    "as in vcuda-scheduler"
-)
 
 
 def _option(
@@ -114,26 +109,33 @@ def _nodes(_context: object, _parameter: object, text: str | None) -> tuple[str,
     return found
 
 
-def _image(_context: object, _parameter: object, image: str) -> str:
-    if image and (image.split() != [image] or image.startswith("-")):
-        raise click.UsageError(f"{image!r} is no name of an image such as gpushare:1")
-    return image
-
-
-def _valid(pattern: str | re.Pattern[str], why: str) -> Callable[..., str | None]:
+def _valid(pattern: str, why: str) -> Callable[..., str | None]:
     """Return a callback that accepts an empty text, and texts of this pattern."""
 
     def check(
         _context: object, parameter: click.Parameter, text: str | None
     ) -> str | None:
         if text and not re.fullmatch(pattern, text):
-            raise click.BadParameter(
-                f"{text!r} {why}; an empty text, {parameter.opts[0]} '', removes the "
-                "setting"
-            )
+            empty = f"an empty text, {parameter.opts[0]} '', removes the setting"
+            kept = parameter.default is None
+            raise click.BadParameter(f"{text!r} {why}{f'; {empty}' if kept else ''}")
         return text
 
     return check
+
+
+_IMAGE = {
+    "metavar": "IMAGE",
+    "callback": _valid(r"[^-\s]\S*", "is no name of an image such as gpushare:1"),
+}
+_NAME = {
+    "metavar": "NAME",
+    "callback": _valid(
+        r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?",
+        "is no valid name in Kubernetes: only small letters, digits, - and . are "
+        "allowed, as in vcuda-scheduler",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +156,11 @@ class WebhookOptions:
     )
     set_scheduler: str | None = _setting(
         "pods that request cards get this schedulerName.",
-        metavar="NAME",
-        callback=_valid(_NAME, _NO_NAME),
+        **_NAME,
     )
     set_runtime_class: str | None = _setting(
         "pods that request cards get this RuntimeClass.",
-        metavar="NAME",
-        callback=_valid(_NAME, _NO_NAME),
+        **_NAME,
     )
     env_from: str | None = _setting(
         "reject envFrom in containers that request cards, since it could remove their "
@@ -249,8 +249,7 @@ class CommonOptions:
         "The image of gpushare. Default: the one that runs there; for a first install "
         "the one in manifests/.",
         default="",
-        metavar="IMAGE",
-        callback=_image,
+        **_IMAGE,
     )
     restart: bool = _switch("k3s: restart it, so that its scheduler reads the files.")
     this_node: str = _option(
@@ -300,8 +299,7 @@ class InstallOptions(CommonOptions):
         "With --second-scheduler: the image of kube-scheduler. Default: the cluster's "
         "own.",
         default="",
-        metavar="IMAGE",
-        callback=_image,
+        **_IMAGE,
     )
     runtime_class: bool | None = _option(
         "Run device plugin and exporter under the RuntimeClass nvidia, or not. "

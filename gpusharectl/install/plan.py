@@ -50,7 +50,6 @@ from gpusharectl.install.survey import (
     Right,
     kube_scheduler_image,
     leader,
-    leads,
     missing,
     needed,
     served,
@@ -100,6 +99,11 @@ class Plan(ABC):
         """Return which kube-scheduler is set up or restored, and how."""
 
     @property
+    def screen(self) -> Screen:
+        """The screen of the context."""
+        return self.context.screen
+
+    @property
     def other_hosts(self) -> tuple[str, ...]:
         """The hosts on which a Job sets kube-scheduler."""
         return tuple(node for node in self.hosts if node != self.facts.here)
@@ -112,12 +116,13 @@ class Plan(ABC):
     @property
     def read_later(self) -> bool:
         """Whether k3s reads its files only when somebody restarts it."""
-        return self.facts.flavour is Flavour.K3S and not self.options.restart
+        k3s = self.facts.flavour is Flavour.K3S
+        return bool(self.hosts) and k3s and not self.options.restart
 
     def note_restart(self) -> None:
         """Say that k3s has to be restarted, if it reads the files later."""
         if self.read_later:
-            self.context.screen.note(
+            self.screen.note(
                 "k3s reads its scheduler's files only at its start. Now run:\n"
                 "  systemctl restart k3s"
             )
@@ -127,9 +132,8 @@ class Plan(ABC):
         facts, others = self.facts, []
         if several and facts.flavour is Flavour.KUBEADM:
             others = [node for node in facts.control_plane if node != facts.here]
-        holder = leader(self.context.objects) if others else ""
-        hosts = [*others, facts.here]
-        self.hosts = tuple(sorted(hosts, key=lambda node: leads(holder, node)))
+        leading = leader(self.context.objects) if others else ""
+        self.hosts = tuple(sorted([*others, facts.here], key=leading.__eq__))
 
     def keep_files(self, planned: Sequence[FileChange] | Obstacle) -> None:
         """Keep what changes in this host's files; refuse if they cannot be edited."""
@@ -147,7 +151,7 @@ class Plan(ABC):
         ``what`` are the changes in the cluster for the question, ``shown`` for the dry
         run.
         """
-        screen, command = self.context.screen, self.options.command
+        screen, command = self.screen, self.options.command
         if self.options.dry_run:
             for text in (*shown, *(change.diff() for change in self.file_changes)):
                 screen.note(text)
@@ -167,7 +171,7 @@ class Plan(ABC):
                 here(self.host)
                 return
             others = self.context.others(self.target())
-            why = others.run(action, node, self.context.screen.say)
+            why = others.run(action, node, self.screen.say)
             if why:
                 raise Trouble(f"on {node}: {why}")
 
@@ -303,8 +307,8 @@ class InstallPlan(Plan):
 
     def choose(self) -> None:
         """Settle which nodes share their cards."""
-        screen, options, facts = self.context.screen, self.options, self.facts
-        self.chosen = which_nodes(facts, options, screen)
+        options, facts = self.options, self.facts
+        self.chosen = which_nodes(facts, options, self.screen)
         # Unless a node reports runtimes without it: it could not create the pod.
         found = NVIDIA in facts.runtime_classes and all(
             not node.handlers or NVIDIA in node.handlers
@@ -315,7 +319,7 @@ class InstallPlan(Plan):
             self._load("nvidia-runtime")
         second = options.second_scheduler
         judged = judge_nodes(facts, self.chosen, second_scheduler=second)
-        weigh(judged, screen, sure=options.yes or options.dry_run)
+        weigh(judged, self.screen, sure=options.yes or options.dry_run)
 
     def rehearse(self) -> None:
         """Apply all objects as a dry run; show the changes, or ask for consent."""
@@ -359,11 +363,6 @@ class InstallPlan(Plan):
             frag=self.options.policy == FRAG,
         )
 
-    @property
-    def read_later(self) -> bool:
-        """Whether k3s reads its files only when somebody restarts it."""
-        return super().read_later and not self.options.second_scheduler
-
     def _check_webhooks_rights(self) -> None:
         """Check the rights that are needed only because of an installed webhook."""
         if self.going:
@@ -375,7 +374,7 @@ class InstallPlan(Plan):
         lacking = missing(self.context.objects, rights)
         if lacking:
             found = [judge_rights(replace(self.facts, missing=lacking))]
-            weigh(found, self.context.screen)
+            weigh(found, self.screen)
 
     def _rights(self, *more: Right, jobs: bool = False) -> tuple[Right, ...]:
         """Return the rights needed to install, with a Secret if one may be made."""

@@ -6,11 +6,19 @@ A workload, its pods and their events are read from the API server; from these
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import SYSTEM, condition, is_leaving, is_ready, node_of
+from gpushare.kube.facts import (
+    SYSTEM,
+    condition,
+    is_leaving,
+    is_ready,
+    name_of,
+    node_of,
+)
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.progress import Trouble, Waiting
@@ -24,8 +32,6 @@ _TELLING = {"FailedMount", "FailedCreatePodSandBox", "FailedCreate", "Unhealthy"
 _BEING_MADE = {"ContainerCreating", "PodInitializing"}
 _LAST_LINES = 3
 _LOG_LINES = 20
-Log = Callable[[str], str]
-"""Return the last lines of a pod's log, by its name."""
 
 
 def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
@@ -48,14 +54,18 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
         if workload is None:
             found.append(Waiting(ref.name, "it does not exist", hopeless=True))
             continue
-        selector = workload["spec"]["template"]["spec"].get("nodeSelector") or {}
-        by_label = names.GPU_NODE_LABEL in selector
+        spec = workload["spec"]["template"]["spec"]
+        by_label = names.GPU_NODE_LABEL in (spec.get("nodeSelector") or {})
         where = [
             node.name
             for node in nodes
             if (node.labelled if by_label else node.control_plane)
         ]
-        found += waits(_seen(objects, workload), where, lambda pod: _log(objects, pod))
+        labels = workload["spec"]["selector"]["matchLabels"]
+        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector)
+        events, log = partial(events_of, objects), partial(_log, objects)
+        found += waits(Rollout(workload, pods, events, log), where)
         if not where and workload["kind"] == "DaemonSet":
             found.append(Waiting(ref.name, "a Ready node with its label"))
     return found
@@ -63,16 +73,17 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A workload with its pods, and the events of all of them."""
+    """A workload with its pods; ``events`` and ``log`` read those of one object."""
 
     workload: Json
     pods: Sequence[Json]
-    events: Sequence[Json]
+    events: Callable[[str], Sequence[Json]]
+    log: Callable[[str], str]
 
     @property
     def name(self) -> str:
         """The workload's name."""
-        return str(self.workload["metadata"]["name"])
+        return name_of(self.workload)
 
     @property
     def is_observed(self) -> bool:
@@ -81,28 +92,12 @@ class Rollout:
         seen = status.get("observedGeneration", 0)
         return bool(seen >= self.workload["metadata"].get("generation", 0))
 
-    def events_of(self, name: str) -> list[Json]:
-        """Return the events of one object, the latest last."""
-        found = [one for one in self.events if one["involvedObject"]["name"] == name]
-        return sorted(found, key=moment_of)
-
-
-def _seen(objects: Objects, workload: Json) -> Rollout:
-    """Read a workload's pods; events only for pods that are not Ready."""
-    labels = workload["spec"]["selector"]["matchLabels"]
-    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-    pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector)
-    events: list[Json] = []
-    unwell = [pod["metadata"]["name"] for pod in pods if not is_ready(pod)]
-    for name in (workload["metadata"]["name"], *unwell):
-        events += events_of(objects, name)
-    return Rollout(workload, pods, events)
-
 
 def events_of(objects: Objects, name: str) -> Sequence[Json]:
-    """Return the events of one object in kube-system."""
+    """Return the events of one object in kube-system, the latest last."""
     where = f"involvedObject.name={name}"
-    return objects.list("v1", "Event", namespace=SYSTEM, field_selector=where)
+    found = objects.list("v1", "Event", namespace=SYSTEM, field_selector=where)
+    return sorted(found, key=_moment)
 
 
 def _log(objects: Objects, pod: str) -> str:
@@ -113,14 +108,14 @@ def _log(objects: Objects, pod: str) -> str:
         return ""
 
 
-def waits(seen: Rollout, nodes: Sequence[str], log: Log) -> list[Waiting]:
+def waits(seen: Rollout, nodes: Sequence[str]) -> list[Waiting]:
     """Return what a workload waits for; empty once it runs as it is configured now.
 
     ``nodes`` are those on which a DaemonSet must have a pod. All replicas of a
     Deployment count, wherever they run.
     """
     if seen.workload["kind"] == "Deployment":
-        return _deployment_waits(seen, log)
+        return _deployment_waits(seen)
     by_node = {node_of(pod): pod for pod in seen.pods if not is_leaving(pod)}
     found = []
     for node in nodes:
@@ -131,13 +126,11 @@ def waits(seen: Rollout, nodes: Sequence[str], log: Log) -> list[Waiting]:
         elif not seen.is_observed or not _current(pod, seen.workload):
             found.append(Waiting(who, "its old pod to be replaced"))
         else:
-            found += _pod_waits(who, pod, seen, log)
-    if found or seen.is_observed or not nodes:
-        return found
-    return [Waiting(seen.name, "its controller to see the change")]
+            found += _pod_waits(who, pod, seen)
+    return found
 
 
-def _deployment_waits(seen: Rollout, log: Log) -> list[Waiting]:
+def _deployment_waits(seen: Rollout) -> list[Waiting]:
     wanted = seen.workload["spec"].get("replicas", 1)
     status = seen.workload.get("status") or {}
     ready = min(status.get("availableReplicas", 0), status.get("updatedReplicas", 0))
@@ -153,15 +146,14 @@ def _deployment_waits(seen: Rollout, log: Log) -> list[Waiting]:
     for pod in seen.pods:
         if not is_leaving(pod):
             who = f"{seen.name} on {node_of(pod) or 'no node yet'}"
-            found += _pod_waits(who, pod, seen, log)
+            found += _pod_waits(who, pod, seen)
     short = f"{ready} of {wanted} pods are up to date and ready"
     return found or [
-        told_by_events(seen.name, seen.events_of(seen.name))
-        or Waiting(seen.name, short)
+        told_by_events(seen.name, seen.events(seen.name)) or Waiting(seen.name, short)
     ]
 
 
-def _pod_waits(who: str, pod: Json, seen: Rollout, log: Log) -> list[Waiting]:
+def _pod_waits(who: str, pod: Json, seen: Rollout) -> list[Waiting]:
     if is_ready(pod):
         return []
     name = pod["metadata"]["name"]
@@ -170,14 +162,14 @@ def _pod_waits(who: str, pod: Json, seen: Rollout, log: Log) -> list[Waiting]:
         one.get("restartCount", 0) or "terminated" in (one.get("state") or {})
         for one in statuses
     )
-    return [pod_wait(who, pod, seen.events_of(name), log(name) if fell else "")]
+    return [pod_wait(who, pod, seen.events(name), seen.log(name) if fell else "")]
 
 
 def _no_pod(who: str, seen: Rollout, node: str) -> Waiting:
     nowhere = [pod for pod in seen.pods if not node_of(pod) and _aims_at(pod, node)]
     if nowhere:
         return pod_wait(who, nowhere[0], (), "")
-    told = told_by_events(who, seen.events_of(seen.name))
+    told = told_by_events(who, seen.events(seen.name))
     return told or Waiting(who, "its pod to be created")
 
 
@@ -263,7 +255,7 @@ def told_by_events(who: str, events: Sequence[Json]) -> Waiting | None:
     for event in reversed(events):
         if event.get("reason") == "Pulling":
             image = event.get("message", "").removeprefix("Pulling image ").strip('"')
-            return Waiting(who, f"pulling the image {image}", moment_of(event))
+            return Waiting(who, f"pulling the image {image}", _moment(event))
         if event.get("reason") == "Pulled":
             return None
         said = " ".join(event.get("message", "").split())
@@ -283,7 +275,7 @@ def last_lines(text: str) -> str:
     return " / ".join(lines[-_LAST_LINES:])
 
 
-def moment_of(event: Json) -> str:
+def _moment(event: Json) -> str:
     """Return the latest time of an event."""
     for key in ("lastTimestamp", "eventTime", "firstTimestamp"):
         if event.get(key):

@@ -251,19 +251,14 @@ def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def leader(objects: Objects) -> str:
-    """Return the holder of kube-scheduler's lease; "" if there is none."""
+    """Return the node whose kube-scheduler holds the lease; "" if there is none.
+
+    The holder is the node's name, an underscore, and an identifier.
+    """
     ref = Ref("coordination.k8s.io/v1", "Lease", "kube-scheduler", SYSTEM)
     lease = objects.get(ref) or {}
-    return str((lease.get("spec") or {}).get("holderIdentity") or "")
-
-
-def leads(holder: str, node: str) -> bool:
-    """Return whether a lease's holder is the kube-scheduler of this node.
-
-    >>> leads("cp-1_6f0c7d5e", "cp-1")
-    True
-    """
-    return holder == node or holder.rpartition("_")[0] == node
+    holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+    return holder.rpartition("_")[0] or holder
 
 
 def kube_scheduler_image(objects: Objects) -> str:

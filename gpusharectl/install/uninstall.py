@@ -54,6 +54,7 @@ from gpusharectl.install.survey import (
     served,
     survey,
 )
+from gpusharectl.install.webhook.apply import removal
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRETS
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
 
@@ -165,7 +166,7 @@ class Uninstall(Plan):
             objects, context.files, rights, told=options.this_node
         )
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
-        weigh(found, context.screen)
+        weigh(found, self.screen)
         self.found = tuple(ours(objects, self.manifests))
         # Any version of the image can clean the nodes.
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
@@ -177,15 +178,14 @@ class Uninstall(Plan):
     def pods(self) -> None:
         """Refuse while pods hold cards, unless forced."""
         self.held = holding(self.context.objects.list("v1", "Pod"))
-        screen = self.context.screen
         if not self.held:
-            screen.say("no pod holds a card")
+            self.screen.say("no pod holds a card")
             return
         number = f"{len(self.held)} pod{'' if len(self.held) == 1 else 's'}"
         lines = [f"  {name} on {node}" for node, name in self.held[:_SHOWN]]
         if len(self.held) > _SHOWN:
             lines.append(f"  and {len(self.held) - _SHOWN} more")
-        screen.say("\n".join([f"{number} with cards:", *lines]))
+        self.screen.say("\n".join([f"{number} with cards:", *lines]))
         if not self.options.force:
             forced = replace(self.options, force=True).again()
             raise Trouble(
@@ -193,7 +193,7 @@ class Uninstall(Plan):
                 f"delete them first, or: {forced}",
                 Exit.REFUSED,
             )
-        screen.say(
+        self.screen.say(
             "They go on running. A container that restarts later is not admitted, "
             "because there is no device plugin. Their placements stay in their "
             "annotations."
@@ -238,8 +238,7 @@ class Uninstall(Plan):
         asking = [ref for ref in self.found if ref in CONFIGURATIONS]
         plugin = [ref for ref in self.found if ref == _PLUGIN]
         rest = [ref for ref in self.found if ref not in (*asking, *plugin)]
-        name = "the webhook's configurations"
-        first = Step(name, lambda: self._tell(self._deleted(asking)), "Webhook")
+        first = removal(self.context, asking, "the webhook's configurations")
         capacity = Step("the stale capacity of nodes", self.stale_capacity, "Kubelet")
         return [
             *([first] if asking else []),
@@ -251,7 +250,7 @@ class Uninstall(Plan):
             Step("their files on the nodes", self.files, "Files"),
             *(
                 self.scheduler_step(
-                    node, "restore", lambda host: take(host, self.context.screen)
+                    node, "restore", lambda host: take(host, self.screen)
                 )
                 for node in self.hosts
             ),
@@ -269,7 +268,7 @@ class Uninstall(Plan):
             if not node.label:
                 continue
             if node.name in held:
-                context.screen.say(
+                self.screen.say(
                     f"{node.name}: {FOLDER} stays, because running containers use its "
                     f"files; when they have ended: {_REMOVE}"
                 )
@@ -280,7 +279,7 @@ class Uninstall(Plan):
         self.remains |= clean_nodes(context, clean, self.image)
         done = [name for name in clean if name not in self.remains]
         if done:
-            context.screen.say(f"{FOLDER} removed on {', '.join(done)}")
+            self.screen.say(f"{FOLDER} removed on {', '.join(done)}")
 
     def nodes(self) -> None:
         """Remove our label and annotations from all nodes."""
@@ -291,7 +290,7 @@ class Uninstall(Plan):
                     "annotations": dict.fromkeys(node.annotations),
                 }
                 self._merge(node.name, metadata)
-                self.context.screen.say(f"{node.name}: label and annotations removed")
+                self.screen.say(f"{node.name}: label and annotations removed")
 
     def stale_capacity(self) -> None:
         """Wait until kubelet reports capacity 0, and remove it from the nodes."""
@@ -304,15 +303,15 @@ class Uninstall(Plan):
 
     def close(self) -> None:
         """Say what stays, on purpose or not."""
-        screen, nodes = self.context.screen, read_nodes(self.context.objects)
+        nodes = read_nodes(self.context.objects)
         if self.held:
-            screen.note(
+            self.screen.note(
                 "The pods with cards go on running. A container that restarts from now "
                 "on is not admitted, because there is no device plugin."
             )
         still = ", ".join(node.name for node in nodes if node.known)
         if still:
-            screen.note(
+            self.screen.note(
                 f"The nodes {still} still list {names.PREFIX}-core and -memory; "
                 "kubelet reports capacity 0 for them after five minutes. To remove "
                 "these entries too, once the nodes are Ready: "
@@ -323,24 +322,18 @@ class Uninstall(Plan):
             them = ", ".join(f"{name} ({why})" for name, why in self.remains.items())
             remedy = f"on these nodes, as root: {_REMOVE}"
             raise Trouble(f"{FOLDER} stays on {them}", remedy)
-        screen.note("Done: the cluster is as it was before the install.")
-
-    def _deleted(self, refs: Sequence[Ref]) -> list[Ref]:
-        return [ref for ref in refs if self.context.objects.delete(ref)]
-
-    def _tell(self, gone: Sequence[Ref]) -> None:
-        few = len(gone) < _MANY
-        told = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
-        nothing = "nothing was left to delete"
-        self.context.screen.say(f"{told} deleted" if gone else nothing)
+        self.screen.note("Done: the cluster is as it was before the install.")
 
     def _delete(self, refs: Sequence[Ref], name: str = "") -> None:
         """Delete objects, and wait for the pods of that name, or for all of ours."""
-        gone = self._deleted(refs)
+        gone = [ref for ref in refs if self.context.objects.delete(ref)]
         left = self.context.until(lambda: self._ending(name))
         if left:
             raise Trouble("; ".join(f"{one.who} has not ended" for one in left))
-        self._tell(gone)
+        few = len(gone) < _MANY
+        told = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
+        nothing = "nothing was left to delete"
+        self.screen.say(f"{told} deleted" if gone else nothing)
 
     def _ending(self, name: str) -> list[Waiting]:
         """Return the pods that have not ended; delete those on a lost node at once."""

@@ -307,7 +307,9 @@ def still_there(context: Context) -> tuple[Ref, ...]:
     return tuple(ref for ref in refs if ref in (*there, *unknown)) if there else ()
 
 
-def removal(context: Context, refs: Sequence[Ref]) -> Step:
+def removal(
+    context: Context, refs: Sequence[Ref], name: str = "the removal of the webhook"
+) -> Step:
     """Return the step that deletes these."""
 
     def act() -> None:
@@ -315,7 +317,7 @@ def removal(context: Context, refs: Sequence[Ref]) -> Step:
         told = f"{len(gone)} objects deleted" if gone else "nothing was left to delete"
         context.screen.say(told)
 
-    return Step("the removal of the webhook", act, "Webhook")
+    return Step(name, act, "Webhook")
 
 
 def probed(objects: Objects) -> Result:

@@ -1,5 +1,6 @@
 """What is said of a pod that is not Ready, on which node, and for how long."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -67,9 +68,17 @@ def aimed(node: str) -> Json:
     return body
 
 
+def rollout(
+    workload: Json, pods: Sequence[Json], events: Sequence[Json] = ()
+) -> Rollout:
+    def of(name: str) -> list[Json]:
+        return [one for one in events if one["involvedObject"]["name"] == name]
+
+    return Rollout(workload, pods, of, lambda _: "out of memory / bye")
+
+
 def seen(*pods: Json, events: tuple[Json, ...] = (), **status: Any) -> list[Waiting]:
-    look = Rollout(daemonset(**status), pods, events)
-    return waits(look, ["gpu-1"], lambda _: "out of memory / bye")
+    return waits(rollout(daemonset(**status), pods, events), ["gpu-1"])
 
 
 def waiting(reason: str, message: str = "", restarts: int = 0) -> Json:
@@ -177,7 +186,7 @@ def test_the_templates_own_number_is_believed_over_the_count() -> None:
         one["metadata"]["labels"] = {"pod-template-generation": number}
     body = daemonset(updatedNumberScheduled=1, desiredNumberScheduled=2)
     body["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "2"}
-    found = waits(Rollout(body, [old, new], ()), ["gpu-1", "gpu-2"], lambda _: "")
+    found = waits(rollout(body, [old, new]), ["gpu-1", "gpu-2"])
     assert found == [Waiting(WHO, OLD)]
 
 
@@ -196,7 +205,7 @@ def deployment(
             "replicas": number,
         },
     }
-    return waits(Rollout(body, pods, (PULLING,)), [], lambda _: "")
+    return waits(rollout(body, pods, (PULLING,)), [])
 
 
 DOWN = pod()
