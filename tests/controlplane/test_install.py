@@ -17,11 +17,13 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.command import install, uninstall
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.installed_cluster import (
+    AFTER,
+    BEFORE,
     KINDS,
     OPERATORS_KINDS,
+    SCHEDULER,
     InstalledCluster,
 )
-from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import pod

@@ -171,9 +171,6 @@ class FakeObjects:
         with self._called(f"log {pod}"):
             return self.logs.get(pod, "")
 
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        raise NotFound(f"nobody listens at {pod}:{port}{path}")
-
     def _there(self, ref: Ref) -> Json:
         if ref not in self.kept:
             raise NotFound(f"{ref} is not there")

@@ -13,8 +13,13 @@ from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import DEPLOYMENT, STAMP
 from tests.gpusharectl.install.fake_objects import FakeObjects, copied
-from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
-from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
+from tests.gpusharectl.install.installed_cluster import (
+    AFTER,
+    BEFORE,
+    EVERY_KIND,
+    SCHEDULER,
+    InstalledCluster,
+)
 
 Act = Callable[[InstalledCluster], Exit]
 FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {

@@ -85,18 +85,6 @@ def test_no_right_is_too_wide(overlay: str) -> None:
             )
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_account_that_is_named_is_made(overlay: str) -> None:
-    """By bindings, pods and the guard."""
-    found = shipped(overlay)
-    made = {b["metadata"]["name"] for b in of_kind(overlay, "ServiceAccount")}
-    bound = {s["name"] for b in found for s in b.get("subjects", ())}
-    run = {spec["serviceAccountName"] for spec in pods(overlay).values()}
-    assert made == bound == run
-    guards = str(of_kind(overlay, "ValidatingAdmissionPolicy"))
-    assert all(f"'system:serviceaccount:kube-system:{name}'" in guards for name in made)
-
-
 def version() -> str:
     setup = ConfigParser()
     setup.read(FOLDER.parent / "setup.cfg")

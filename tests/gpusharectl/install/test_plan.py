@@ -4,8 +4,6 @@ What a quota counts on nodes: ours if our device plugin offers it, else another'
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,14 +14,9 @@ from gpushare.kube.facts import SECOND_SCHEDULER
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import STAMP, load, loaded, settings_of
 from gpusharectl.install.options import InstallOptions
-from gpusharectl.install.plan import judge_kept, with_preserved_settings
 from gpusharectl.install.progress import Exit
-from gpusharectl.install.survey import Facts
 from gpusharectl.kube_scheduler.drift import Flavour
-from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
-
-FACTS = Facts("v1.36.3", Flavour.KUBEADM, ())
 
 
 def with_policy(policy: str | None) -> tuple[Json, ...]:
@@ -66,23 +59,11 @@ def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
     assert plain == spread != packed == again
 
 
-def test_what_is_there_stays_where_nothing_was_said() -> None:
-    """An install run again must not take the policy away, and says so."""
-    facts = replace(FACTS, policy="frag")
-    spread = InstallOptions(policy="spread")
-    assert with_preserved_settings(InstallOptions(), facts).policy == "frag"
-    assert with_preserved_settings(spread, facts).policy == "spread"
-    told = [one.text for one in judge_kept(facts, InstallOptions())]
-    assert told == ["the policy stays frag; --policy changes it"]
-    assert list(judge_kept(facts, spread)) == []
-
-
 @pytest.mark.parametrize(("amount", "left"), [("0", None), ("1000", "1000")])
-def test_of_bitfusions_resource_only_our_zero_is_taken_out(
-    tmp_path: Path, amount: str, left: str | None
+def test_only_our_zero_goes(
+    world: InstalledCluster, amount: str, left: str | None
 ) -> None:
     """Bitfusion's own device plugin says 1000 on every node, and is no other's card."""
-    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     ref, amounts = Ref("v1", "Node", "gpu-1"), {names.BITFUSION_GPU: amount}
     status = {"status": {"capacity": amounts, "allocatable": amounts}}
     world.objects.merge(ref, status, subresource="status")

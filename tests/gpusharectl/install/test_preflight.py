@@ -20,7 +20,7 @@ from gpusharectl.install.preflight import (
 )
 from gpusharectl.install.survey import Facts
 from gpusharectl.kube_scheduler.drift import Flavour
-from tests.gpusharectl.install.stand_ins import CARDS, CONTROL_PLANE, node
+from tests.gpusharectl.install.installed_cluster import CARDS, CONTROL_PLANE, node
 
 
 def view(name: str = "cp", *, labels: Json | None = None, **status: Any) -> NodeView:
@@ -37,25 +37,17 @@ def facts(*nodes: NodeView, **more: Any) -> Facts:
 @pytest.mark.parametrize(
     ("version", "weight", "words"),
     [
-        (
-            "v1.36.3",
-            Weight.OK,
-            "Kubernetes 1.36.3 · kubeadm · 1 control-plane node · c",
-        ),
-        ("v1.26.0+k3s1", Weight.OK, "Kubernetes 1.26.0+k3s1 · kubeadm"),
-        ("v1.25.9", Weight.REFUSAL, "Kubernetes 1.25.9 is too old: 1.26 to 1.36 are"),
-        (
-            "v1.37.0",
-            Weight.WARNING,
-            "Kubernetes 1.37.0 is newer than the tested",
-        ),
-        ("master", Weight.WARNING, "Kubernetes master is an unknown version"),
+        ("1.36.3", Weight.OK, "1.36.3 · kubeadm · 1 control-plane node · c"),
+        ("1.26.0+k3s1", Weight.OK, "1.26.0+k3s1 · kubeadm"),
+        ("1.25.9", Weight.REFUSAL, "1.25.9 is too old: 1.26 to 1.36 are"),
+        ("1.37.0", Weight.WARNING, "1.37.0 is newer than the tested"),
+        ("master", Weight.WARNING, "master is an unknown version"),
     ],
 )
 def test_versions(version: str, weight: Weight, words: str) -> None:
-    first, *_ = judge_cluster(replace(facts(), version=version), InstallOptions())
+    first, *_ = judge_cluster(replace(facts(), version=f"v{version}"), InstallOptions())
     assert first.weight is weight
-    assert first.text.startswith(words)
+    assert first.text.startswith(f"Kubernetes {words}")
 
 
 SECOND, HERE = InstallOptions(second_scheduler=True), InstallOptions()
@@ -99,78 +91,41 @@ def test_who_schedules(given: Facts, choice: CommonOptions, words: str) -> None:
     assert all(words in one for one in refused)
 
 
+OK, WARNING, REFUSAL = Weight.OK, Weight.WARNING, Weight.REFUSAL
 NVIDIA = {"runtimeHandlers": [{"name": ""}, {"name": "nvidia"}]}
 SIGN = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Tesla-P4"}
-OLD = {"nodeInfo": {"kubeletVersion": "v1.25.3"}}
+SIGNED = view(labels=SIGN)
+OLD = view(nodeInfo={"kubeletVersion": "v1.25.3"})
+OURS = view(allocatable={"baidu.com/vcuda-core": "100"})
+THEIRS = view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"})
+SHARES = view(allocatable={"aliyun.com/gpu-mem": "8"})
+RUNC = view(runtimeHandlers=[{"name": "runc"}])
+ELSEWHERE = {"here": "x"}
 NODES = {
-    "driver here": (view(), {}, Weight.OK, "the driver is loaded · containerd 2.4.2"),
+    "driver here": (view(), {}, OK, "the driver is loaded · containerd 2.4.2"),
     "no driver here": (
-        view(labels=SIGN),
-        {"driver_here": False},
-        Weight.WARNING,
+        *(SIGNED, {"driver_here": False}, WARNING),
         "node cp: no NVIDIA driver is loaded on this host",
     ),
     "signs elsewhere": (
-        view("cp", labels=SIGN),
-        {"here": "x"},
-        Weight.OK,
+        *(SIGNED, ELSEWHERE, OK),
         "node cp: label nvidia.com/gpu.present, Tesla-P4 · containerd 2.4.2",
     ),
-    "no sign": (
-        view(),
-        {"here": "x"},
-        Weight.WARNING,
-        "node cp shows no sign of a GPU",
-    ),
-    "old kubelet": (view(**OLD), {}, Weight.REFUSAL, "kubelet v1.25.3 is too old"),
-    "away": (
-        view(conditions=[]),
-        {},
-        Weight.WARNING,
-        "node cp is not Ready; its device plugin starts when it is",
-    ),
+    "no sign": (view(), ELSEWHERE, WARNING, "node cp shows no sign of a GPU"),
+    "old kubelet": (OLD, {}, REFUSAL, "kubelet v1.25.3 is too old"),
+    "away": (view(conditions=[]), {}, WARNING, "is not Ready; its device plugin start"),
     "ours by another": (
-        view(allocatable={"baidu.com/vcuda-core": "100"}),
+        OURS,
         {},
-        Weight.REFUSAL,
-        "node cp: another device plugin already offers baidu.com/vcuda-core",
+        REFUSAL,
+        "device plugin already offers baidu",
     ),
-    "ours by our own": (
-        view(allocatable={"baidu.com/vcuda-core": "100"}),
-        {"plugin": True},
-        Weight.OK,
-        "node cp",
-    ),
-    "the same cards": (
-        view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"}),
-        {},
-        Weight.DOUBT,
-        "offers the same cards (nvidia.com/gpu); ",
-    ),
-    "another's shares": (
-        view(allocatable={"aliyun.com/gpu-mem": "8"}),
-        {},
-        Weight.DOUBT,
-        "offers the same cards (aliyun.com/gpu-mem); ",
-    ),
-    "no nvidia runtime": (
-        view(runtimeHandlers=[{"name": "runc"}]),
-        {},
-        Weight.WARNING,
-        "containerd 2.4.2 has no runtime called nvidia",
-    ),
-    "no RuntimeClass": (
-        view(**NVIDIA),
-        {},
-        Weight.WARNING,
-        "the cluster has no RuntimeClass nvidia",
-    ),
-    "a RuntimeClass": (
-        view(**NVIDIA),
-        {"runtime_classes": ("nvidia",)},
-        Weight.OK,
-        "node cp",
-    ),
+    "ours by our own": (OURS, {"plugin": True}, OK, "node cp"),
+    "the same cards": (THEIRS, {}, Weight.DOUBT, "the same cards (nvidia.com/gpu); "),
+    "their shares": (SHARES, {}, Weight.DOUBT, "same cards (aliyun.com/gpu-mem); "),
+    "no runtime": (RUNC, {}, WARNING, "containerd 2.4.2 has no runtime called nvidia"),
+    "no class": (view(**NVIDIA), {}, WARNING, "cluster has no RuntimeClass nvidia"),
+    "a class": (view(**NVIDIA), {"runtime_classes": ("nvidia",)}, OK, "node cp"),
 }
 
 

@@ -22,7 +22,7 @@ from gpusharectl.install.progress import (
     drawn,
     follow,
 )
-from tests.gpusharectl.install.stand_ins import Listener
+from tests.gpusharectl.install.installed_cluster import Listener
 
 PULLING = Waiting("plugin on gpu-1", "pulling the image x", "2026-11-21T12:00:00Z")
 MADE = Waiting("plugin on gpu-2", "its containers to be created")
@@ -77,35 +77,31 @@ def test_the_list_goes_when_nothing_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "answer", "agreed"),
+    ("what", "typed", "said"),
     [
-        ("gpu-1\n", "gpu-1", None),
-        ("\n", "gpu-9", "you said no; nothing was changed"),
-        ("", None, "the same command with --yes"),
-        ("y\n", "y", ""),
+        ("which", "gpu-1\n", "gpu-1"),
+        ("which", "\n", "gpu-9"),
+        ("which", "", "the same command with --nodes"),
+        ("whether", "y\n", "None"),
+        ("whether", "\n", "you said no; nothing was changed"),
+        ("whether", "", "the same command with --yes"),
     ],
 )
-def test_questions(typed: str, answer: str | None, agreed: str | None) -> None:
-    """``answer`` to the question which, and what is said to the question whether."""
-
+def test_questions(what: str, typed: str, said: str) -> None:
     @click.command()
-    @click.argument("what")
-    def asking(what: str) -> None:
+    def asking() -> None:
         screen = Screen(Console())
         try:
-            if what == "which":
-                click.echo("=" + screen.ask("Which?", "gpu-9", "--nodes"))
-            else:
-                screen.confirm("Go on?")
-                click.echo("=")
+            which = what == "which"
+            answer = (
+                screen.ask("?", "gpu-9", "--nodes") if which else screen.confirm("?")
+            )
         except Trouble as trouble:
-            click.echo(f"={trouble.remedy or trouble.why}")
+            answer = trouble.remedy or trouble.why
+        click.echo(f"={answer}")
 
-    for what, said in (("which", answer), ("whether", agreed)):
-        ran = CliRunner().invoke(asking, [what], input=typed)
-        expected = "the same command with --nodes" if said is None else said
-        if what == "which" or said is not None:
-            assert ran.output.splitlines()[-1].endswith(f"={expected}")
+    ran = CliRunner().invoke(asking, input=typed)
+    assert ran.output.splitlines()[-1].endswith(f"={said}")
 
 
 def well() -> None:

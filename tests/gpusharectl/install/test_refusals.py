@@ -8,8 +8,7 @@ import pytest
 from gpushare.kube.errors import Unreachable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
-from tests.gpusharectl.install.installed_cluster import InstalledCluster
-from tests.gpusharectl.install.stand_ins import SCHEDULER
+from tests.gpusharectl.install.installed_cluster import SCHEDULER, InstalledCluster
 
 
 class Bad(NamedTuple):
@@ -90,9 +89,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_bad_input_ends_in_a_sentence_and_changes_nothing(
-    world: InstalledCluster, bad: Bad
-) -> None:
+def test_bad_input_changes_nothing(world: InstalledCluster, bad: Bad) -> None:
     bad.spoil(world)
     before, file = dict(world.objects.kept), world.files.read(SCHEDULER)
     assert world.install(**bad.options or {}) == bad.code, world.screen.text
@@ -102,9 +99,7 @@ def test_bad_input_ends_in_a_sentence_and_changes_nothing(
     assert world.files.read(SCHEDULER) == file
 
 
-def test_nvidias_plugin_on_the_same_cards_is_asked_about(
-    world: InstalledCluster,
-) -> None:
+def test_nvidias_plugin_is_asked_about(world: InstalledCluster) -> None:
     offered = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
     world.objects.merge(Ref("v1", "Node", "gpu-1"), offered, subresource="status")
     assert world.install("n") == Exit.STOPPED

@@ -6,7 +6,7 @@ import pytest
 
 from gpusharectl.install.progress import Exit, Trouble
 from gpusharectl.install.scheduler import prove, put, take
-from tests.gpusharectl.install.stand_ins import (
+from tests.gpusharectl.install.installed_cluster import (
     AFTER,
     BEFORE,
     SCHEDULER,

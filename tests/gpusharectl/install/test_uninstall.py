@@ -7,8 +7,11 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
-from tests.gpusharectl.install.installed_cluster import InstalledCluster
-from tests.gpusharectl.install.stand_ins import AFTER, SCHEDULER
+from tests.gpusharectl.install.installed_cluster import (
+    AFTER,
+    SCHEDULER,
+    InstalledCluster,
+)
 
 GPU_1 = Ref("v1", "Node", "gpu-1")
 
@@ -69,9 +72,7 @@ def test_the_order_backwards(world: InstalledCluster) -> None:
     assert seen == [{"gpushare-extender"}]
 
 
-def test_pods_with_cards_forbid_it_and_keep_their_files(
-    world: InstalledCluster,
-) -> None:
+def test_pods_with_cards_forbid_it(world: InstalledCluster) -> None:
     for pod in (holder("app-2"), holder("app-1"), holder("over", "Succeeded")):
         world.objects.create(pod)
     before = world.versions()
@@ -88,9 +89,7 @@ def test_pods_with_cards_forbid_it_and_keep_their_files(
     assert world.label("gpu-1") is None
 
 
-def test_a_node_that_is_away_keeps_its_folder_and_that_is_said(
-    world: InstalledCluster,
-) -> None:
+def test_a_node_that_is_away_keeps_its_folder(world: InstalledCluster) -> None:
     away = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     world.objects.merge(GPU_1, away, subresource="status")
     assert world.uninstall() == Exit.STOPPED
@@ -158,9 +157,7 @@ def test_a_scheduler_that_stays_down_is_told(world: InstalledCluster) -> None:
     assert "Done: the device plugins, their files on the nodes. " in text
 
 
-def test_what_an_older_version_or_the_second_scheduler_left_goes_too(
-    world: InstalledCluster,
-) -> None:
+def test_what_an_older_version_left_goes_too(world: InstalledCluster) -> None:
     """By our label, and the lease that a scheduler makes itself, without a label."""
     labels = {"app.kubernetes.io/part-of": "gpushare"}
     old = {"name": "gpushare-of-yesterday", "labels": labels}

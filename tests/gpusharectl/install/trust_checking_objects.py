@@ -11,7 +11,7 @@ from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
 from tests.gpusharectl.install.fake_objects import FakeObjects
-from tests.gpusharectl.install.stand_ins import MOUNTED
+from tests.gpusharectl.install.installed_cluster import MOUNTED
 
 NAME = x509.DNSName("gpushare-webhook.kube-system.svc")
 

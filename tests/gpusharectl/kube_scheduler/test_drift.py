@@ -15,7 +15,7 @@ from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, HostPath
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from tests.gpusharectl.cluster_states import node_of
-from tests.gpusharectl.install.stand_ins import APISERVER, SCHEDULER
+from tests.gpusharectl.install.installed_cluster import APISERVER, SCHEDULER
 
 NODES = {"a": ["10.0.0.0"], "b": ["10.0.0.1"]}
 

@@ -55,16 +55,14 @@ def stamp(objects: TrustCheckingObjects) -> str:
     return str(template["metadata"]["annotations"][STAMP])
 
 
-def test_the_first_is_believed_from_the_first_moment(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
+def test_the_first_is_believed_from_the_first_moment(world: InstalledCluster) -> None:
     """The API server asks when a replica is Ready, not before; and one key is kept."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    assert objects.moments
-    assert len(bundle(objects)) == 1
-    held = objects.kept[SECRET]["data"]
+    assert world.objects.moments
+    assert len(bundle(world.objects)) == 1
+    held = world.objects.kept[SECRET]["data"]
     assert set(held) == {"ca.crt", "tls.crt", "tls.key"}
-    (authority,) = bundle(objects)
+    (authority,) = bundle(world.objects)
     key = load_pem_private_key(base64.b64decode(held["tls.key"]), None)
     assert key.public_key() != authority.public_key()
     assert "written: Secret kube-system/gpushare-webhook-tls" in world.screen.lines
@@ -149,13 +147,13 @@ def test_a_broken_one_is_made_anew(
     assert shown(objects) != first
 
 
-def test_of_all_secrets_it_reads_its_own(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
+def test_of_all_secrets_it_reads_its_own(world: InstalledCluster) -> None:
     """And without the webhook none."""
 
     def read() -> set[str]:
-        asked = {one for one in objects.calls if "ecret" in one and "may " not in one}
+        asked = {
+            one for one in world.objects.calls if "ecret" in one and "may " not in one
+        }
         return {one.split(" ", 1)[1] for one in asked}
 
     world.install()

@@ -1,7 +1,5 @@
 """Where the webhook's certificate is cert-manager's: left to it, never forgotten."""
 
-from datetime import timedelta
-
 import pytest
 
 from gpushare.kube.cluster import Json
@@ -21,7 +19,6 @@ from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledClu
 from tests.gpusharectl.install.trust_checking_objects import (
     TrustCheckingObjects,
     bundle,
-    shown,
 )
 
 NOW = InstalledCluster.now
@@ -55,23 +52,6 @@ def world(objects: TrustCheckingObjects, world: InstalledCluster) -> InstalledCl
         if body["apiVersion"] == CERTIFICATE.api_version:
             objects.create(body)
     return world
-
-
-def test_it_is_left_to_it(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    """It stays so when the rest is applied anew, and is believed as before."""
-    before, authorities = shown(objects), bundle(objects)
-    world.now = objects.now = NOW + timedelta(days=250)
-    objects.calls.clear()
-    assert world.install() == Exit.DONE, world.screen.text
-    assert shown(objects) == before
-    assert bundle(objects) == authorities
-    read = [one for one in objects.calls if "ecret" in one and "may" not in one]
-    assert read == []
-    assert SAID in world.screen.lines
-    for ref in CONFIGURATIONS:
-        assert objects.kept[ref]["metadata"]["annotations"] == INJECTED
 
 
 @pytest.mark.parametrize(
@@ -163,17 +143,3 @@ def test_all_of_it_goes(
     order = [one for one in objects.writes if one.startswith("delete")]
     for ref in SECRETS:
         assert order.index(f"delete {CERTIFICATE}") < order.index(f"delete {ref}")
-
-
-def test_the_rights_to_its_kinds_are_asked_before(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    for ref in (*CONFIGURATIONS, DEPLOYMENT):
-        del objects.kept[ref]
-    objects.denied.add("patch issuers.cert-manager.io")
-    before = world.picture(EVERY_KIND)
-    assert world.install(webhook=WANTED) == Exit.REFUSED
-    assert "you may not patch issuers.cert-manager.io in kube-system" in (
-        world.screen.text
-    )
-    assert world.picture(EVERY_KIND) == before

@@ -12,23 +12,11 @@ from tests.gpusharectl.install.installed_cluster import (
     EVERY_KIND,
     WEBHOOKS_KINDS,
     InstalledCluster,
+    runtime_class,
 )
-from tests.gpusharectl.install.stand_ins import runtime_class
 from tests.gpusharectl.install.trust_checking_objects import TrustCheckingObjects
 
 WANTED = WebhookOptions(wanted=True)
-ALL = WebhookOptions(
-    wanted=True,
-    void=True,
-    set_scheduler="vcuda-scheduler",
-    set_runtime_class="nvidia",
-    env_from="deny",
-    quotas=True,
-    bitfusion_card_mib="auto",
-    bitfusion_shell="/bin/sh",
-    bitfusion_strict=True,
-    bitfusion_quota=True,
-)
 VARIABLES = {
     "GPUSHARE_VOID": "on",
     "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
@@ -40,6 +28,12 @@ VARIABLES = {
     "GPUSHARE_BITFUSION_STRICT": "on",
     "GPUSHARE_BITFUSION_QUOTA": "on",
 }
+NAMES = {name: name.removeprefix("GPUSHARE_").lower() for name in VARIABLES}
+SAID = {NAMES[name]: text == "on" or text for name, text in VARIABLES.items()}
+ALL = WebhookOptions(wanted=True, **SAID)
+NONE = WebhookOptions(
+    **{name: False if said is True else "" for name, said in SAID.items()}
+)
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 
 
@@ -65,7 +59,7 @@ def settings(world: InstalledCluster, daemonset: str = "") -> dict[str, str]:
 
 def given(world: InstalledCluster, daemonset: str = "") -> dict[str, str]:
     """The variables that an option gives."""
-    known = {*VARIABLES, "GPUSHARE_UI"}
+    known = {*VARIABLES, "GPUSHARE_UI", "GPUSHARE_POLICY"}
     found = settings(world, daemonset)
     return {key: value for key, value in found.items() if key in known}
 
@@ -103,18 +97,7 @@ def test_its_settings_are_its_variables_and_stay(world: InstalledCluster) -> Non
     assert "these settings of the webhook stay: GPUSHARE_VOID=on, " in world.screen.text
     assert world.install(webhook=WebhookOptions(set_scheduler="b")) == Exit.DONE
     assert given(world) == VARIABLES | {"GPUSHARE_SET_SCHEDULER": "b"}
-    none = WebhookOptions(
-        void=False,
-        set_scheduler="",
-        set_runtime_class="",
-        env_from="",
-        quotas=False,
-        bitfusion_card_mib="",
-        bitfusion_shell="",
-        bitfusion_strict=False,
-        bitfusion_quota=False,
-    )
-    assert world.install(webhook=none) == Exit.DONE, world.screen.text
+    assert world.install(webhook=NONE) == Exit.DONE, world.screen.text
     assert given(world) == given(world, PLUGIN) == {}
     assert "void" not in entries(world)
 
@@ -171,12 +154,6 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None
     assert "+++ MutatingWebhookConfiguration gpushare-webhook" in text
     assert "Secret kube-system/gpushare-webhook-tls: its contents are not shown" in text
     assert "tls.key:" not in text
-    assert text.endswith(
-        "gpusharectl install --nodes gpu-1 --with-webhook --void "
-        "--set-scheduler vcuda-scheduler --set-runtime-class nvidia --env-from deny "
-        "--quotas --bitfusion-card-mib auto --bitfusion-shell /bin/sh "
-        "--bitfusion-strict --bitfusion-quota --yes"
-    )
 
 
 def test_one_that_does_not_start_is_asked_nothing(world: InstalledCluster) -> None:
@@ -214,12 +191,15 @@ def test_it_alone_is_taken_away(world: InstalledCluster) -> None:
     assert world.objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
 
 
-def test_the_page_likewise(world: InstalledCluster) -> None:
-    """Given once it stays, until it is taken away."""
-    assert world.install(ui=True) == Exit.DONE, world.screen.text
+def test_page_and_policy_likewise(world: InstalledCluster) -> None:
+    """Given once they stay, until they are taken away or changed."""
+    assert world.install(ui=True, policy="frag") == Exit.DONE, world.screen.text
     assert world.install() == Exit.DONE
-    assert given(world, EXTENDER) == {"GPUSHARE_UI": "on"}
+    both = {"GPUSHARE_UI": "on", "GPUSHARE_POLICY": "frag"}
+    assert given(world, EXTENDER) == both
     kept = "the extender serves its page and keeps it; --no-ui removes it   ok"
     assert kept in world.screen.lines
-    assert world.install(ui=False) == Exit.DONE
-    assert given(world, EXTENDER) == {}
+    assert "the policy stays frag; --policy changes it   ok" in world.screen.lines
+    assert world.install(ui=False, policy="spread") == Exit.DONE
+    assert given(world, EXTENDER) == {"GPUSHARE_POLICY": "spread"}
+    assert "the policy stays" not in world.screen.text
