@@ -6,9 +6,8 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.context import SchedulerTarget
 from gpusharectl.install.progress import Exit
-from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
+from gpusharectl.kube_scheduler.host_files import HostFiles
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
     BEFORE,
@@ -90,34 +89,6 @@ def test_again_the_image_stays(world: InstalledCluster) -> None:
     assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
     assert set(images(world).values()) == {"gpushare:9"}
     assert kept not in world.screen.lines
-
-
-def test_again_without_tls_keeps_it_and_renews_it(world: InstalledCluster) -> None:
-    """Only ``--no-tls`` takes it away; a new install has none."""
-    wishes, made = [], world.certificates
-
-    def certificates(wish: SchedulerTarget) -> list[FileChange]:
-        wishes.append(wish.tls)
-        return made(wish)
-
-    def has_tls() -> bool:
-        return "GPUSHARE_TLS_CERT" in str(world.spec(EXTENDER))
-
-    world.certificates = certificates
-    assert world.install() == Exit.DONE
-    assert not has_tls()
-    assert "TLS" not in world.screen.text
-    assert world.install(tls=True) == Exit.DONE
-    world.files.remove(CERTIFICATE)
-    assert world.install() == Exit.DONE, world.screen.text
-    assert has_tls()
-    assert wishes == [True, True]
-    assert f"written: {CERTIFICATE}" in world.screen.text
-    kept = "the extender has TLS and keeps it; --no-tls removes it   ok"
-    assert kept in world.screen.lines
-    assert world.install(tls=False) == Exit.DONE
-    assert not has_tls()
-    assert "TLS" not in world.screen.text
 
 
 def test_it_asks_which_nodes_and_whether(world: InstalledCluster) -> None:
@@ -262,10 +233,21 @@ def test_certificates_come_first(world: InstalledCluster) -> None:
         step()
 
     world.nodes.step = looking
+    assert world.install() == Exit.DONE
+    assert "TLS" not in world.screen.text
+    seen.clear()
+    world.scheduler.did.clear()
     assert world.install(tls=True) == Exit.DONE, world.screen.text
     assert seen[0] == (True, ["apply on cp-2"])
     assert world.install(tls=True) == Exit.DONE
     assert "all certificates are valid" in world.screen.text
+    world.files.remove(CERTIFICATE)
+    assert world.install() == Exit.DONE
+    assert f"written: {CERTIFICATE}" in world.screen.text
+    kept = "the extender has TLS and keeps it; --no-tls removes it   ok"
+    assert kept in world.screen.lines
+    assert world.install(tls=False) == Exit.DONE
+    assert "TLS" not in world.screen.text
 
 
 def test_k3s_is_told_to_restart(world: InstalledCluster) -> None:

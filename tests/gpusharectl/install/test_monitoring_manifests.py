@@ -1,10 +1,7 @@
 """What of ours watches cards, and what it may: the exporter, and BIE's collector."""
 
 import pytest
-from click.testing import CliRunner
 
-from deviceplugin.__main__ import main
-from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.telemetry.fields import GROUPS, MEMORY
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
@@ -126,27 +123,6 @@ def test_of_the_host_the_exporter_has_processes_and_one_folder() -> None:
     assert all(one["readOnly"] is True for one in mounts)
     # Of a file's own mount nobody would see the change.
     assert not any("subPath" in one for one in mounts)
-
-
-@pytest.mark.parametrize("overlay", ["exporter", *BIE])
-def test_the_settings_and_the_command_are_understood(overlay: str) -> None:
-    """By the exporter itself, to the last name, value and flag."""
-    settings, complaints = ExporterSettings.read(environment(overlay))
-    assert complaints == []
-    assert settings.node == "node-1"
-    ports = [port["containerPort"] for port in container(overlay)["ports"]]
-    collected = settings.collect_listen
-    if overlay == "exporter":
-        assert (settings.listen.port, collected) == (ports[0], None)
-    else:
-        assert collected is not None
-        assert (settings.listen.host, collected.port) == ("127.0.0.1", ports[0])
-    *python, command = container(overlay)["command"][:4]
-    assert python == ["python", "-m", "deviceplugin"]
-    flags = container(overlay)["command"][4:]
-    ran = CliRunner().invoke(main, [command, *flags, "--help"])
-    assert ran.exit_code == 0, ran.output
-    assert all(flag in ran.output for flag in flags)
 
 
 @pytest.mark.parametrize("overlay", BIE)

@@ -32,12 +32,14 @@ def pod(node: str = "gpu-1", *, ready: bool = False, **status: Any) -> Json:
     }
 
 
-def container(restarts: int = 0, **state: Json) -> Json:
-    return {"image": "gpushare:1", "restartCount": restarts, "state": state}
-
-
 def containers(restarts: int = 0, **state: Json) -> Json:
-    return pod(containerStatuses=[container(restarts, **state)])
+    """A pod whose one container is in this state."""
+    one = {"image": "gpushare:1", "restartCount": restarts, "state": state}
+    return pod(containerStatuses=[one])
+
+
+def waiting(reason: str, message: str = "", restarts: int = 0) -> Json:
+    return containers(restarts, waiting={"reason": reason, "message": message})
 
 
 def event(reason: str, message: str, name: str = f"{NAME}-x") -> Json:
@@ -79,12 +81,6 @@ def rollout(
 
 def seen(*pods: Json, events: tuple[Json, ...] = (), **status: Any) -> list[Waiting]:
     return waits(rollout(daemonset(**status), pods, events), ["gpu-1"])
-
-
-def waiting(reason: str, message: str = "", restarts: int = 0) -> Json:
-    """A pod whose container waits for this reason."""
-    state = {"waiting": {"reason": reason, "message": message}}
-    return pod(containerStatuses=[container(restarts, **state)])
 
 
 CREATING = waiting("ContainerCreating")
