@@ -16,11 +16,6 @@ def test_promtool_excuses_our_labels_and_nothing_else(promtool: Promtool) -> Non
     assert promtool.complaints(PAGE, excused="not this") == [f"warm {CAMEL_CASE}"]
     (told,) = promtool.complaints(f"{PAGE}cold 1\n")
     assert told.startswith("cold ")
-
-
-def test_a_page_that_cannot_be_read_is_no_complaint_but_an_error(
-    promtool: Promtool,
-) -> None:
     with pytest.raises(AssertionError, match="parsing error"):
         promtool.complaints("warm 1 2 3\n")
 

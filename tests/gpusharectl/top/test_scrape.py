@@ -126,22 +126,6 @@ def test_one_that_is_not_ready_is_not_asked() -> None:
 INFO = b'vcuda_exporter_info{version="0.1.0",driver="550"} 1.0\n'
 
 
-def test_a_card_and_its_containers() -> None:
-    """In MiB and percent, whatever unit the page has."""
-    use = Use("app", 1024, 23, idle_s=60, over=True)
-    seen = read_page(page(Shown("GPU-0", 3, 4000, 55, 61, 120, 512, uses=(use,))))
-    assert seen.cards == {
-        "GPU-0": CardSeen("GPU-0", "3", 4000, 55, 61, 120, 512, "process-utilization")
-    }
-    (one,) = seen.containers
-    assert one == ContainerSeen(
-        "GPU-0", "default", "app", "main", 1024, 23, TICK - 60, over=True
-    )
-    assert seen.of_pod("default", "app") == [one]
-    assert seen.of_pod("default", "app", "GPU-1") == []
-    assert seen.of_pod("edge", "app") == []
-
-
 def test_what_is_not_on_the_page_is_unknown() -> None:
     """None, and not 0; while a 0 that is there stays one."""
     use = Use("app", None, 0, idle_s=None)
@@ -155,12 +139,6 @@ def test_what_is_no_number_is_unknown() -> None:
     line = 'DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-{0}"}} {0}\n'
     lines = "".join(line.format(value) for value in ("NaN", "+Inf", "-Inf"))
     assert read_page(INFO + lines.encode()).cards == {}
-
-
-def test_processes_outside_kubernetes_are_no_pod() -> None:
-    """One series a card with empty names."""
-    seen = read_page(page(Shown("GPU-0", outside=700), Shown("GPU-1", 1)))
-    assert (seen.outside_mib("GPU-0"), seen.outside_mib("GPU-1")) == (700, None)
 
 
 def test_what_the_exporter_says_of_itself() -> None:
@@ -232,7 +210,9 @@ def test_cards_and_containers() -> None:
     card = found.cards[A]
     assert (card.used_mib, card.busy, card.celsius, card.watts) == (4000, 40, 60, 99.5)
     assert (card.unattributed_mib, card.sm_source) == (800, "process-utilization")
-    assert found.outside_mib(A) == 200
+    assert (found.outside_mib(A), found.outside_mib(B)) == (200, None)
+    assert found.of_pod("default", "busy", A) == found.of_pod("default", "busy")
+    assert found.of_pod("default", "busy", B) == found.of_pod("edge", "busy") == []
     assert (found.cards[B].used_mib, found.cards[B].busy) == (10, None)
     (busy,), (idle,) = found.of_pod("default", "busy"), found.of_pod("default", "idle")
     assert (busy.used_mib, busy.sm, busy.last_busy, busy.over) == (3000, 33, AT, True)
