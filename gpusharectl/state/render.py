@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -175,13 +176,10 @@ def _card(node: NodeView, view: CardView, layout: _Layout) -> Iterator[Renderabl
     line.append_text(bar(CORES_PER_CARD, cores, _CORE_BAR))
     line.append(f" {f'{charged.cores}/{CORES_PER_CARD}':>7}")
     yield line
-    closed = ["sick: no new pod comes here, running pods stay charged"]
-    if card.healthy:
-        closed = []
-    if card.cordoned:
-        where = f"{node.name} {card.index}"
-        closed.append(f"cordoned → gpusharectl uncordon-card {where}")
-    if closed:
+    sick = "sick: no new pod comes here, running pods stay charged"
+    cordoned = f"cordoned → gpusharectl uncordon-card {node.name} {card.index}"
+    if not card.open:
+        closed = compress((sick, cordoned), (not card.healthy, card.cordoned))
         yield Words(f"    {'; '.join(closed)}", _WARN)
     if layout.wide:
         yield Words(f"    {card.uuid}  {card.model}", _DIM)

@@ -42,6 +42,8 @@ def test_the_books_take_each_copy_for_a_pod_of_its_own() -> None:
     """Two nodes, twenty pods: each card has one, and the first two of each node two."""
     nodes = list(crowd.nodes(template(), 2))
     pods = list(crowd.pods(template(), 20, 2))
+    assert nodes[0][0] == "/registry/minions/node-00000"
+    assert pods[0][0] == "/registry/pods/default/pod-000000"
     ledger = Ledger()
     pod_book = PodBook(ledger, Choice("first-fit"))
     NodeBook(ledger, set_cards=pod_book.set_cards).replace(iter(page(nodes)))
@@ -51,14 +53,6 @@ def test_the_books_take_each_copy_for_a_pod_of_its_own() -> None:
     held = {node.name: list(node.charged.values()) for node in ledger.nodes()}
     each = [(2, 8)] * 2 + [(1, 4)] * 6
     assert held == {"node-00000": each, "node-00001": each}
-
-
-def test_keys_are_those_of_the_api_server() -> None:
-    (node,) = crowd.nodes(template(), 1)
-    (one,) = crowd.pods(template(), 1, 1)
-    assert node[0] == "/registry/minions/node-00000"
-    assert one[0] == "/registry/pods/default/pod-000000"
-    assert "template" not in node[1] + one[1]
 
 
 def test_the_pace_waits_for_each_number_and_ends_in_time() -> None:
