@@ -7,7 +7,6 @@ from typing import Any
 from deviceplugin.exporter.overuse import OveruseMonitor
 from deviceplugin.exporter.owners import Owner
 from deviceplugin.exporter.run import Tenants
-from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import Mode
 from gpushare.fakeapi.cluster import Embedded
@@ -15,6 +14,8 @@ from gpushare.kube.cluster import Json, Kind, Target
 from tests.builders import page
 from tests.deviceplugin.exporter_data import AT, A, cid, processes, snapshot, use
 from tests.deviceplugin.node_fixture import found_card
+
+OVER = 3000
 
 
 class Refusing(Embedded):
@@ -46,40 +47,30 @@ class OveruseFixture:
         self.now = snapshot(found_card(0), round_=processes({}))
         self.seconds = 0.0
         self.stepped_s = 0.0
-        book = UsageBook(self.read, self.tenants.current)
+        book = UsageBook(lambda: self.now, self.tenants.current)
         self.patrol = OveruseMonitor(
-            book, self.read, self.cluster, mode, after_s, clock=lambda: self.seconds
+            book,
+            lambda: self.now,
+            self.cluster,
+            mode,
+            after_s,
+            clock=lambda: self.seconds,
         )
         self.uids: dict[str, str] = {}
-        self.bodies: list[Json] = []
-        for body in pods:
-            self._run(deepcopy(body))
+        self.tenants.replace(iter([page(*map(self._created, pods))]))
 
-    def read(self) -> Snapshot:
-        return self.now
-
-    def _run(self, body: Json) -> None:
-        """In the cluster and in the watch."""
-        name = body["metadata"]["name"]
-        made = self.cluster.create(
-            Kind.PODS, {**body, "metadata": {"name": name, "namespace": "default"}}
-        )
-        uid = made["metadata"]["uid"]
-        status = {
-            "phase": "Running",
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }
-        self.cluster.patch(
-            Kind.PODS, "default", name, {"status": status}, subresource="status"
-        )
+    def _created(self, pod: Json) -> Json:
+        """The pod as the cluster has it, under a UID of its own."""
+        body, name = deepcopy(pod), pod["metadata"]["name"]
+        metadata = {"name": name, "namespace": "default"}
+        made = self.cluster.create(Kind.PODS, {**body, "metadata": metadata})
+        uid = self.uids[name] = made["metadata"]["uid"]
         notes = {
             key: text.replace(f"uid-{name}", uid)
             for key, text in body["metadata"]["annotations"].items()
         }
         body["metadata"] |= {"uid": uid, "annotations": notes}
-        self.uids[name] = uid
-        self.bodies.append(body)
-        self.tenants.replace(iter([page(*self.bodies)]))
+        return body
 
     def uses(self, after_s: float, **mib: float) -> None:
         """Until so many seconds after the beginning these pods use so much.
@@ -91,13 +82,19 @@ class OveruseFixture:
         self._round(after_s, mib)
 
     def _round(self, after_s: float, mib: Mapping[str, float]) -> None:
+        main = {pid: (name, "main") for pid, name in enumerate(mib)}
+        self.looks(after_s, main, list(mib.values()))
+
+    def looks(
+        self, after_s: float, names: Mapping[int, tuple[str, str]], mib: list[float]
+    ) -> None:
+        """Look at a round of processes: of which container each is, by pid."""
         owners = {
-            pid: Owner(self.uids[name], cid(f"{name}/main"))
-            for pid, name in enumerate(mib)
+            pid: Owner(self.uids[pod], cid(f"{pod}/{name}"))
+            for pid, (pod, name) in names.items()
         }
-        running = [use(pid, size) for pid, size in enumerate(mib.values())]
-        at = AT + after_s + self.stepped_s
-        round_ = processes({A: running}, owners, at=at)
+        running = [use(pid, size) for pid, size in zip(names, mib, strict=True)]
+        round_ = processes({A: running}, owners, at=AT + after_s + self.stepped_s)
         self.now = snapshot(found_card(0), round_=round_)
         self.seconds = after_s
         self.patrol.step()
@@ -110,29 +107,11 @@ class OveruseFixture:
         ]
 
     def pods(self) -> list[str]:
-        items = self.cluster.list_page(Kind.PODS, limit=100).items
-        return [
-            one["metadata"]["name"]
-            for one in items
-            if "deletionTimestamp" not in one["metadata"]
+        items = [
+            one["metadata"] for one in self.cluster.list_page(Kind.PODS, limit=9).items
         ]
+        return [one["name"] for one in items if "deletionTimestamp" not in one]
 
     def outcome(self) -> tuple[list[str], list[str]]:
         """The pods that are left, and those that were told of."""
         return self.pods(), [pod for pod, _, _ in self.events()]
-
-    def budget(self, allowed: int) -> None:
-        """Cover all pods with the label ``app: web``."""
-        metadata = {"name": "web", "namespace": "default"}
-        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
-        self.cluster.create(Kind.BUDGETS, {"metadata": metadata, "spec": spec})
-        self.allow(allowed)
-
-    def allow(self, allowed: int) -> None:
-        status = {"disruptionsAllowed": allowed}
-        self.cluster.patch(
-            Kind.BUDGETS, "default", "web", {"status": status}, subresource="status"
-        )
-
-
-OVER = 3000

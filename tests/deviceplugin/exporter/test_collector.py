@@ -369,11 +369,3 @@ def test_pods_that_lie_elsewhere_than_planned() -> None:
         assert told == (None if failure else 0)
         assert fixture.value(TROUBLE, about="kubelet") == (1 if failure else None)
         assert fixture.value(SUCCESS, group="kubelet") == (not failure)
-
-
-def test_how_rounds_went() -> None:
-    fixture = busy(values={A: {UTIL: 1.0}})
-    assert fixture.value(own.DURATION.name, group="utilization") == 0.02
-    assert fixture.value(TIMESTAMP, group="processes") == AT
-    fixture.now = replace(fixture.now, groups=frozenset({fields.PROCESSES}))
-    assert fixture.value(TIMESTAMP, group="utilization") is None

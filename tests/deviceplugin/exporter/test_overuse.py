@@ -6,15 +6,14 @@ from threading import Event, Thread
 import pytest
 
 from deviceplugin.exporter.overuse import REASON, OveruseMonitor
-from deviceplugin.exporter.owners import CONFIG_MIRROR, Owner
+from deviceplugin.exporter.owners import CONFIG_MIRROR
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import Mode, OveruseTally
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unreachable
-from tests.deviceplugin.exporter_data import AT, A, cid, held, processes, snapshot, use
-from tests.deviceplugin.node_fixture import found_card
+from tests.deviceplugin.exporter_data import held, processes, snapshot
 from tests.deviceplugin.overuse_fixture import OVER, OveruseFixture, Refusing
 from tests.testbed.waiting import wait_until
 
@@ -108,11 +107,9 @@ def test_a_refusal_holds_for_its_own_excess() -> None:
     monitored.cluster.refusal = GONE
     monitored.uses(0, a=OVER)
     monitored.cluster.refusal = None
-    monitored.uses(2, a=OVER)
-    assert monitored.events() == []
-    monitored.uses(4, a=100)
-    monitored.uses(6, a=OVER)
-    assert len(monitored.events()) == 1
+    for after_s, mib, told in ((2, OVER, 0), (4, 100, 0), (6, OVER, 1)):
+        monitored.uses(after_s, a=mib)
+        assert len(monitored.events()) == told
 
 
 def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,14 +152,8 @@ def test_a_bug_ends_no_patrol(caplog: pytest.LogCaptureFixture) -> None:
 def test_two_excesses_of_a_pod_are_one_eviction() -> None:
     body = held("a", containers={"x": (4, 0), "y": (4, 0)})
     monitored = OveruseFixture("evict", body)
-    uid = monitored.uids["a"]
-    owners = {1: Owner(uid, cid("a/x")), 2: Owner(uid, cid("a/y"))}
     for after_s in range(0, 70, 10):
-        running = {A: [use(1, OVER), use(2, OVER)]}
-        round_ = processes(running, owners, at=AT + after_s)
-        monitored.now = snapshot(found_card(0), round_=round_)
-        monitored.seconds = float(after_s)
-        monitored.patrol.step()
+        monitored.looks(after_s, {1: ("a", "x"), 2: ("a", "y")}, [OVER, OVER])
     assert monitored.pods() == []
     assert monitored.patrol.tally() == OveruseTally(reports=2, evictions=1)
     # Two events and one eviction.
@@ -181,23 +172,6 @@ def test_each_pod_is_evicted_once_for_its_own_excess() -> None:
     assert monitored.patrol.tally() == OveruseTally(reports=2, evictions=2)
     # Two events, two evictions: nothing was asked twice.
     assert monitored.cluster.asked == 4
-
-
-def test_a_budget_holds_the_eviction_back() -> None:
-    """It is asked again a while later, and the pod goes once the budget allows it."""
-    monitored = OveruseFixture("evict", held("a"))
-    labels = {"metadata": {"labels": {"app": "web"}}}
-    monitored.cluster.patch(Kind.PODS, "default", "a", labels)
-    monitored.budget(0)
-    monitored.uses(0, a=OVER)
-    monitored.uses(60, a=OVER)
-    assert monitored.outcome() == (["a"], ["a"])
-    monitored.allow(1)
-    monitored.uses(62, a=OVER)
-    assert monitored.pods() == ["a"]
-    monitored.uses(95, a=OVER)
-    assert monitored.pods() == []
-    assert monitored.patrol.tally() == OveruseTally(reports=1, evictions=1)
 
 
 def came_back(monitored: OveruseFixture) -> None:

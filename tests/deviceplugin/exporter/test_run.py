@@ -1,6 +1,5 @@
 """The exporter put together, and the file of fields while it runs."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +7,6 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import pynvml
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import Client
@@ -186,23 +184,6 @@ def test_a_card_that_fails_drops_out_alone(driver: StubDriver, fault: str) -> No
         wait_for(made, ONE, OTHER)
 
 
-def test_a_card_that_refuses_a_question_is_well(driver: StubDriver) -> None:
-    """Some counters are for administrators; one that is lost is sick at once."""
-    made, telemetry = assembled(flags=Flags(on=frozenset({"pcie"})))
-    refused = pynvml.NVML_ERROR_NO_PERMISSION
-    driver.fail(ONE, "DeviceGetPcieThroughput", refused)
-    made.file_watcher.look()
-    made.sampler.look_once()
-    made.sampler.sample_once("pcie")
-    assert series(made, "DCGM_FI_DEV_PCIE_TX_THROUGHPUT").keys() == {OTHER}
-    assert series(made, "vcuda_card_healthy") == {ONE: 1.0, OTHER: 1.0}
-    assert not series(made, "vcuda_exporter_unsupported")
-    driver.lose(ONE)
-    made.sampler.sample_once("memory")
-    assert series(made, "vcuda_card_healthy") == {ONE: 0.0, OTHER: 1.0}
-    telemetry.close()
-
-
 def test_a_driver_that_comes_late_is_found(
     driver: StubDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,12 +294,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "fields.csv"
 
 
-def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(path: Path) -> None:
+def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A ConfigMap is optional. An unchanged file is no news, so no round is lost."""
+    other = "DCGM_FI_DEV_FAN_SPEED, gauge, what only DCGM knows\n"
     assert FieldFileFixture(None).shows(*DEFAULT)
     fixture = FieldFileFixture(path)
     assert fixture.shows(*DEFAULT)
-    for text, shown in ((TEMP, {GPU_TEMP}), (TEMP + UTIL, {GPU_TEMP, GPU_UTIL})):
+    for text, shown in (
+        (TEMP, {GPU_TEMP}),
+        (TEMP + UTIL + other, {GPU_TEMP, GPU_UTIL}),
+    ):
         path.write_text(text)
         assert fixture.shows(*shown)
         before = fixture.board.read()
@@ -326,6 +313,7 @@ def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(path: Path) -> None:
         assert fixture.board.read() is before
     path.unlink()
     assert fixture.shows(*DEFAULT)
+    assert caplog.messages == ["fields not known here"]
 
 
 def test_a_change_within_one_tick_and_of_one_length_is_seen(path: Path) -> None:
@@ -392,15 +380,3 @@ def test_a_bad_file_at_the_start_leaves_defaults_and_flags(path: Path) -> None:
     shown = {one.name for one in fixture.board.read().fields}
     assert shown == DEFAULT - {one.name for one in FIELDS if one.group == NVLINK}
     assert fixture.trouble
-
-
-def test_unknown_names_are_skipped_and_told_once(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A file made for dcgm-exporter may list what only DCGM knows."""
-    path.write_text(TEMP + "DCGM_FI_DEV_FAN_SPEED, gauge, fan\n")
-    fixture = FieldFileFixture(path)
-    for _ in range(3):
-        assert fixture.shows(GPU_TEMP)
-    (line,) = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert line.fields == "DCGM_FI_DEV_FAN_SPEED"  # type: ignore[attr-defined]
