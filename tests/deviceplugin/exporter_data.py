@@ -130,25 +130,22 @@ def rounds(
     unsupported: Mapping[CardUUID, Iterable[str]] | None = None,
 ) -> dict[str, Round]:
     """A round of each group that has a value; a failing card fails in all of them."""
-    group_of = {one.name: one.group for one in FIELDS}
-    named = {name for one in values.values() for name in one}
-    named |= {name for one in (unsupported or {}).values() for name in one}
+    lacks = {uuid: set(names) for uuid, names in (unsupported or {}).items()}
+    named = {name for its in [*values.values(), *lacks.values()] for name in its}
     found: dict[str, Round] = {}
-    for group in {group_of[name] for name in named}:
+    for group in {one.group for one in FIELDS if one.name in named}:
+        names = {one.name for one in FIELDS if one.group == group}
         cards = {
             uuid: CardAnswer(
-                {k: v for k, v in its.items() if group_of[k] == group},
-                frozenset(
-                    name
-                    for name in (unsupported or {}).get(uuid, ())
-                    if group_of[name] == group
-                ),
+                {name: value for name, value in its.items() if name in names},
+                frozenset(lacks.get(uuid, set()) & names),
             )
             for uuid, its in values.items()
         }
-        for uuid, why in (failures or {}).items():
-            cards[uuid] = CardAnswer(failure=why)
-        found[group] = Round(group, at, 0.02, cards)
+        failed = {
+            uuid: CardAnswer.failed(why) for uuid, why in (failures or {}).items()
+        }
+        found[group] = Round(group, at, 0.02, cards | failed)
     return found
 
 

@@ -26,17 +26,10 @@ from deviceplugin.exporter.sampler import Sampler, groups_read
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.exporter.snapshot_store import SnapshotStore
+from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.base import Telemetry
 from deviceplugin.telemetry.combined import CombinedTelemetry
-from deviceplugin.telemetry.fields import (
-    FB_USED,
-    FIELDS,
-    GPU_TEMP,
-    GPU_UTIL,
-    NVLINK,
-    XID_ERRORS,
-)
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.addresses import free_address, why_not_listen
 from gpushare.domain.model import NodeName
@@ -112,7 +105,7 @@ def series(
 
 
 def wait_for(made: ExporterParts, *cards: str) -> None:
-    wait_until(lambda: series(made, GPU_UTIL).keys() == set(cards), f"{cards}")
+    wait_until(lambda: series(made, f.GPU_UTIL).keys() == set(cards), f"{cards}")
 
 
 def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
@@ -128,7 +121,7 @@ def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
     for path in EVERY_PAGE:
         page(made, path)
     assert driver.calls() == before
-    assert GPU_UTIL in page(made)
+    assert f.GPU_UTIL in page(made)
     telemetry.close()
 
 
@@ -144,7 +137,7 @@ def test_a_file_of_amds_that_hangs_freezes_no_page(
         for busy in (20.0, 30.0, 40.0):
             driver.values("*", gpu_util=busy)
             wait_until(
-                lambda: series(made, GPU_UTIL),
+                lambda: series(made, f.GPU_UTIL),
                 "all cards but the one that hangs, as they are now",
                 accept={ONE: busy, OTHER: busy, AMD: 0.0}.__eq__,
             )
@@ -171,7 +164,7 @@ def test_a_card_that_fails_drops_out_alone(driver: StubDriver, fault: str) -> No
         (driver.hang if hangs else driver.lose)(ONE)
         wait_for(made, OTHER)
         driver.values(OTHER, gpu_util=42)
-        wait_until(lambda: series(made, GPU_UTIL) == {OTHER: 42.0}, "its next value")
+        wait_until(lambda: series(made, f.GPU_UTIL) == {OTHER: 42.0}, "its next value")
         healthy = {ONE: 0.0, OTHER: 1.0}
         wait_until(lambda: series(made, "vcuda_card_healthy") == healthy, "one sick")
         wait_until(lambda: '"deviceNum": 1' in page(made, "/v1/collect"), "one left")
@@ -191,7 +184,7 @@ def test_a_driver_that_comes_late_is_found(
     driver.unload()
     with exporting(driver.let_go) as made:
         wait_until(lambda: series(made, name, "about") == {"cards": 1.0}, "a word")
-        assert not series(made, GPU_UTIL)
+        assert not series(made, f.GPU_UTIL)
         driver.load()
         wait_for(made, ONE, OTHER)
         assert not series(made, name, "about")
@@ -217,10 +210,12 @@ def test_the_page_tells_when_the_api_server_last_spoke() -> None:
 
 def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
     with exporting(driver.let_go) as made:
-        wait_until(lambda: series(made, XID_ERRORS) == {ONE: 0.0, OTHER: 0.0}, "zeros")
+        wait_until(
+            lambda: series(made, f.XID_ERRORS) == {ONE: 0.0, OTHER: 0.0}, "zeros"
+        )
         driver.xid(ONE, 31)
         driver.xid(ONE, 79)
-        wait_until(lambda: series(made, XID_ERRORS) == {ONE: 79.0, OTHER: 0.0}, "it")
+        wait_until(lambda: series(made, f.XID_ERRORS) == {ONE: 79.0, OTHER: 0.0}, "it")
         counts = series(made, "vcuda_xid_errors_total", "UUID", "xid")
         told = {key: count for key, count in counts.items() if count}
         assert told == {(ONE, "31"): 1.0, (ONE, "79"): 1.0}
@@ -232,16 +227,16 @@ def test_a_file_of_fields_is_heeded_while_it_runs(
     path = tmp_path / "fields.csv"
     ok, sent = "vcuda_exporter_config_ok", "DCGM_FI_DEV_PCIE_TX_THROUGHPUT"
     with exporting(driver.let_go, fields_file=path) as made:
-        wait_until(lambda: series(made, GPU_UTIL), "the default")
+        wait_until(lambda: series(made, f.GPU_UTIL), "the default")
         path.write_text(f"{sent}, gauge, Sent here.\n")
         wait_until(lambda: series(made, sent), "a slow field")
-        assert not series(made, GPU_UTIL)
+        assert not series(made, f.GPU_UTIL)
         assert f"# HELP {sent} Sent here.\n" in page(made)
         path.write_text("broken\n")
         wait_until(lambda: series(made, ok, "NodeName") == {"n": 0.0}, "the trouble")
         assert series(made, sent)
         path.unlink()
-        wait_until(lambda: series(made, GPU_UTIL), "the default again")
+        wait_until(lambda: series(made, f.GPU_UTIL), "the default again")
         wait_until(lambda: series(made, ok, "NodeName") == {"n": 1.0}, "its word")
 
 
@@ -267,7 +262,7 @@ def quiet(**how: Any) -> ExporterSettings:
     return ExporterSettings(NodeName("n"), **settings | how)
 
 
-TEMP, UTIL = f"{GPU_TEMP}, gauge, warm\n", f"{GPU_UTIL}, gauge, busy\n"
+TEMP, UTIL = f"{f.GPU_TEMP}, gauge, warm\n", f"{f.GPU_UTIL}, gauge, busy\n"
 DEFAULT = {one.name for one in choose(Flags()).fields}
 
 
@@ -303,8 +298,8 @@ def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(
     fixture = FieldFileFixture(path)
     assert fixture.shows(*DEFAULT)
     for text, shown in (
-        (TEMP, {GPU_TEMP}),
-        (TEMP + UTIL + other, {GPU_TEMP, GPU_UTIL}),
+        (TEMP, {f.GPU_TEMP}),
+        (TEMP + UTIL + other, {f.GPU_TEMP, f.GPU_UTIL}),
     ):
         path.write_text(text)
         assert fixture.shows(*shown)
@@ -320,10 +315,10 @@ def test_a_change_within_one_tick_and_of_one_length_is_seen(path: Path) -> None:
     path.write_text(TEMP)
     fixture = FieldFileFixture(path)
     before = path.stat()
-    path.write_text(f"{FB_USED},  gauge, warm\n")
+    path.write_text(f"{f.FB_USED},  gauge, warm\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
-    assert fixture.shows(FB_USED)
+    assert fixture.shows(f.FB_USED)
 
 
 def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
@@ -334,17 +329,17 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "fields.csv").symlink_to("..data/fields.csv")
     fixture = FieldFileFixture(tmp_path / "fields.csv")
-    assert fixture.shows(GPU_TEMP)
+    assert fixture.shows(f.GPU_TEMP)
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").rename(tmp_path / "..data")
-    assert fixture.shows(GPU_UTIL)
+    assert fixture.shows(f.GPU_UTIL)
 
 
 @pytest.mark.parametrize(
     ("raw", "because"),
     [
         (b"nonsense\n", "line 1: 1 columns are not valid; write: field, type, help"),
-        (TEMP.encode() * 2, f"line 2: {GPU_TEMP} is listed twice; leave one out"),
+        (TEMP.encode() * 2, f"line 2: {f.GPU_TEMP} is listed twice; leave one out"),
         (b"", "it lists no field that is known here"),
         (b"\xff\xfe", "it is not UTF-8 text"),
         (TEMP.encode() + b"#" * (1 << 20), "it is longer than 1048576 bytes"),
@@ -365,18 +360,18 @@ def test_a_bad_file_changes_nothing_and_is_told_once(
         path.write_bytes(raw)
     for _ in range(3):
         fixture.watcher.look()
-    assert {one.name for one in fixture.board.read().fields} == {GPU_UTIL}
+    assert {one.name for one in fixture.board.read().fields} == {f.GPU_UTIL}
     assert fixture.trouble == f"{path}: {because}; the fields chosen before stay"
     assert caplog.messages == ["the file of fields is not valid"]
     if raw is None:
         path.rmdir()
     good.rename(path)
-    assert fixture.shows(GPU_UTIL)
+    assert fixture.shows(f.GPU_UTIL)
 
 
 def test_a_bad_file_at_the_start_leaves_defaults_and_flags(path: Path) -> None:
     path.write_text("nonsense")
-    fixture = FieldFileFixture(path, Flags(off=frozenset({NVLINK})))
+    fixture = FieldFileFixture(path, Flags(off=frozenset({f.NVLINK})))
     shown = {one.name for one in fixture.board.read().fields}
-    assert shown == DEFAULT - {one.name for one in FIELDS if one.group == NVLINK}
+    assert shown == DEFAULT - {one.name for one in f.FIELDS if one.group == f.NVLINK}
     assert fixture.trouble

@@ -13,20 +13,8 @@ from deviceplugin.exporter.sampler import XidTallies
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.snapshot import XidTally
 from deviceplugin.exporter.snapshot_store import SnapshotStore
+from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
-from deviceplugin.telemetry.fields import (
-    ENVIRONMENT,
-    FAULTS,
-    FB_USED,
-    GPU_TEMP,
-    GPU_UTIL,
-    MEMORY,
-    POWER_USAGE,
-    PROCESSES,
-    UTILIZATION,
-    XID_ERRORS,
-    Group,
-)
 from tests.deviceplugin.node_fixture import found_card
 from tests.deviceplugin.scripted_telemetry import (
     A,
@@ -61,22 +49,22 @@ def test_a_card_that_fails_drops_out_alone_and_is_told_once(
 ) -> None:
     """One line when it fails, one when it is back; what was read never changes."""
     caplog.set_level("INFO")
-    assert sampled(fixture, UTILIZATION, 1)
-    wanted = choose(Flags()).read[UTILIZATION]
-    assert fixture.telemetry.asked == [(UTILIZATION, wanted)]
-    before = fixture.seen.rounds[UTILIZATION]
+    assert sampled(fixture, f.UTILIZATION, 1)
+    wanted = choose(Flags()).read[f.UTILIZATION]
+    assert fixture.telemetry.asked == [(f.UTILIZATION, wanted)]
+    before = fixture.seen.rounds[f.UTILIZATION]
     assert before.succeeded
     assert before.at > 0
     assert before.took_s >= 0
     fixture.telemetry.says[A] = LATE
-    sampled(fixture, UTILIZATION)
-    assert before.cards[A].values[GPU_UTIL] == 1.0
-    assert not fixture.seen.rounds[UTILIZATION].succeeded
-    assert fixture.value(UTILIZATION, GPU_UTIL) is None
-    assert fixture.value(UTILIZATION, GPU_UTIL, B) == 1.0
+    sampled(fixture, f.UTILIZATION)
+    assert before.cards[A].values[f.GPU_UTIL] == 1.0
+    assert not fixture.seen.rounds[f.UTILIZATION].succeeded
+    assert fixture.value(f.UTILIZATION, f.GPU_UTIL) is None
+    assert fixture.value(f.UTILIZATION, f.GPU_UTIL, B) == 1.0
     del fixture.telemetry.says[A]
-    sampled(fixture, UTILIZATION)
-    assert fixture.value(UTILIZATION, GPU_UTIL) == 1.0
+    sampled(fixture, f.UTILIZATION)
+    assert fixture.value(f.UTILIZATION, f.GPU_UTIL) == 1.0
     failed, again = caplog.records
     assert (failed.levelname, failed.message) == ("WARNING", "a card does not answer")
     assert (vars(failed)["card"], vars(failed)["because"]) == (A, LATE.failure)
@@ -87,29 +75,29 @@ def test_what_a_card_does_not_have_is_told_once(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    for lacking in ({GPU_TEMP}, {GPU_TEMP, POWER_USAGE}, {POWER_USAGE}):
+    for lacking in ({f.GPU_TEMP}, {f.GPU_TEMP, f.POWER_USAGE}, {f.POWER_USAGE}):
         fixture.telemetry.says[A] = CardAnswer({}, frozenset(lacking))
-        fixture.sampler.sample_once(ENVIRONMENT)
+        fixture.sampler.sample_once(f.ENVIRONMENT)
     assert [(one.message, vars(one)["metrics"]) for one in caplog.records] == [
-        ("a card does not have all metrics", GPU_TEMP),
-        ("a card does not have all metrics", POWER_USAGE),
+        ("a card does not have all metrics", f.GPU_TEMP),
+        ("a card does not have all metrics", f.POWER_USAGE),
     ]
-    assert fixture.seen.rounds[ENVIRONMENT].succeeded
+    assert fixture.seen.rounds[f.ENVIRONMENT].succeeded
 
 
 def test_a_group_that_breaks_leaves_the_others(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    fixture.telemetry.breaks[MEMORY] = ValueError("no number")
-    assert sampled(fixture, MEMORY)
-    sampled(fixture, UTILIZATION)
-    assert fixture.seen.rounds[MEMORY].failure == "ValueError: no number"
-    assert not fixture.seen.rounds[MEMORY].cards
-    assert fixture.seen.rounds[UTILIZATION].succeeded
+    fixture.telemetry.breaks[f.MEMORY] = ValueError("no number")
+    assert sampled(fixture, f.MEMORY)
+    sampled(fixture, f.UTILIZATION)
+    assert fixture.seen.rounds[f.MEMORY].failure == "ValueError: no number"
+    assert not fixture.seen.rounds[f.MEMORY].cards
+    assert fixture.seen.rounds[f.UTILIZATION].succeeded
     fixture.telemetry.breaks.clear()
-    sampled(fixture, MEMORY)
-    assert fixture.value(MEMORY, FB_USED) == 1.0
+    sampled(fixture, f.MEMORY)
+    assert fixture.value(f.MEMORY, f.FB_USED) == 1.0
     assert caplog.messages == ["a group cannot be read", "a group is read again"]
 
 
@@ -122,12 +110,12 @@ def test_no_driver_is_said_once_and_it_recovers(
     fixture.telemetry.away = NoCardsYet("the driver is not loaded")
     for _ in range(3):
         assert not fixture.sampler.look_once()
-        assert not fixture.sampler.sample_once(UTILIZATION)
+        assert not fixture.sampler.sample_once(f.UTILIZATION)
     assert fixture.seen.no_cards == "the driver is not loaded"
     assert (fixture.seen.found, fixture.telemetry.asked) == (None, [])
     fixture.telemetry.away = None
     assert fixture.sampler.look_once()
-    assert fixture.sampler.sample_once(UTILIZATION)
+    assert fixture.sampler.sample_once(f.UTILIZATION)
     assert (fixture.seen.no_cards, fixture.seen.driver_version) == ("", "550.54.15")
     assert caplog.messages == ["no cards to read yet", "there are cards to read"]
 
@@ -138,8 +126,8 @@ def test_a_driver_that_goes_takes_its_values_along(
     for away in (None, NoCardsYet("gone")):
         fixture.telemetry.away = away
         fixture.sampler.look_once()
-        fixture.sampler.sample_once(UTILIZATION)
-        fixture.sampler.sample_once(PROCESSES)
+        fixture.sampler.sample_once(f.UTILIZATION)
+        fixture.sampler.sample_once(f.PROCESSES)
     assert fixture.seen.no_cards == "gone"
     assert fixture.seen.found == fixture.telemetry.found
     failures = [one.failure for _, one in fixture.seen.all_rounds()]
@@ -165,7 +153,7 @@ def test_a_node_without_cards_says_so(
     for _ in range(3):
         assert not fixture.sampler.look_once()
     assert fixture.seen.no_cards == "there is no card on this node"
-    assert not fixture.sampler.sample_once(UTILIZATION)
+    assert not fixture.sampler.sample_once(f.UTILIZATION)
     line = caplog.records[0]
     assert line.message == "card left out"
     assert (vars(line)["card"], vars(line)["because"]) == ("x", "it is in MIG mode")
@@ -176,43 +164,43 @@ def test_a_node_without_cards_says_so(
 
 
 def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
-    for group in (UTILIZATION, ENVIRONMENT, PROCESSES):
+    for group in (f.UTILIZATION, f.ENVIRONMENT, f.PROCESSES):
         fixture.sampler.sample_once(group)
-    fixture.sampler.choose(choose(off(ENVIRONMENT, PROCESSES)))
-    assert fixture.seen.rounds.keys() == {UTILIZATION}
+    fixture.sampler.choose(choose(off(f.ENVIRONMENT, f.PROCESSES)))
+    assert fixture.seen.rounds.keys() == {f.UTILIZATION}
     assert fixture.seen.processes is None
-    assert ENVIRONMENT not in fixture.seen.groups
-    assert not [one for one in fixture.seen.fields if one.group == ENVIRONMENT]
-    assert not fixture.sampler.sample_once(ENVIRONMENT)
-    assert not fixture.sampler.sample_once(PROCESSES)
+    assert f.ENVIRONMENT not in fixture.seen.groups
+    assert not [one for one in fixture.seen.fields if one.group == f.ENVIRONMENT]
+    assert not fixture.sampler.sample_once(f.ENVIRONMENT)
+    assert not fixture.sampler.sample_once(f.PROCESSES)
 
 
 def test_an_unreadable_proc_is_a_trouble_and_recovers(tmp_path: Path) -> None:
     fixture = SamplerFixture(tmp_path)
     fixture.sampler.look_once()
     fixture.telemetry.lists[A] = ProcessesAnswer((ProcessUse(7, 256.0),))
-    sampled(fixture, PROCESSES, 2)
-    assert "hostPID" in fixture.seen.troubles[PROCESSES]
+    sampled(fixture, f.PROCESSES, 2)
+    assert "hostPID" in fixture.seen.troubles[f.PROCESSES]
     assert fixture.seen.processes is not None
     assert fixture.seen.processes.succeeded
-    fixture.sampler.choose(choose(off(PROCESSES)))
+    fixture.sampler.choose(choose(off(f.PROCESSES)))
     assert fixture.seen.troubles == {}
     fixture.sampler.choose(choose(Flags()))
-    sampled(fixture, PROCESSES, 1)
+    sampled(fixture, f.PROCESSES, 1)
     assert fixture.seen.troubles
     process = tmp_path / "proc" / "7"
     process.mkdir(parents=True)
     (process / "stat").write_text("7 (x) S" + " 1" * 40)
     (process / "cgroup").write_text("0::/user.slice\n")
-    sampled(fixture, PROCESSES, 1)
+    sampled(fixture, f.PROCESSES, 1)
     assert fixture.seen.troubles == {}
     assert fixture.seen.processes.owners == {7: NO_POD}
 
 
 def test_cards_that_report_faults_have_none_so_far(fixture: SamplerFixture) -> None:
     """Zero is a statement: a card that reports none has no tally."""
-    fixture.telemetry.says[B] = CardAnswer({}, frozenset({XID_ERRORS}))
-    fixture.sampler.sample_once(FAULTS)
+    fixture.telemetry.says[B] = CardAnswer({}, frozenset({f.XID_ERRORS}))
+    fixture.sampler.sample_once(f.FAULTS)
     assert fixture.seen.xids == {A: XidTally()}
 
 
@@ -271,41 +259,41 @@ def test_an_error_is_told_and_the_next_fault_is_heard(
 
 def test_switched_off_while_it_is_read(fixture: SamplerFixture) -> None:
     """A round that comes too late is not shown."""
-    held = fixture.telemetry.hold(ENVIRONMENT)
-    with fixture.working(fast(ENVIRONMENT)):
-        wait_until(lambda: fixture.telemetry.times(ENVIRONMENT), "a question")
-        fixture.sampler.choose(choose(off(ENVIRONMENT)))
+    held = fixture.telemetry.hold(f.ENVIRONMENT)
+    with fixture.working(fast(f.ENVIRONMENT)):
+        wait_until(lambda: fixture.telemetry.times(f.ENVIRONMENT), "a question")
+        fixture.sampler.choose(choose(off(f.ENVIRONMENT)))
         held.set()
-    assert ENVIRONMENT not in fixture.seen.rounds
+    assert f.ENVIRONMENT not in fixture.seen.rounds
 
 
 def test_a_group_that_hangs_holds_up_itself_alone(fixture: SamplerFixture) -> None:
     """The others go on at their pace, and it too once the question is answered."""
-    held = fixture.telemetry.hold(MEMORY)
-    with fixture.working(fast(MEMORY), fast(UTILIZATION), fast(PROCESSES)):
-        for group in (UTILIZATION, PROCESSES):
+    held = fixture.telemetry.hold(f.MEMORY)
+    with fixture.working(fast(f.MEMORY), fast(f.UTILIZATION), fast(f.PROCESSES)):
+        for group in (f.UTILIZATION, f.PROCESSES):
             wait_until(lambda group=group: fixture.telemetry.times(group) > 5, group)
-        assert fixture.telemetry.times(MEMORY) == 1
-        assert MEMORY not in fixture.seen.rounds
+        assert fixture.telemetry.times(f.MEMORY) == 1
+        assert f.MEMORY not in fixture.seen.rounds
         held.set()
-        wait_until(lambda: fixture.telemetry.times(MEMORY) > 5, "it again")
+        wait_until(lambda: fixture.telemetry.times(f.MEMORY) > 5, "it again")
 
 
 def test_a_slow_group_is_read_once_and_at_once(fixture: SamplerFixture) -> None:
     """When it is switched on, or when its cards come: no thread sleeps through that."""
-    slow = Group(FAULTS, 3600.0, "")
-    fixture.sampler.choose(choose(off(FAULTS)))
-    with fixture.working(slow, fast(MEMORY)):
-        wait_until(lambda: fixture.telemetry.times(MEMORY) > 5, "the others")
-        assert not fixture.telemetry.times(FAULTS)
+    slow = f.Group(f.FAULTS, 3600.0, "")
+    fixture.sampler.choose(choose(off(f.FAULTS)))
+    with fixture.working(slow, fast(f.MEMORY)):
+        wait_until(lambda: fixture.telemetry.times(f.MEMORY) > 5, "the others")
+        assert not fixture.telemetry.times(f.FAULTS)
         fixture.sampler.choose(choose(Flags()))
-        wait_until(lambda: FAULTS in fixture.seen.rounds, "its round")
-        read = fixture.telemetry.times(MEMORY)
-        wait_until(lambda: fixture.telemetry.times(MEMORY) > read + 10, "the others")
-        assert fixture.telemetry.times(FAULTS) <= 2
+        wait_until(lambda: f.FAULTS in fixture.seen.rounds, "its round")
+        read = fixture.telemetry.times(f.MEMORY)
+        wait_until(lambda: fixture.telemetry.times(f.MEMORY) > read + 10, "the others")
+        assert fixture.telemetry.times(f.FAULTS) <= 2
     late = SamplerFixture()
     late.telemetry.away = NoCardsYet("not yet")
     with late.working(slow):
         wait_until(lambda: late.seen.no_cards, "a look")
         late.telemetry.away = None
-        wait_until(lambda: FAULTS in late.seen.rounds, "its round")
+        wait_until(lambda: f.FAULTS in late.seen.rounds, "its round")

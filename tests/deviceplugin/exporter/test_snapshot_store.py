@@ -7,15 +7,8 @@ import pytest
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.exporter.snapshot_store import LATE_S, SnapshotStore, UsageBook
+from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
-from deviceplugin.telemetry.fields import (
-    FB_USED,
-    GPU_UTIL,
-    PROCESSES,
-    RETIRED,
-    RETIRED_SBE,
-    UTILIZATION,
-)
 from gpushare.kube.cluster import Json
 from tests.builders import event, page, pod_json
 from tests.deviceplugin.exporter_data import (
@@ -55,23 +48,27 @@ def told(group: str, name: str) -> Round:
 def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
     """It failed, and the page says what it lacks; the next round mends all."""
     success, timestamp = "vcuda_collector_success", "vcuda_collect_timestamp_seconds"
-    one = told(UTILIZATION, GPU_UTIL)
+    one = told(f.UTILIZATION, f.GPU_UTIL)
     board.put_round(one)
-    board.put_round(told(RETIRED, RETIRED_SBE))
+    board.put_round(told(f.RETIRED, f.RETIRED_SBE))
     clock.now += 2 + LATE_S
-    assert board.read().rounds[UTILIZATION] is one
+    assert board.read().rounds[f.UTILIZATION] is one
     assert board.read() is board.read()
     clock.now += 1
     fixture = ExpositionFixture(board.read(), pods=[])
-    assert fixture.samples(GPU_UTIL) == []
-    assert fixture.value(timestamp, group=UTILIZATION) == AT
-    assert fixture.value("vcuda_exporter_trouble", about=UTILIZATION) == 1
-    assert fixture.value(RETIRED_SBE, UUID=A) == 5
-    assert fixture.by(success, "group") == {UTILIZATION: 0, RETIRED: 1, "allotment": 1}
+    assert fixture.samples(f.GPU_UTIL) == []
+    assert fixture.value(timestamp, group=f.UTILIZATION) == AT
+    assert fixture.value("vcuda_exporter_trouble", about=f.UTILIZATION) == 1
+    assert fixture.value(f.RETIRED_SBE, UUID=A) == 5
+    assert fixture.by(success, "group") == {
+        f.UTILIZATION: 0,
+        f.RETIRED: 1,
+        "allotment": 1,
+    }
     assert board.read() is board.read()
     board.put_round(one)
     fixture = ExpositionFixture(board.read(), pods=[])
-    assert fixture.value(GPU_UTIL, UUID=A) == 5
+    assert fixture.value(f.GPU_UTIL, UUID=A) == 5
     assert fixture.samples("vcuda_exporter_trouble") == []
 
 
@@ -81,12 +78,12 @@ def test_late_processes_are_nobodys(board: SnapshotStore, clock: Clock) -> None:
     assert book.now().at == AT
     clock.now += 3 + LATE_S
     assert book.now().at is None
-    assert "was not read for over 32 s" in board.read().troubles[PROCESSES]
+    assert "was not read for over 32 s" in board.read().troubles[f.PROCESSES]
 
 
 def test_a_group_that_is_off_is_never_late(board: SnapshotStore, clock: Clock) -> None:
     """Its round went when it was switched off."""
-    board.put_round(told(UTILIZATION, GPU_UTIL))
+    board.put_round(told(f.UTILIZATION, f.GPU_UTIL))
     board.change(lambda _: snapshot())
     clock.now += 1000
     assert board.read().troubles == {}
@@ -139,7 +136,7 @@ def test_nothing_is_worked_out_twice() -> None:
     fixture.tenants.apply(event("ADDED", held("b")))
     assert [one.pod for one in book.now().containers] == ["a", "b"]
     assert book.now().cards[A].unattributed_mib is None
-    memory = snapshot(values={A: {FB_USED: 19.0}}).rounds
+    memory = snapshot(values={A: {f.FB_USED: 19.0}}).rounds
     fixture.now = replace(fixture.now, rounds=memory)
     assert book.now().cards[A].unattributed_mib == 9
     fixture.now = replace(fixture.now, troubles=BLIND)

@@ -18,14 +18,8 @@ from deviceplugin.exporter.usage import (
     is_over,
     overuse_text,
 )
+from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
-from deviceplugin.telemetry.fields import (
-    DEC_UTIL,
-    ENC_UTIL,
-    FB_USED,
-    GPU_UTIL,
-    MEM_COPY_UTIL,
-)
 from gpushare.domain.model import Amount
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -50,7 +44,7 @@ from tests.deviceplugin.exporter_data import (
 )
 from tests.deviceplugin.node_fixture import NODE
 
-BUSY = {GPU_UTIL: 70.0, MEM_COPY_UTIL: 30.0, ENC_UTIL: 5.0, DEC_UTIL: 6.0}
+BUSY = {f.GPU_UTIL: 70.0, f.MEM_COPY_UTIL: 30.0, f.ENC_UTIL: 5.0, f.DEC_UTIL: 6.0}
 STRANGER = Owner("uid-a", "0" * 64)
 """A container of pod ``a`` whose id is new: kubelet has not told it yet."""
 TWO = {"x": (4, 0), "y": (4, 0)}
@@ -86,14 +80,6 @@ def test_processes_of_a_container_are_added_up() -> None:
     assert of(usage, "a").sm == 23
 
 
-def test_the_same_container_on_two_cards() -> None:
-    round_ = processes({A: [use(1, 100, 20)], B: [use(1, 7, 1)]}, {1: owner("a")})
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
-    assert of(usage, "a", card=A).memory_mib == 100
-    strayed = of(usage, "a", card=B)
-    assert (strayed.memory_mib, strayed.allotted) == (7, None)
-
-
 def test_idle_is_zero() -> None:
     for running in ([], [use(2, 9, 9)]):
         found = of(used(running, [None] * len(running), held("a", 8, 50)), "a")
@@ -126,7 +112,7 @@ def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
 def test_while_proc_cannot_be_read_nobodys_use_is_known() -> None:
     """A process without an owner may be anybody's; who is seen alone may not be."""
     running, owners = [use(1, 100, 20), use(2, 9, 9)], [owner("a"), None]
-    pods, values = (held("a"), held("b")), {A: BUSY | {FB_USED: 500.0}}
+    pods, values = (held("a"), held("b")), {A: BUSY | {f.FB_USED: 500.0}}
     for source in (SAMPLES, BY_CARD):
         how = {"source": source, "troubles": BLIND, "values": values}
         usage = used(running, owners, *pods, **how)
@@ -155,7 +141,7 @@ def test_one_unknown_value_makes_the_sum_unknown() -> None:
     """An MPS client's work may be counted for the server."""
     running = [use(1, 100, 20), use(2, None, 3), use(3, 100, None)]
     owners = [owner("a"), owner("a"), owner("b")]
-    values = {A: {FB_USED: 500.0}}
+    values = {A: {f.FB_USED: 500.0}}
     usage = used(running, owners, held("a"), held("b"), values=values)
     assert memory_and_work(usage, "a", "b") == [(None, 23), (100, None)]
     assert usage.cards[A].unattributed_mib is None
@@ -196,7 +182,7 @@ def test_what_nobody_accounts_for() -> None:
     running = [use(1, 100), use(2, 50), use(3, 30)]
     owners = [owner("a"), NO_POD, owner("gone")]
     for in_use, left in ((500.0, 350), (90.0, 0)):
-        values = {A: {FB_USED: in_use}, B: {FB_USED: 0.0}}
+        values = {A: {f.FB_USED: in_use}, B: {f.FB_USED: 0.0}}
         usage = used(running, owners, held("a"), values=values)
         assert usage.cards[A].unattributed_mib == left
         assert usage.cards[B].unattributed_mib == 0
@@ -219,7 +205,7 @@ def test_what_a_card_is_allotted() -> None:
 def test_without_pods_nothing_is_said_of_containers() -> None:
     """Neither that they use nothing nor that nothing is allotted."""
     round_ = processes({A: [use(1, 100, 20)]}, {1: owner("a")})
-    now = snapshot(round_=round_, values={A: {FB_USED: 500.0}})
+    now = snapshot(round_=round_, values={A: {f.FB_USED: 500.0}})
     usage = reckoned(now, None)
     assert usage.containers == ()
     assert usage.cards[A].allotted_units is None
@@ -234,19 +220,14 @@ def test_a_pod_of_which_nobody_knows_the_cards() -> None:
 
 
 def test_containers_come_in_a_fixed_order() -> None:
-    another = held("a", namespace="another")
-    notes = another["metadata"]["annotations"]
-    another["metadata"] |= {
-        "uid": "other",
-        "annotations": {k: text.replace("uid-a", "other") for k, text in notes.items()},
-    }
+    """By card, namespace, pod and container, whatever came first."""
     two = held("a", containers={"y": (1, 0), "x": (1, 0)})
-    pods = [held("b"), two, another, held("c", on=B)]
+    pods = [held("b"), two, held("d", namespace="another"), held("c", on=B)]
     for order in (pods, pods[::-1]):
         usage = used([], [], *order)
         found = [(u.card, u.namespace, u.pod, u.container) for u in usage.containers]
         assert found == [
-            (A, "another", "a", "main"),
+            (A, "another", "d", "main"),
             (A, "default", "a", "x"),
             (A, "default", "a", "y"),
             (A, "default", "b", "main"),

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.source import NoCardsYet, XidEvent
+from deviceplugin.cards.source import NoCardsYet
 from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.nvml import NvmlTelemetry
-from gpushare.domain.model import CardUUID
 from tests.deviceplugin.nvml_fixture import (
     CARD,
-    FOREVER_S,
     OTHER,
     Watch,
     says,
@@ -138,15 +136,6 @@ def test_the_drivers_version_is_told(two: Watch) -> None:
     assert telemetry.driver_version() == "535.161.08"
     driver.fail("*", "SystemGetDriverVersion", NOT_SUPPORTED)
     assert telemetry.driver_version() == ""
-
-
-def test_faults_are_told(two: Watch) -> None:
-    driver, telemetry = two
-    telemetry.cards()
-    driver.xid(OTHER.uuid, 79)
-    told = telemetry.wait_for_event(FOREVER_S)
-    assert told == XidEvent(CardUUID(OTHER.uuid), 79)
-    assert telemetry.wait_for_event(0.0) is None
 
 
 def test_a_closed_telemetry_has_nothing_to_ask(two: Watch) -> None:

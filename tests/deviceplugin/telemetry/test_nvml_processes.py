@@ -160,22 +160,17 @@ def test_garbage_in_the_ring_is_dropped(one: Watch) -> None:
 
 
 def test_the_dead_bear_no_witness(one: Watch, clock: Clock) -> None:
-    """A driver that tells of nobody alive on a busy card does not tell at all."""
+    """A driver that tells of nobody alive on a busy card does not tell at all.
+
+    It keeps the ring for long; a process that ended is not there at all.
+    """
     driver, telemetry = one
     driver.process(CARD.uuid, 7)
     driver.sample(CARD.uuid, 4_100_000, clock.now, 90)
+    driver.sample(CARD.uuid, 7, clock.now - 30, 90)
+    assert uses(telemetry) == {7: idle(7)}
     driver.values(CARD.uuid, gpu_util=90)
     assert processes(telemetry).sm_source is SmSource.CARD
-
-
-def test_what_ended_long_ago_is_not_shown(one: Watch, clock: Clock) -> None:
-    """The driver keeps the ring for long; a process that ended is not there at all."""
-    driver, telemetry = one
-    for pid, at in ((7, clock.now - 30), (8, clock.now - 0.5)):
-        driver.process(CARD.uuid, pid)
-        driver.sample(CARD.uuid, pid, at, 90)
-    driver.leave(CARD.uuid, 8)
-    assert uses(telemetry) == {7: idle(7)}
 
 
 def test_samples_since_the_last_reading_count(one: Watch, clock: Clock) -> None:
