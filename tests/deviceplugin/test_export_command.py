@@ -7,10 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from deviceplugin.__main__ import main
-from deviceplugin.telemetry.fields import GROUPS
 from gpushare.addresses import free_address
 from gpushare.domain.model import CardUUID, Placement, Share
 from gpushare.fakeapi.cluster import Embedded
@@ -106,13 +103,6 @@ def test_flags_switch_groups(node: Node) -> None:
         assert 'group="faults"' not in page
         node.wait_for(f'"totalMemory": {15222 << 20}', "/v1/collect")
         assert fetched(node.agent, "/v1/collect") is None
-
-
-def test_every_group_has_two_flags_in_the_help() -> None:
-    done = CliRunner().invoke(main, ["export", "--help"])
-    for group in GROUPS:
-        assert f"--enable-{group.name} " in done.output
-        assert f"--disable-{group.name} " in done.output
 
 
 def test_all_complaints_come_at_once(node: Node) -> None:

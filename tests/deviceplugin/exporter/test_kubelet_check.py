@@ -126,15 +126,6 @@ def test_pods_are_asked_for_one_by_one(serve: Serve) -> None:
     assert checked(serve(kubelet), held("a")) == (1, (), "")
 
 
-def test_a_kubelet_that_does_not_tell_is_given_up(tmp_path: Path) -> None:
-    """Its socket is missing: it says so, and guesses not."""
-    resources = PodResources(tmp_path / "kubelet.sock")
-    found = checked(resources, *(held(f"p{i}") for i in range(50)))
-    resources.close()
-    assert found[:2] == (0, ())
-    assert found[2].startswith("kubelet does not say which devices a pod has: UNAVAIL")
-
-
 @contextmanager
 def running(check: KubeletCheck) -> Iterator[None]:
     stop = Event()
@@ -215,15 +206,21 @@ def test_rounds_follow_the_switch(
     ]
 
 
-def test_a_kubelet_that_fails_is_logged_once(
+def test_a_kubelet_that_does_not_tell_is_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Its socket is missing: it says so once, and guesses not."""
     resources = PodResources(tmp_path / "kubelet.sock")
-    check = KubeletCheck(resources, lambda: tenancy(held("a")))
+    pods = tenancy(*(held(f"p{i}") for i in range(50)))
+    check = KubeletCheck(resources, lambda: pods)
     with running(check):
         first = wait_until(check.latest, "a round")
         wait_until(lambda: check.latest() is not first, "another round")
     resources.close()
+    assert first is not None
+    assert (first.asked, first.misplaced) == (0, ())
+    words = "kubelet does not say which devices a pod has: UNAVAIL"
+    assert first.failure.startswith(words)
     assert caplog.messages == ["kubelet cannot be asked"]
 
 

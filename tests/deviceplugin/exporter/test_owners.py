@@ -17,20 +17,15 @@ from deviceplugin.exporter.owners import (
 )
 from deviceplugin.exporter.run import Tenants
 from gpushare.domain.model import Amount
-from gpushare.kube import names
-from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Page
 from gpushare.kube.errors import Unavailable
-from tests.builders import AT as WRITTEN
 from tests.builders import (
-    bound_json,
     container_json,
     event,
     page,
-    placement,
     pod_json,
 )
-from tests.deviceplugin.exporter_data import A, B, cid, held, owner, tenancy, with_ids
+from tests.deviceplugin.exporter_data import A, cid, held, owner, tenancy, with_ids
 from tests.deviceplugin.node_fixture import NODE
 
 NEW = Owner("uid-a", cid("new"))
@@ -190,21 +185,6 @@ def test_an_init_container_holds_only_while_it_runs() -> None:
     assert containers_of(with_ids(pod)) == ["first", "side", "main"]
     pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
     assert containers_of(pod) == ["side", "main"]
-
-
-def test_where_kubelet_chose_otherwise() -> None:
-    pod = held("a", on=A)
-    assert not tenant(pod).moved
-    actual = encode_placement(placement("a", B, 8, node=NODE), WRITTEN)
-    pod["metadata"]["annotations"][names.ACTUAL] = actual
-    found = tenant(pod)
-    assert (found.moved, [one.card for one in found.holdings()]) == (True, [B])
-
-
-def test_a_pod_of_which_nobody_knows_the_cards() -> None:
-    assert tenant(pod_json("a", units=1, node=NODE)).unplaced
-    assert not tenant(pod_json("a", node=NODE)).unplaced
-    assert not tenant(bound_json(placement("a", A, node=NODE))).unplaced
 
 
 UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"

@@ -97,15 +97,6 @@ def test_a_process_in_a_container_s_cgroup_is_the_container_s(group: Path) -> No
         wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
 
 
-def test_a_process_that_is_gone_has_no_owner() -> None:
-    """Neither a container nor nobody: it is not told at all."""
-    with subprocess.Popen(["true"]) as ended:
-        ended.wait()
-    procfs = ProcFs()
-    assert set(procfs.owners([ended.pid, os.getpid()])) == {os.getpid()}
-    assert procfs.trouble == ""
-
-
 class Tree:
     """A ``/proc`` of files."""
 

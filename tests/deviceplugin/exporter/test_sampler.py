@@ -50,12 +50,9 @@ def test_a_card_that_fails_drops_out_alone_and_is_told_once(
     """One line when it fails, one when it is back; what was read never changes."""
     caplog.set_level("INFO")
     assert sampled(fixture, f.UTILIZATION, 1)
+    before = fixture.seen.rounds[f.UTILIZATION]
     wanted = choose(Flags()).read[f.UTILIZATION]
     assert fixture.telemetry.asked == [(f.UTILIZATION, wanted)]
-    before = fixture.seen.rounds[f.UTILIZATION]
-    assert before.succeeded
-    assert before.at > 0
-    assert before.took_s >= 0
     fixture.telemetry.says[A] = LATE
     sampled(fixture, f.UTILIZATION)
     assert before.cards[A].values[f.GPU_UTIL] == 1.0
@@ -101,38 +98,27 @@ def test_a_group_that_breaks_leaves_the_others(
     assert caplog.messages == ["a group cannot be read", "a group is read again"]
 
 
-def test_no_driver_is_said_once_and_it_recovers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """No round before the first card; its words stand in the snapshot meanwhile."""
+def test_a_driver_that_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    """No round before the first card. Later the cards stay known, and rounds fail."""
     caplog.set_level("INFO")
     fixture = SamplerFixture()
-    fixture.telemetry.away = NoCardsYet("the driver is not loaded")
-    for _ in range(3):
-        assert not fixture.sampler.look_once()
-        assert not fixture.sampler.sample_once(f.UTILIZATION)
-    assert fixture.seen.no_cards == "the driver is not loaded"
-    assert (fixture.seen.found, fixture.telemetry.asked) == (None, [])
-    fixture.telemetry.away = None
-    assert fixture.sampler.look_once()
-    assert fixture.sampler.sample_once(f.UTILIZATION)
-    assert (fixture.seen.no_cards, fixture.seen.driver_version) == ("", "550.54.15")
-    assert caplog.messages == ["no cards to read yet", "there are cards to read"]
-
-
-def test_a_driver_that_goes_takes_its_values_along(
-    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
-) -> None:
-    for away in (None, NoCardsYet("gone")):
+    for away in (NoCardsYet("not loaded"), None, NoCardsYet("gone")):
         fixture.telemetry.away = away
-        fixture.sampler.look_once()
-        fixture.sampler.sample_once(f.UTILIZATION)
-        fixture.sampler.sample_once(f.PROCESSES)
-    assert fixture.seen.no_cards == "gone"
-    assert fixture.seen.found == fixture.telemetry.found
-    failures = [one.failure for _, one in fixture.seen.all_rounds()]
-    assert failures == ["gone", "gone"]
-    assert caplog.messages == ["no cards to read yet"]
+        looked = [fixture.sampler.look_once() for _ in range(3)]
+        sampled(fixture, f.UTILIZATION)
+        sampled(fixture, f.PROCESSES)
+        failures = [one.failure for _, one in fixture.seen.all_rounds()]
+        if away and "loaded" in str(away):
+            assert (fixture.telemetry.asked, failures) == ([], [])
+            assert (looked, fixture.seen.found) == ([False] * 3, None)
+        else:
+            assert failures == [str(away or "")] * 2
+            assert looked == [not away, False, False]
+            assert fixture.seen.found == fixture.telemetry.found
+        assert fixture.seen.no_cards == str(away or "")
+    assert fixture.seen.driver_version == "550.54.15"
+    none, there = "no cards to read yet", "there are cards to read"
+    assert caplog.messages == [none, there, none]
 
 
 def test_a_lost_driver_ends_the_look(

@@ -25,7 +25,6 @@ from tests.deviceplugin.scripted_telemetry import ScriptedTelemetry
 USED = fields.FB_USED
 UTIL = fields.GPU_UTIL
 LISTED = ProcessesAnswer((ProcessUse(7, 512),), SmSource.CARD)
-UNKNOWN = ProcessesAnswer(known=False)
 
 
 SEVEN, NOBODY = CardAnswer({USED: 7.0}), ProcessesAnswer()
@@ -68,13 +67,6 @@ def test_indices_are_as_the_device_plugin_s(
     source = CombinedCards([Played("a", *first), Played("b", *second)])
     assert indices(telemetry.cards()) == indices(source.cards())
     assert telemetry.cards() == telemetry.cards()
-
-
-def test_every_source_is_read() -> None:
-    lacks = CardAnswer(unsupported=frozenset({USED}))
-    sources = played("a", 0), played("b", 0, says=lacks, lists=UNKNOWN)
-    cards, processes = {"a0": SEVEN, "b0": lacks}, {"a0": NOBODY, "b0": UNKNOWN}
-    assert told(*sources) == (cards, processes)
 
 
 def test_no_card_anywhere_says_all_reasons() -> None:
@@ -149,7 +141,7 @@ def test_one_source_s_failure_or_list_is_the_card_s(order: int) -> None:
     hung, lost = CardAnswer.failed("hung"), ProcessesAnswer.failed("hung")
     both = [played("a", 0), played("a", 0, says=hung, lists=lost)]
     assert told(*both[::order]) == ({"a0": hung}, {"a0": lost})
-    for other in (UNKNOWN, NOBODY):
+    for other in (ProcessesAnswer(known=False), NOBODY):
         both = [played("a", 0, lists=LISTED), played("a", 0, lists=other)]
         assert told(*both[::order])[1] == {"a0": LISTED}
 

@@ -110,10 +110,7 @@ def read(telemetry: NvmlTelemetry) -> object:
     return telemetry.read(f.UTILIZATION, [f.GPU_UTIL])
 
 
-ASKED = (read, NvmlTelemetry.cards, NvmlTelemetry.processes)
-
-
-@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize("ask", [read, NvmlTelemetry.cards, NvmlTelemetry.processes])
 def test_a_driver_that_goes_is_found_again(
     two: Watch, ask: Callable[[NvmlTelemetry], object]
 ) -> None:
@@ -136,28 +133,3 @@ def test_the_drivers_version_is_told(two: Watch) -> None:
     assert telemetry.driver_version() == "535.161.08"
     driver.fail("*", "SystemGetDriverVersion", NOT_SUPPORTED)
     assert telemetry.driver_version() == ""
-
-
-def test_a_closed_telemetry_has_nothing_to_ask(two: Watch) -> None:
-    driver, telemetry = two
-    telemetry.cards()
-    telemetry.close()
-    before = driver.calls()
-    for ask in ASKED:
-        with pytest.raises(NoCardsYet, match="this source was closed"):
-            ask(telemetry)
-    assert driver.calls() == before
-
-
-def test_a_card_that_the_driver_lists_no_more_has_failed(two: Watch) -> None:
-    """It stays listed, for its pods are still there."""
-    driver, telemetry = two
-    telemetry.cards()
-    driver.set_cards([OTHER])
-    driver.load()
-    with pytest.raises(NoCardsYet):
-        telemetry.cards()
-    telemetry.cards()
-    unlisted = "the driver does not list it any more"
-    for group in (f.MEMORY, f.PROCESSES):
-        assert failures(telemetry, group) == {CARD.uuid: unlisted, OTHER.uuid: ""}
