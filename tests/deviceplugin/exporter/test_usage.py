@@ -47,7 +47,12 @@ from tests.deviceplugin.node_fixture import NODE
 BUSY = {f.GPU_UTIL: 70.0, f.MEM_COPY_UTIL: 30.0, f.ENC_UTIL: 5.0, f.DEC_UTIL: 6.0}
 STRANGER = Owner("uid-a", "0" * 64)
 """A container of pod ``a`` whose id is new: kubelet has not told it yet."""
+GONE = Owner("uid-unknown", "0" * 64)
 TWO = {"x": (4, 0), "y": (4, 0)}
+NONE = SmSource.NONE
+OWN = {"source": BY_CARD, "values": {A: BUSY}}
+BLINDED = {"troubles": BLIND, "values": {A: BUSY | {f.FB_USED: 500.0}}}
+NOTHING_KNOWN = dict.fromkeys([("a", "main"), ("b", "main")], (None, None))
 
 
 def reckoned(now: Snapshot, pods: Tenancy | None) -> Usage:
@@ -67,25 +72,91 @@ def used(
     return reckoned(snapshot(round_=round_, **known), tenancy(*pods))
 
 
-def memory_and_work(usage: Usage, *pods: str) -> list[tuple[float | None, ...]]:
-    return [(one.memory_mib, one.sm) for one in (of(usage, pod) for pod in pods)]
+Wanted = dict[tuple[str, str], tuple[float | None, float | None]]
+A_MAIN, B_MAIN = ("a", "main"), ("b", "main")
+ALONE = ([use(1, 100, None)], [owner("a")])
+OF_TWO = [use(1, 100, None), use(2, 5, None)]
+THREE = [use(1, 100), use(2, 50), use(3, 30)]
 
 
-def test_processes_of_a_container_are_added_up() -> None:
-    running = [use(1, 100, 20), use(2, 50, 3), use(3, 7, 1), use(4, 9, 2)]
-    owners = [owner("a"), owner("a"), owner("b", "x"), owner("b", "y")]
-    usage = used(running, owners, held("a"), held("b", containers=TWO))
-    found = [(one.pod, one.container, one.memory_mib) for one in usage.containers]
-    assert found == [("a", "main", 150), ("b", "x", 7), ("b", "y", 9)]
-    assert of(usage, "a").sm == 23
+@pytest.mark.parametrize(
+    ("running", "owners", "how", "wanted", "source"),
+    [
+        (
+            [use(1, 100, 20), use(2, 50, 3), use(3, 7, 1)],
+            [owner("a"), owner("a"), owner("b")],
+            {},
+            {A_MAIN: (150, 23), B_MAIN: (7, 1)},
+            SAMPLES,
+        ),
+        # It has just ended, so whoever has no other process is idle.
+        ([use(2, 9, 9)], [None], {}, {A_MAIN: (0, 0), B_MAIN: (0, 0)}, SAMPLES),
+        # An MPS client's work may be counted for the server.
+        (
+            [use(1, 100, 20), use(2, None, 3), use(3, 100, None)],
+            [owner("a"), owner("a"), owner("b")],
+            {"values": {A: {f.FB_USED: 500.0}}},
+            {A_MAIN: (None, 23), B_MAIN: (100, None)},
+            SAMPLES,
+        ),
+        # Its container was just restarted, and is the only one that asks.
+        ([use(1, 9, 2)], [STRANGER], {}, {A_MAIN: (9, 2), B_MAIN: (0, 0)}, SAMPLES),
+        # The driver tells no process's work, so the card's own is that of who is alone.
+        (*ALONE, {"source": BY_CARD}, {A_MAIN: (100, None), B_MAIN: (0, 0)}, NONE),
+        (*ALONE, OWN, {A_MAIN: (100, 70), B_MAIN: (0, 0)}, BY_CARD),
+        (*ALONE, OWN | {"source": NONE}, {A_MAIN: (100, 70), B_MAIN: (0, 0)}, BY_CARD),
+        # Another pod's, one outside Kubernetes, or one of a pod nobody knows.
+        (
+            OF_TWO,
+            [owner("a"), owner("b")],
+            OWN,
+            {A_MAIN: (100, None), B_MAIN: (5, None)},
+            NONE,
+        ),
+        (
+            OF_TWO,
+            [owner("a"), NO_POD],
+            OWN,
+            {("", ""): (5, None), A_MAIN: (100, None), B_MAIN: (0, 0)},
+            NONE,
+        ),
+        (OF_TWO, [owner("a"), GONE], OWN, {A_MAIN: (100, None), B_MAIN: (0, 0)}, NONE),
+        # A process without an owner may be anybody's; who seems alone may not be.
+        (OF_TWO, [owner("a"), None], OWN | BLINDED, NOTHING_KNOWN, NONE),
+        (OF_TWO, [owner("a"), None], BLINDED, NOTHING_KNOWN, NONE),
+    ],
+)
+def test_what_two_pods_use(
+    running: Sequence[ProcessUse],
+    owners: Sequence[Owner | None],
+    how: dict[str, Any],
+    wanted: Wanted,
+    source: SmSource,
+) -> None:
+    """Memory and work by container, and how the work of the card is known."""
+    usage = used(running, owners, held("a"), held("b"), **how)
+    uses = {(one.pod, one.container): one for one in usage.containers}
+    assert {key: (one.memory_mib, one.sm) for key, one in uses.items()} == wanted
+    assert usage.cards[A].sm_source is source
+    assert usage.cards[A].unattributed_mib is None
 
 
-def test_idle_is_zero() -> None:
-    for running in ([], [use(2, 9, 9)]):
-        found = of(used(running, [None] * len(running), held("a", 8, 50)), "a")
-        assert found.allotted == Amount(50, 8)
-        work = (found.sm, found.memory_copy, found.encoder, found.decoder)
-        assert (found.memory_mib, *work) == (0, 0, 0, 0, 0)
+def test_all_kinds_of_work_are_told() -> None:
+    for how, wanted in ((OWN, (30, 5, 6)), (OWN | BLINDED, (None, None, None))):
+        found = of(used(*ALONE, held("a"), **how), "a")
+        assert (found.memory_copy, found.encoder, found.decoder) == wanted
+
+
+def test_containers_of_a_pod_are_several() -> None:
+    """None of them is taken for idle while one is restarted."""
+    running = [use(1, 100, 20), use(2, 7, 1)]
+    owners = [owner("a", "x"), owner("a", "y")]
+    for first, wanted in (
+        (owners[0], {"x": 100, "y": 7}),
+        (STRANGER, {"": 100, "x": None, "y": None}),
+    ):
+        usage = used(running, [first, owners[1]], held("a", containers=TWO))
+        assert {one.container: one.memory_mib for one in usage.containers} == wanted
 
 
 @pytest.mark.parametrize(
@@ -107,66 +178,6 @@ def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
     assert usage.cards[A].unattributed_mib is None
     known = round_ is not None and not round_.failure
     assert of(usage, "b", card=B).sm == (0 if known else None)
-
-
-def test_while_proc_cannot_be_read_nobodys_use_is_known() -> None:
-    """A process without an owner may be anybody's; who is seen alone may not be."""
-    running, owners = [use(1, 100, 20), use(2, 9, 9)], [owner("a"), None]
-    pods, values = (held("a"), held("b")), {A: BUSY | {f.FB_USED: 500.0}}
-    for source in (SAMPLES, BY_CARD):
-        how = {"source": source, "troubles": BLIND, "values": values}
-        usage = used(running, owners, *pods, **how)
-        assert memory_and_work(usage, "a", "b") == [(None, None)] * 2
-        assert usage.cards[A].unattributed_mib is None
-        assert usage.cards[A].sm_source is SmSource.NONE
-
-
-def test_a_container_that_was_just_restarted_keeps_its_use() -> None:
-    """If it is the only one that asks; else none of the pod's is taken for idle."""
-    usage = used([use(1, 100, 20)], [STRANGER], held("a"))
-    assert [one.container for one in usage.containers] == ["main"]
-    assert memory_and_work(usage, "a") == [(100, 20)]
-    running = [use(1, 100, 20), use(2, 7, 1), use(3, 50, 3)]
-    owners = [STRANGER, owner("a", "x"), owner("b")]
-    usage = used(running, owners, held("a", containers=TWO), held("b"))
-    assert {one.container: one.memory_mib for one in usage.containers} == {
-        "": 100,
-        "x": None,
-        "y": None,
-        "main": 50,
-    }
-
-
-def test_one_unknown_value_makes_the_sum_unknown() -> None:
-    """An MPS client's work may be counted for the server."""
-    running = [use(1, 100, 20), use(2, None, 3), use(3, 100, None)]
-    owners = [owner("a"), owner("a"), owner("b")]
-    values = {A: {f.FB_USED: 500.0}}
-    usage = used(running, owners, held("a"), held("b"), values=values)
-    assert memory_and_work(usage, "a", "b") == [(None, 23), (100, None)]
-    assert usage.cards[A].unattributed_mib is None
-
-
-@pytest.mark.parametrize("source", [SmSource.CARD, SmSource.NONE])
-def test_one_who_works_alone_has_the_cards_own(source: SmSource) -> None:
-    alone = [use(1, 100, None)], [owner("a")], held("a"), held("b")
-    usage = used(*alone, source=source, values={A: BUSY})
-    found = of(usage, "a")
-    work = (found.sm, found.memory_copy, found.encoder, found.decoder)
-    assert work == (70, 30, 5, 6)
-    assert of(usage, "b").sm == 0
-    assert usage.cards[A].sm_source is SmSource.CARD
-    unknown = used(*alone, source=source)
-    assert of(unknown, "a").sm is None
-    assert unknown.cards[A].sm_source is SmSource.NONE
-
-
-@pytest.mark.parametrize("other", [owner("b"), NO_POD, Owner("uid-unknown", "0" * 64)])
-def test_of_several_nobody_has_the_cards_own(other: Owner) -> None:
-    both = [use(1, 100, None), use(2, 5, None)], [owner("a"), other]
-    usage = used(*both, held("a"), held("b"), source=BY_CARD, values={A: BUSY})
-    assert memory_and_work(usage, "a") == [(100, None)]
-    assert usage.cards[A].sm_source is SmSource.NONE
 
 
 def test_processes_outside_kubernetes_are_one_entry() -> None:
@@ -367,13 +378,6 @@ def test_time_in_which_use_was_unknown_does_not_count() -> None:
         assert lasted(at(0, HIGH), *between, at(70, HIGH)) == [0]
     assert lasted(at(0, HIGH), at(15, HIGH)) == [15]
     assert lasted(at(0, HIGH), at(15, HIGH), at(75, HIGH), at(77, HIGH)) == [17]
-
-
-def test_what_is_due() -> None:
-    rounds = [at(after_s, HIGH) for after_s in range(0, 61, 2)]
-    assert not is_due(60, *rounds[:-1])
-    assert is_due(60, *rounds)
-    assert not is_due(60, *rounds, at(62, LOW))
 
 
 def test_the_words() -> None:
