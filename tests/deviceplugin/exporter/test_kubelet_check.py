@@ -22,6 +22,7 @@ from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, found_card
 from tests.deviceplugin.test_node_pods import Serve, WithGet, serve
 from tests.testbed.waiting import wait_until
 
+Log = pytest.LogCaptureFixture
 __all__ = ["serve"]
 
 M = names.MEMORY
@@ -145,7 +146,7 @@ GATE_OFF = (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
 
 @pytest.mark.parametrize("words", [OLD, GATE_OFF], ids=["old", "off"])
 def test_a_kubelet_before_1_34_is_no_trouble(
-    serve: Serve, caplog: pytest.LogCaptureFixture, words: tuple[grpc.StatusCode, str]
+    serve: Serve, caplog: Log, words: tuple[grpc.StatusCode, str]
 ) -> None:
     """No round, nothing on the page and no failure; once upgraded it is heard."""
     caplog.set_level("INFO")
@@ -180,9 +181,7 @@ def test_a_kubelet_before_1_34_is_no_trouble(
     assert found.misplaced == (("default", "p0"),)
 
 
-def test_rounds_follow_the_switch(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rounds_follow_the_switch(serve: Serve, caplog: Log) -> None:
     caplog.set_level("INFO")
     kubelet = Kubelet()
     kubelet.pods = [listed("a", ON_B)]
@@ -206,9 +205,7 @@ def test_rounds_follow_the_switch(
     ]
 
 
-def test_a_kubelet_that_does_not_tell_is_given_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_kubelet_that_does_not_tell_is_given_up(tmp_path: Path, caplog: Log) -> None:
     """Its socket is missing: it says so once, and guesses not."""
     resources = PodResources(tmp_path / "kubelet.sock")
     pods = tenancy(*(held(f"p{i}") for i in range(50)))

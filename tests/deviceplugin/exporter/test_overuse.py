@@ -17,6 +17,7 @@ from tests.deviceplugin.exporter_data import held, processes, snapshot
 from tests.deviceplugin.overuse_fixture import OVER, OveruseFixture, Refusing
 from tests.testbed.waiting import wait_until
 
+Log = pytest.LogCaptureFixture
 GONE = Unreachable("no connection")
 
 
@@ -112,7 +113,7 @@ def test_a_refusal_holds_for_its_own_excess() -> None:
         assert len(monitored.events()) == told
 
 
-def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_logged_once(caplog: Log) -> None:
     """And what was refused is done when the API server is back."""
     monitored = OveruseFixture("report", held("a"))
     monitored.cluster.refusal = GONE
@@ -127,7 +128,7 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert monitored.patrol.tally() == OveruseTally(reports=1)
 
 
-def test_a_bug_ends_no_patrol(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_ends_no_patrol(caplog: Log) -> None:
     reads: list[Snapshot] = []
 
     def read() -> Snapshot:

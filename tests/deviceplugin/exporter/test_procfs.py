@@ -17,6 +17,7 @@ from tests.machine import needs
 from tests.testbed.kubeadm import cgroups
 from tests.testbed.waiting import wait_until
 
+Log = pytest.LogCaptureFixture
 UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"
 CONTAINER = "4b1d" * 16
 OURS = Owner(UID, CONTAINER)
@@ -168,7 +169,7 @@ def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
 
 
 def test_what_may_not_be_read_is_told_once_and_recovers(
-    tree: Tree, caplog: pytest.LogCaptureFixture
+    tree: Tree, caplog: Log
 ) -> None:
     caplog.set_level("INFO", "deviceplugin.exporter.procfs")
     procfs = ProcFs(tree.root)
@@ -190,7 +191,7 @@ HIDES = "does not show processes that the driver lists"
 
 
 def test_a_proc_that_shows_nothing_is_trouble_at_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: Log
 ) -> None:
     """Whatever the pids: no container may be taken for idle. It is told once."""
     caplog.set_level("INFO", "deviceplugin.exporter.procfs")

@@ -41,6 +41,7 @@ from tests.nvml.build import the_stub
 from tests.nvml.driver import StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until
 
+Log = pytest.LogCaptureFixture
 CARDS = (stub_card(0, used_mib=100), stub_card(1, used_mib=101))
 AMD = "AMD-0000:03:00.0"
 ONE, OTHER = CARDS[0].uuid, CARDS[1].uuid
@@ -177,9 +178,7 @@ def test_a_card_that_fails_drops_out_alone(driver: StubDriver, fault: str) -> No
         wait_for(made, ONE, OTHER)
 
 
-def test_a_driver_that_comes_late_is_found(
-    driver: StubDriver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_that_comes_late_is_found(driver: StubDriver, caplog: Log) -> None:
     name = "vcuda_exporter_trouble"
     driver.unload()
     with exporting(driver.let_go) as made:
@@ -290,7 +289,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: Log
 ) -> None:
     """A ConfigMap is optional. An unchanged file is no news, so no round is lost."""
     other = "DCGM_FI_DEV_FAN_SPEED, gauge, what only DCGM knows\n"
@@ -347,7 +346,7 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_changes_nothing_and_is_told_once(
-    path: Path, raw: bytes | None, because: str, caplog: pytest.LogCaptureFixture
+    path: Path, raw: bytes | None, because: str, caplog: Log
 ) -> None:
     """The line names file and fault; the trouble is over when the same file is back."""
     path.write_text(UTIL)

@@ -26,6 +26,12 @@ from tests.deviceplugin.scripted_telemetry import (
 from tests.testbed.waiting import wait_until
 
 LATE = CardAnswer(failure="it did not answer within 5 s")
+Log = pytest.LogCaptureFixture
+
+
+@pytest.fixture(autouse=True)
+def _all_is_logged(caplog: Log) -> None:
+    caplog.set_level("INFO", "deviceplugin.exporter.sampler")
 
 
 @pytest.fixture
@@ -45,10 +51,9 @@ def sampled(fixture: SamplerFixture, group: str, times: int = 3) -> bool:
 
 
 def test_a_card_that_fails_drops_out_alone_and_is_told_once(
-    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
+    fixture: SamplerFixture, caplog: Log
 ) -> None:
     """One line when it fails, one when it is back; what was read never changes."""
-    caplog.set_level("INFO")
     assert sampled(fixture, f.UTILIZATION, 1)
     before = fixture.seen.rounds[f.UTILIZATION]
     wanted = choose(Flags()).read[f.UTILIZATION]
@@ -69,9 +74,8 @@ def test_a_card_that_fails_drops_out_alone_and_is_told_once(
 
 
 def test_what_a_card_does_not_have_is_told_once(
-    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
+    fixture: SamplerFixture, caplog: Log
 ) -> None:
-    caplog.set_level("INFO")
     for lacking in ({f.GPU_TEMP}, {f.GPU_TEMP, f.POWER_USAGE}, {f.POWER_USAGE}):
         fixture.telemetry.says[A] = CardAnswer({}, frozenset(lacking))
         fixture.sampler.sample_once(f.ENVIRONMENT)
@@ -83,9 +87,8 @@ def test_what_a_card_does_not_have_is_told_once(
 
 
 def test_a_group_that_breaks_leaves_the_others(
-    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
+    fixture: SamplerFixture, caplog: Log
 ) -> None:
-    caplog.set_level("INFO")
     fixture.telemetry.breaks[f.MEMORY] = ValueError("no number")
     assert sampled(fixture, f.MEMORY)
     sampled(fixture, f.UTILIZATION)
@@ -98,9 +101,8 @@ def test_a_group_that_breaks_leaves_the_others(
     assert caplog.messages == ["a group cannot be read", "a group is read again"]
 
 
-def test_a_driver_that_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_that_comes_and_goes(caplog: Log) -> None:
     """No round before the first card. Later the cards stay known, and rounds fail."""
-    caplog.set_level("INFO")
     fixture = SamplerFixture()
     for away in (NoCardsYet("not loaded"), None, NoCardsYet("gone")):
         fixture.telemetry.away = away
@@ -121,18 +123,14 @@ def test_a_driver_that_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == [none, there, none]
 
 
-def test_a_lost_driver_ends_the_look(
-    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_driver_ends_the_look(fixture: SamplerFixture, caplog: Log) -> None:
     """Only a new process can have the cards back."""
     fixture.telemetry.breaks["cards"] = DriverLost("it was loaded anew")
     fixture.sampler.look(Event())
     assert caplog.messages == ["driver lost, the process ends"]
 
 
-def test_a_node_without_cards_says_so(
-    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_without_cards_says_so(fixture: SamplerFixture, caplog: Log) -> None:
     """The driver answers, and lists none; what it leaves out is told once, and why."""
     left_out = (LeftOut("x", "it is in MIG mode"),)
     fixture.telemetry.found = Found((), left_out)
@@ -208,11 +206,8 @@ def hearing(
         assert not thread.is_alive()
 
 
-def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_fault_of_no_card_is_every_card_s_of_the_driver(caplog: Log) -> None:
     """The plugin takes those for sick, too; not an inventory's."""
-    caplog.set_level("INFO")
     board = SnapshotStore()
     tallies = XidTallies(ScriptedTelemetry(), board)
     tallies.note(XidEvent(None, 79))
@@ -227,19 +222,17 @@ def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
     assert fixture.seen.xids == {A: XidTally(79, {79: 1})}
 
 
-def test_an_error_is_told_and_the_next_fault_is_heard(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_error_is_told_and_the_next_fault_is_heard(caplog: Log) -> None:
     """After a pause, so that it does not spin; the end cuts the pause short."""
     odd = RuntimeError("odd")
     wanted = {A: XidTally(31, {79: 2, 31: 1}), B: XidTally(48, {48: 1})}
     faults = [XidEvent(A, 79), XidEvent(A, 79), XidEvent(B, 48), XidEvent(A, 31)]
     with hearing(odd, *faults) as (_, board):
         wait_until(lambda: board.read().xids == wanted, "all")
-    assert caplog.messages == ["faults are not heard"]
-    caplog.clear()
+    heard = ["faults are not heard", "faults are heard again"]
+    assert caplog.messages == [*heard, *["a card reported a fault"] * 4]
     with hearing(*[odd] * 10, wait_s=3600.0) as (telemetry, _):
-        wait_until(lambda: caplog.records, "the first")
+        wait_until(lambda: caplog.messages[-1] == heard[0], "the first")
     assert telemetry.events.qsize() == 9
 
 
