@@ -27,14 +27,17 @@ ENERGY = fields.TOTAL_ENERGY_CONSUMPTION
 HANGS = "it did not answer within 0.5 s"
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> AmdTree:
-    return AmdTree(tmp_path)
+class Host(AmdTree):
+    """A host's files, and the telemetry of its cards."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.telemetry = AmdTelemetry(root)
 
 
 @pytest.fixture
-def telemetry(tree: AmdTree) -> AmdTelemetry:
-    return AmdTelemetry(tree.root)
+def tree(tmp_path: Path) -> Host:
+    return Host(tmp_path)
 
 
 @pytest.fixture
@@ -52,10 +55,10 @@ def failures(telemetry: AmdTelemetry, name: str = FB_TOTAL) -> list[str]:
     return [one.failure for one in telemetry.read(name, [name]).values()]
 
 
-def test_a_card_is_described(tree: AmdTree, telemetry: AmdTelemetry) -> None:
+def test_a_card_is_described(tree: Host) -> None:
     """As rocminfo names it, and under no number of NVIDIA's."""
     full_card(tree)
-    [card] = telemetry.cards().cards
+    [card] = tree.telemetry.cards().cards
     assert (card.uuid, card.model) == (f"GPU-{UNIQUE}", "AMD Instinct MI210")
     assert (card.index, card.memory_mib) == (0, 65520)
     assert (card.bus, card.minor) == ("0000:03:00.0", None)
@@ -64,20 +67,18 @@ def test_a_card_is_described(tree: AmdTree, telemetry: AmdTelemetry) -> None:
 
 
 @pytest.mark.parametrize("unique", ["", "0000000000000000", "unknown"])
-def test_a_card_without_a_number_goes_by_its_address(
-    tree: AmdTree, telemetry: AmdTelemetry, unique: str
-) -> None:
+def test_a_card_without_a_number_goes_by_its_address(tree: Host, unique: str) -> None:
     """Older cards and desktop ones tell none, or zero, and no name either."""
     tree.card(0, unique=unique)
-    [card] = telemetry.cards().cards
+    [card] = tree.telemetry.cards().cards
     assert (card.uuid, card.model) == (FIRST, "AMD 73bf")
 
 
-def test_parts_of_a_card_are_told_apart(tree: AmdTree, telemetry: AmdTelemetry) -> None:
+def test_parts_of_a_card_are_told_apart(tree: Host) -> None:
     """They tell one number, the whole card's: the later ones go by their address."""
     tree.card(0, unique=UNIQUE)
     tree.card(1, unique=UNIQUE)
-    uuids = [one.uuid for one in telemetry.cards().cards]
+    uuids = [one.uuid for one in tree.telemetry.cards().cards]
     assert uuids == [f"GPU-{UNIQUE}", SECOND]
 
 
@@ -91,65 +92,57 @@ def test_a_card_that_hangs_drops_out_alone(tree: AmdTree, hasty: AmdTelemetry) -
     card.let_go("gpu_busy_percent")
 
 
-def test_a_card_that_is_gone_stays_listed(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_a_card_that_is_gone_stays_listed(tree: Host) -> None:
     """Under its index, and fails; it is well when it is back, wherever it comes up."""
     tree.card(0)
     other = tree.card(1)
-    before = telemetry.cards()
+    before = tree.telemetry.cards()
     shutil.rmtree(tree.drm / "card0")
-    assert telemetry.cards() == before
+    assert tree.telemetry.cards() == before
     gone = "0000:03:00.0 is not there any more"
-    assert failures(telemetry) == [gone, ""]
-    assert [one.failure for one in telemetry.processes().values()] == [gone, ""]
+    assert failures(tree.telemetry) == [gone, ""]
+    assert [one.failure for one in tree.telemetry.processes().values()] == [gone, ""]
     shutil.rmtree(other.device.parent)
     with pytest.raises(NoCardsYet, match="no card of the amdgpu driver"):
-        telemetry.cards()
+        tree.telemetry.cards()
     tree.card(7, bus=4)
     tree.card(8, bus=3)
-    telemetry.cards()
-    assert failures(telemetry) == ["", ""]
+    tree.telemetry.cards()
+    assert failures(tree.telemetry) == ["", ""]
 
 
-def test_a_card_found_later_takes_no_other_s_index(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_a_card_found_later_takes_no_other_s_index(tree: Host) -> None:
     tree.card(0, bus=9)
-    telemetry.cards()
+    tree.telemetry.cards()
     tree.card(1, bus=3)
-    found = [(one.index, one.bus) for one in telemetry.cards().cards]
+    found = [(one.index, one.bus) for one in tree.telemetry.cards().cards]
     assert found == [(0, "0000:09:00.0"), (1, "0000:03:00.0")]
 
 
-def test_other_makers_cards_are_none_of_ours(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_other_makers_cards_are_none_of_ours(tree: Host) -> None:
     """Nor is a node without any AMD card a failure: there is nothing to ask yet."""
     tree.card(0, driver="nvidia")
     tree.card(1, driver="ast")
     nowhere = AmdTelemetry(tree.root / "nowhere")
-    for ask in (telemetry.cards, telemetry.processes, nowhere.cards):
+    for ask in (tree.telemetry.cards, tree.telemetry.processes, nowhere.cards):
         with pytest.raises(NoCardsYet, match=r"sys/class/drm shows no card"):
             ask()
     tree.card(2, bus=3)
-    assert [one.uuid for one in telemetry.cards().cards] == [FIRST]
+    assert [one.uuid for one in tree.telemetry.cards().cards] == [FIRST]
 
 
-def test_a_card_without_memory_is_left_out(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_a_card_without_memory_is_left_out(tree: Host) -> None:
     tree.card(0, memory_mib=0)
     tree.card(1)
     (tree.card(2).device / "mem_info_vram_total").unlink()
-    found = telemetry.cards()
+    found = tree.telemetry.cards()
     assert [one.uuid for one in found.cards] == [SECOND]
     because = "amdgpu does not tell its memory"
     left_out = [LeftOut(f"0000:0{bus}:00.0", because) for bus in (3, 5)]
     assert found.left_out == tuple(left_out)
 
 
-def test_compute_processes_are_listed(tree: AmdTree, telemetry: AmdTelemetry) -> None:
+def test_compute_processes_are_listed(tree: Host) -> None:
     tree.card(0)
     tree.card(1)
     tree.start_kfd()
@@ -160,37 +153,33 @@ def test_compute_processes_are_listed(tree: AmdTree, telemetry: AmdTelemetry) ->
     tree.process(800, id_51=1.5, id_52=256, id_53=128)
     tree.process(900)  # it has just begun, or is ending
     (tree.kfd / "proc" / "self").mkdir()
-    assert list(telemetry.processes().values()) == [
+    assert list(tree.telemetry.processes().values()) == [
         ProcessesAnswer((ProcessUse(700, 512), ProcessUse(800, 1.5)), SmSource.CARD),
         ProcessesAnswer((ProcessUse(800, 384),), SmSource.CARD),
     ]
     shutil.rmtree(tree.kfd / "proc" / "800")
-    assert telemetry.processes()[SECOND] == ProcessesAnswer((), SmSource.CARD)
+    assert tree.telemetry.processes()[SECOND] == ProcessesAnswer((), SmSource.CARD)
 
 
-def test_amdkfd_writes_an_address_as_a_number(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_amdkfd_writes_an_address_as_a_number(tree: Host) -> None:
     slot = "0001:c3:1f.7"
     tree.card(0).write("uevent", f"DRIVER=amdgpu\nPCI_SLOT_NAME={slot}")
     tree.start_kfd()
     place = 0xC3 << 8 | 0x1F << 3 | 7
     tree.kfd_node(1, 51, f"simd_count 320\nlocation_id {place}\ndomain 1\n")
     tree.process(700, id_51=512)
-    [told] = telemetry.processes().values()
+    [told] = tree.telemetry.processes().values()
     assert told.processes == (ProcessUse(700, 512),)
 
 
-def test_without_amdkfd_processes_are_unknown(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_without_amdkfd_processes_are_unknown(tree: Host) -> None:
     """Unknown, not none: also for a card that amdkfd does not drive."""
     tree.card(0)
     unknown = ProcessesAnswer(known=False, sm_source=SmSource.CARD)
-    assert telemetry.processes()[FIRST] == unknown
+    assert tree.telemetry.processes()[FIRST] == unknown
     tree.start_kfd()
     tree.kfd_card(1, 51, bus=9)
-    assert telemetry.processes()[FIRST] == unknown
+    assert tree.telemetry.processes()[FIRST] == unknown
 
 
 def test_a_card_that_hangs_while_it_is_looked_for_hides_no_other(
@@ -234,11 +223,9 @@ def test_a_list_of_cards_that_hangs_is_none_yet(
     version.let_go("version")
 
 
-def test_each_field_is_read_in_its_own_unit(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_each_field_is_read_in_its_own_unit(tree: Host) -> None:
     full_card(tree)
-    found = says(telemetry)
+    found = says(tree.telemetry)
     assert found.failure == ""
     assert found.values == {
         GPU_UTIL: 87,
@@ -262,23 +249,19 @@ def test_each_field_is_read_in_its_own_unit(
 
 
 @pytest.mark.parametrize("text", ["", "n/a", "12 %"])
-def test_what_is_no_number_is_unsupported(
-    tree: AmdTree, telemetry: AmdTelemetry, text: str
-) -> None:
+def test_what_is_no_number_is_unsupported(tree: Host, text: str) -> None:
     """It is not made into one; so is what a card has no file for. What is 0 is 0."""
     tree.card(0).write("gpu_busy_percent", text)
-    found = says(telemetry)
+    found = says(tree.telemetry)
     told = {fields.FB_USED: 0, fields.FB_FREE: 16384, FB_TOTAL: 16384}
     assert found == CardAnswer(told, NAMES - told.keys())
 
 
-def test_the_newest_cards_tell_other_sensors(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_the_newest_cards_tell_other_sensors(tree: Host) -> None:
     card = tree.card(0)
     card.write("hwmon/hwmon11/temp2_input", -3000)
     card.write("hwmon/hwmon11/power1_input", 90_500_000)
-    found = says(telemetry, fields.GPU_TEMP, fields.POWER_USAGE)
+    found = says(tree.telemetry, fields.GPU_TEMP, fields.POWER_USAGE)
     assert found.values == {fields.GPU_TEMP: -3, fields.POWER_USAGE: 90.5}
 
 
@@ -295,8 +278,7 @@ def test_the_newest_cards_tell_other_sensors(
     ],
 )
 def test_energy_is_read_from_the_tables_we_know(
-    tree: AmdTree,
-    telemetry: AmdTelemetry,
+    tree: Host,
     revision: tuple[int, int],
     at: int,
     energy: int,
@@ -307,34 +289,32 @@ def test_energy_is_read_from_the_tables_we_know(
     card.metrics(revision, at, energy)
     unsupported = CardAnswer({}, frozenset({ENERGY}))
     wanted = unsupported if told is None else CardAnswer({ENERGY: told})
-    assert says(telemetry, ENERGY) == wanted
+    assert says(tree.telemetry, ENERGY) == wanted
     table = (card.device / "gpu_metrics").read_bytes()
     for cut in (0, 1, 3, 4, at, at + 7):
         (card.device / "gpu_metrics").write_bytes(table[:cut])
-        assert says(telemetry, ENERGY) == unsupported
+        assert says(tree.telemetry, ENERGY) == unsupported
 
 
-def test_a_field_that_fails_now_is_missing(
-    tree: AmdTree, telemetry: AmdTelemetry
-) -> None:
+def test_a_field_that_fails_now_is_missing(tree: Host) -> None:
     """One that tells nothing fails, with the reason; it may recover."""
     card = tree.card(0)
     tree.card(1)
     card.spoil("gpu_busy_percent")
-    found = telemetry.read("any", [GPU_UTIL, FB_TOTAL])
+    found = tree.telemetry.read("any", [GPU_UTIL, FB_TOTAL])
     assert found[FIRST] == CardAnswer({FB_TOTAL: 16384}, frozenset(), "")
-    found = telemetry.read("utilization", [GPU_UTIL])
+    found = tree.telemetry.read("utilization", [GPU_UTIL])
     reason = f"{card.device}/gpu_busy_percent: Is a directory"
     assert found[FIRST] == CardAnswer(failure=reason)
     assert found[SECOND].values == {GPU_UTIL: 0}
     (card.device / "gpu_busy_percent").rmdir()
     card.write("gpu_busy_percent", 5)
-    again = telemetry.read("utilization", [GPU_UTIL])
+    again = tree.telemetry.read("utilization", [GPU_UTIL])
     assert again[FIRST].values == {GPU_UTIL: 5}
 
 
-def test_errors_are_not_counted_in_part(tree: AmdTree, telemetry: AmdTelemetry) -> None:
+def test_errors_are_not_counted_in_part(tree: Host) -> None:
     """A counter that falls and rises again would look like new errors."""
     full_card(tree).write("ras/umc_err_count", "Query currently inaccessible")
     names = (fields.ECC_SBE_VOL_TOTAL, fields.ECC_DBE_VOL_TOTAL, GPU_UTIL)
-    assert says(telemetry, *names) == CardAnswer({GPU_UTIL: 87}, frozenset(), "")
+    assert says(tree.telemetry, *names) == CardAnswer({GPU_UTIL: 87}, frozenset(), "")
