@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.source import CardReading, Found, FoundCard, NoCardsYet
@@ -71,7 +72,12 @@ def failures(source: NvmlCards) -> dict[str, str]:
 CARD = stub_card(0, used_mib=300, reserved_mib=200)
 OTHER = stub_card(1, memory_mib=24259, model="TITAN RTX")
 
-Watch = tuple[StubDriver, NvmlTelemetry]
+
+class Watch(NamedTuple):
+    """A driver, and what is told of its cards."""
+
+    driver: StubDriver
+    telemetry: NvmlTelemetry
 
 
 class Clock:
@@ -100,7 +106,7 @@ def watch(
         telemetry = NvmlTelemetry(
             source, clock=clock or Clock(), ticks=ticks or Clock()
         )
-        yield driver, telemetry
+        yield Watch(driver, telemetry)
         driver.let_go()
         telemetry.close()
 

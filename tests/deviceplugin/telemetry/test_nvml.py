@@ -55,55 +55,55 @@ def test_a_lost_card_fails_alone(
     two: Watch, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In every group, not field by field; and it is read again when it is back."""
-    driver, telemetry = two
-    driver.values("*", gpm=1)
-    telemetry.cards()
-    driver.lose(CARD.uuid)
-    assert failures(telemetry, group) == {CARD.uuid: LOST, OTHER.uuid: ""}
+    two.driver.values("*", gpm=1)
+    two.telemetry.cards()
+    two.driver.lose(CARD.uuid)
+    assert failures(two.telemetry, group) == {CARD.uuid: LOST, OTHER.uuid: ""}
     assert caplog.records == []
-    driver.find(CARD.uuid)
-    assert failures(telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
+    two.driver.find(CARD.uuid)
+    assert failures(two.telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
 
 
 @pytest.mark.parametrize("group", [f.UTILIZATION, f.PROCESSES, f.PROFILING])
 def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
-    driver, telemetry = hasty
-    wait_found(telemetry, 2)
+    wait_found(hasty.telemetry, 2)
 
     def come_to(failure: str) -> None:
         wanted = {CARD.uuid: failure, OTHER.uuid: ""}
-        wait_until(lambda: failures(telemetry, group), failure, accept=wanted.__eq__)
+        wait_until(
+            lambda: failures(hasty.telemetry, group), failure, accept=wanted.__eq__
+        )
 
-    driver.hang(CARD.uuid)
+    hasty.driver.hang(CARD.uuid)
     for _ in range(2):
         come_to(HANGS)
-    driver.let_go()
+    hasty.driver.let_go()
     come_to("")
 
 
 def test_a_group_that_hangs_leaves_the_others(hasty: Watch) -> None:
     """The same card still tells of its memory and of its processes."""
-    driver, telemetry = hasty
-    wait_found(telemetry, 2)
-    driver.hang(CARD.uuid, "DeviceGetEncoderUtilization")
-    driver.hang("*", "SystemGetDriverVersion")
-    assert says(telemetry, f.UTILIZATION).failure == HANGS
-    assert telemetry.driver_version() == ""
-    assert says(telemetry, f.UTILIZATION).failure == HANGS
+    wait_found(hasty.telemetry, 2)
+    hasty.driver.hang(CARD.uuid, "DeviceGetEncoderUtilization")
+    hasty.driver.hang("*", "SystemGetDriverVersion")
+    assert says(hasty.telemetry, f.UTILIZATION).failure == HANGS
+    assert hasty.telemetry.driver_version() == ""
+    assert says(hasty.telemetry, f.UTILIZATION).failure == HANGS
     told = {CARD.uuid: "", OTHER.uuid: ""}
     for group in (f.MEMORY, f.PROCESSES):
         wait_until(
-            lambda group=group: failures(telemetry, group), group, accept=told.__eq__
+            lambda group=group: failures(hasty.telemetry, group),
+            group,
+            accept=told.__eq__,
         )
 
 
 def test_the_driver_is_opened_where_need_be(two: Watch) -> None:
     """And once: that opening it would hang by then, nobody notices."""
-    driver, telemetry = two
-    assert failures(telemetry, f.MEMORY) == {CARD.uuid: "", OTHER.uuid: ""}
-    driver.hang("*", "Init")
+    assert failures(two.telemetry, f.MEMORY) == {CARD.uuid: "", OTHER.uuid: ""}
+    two.driver.hang("*", "Init")
     for group in GROUPS:
-        assert failures(telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
+        assert failures(two.telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
 
 
 def read(telemetry: NvmlTelemetry) -> object:
@@ -115,21 +115,19 @@ def test_a_driver_that_goes_is_found_again(
     two: Watch, ask: Callable[[NvmlTelemetry], object]
 ) -> None:
     """Whatever is asked first says why there is nothing; loaded anew it is told of."""
-    driver, telemetry = two
     for _ in range(2):
-        driver.unload()
+        two.driver.unload()
         with pytest.raises(NoCardsYet, match="NVIDIA's driver is not loaded"):
-            ask(telemetry)
-        driver.load()
-        ask(telemetry)
+            ask(two.telemetry)
+        two.driver.load()
+        ask(two.telemetry)
 
 
 def test_the_drivers_version_is_told(two: Watch) -> None:
-    driver, telemetry = two
-    assert telemetry.driver_version() == ""
-    telemetry.cards()
-    assert telemetry.driver_version() == "550.54.15"
-    driver.set_version("535.161.08")
-    assert telemetry.driver_version() == "535.161.08"
-    driver.fail("*", "SystemGetDriverVersion", NOT_SUPPORTED)
-    assert telemetry.driver_version() == ""
+    assert two.telemetry.driver_version() == ""
+    two.telemetry.cards()
+    assert two.telemetry.driver_version() == "550.54.15"
+    two.driver.set_version("535.161.08")
+    assert two.telemetry.driver_version() == "535.161.08"
+    two.driver.fail("*", "SystemGetDriverVersion", NOT_SUPPORTED)
+    assert two.telemetry.driver_version() == ""

@@ -73,47 +73,43 @@ def test_each_layout_is_read_as_what_it_is(
 
 def test_all_kinds_of_processes_are_listed(one: Watch) -> None:
     """Once each; one in two lists uses its memory once."""
-    driver, telemetry = one
-    assert processes(telemetry) == ProcessesAnswer((), SmSource.SAMPLES)
-    driver.process(CARD.uuid, 7, 100)
-    driver.process(CARD.uuid, 8, 200, kind="graphics")
-    driver.process(CARD.uuid, 7, 100, kind="graphics")
-    driver.process(OTHER.uuid, 9, 300)
-    assert uses(telemetry) == {7: idle(7, 100), 8: idle(8, 200)}
-    assert uses(telemetry, OTHER) == {9: idle(9, 300)}
+    assert processes(one.telemetry) == ProcessesAnswer((), SmSource.SAMPLES)
+    one.driver.process(CARD.uuid, 7, 100)
+    one.driver.process(CARD.uuid, 8, 200, kind="graphics")
+    one.driver.process(CARD.uuid, 7, 100, kind="graphics")
+    one.driver.process(OTHER.uuid, 9, 300)
+    assert uses(one.telemetry) == {7: idle(7, 100), 8: idle(8, 200)}
+    assert uses(one.telemetry, OTHER) == {9: idle(9, 300)}
 
 
 def test_a_card_that_lists_nobody_is_unknown(one: Watch) -> None:
     """As under WDDM: that is not the same as having no processes."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    fail(driver, NOT_SUPPORTED, *COMPUTE, *GRAPHICS)
-    assert processes(telemetry) == ProcessesAnswer(known=False)
+    one.driver.process(CARD.uuid, 7)
+    fail(one.driver, NOT_SUPPORTED, *COMPUTE, *GRAPHICS)
+    assert processes(one.telemetry) == ProcessesAnswer(known=False)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
 def test_a_lesser_list_may_be_missing(one: Watch, code: int) -> None:
     """Compute processes are told without the graphics', which never were told."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    fail(driver, code, *GRAPHICS, *MPS)
-    assert uses(telemetry) == {7: idle(7)}
+    one.driver.process(CARD.uuid, 7)
+    fail(one.driver, code, *GRAPHICS, *MPS)
+    assert uses(one.telemetry) == {7: idle(7)}
 
 
 def test_a_list_that_fails_is_not_known(
     one: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody can say who is there, but the card has answered. It is logged once."""
-    driver, telemetry = one
-    driver.process(OTHER.uuid, 7)
-    fail(driver, UNKNOWN, *COMPUTE)
+    one.driver.process(OTHER.uuid, 7)
+    fail(one.driver, UNKNOWN, *COMPUTE)
     for _ in range(3):
-        assert processes(telemetry) == ProcessesAnswer(known=False)
-        assert uses(telemetry, OTHER) == {7: idle(7)}
+        assert processes(one.telemetry) == ProcessesAnswer(known=False)
+        assert uses(one.telemetry, OTHER) == {7: idle(7)}
     assert [vars(record)["field"] for record in caplog.records] == ["processes"]
-    fail(driver, UNKNOWN, "*")
+    fail(one.driver, UNKNOWN, "*")
     failed = ProcessesAnswer.failed("NVML says: Unknown Error (999)")
-    assert processes(telemetry) == failed
+    assert processes(one.telemetry) == failed
 
 
 @pytest.mark.parametrize(("kind", "calls"), [("graphics", GRAPHICS), ("mps", MPS)])
@@ -121,14 +117,13 @@ def test_a_lesser_list_that_told_and_fails_is_not_known(
     one: Watch, kind: Kind, calls: list[str]
 ) -> None:
     """Those that it told of are no more idle than gone; it tells again."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    driver.process(CARD.uuid, 8, 512, kind=kind)
-    assert uses(telemetry).keys() == {7, 8}
-    fail(driver, UNKNOWN, *calls)
-    assert processes(telemetry) == ProcessesAnswer(known=False)
-    fail(driver, pynvml.NVML_SUCCESS, *calls)
-    assert uses(telemetry).keys() == {7, 8}
+    one.driver.process(CARD.uuid, 7)
+    one.driver.process(CARD.uuid, 8, 512, kind=kind)
+    assert uses(one.telemetry).keys() == {7, 8}
+    fail(one.driver, UNKNOWN, *calls)
+    assert processes(one.telemetry) == ProcessesAnswer(known=False)
+    fail(one.driver, pynvml.NVML_SUCCESS, *calls)
+    assert uses(one.telemetry).keys() == {7, 8}
 
 
 # Samples of their work.
@@ -137,26 +132,24 @@ def test_a_lesser_list_that_told_and_fails_is_not_known(
 @pytest.mark.parametrize("success", [0, 1])
 def test_work_is_told_by_process(one: Watch, success: int) -> None:
     """Of an idle card a driver says NOT_FOUND, or SUCCESS with a count of 0."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, idle_is_success=success)
+    one.driver.values(CARD.uuid, idle_is_success=success)
     for pid in (7, 8):
-        driver.process(CARD.uuid, pid)
+        one.driver.process(CARD.uuid, pid)
     both_idle = ProcessesAnswer((idle(7), idle(8)), SmSource.SAMPLES)
-    assert processes(telemetry) == both_idle
+    assert processes(one.telemetry) == both_idle
     for sm in (0, 23, 1):
-        driver.busy(CARD.uuid, 7, sm, 11, encoder=3, decoder=2)
+        one.driver.busy(CARD.uuid, 7, sm, 11, encoder=3, decoder=2)
         busy = ProcessUse(7, 256.0, sm, 11.0, 3.0, 2.0)
-        assert uses(telemetry) == {7: busy, 8: idle(8)}
+        assert uses(one.telemetry) == {7: busy, 8: idle(8)}
 
 
 def test_garbage_in_the_ring_is_dropped(one: Watch) -> None:
-    driver, telemetry = one
     for pid in (7, 8):
-        driver.process(CARD.uuid, pid)
-    driver.busy(CARD.uuid, 7, 23)
-    driver.values(CARD.uuid, ring_garbage=1)
+        one.driver.process(CARD.uuid, pid)
+    one.driver.busy(CARD.uuid, 7, 23)
+    one.driver.values(CARD.uuid, ring_garbage=1)
     busy = ProcessUse(7, 256.0, 23.0, 0.0, 0.0, 0.0)
-    assert uses(telemetry) == {7: busy, 8: idle(8)}
+    assert uses(one.telemetry) == {7: busy, 8: idle(8)}
 
 
 def test_the_dead_bear_no_witness(one: Watch, clock: Clock) -> None:
@@ -164,31 +157,29 @@ def test_the_dead_bear_no_witness(one: Watch, clock: Clock) -> None:
 
     It keeps the ring for long; a process that ended is not there at all.
     """
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    driver.sample(CARD.uuid, 4_100_000, clock.now, 90)
-    driver.sample(CARD.uuid, 7, clock.now - 30, 90)
-    assert uses(telemetry) == {7: idle(7)}
-    driver.values(CARD.uuid, gpu_util=90)
-    assert processes(telemetry).sm_source is SmSource.CARD
+    one.driver.process(CARD.uuid, 7)
+    one.driver.sample(CARD.uuid, 4_100_000, clock.now, 90)
+    one.driver.sample(CARD.uuid, 7, clock.now - 30, 90)
+    assert uses(one.telemetry) == {7: idle(7)}
+    one.driver.values(CARD.uuid, gpu_util=90)
+    assert processes(one.telemetry).sm_source is SmSource.CARD
 
 
 def test_samples_since_the_last_reading_count(one: Watch, clock: Clock) -> None:
     """Those of a second at least, of ten at most; of each process the newest."""
-    driver, telemetry = one
     began = clock.now
     for pid in (7, 8):
-        driver.process(CARD.uuid, pid)
+        one.driver.process(CARD.uuid, pid)
     for before, sm in ((0.7, 10), (0.1, 30), (0.4, 20)):
-        driver.sample(CARD.uuid, 8, clock.now - before, sm)
-    assert uses(telemetry)[8].sm == 30
+        one.driver.sample(CARD.uuid, 8, clock.now - before, sm)
+    assert uses(one.telemetry)[8].sm == 30
     for later, at, seen in ((0, -0.9, 10), (0.1, -0.5, 20), (5.1, 1.0, 30)):
-        driver.sample(CARD.uuid, 7, began + at, seen)
+        one.driver.sample(CARD.uuid, 7, began + at, seen)
         clock.now = began + later
-        assert uses(telemetry)[7].sm == seen
+        assert uses(one.telemetry)[7].sm == seen
     clock.now = began + 60
-    driver.sample(CARD.uuid, 7, began + 45, 40)
-    assert uses(telemetry)[7].sm == 0
+    one.driver.sample(CARD.uuid, 7, began + 45, 40)
+    assert uses(one.telemetry)[7].sm == 0
 
 
 # Drivers that do not tell.
@@ -196,38 +187,35 @@ def test_samples_since_the_last_reading_count(one: Watch, clock: Clock) -> None:
 
 def test_a_blind_call_is_replaced_by_the_newer_one(one: Watch) -> None:
     """As on Blackwell, where the older call is always empty."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    driver.busy(CARD.uuid, 7, 23, 11, encoder=3, decoder=2)
-    driver.values(CARD.uuid, blind_samples=1, gpu_util=23)
+    one.driver.process(CARD.uuid, 7)
+    one.driver.busy(CARD.uuid, 7, 23, 11, encoder=3, decoder=2)
+    one.driver.values(CARD.uuid, blind_samples=1, gpu_util=23)
     told = ProcessesAnswer((ProcessUse(7, 256.0, 23.0, 11.0, 3.0, 2.0),), SmSource.INFO)
-    assert processes(telemetry) == told
-    driver.busy(CARD.uuid, 7, 0)
-    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.INFO)
+    assert processes(one.telemetry) == told
+    one.driver.busy(CARD.uuid, 7, 0)
+    assert processes(one.telemetry) == ProcessesAnswer((idle(7),), SmSource.INFO)
 
 
 def test_what_no_call_tells_is_unknown(one: Watch) -> None:
     """Of a busy card; the card's own use is all there is. An idle one's are idle."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    driver.values(CARD.uuid, blind_samples=1, blind_info=1)
+    one.driver.process(CARD.uuid, 7)
+    one.driver.values(CARD.uuid, blind_samples=1, blind_info=1)
     for busy, known, source in (
         (23, UNKNOWN_WORK, SmSource.CARD),
         (0, (idle(7),), SmSource.SAMPLES),
         (None, UNKNOWN_WORK, SmSource.NONE),
     ):
-        driver.values(CARD.uuid, gpu_util=busy)
-        assert processes(telemetry) == ProcessesAnswer(known, source)
+        one.driver.values(CARD.uuid, gpu_util=busy)
+        assert processes(one.telemetry) == ProcessesAnswer(known, source)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
 def test_calls_that_fail_make_work_unknown(one: Watch, code: int) -> None:
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    fail(driver, code, SAMPLES, INFO)
-    assert processes(telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.CARD)
-    fail(driver, code, UTILIZATION)
-    assert processes(telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.NONE)
+    one.driver.process(CARD.uuid, 7)
+    fail(one.driver, code, SAMPLES, INFO)
+    assert processes(one.telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.CARD)
+    fail(one.driver, code, UTILIZATION)
+    assert processes(one.telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.NONE)
 
 
 @pytest.mark.parametrize("age", AGES[:2], ids=["newest", "middle"])
@@ -247,13 +235,12 @@ def test_a_call_that_told_once_is_believed(
 
 
 def test_work_of_mps_clients_may_be_the_servers(one: Watch) -> None:
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7, 30)
+    one.driver.process(CARD.uuid, 7, 30)
     for pid in (8, 9):
-        driver.process(CARD.uuid, pid, 500, kind="mps")
-    driver.busy(CARD.uuid, 7, 60)
-    driver.busy(CARD.uuid, 9, 5)
-    assert uses(telemetry) == {
+        one.driver.process(CARD.uuid, pid, 500, kind="mps")
+    one.driver.busy(CARD.uuid, 7, 60)
+    one.driver.busy(CARD.uuid, 9, 5)
+    assert uses(one.telemetry) == {
         7: ProcessUse(7, 30.0, 60.0, 0.0, 0.0, 0.0),
         8: ProcessUse(8, 500.0),
         9: ProcessUse(9, 500.0, 5.0, 0.0, 0.0, 0.0),
@@ -262,10 +249,9 @@ def test_work_of_mps_clients_may_be_the_servers(one: Watch) -> None:
 
 def test_a_card_put_into_mig_mode_is_no_failure(one: Watch) -> None:
     """Until the next look leaves it out, it tells nothing of work; so none is known."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    telemetry.cards()
-    driver.change(0, mig=True)
-    assert processes(telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.NONE)
-    telemetry.cards()
-    assert telemetry.processes().keys() == {OTHER.uuid}
+    one.driver.process(CARD.uuid, 7)
+    one.telemetry.cards()
+    one.driver.change(0, mig=True)
+    assert processes(one.telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.NONE)
+    one.telemetry.cards()
+    assert one.telemetry.processes().keys() == {OTHER.uuid}

@@ -83,14 +83,13 @@ def one(tmp_path: Path) -> Iterator[Watch]:
 
 def test_each_field_is_told_in_its_unit(one: Watch) -> None:
     """All of them but those of GPM and NVLink, and nothing else. Idle is 0."""
-    driver, telemetry = one
     idle = CardAnswer(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
-    assert says(telemetry, f.UTILIZATION) == idle
-    assert says(telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
-    driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
+    assert says(one.telemetry, f.UTILIZATION) == idle
+    assert says(one.telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
+    one.driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
     told: dict[str, float] = {}
     for group in READ:
-        answer = says(telemetry, group)
+        answer = says(one.telemetry, group)
         assert (answer.unsupported, answer.failure) == (frozenset(), "")
         told |= answer.values
     assert told == {
@@ -107,12 +106,11 @@ def test_each_field_is_told_in_its_unit(one: Watch) -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_what_a_card_does_not_support_is_no_value(one: Watch, name: str) -> None:
     """Never 0; all that it supports is still told."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, memory_temperature=40)
-    driver.values(CARD.uuid, **{SAID[name][0]: None})
+    one.driver.values(CARD.uuid, memory_temperature=40)
+    one.driver.values(CARD.uuid, **{SAID[name][0]: None})
     group = next(field.group for field in f.FIELDS if field.name == name)
     with_it = next((names for names in TOGETHER if name in names), {name})
-    answer = says(telemetry, group)
+    answer = says(one.telemetry, group)
     assert answer.unsupported == with_it
     readable = of_group(group) - {f.XID_ERRORS}
     assert (answer.values.keys(), answer.failure) == (readable - with_it, "")
@@ -133,24 +131,22 @@ def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
 
 def test_half_of_the_traffic_is_no_traffic(one: Watch) -> None:
     """The counter would fall and rise; a card without NVLink says so."""
-    driver, telemetry = one
     unsupported = lacking(f.NVLINK_BANDWIDTH_TOTAL)
-    assert says(telemetry, f.NVLINK) == unsupported
-    driver.values(CARD.uuid, nvlink_tx=100)
-    assert says(telemetry, f.NVLINK) == unsupported
-    driver.values(CARD.uuid, nvlink_rx=23)
+    assert says(one.telemetry, f.NVLINK) == unsupported
+    one.driver.values(CARD.uuid, nvlink_tx=100)
+    assert says(one.telemetry, f.NVLINK) == unsupported
+    one.driver.values(CARD.uuid, nvlink_rx=23)
     for code, wanted in ((UNKNOWN, CardAnswer()), (LOST, IS_LOST)):
         # The call itself succeeds, whose fields say what there is to say.
-        driver.fail(CARD.uuid, NVLINK_RECEIVED, code)
-        assert says(telemetry, f.NVLINK) == wanted
+        one.driver.fail(CARD.uuid, NVLINK_RECEIVED, code)
+        assert says(one.telemetry, f.NVLINK) == wanted
 
 
 def test_unified_memory_is_not_told(one: Watch) -> None:
-    driver, telemetry = one
-    telemetry.cards()
+    one.telemetry.cards()
     for function in ("DeviceGetMemoryInfo", "DeviceGetMemoryInfo_v2"):
-        driver.fail(CARD.uuid, function, NOT_SUPPORTED)
-    assert says(telemetry, f.MEMORY) == lacking(*of_group(f.MEMORY))
+        one.driver.fail(CARD.uuid, function, NOT_SUPPORTED)
+    assert says(one.telemetry, f.MEMORY) == lacking(*of_group(f.MEMORY))
 
 
 @pytest.mark.parametrize("age", ["middle", "old"])
@@ -179,9 +175,8 @@ def test_no_more_is_used_than_there_is(tmp_path: Path) -> None:
 )
 def test_a_blank_is_no_value(one: Watch, key: str, name: str) -> None:
     """NVML writes all ones, in either width, where it cannot tell an amount."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, **{key: BLANK})
-    assert says(telemetry, f.ENVIRONMENT, name) == lacking(name)
+    one.driver.values(CARD.uuid, **{key: BLANK})
+    assert says(one.telemetry, f.ENVIRONMENT, name) == lacking(name)
 
 
 @pytest.mark.parametrize(
@@ -197,10 +192,9 @@ def test_another_call_stands_in(
     one: Watch, function: str, name: str, wanted: float
 ) -> None:
     """For one that the driver does not have yet, or has no more."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, power_violation=5000, thermal_violation=6000)
-    driver.fail(CARD.uuid, function, NOT_FOUND)
-    assert says(telemetry, f.ENVIRONMENT, name).values == {name: wanted}
+    one.driver.values(CARD.uuid, power_violation=5000, thermal_violation=6000)
+    one.driver.fail(CARD.uuid, function, NOT_FOUND)
+    assert says(one.telemetry, f.ENVIRONMENT, name).values == {name: wanted}
 
 
 @pytest.mark.parametrize("code", REFUSALS)
@@ -208,12 +202,11 @@ def test_what_is_refused_is_no_failure(
     one: Watch, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its field is unknown, not unsupported; that is logged once."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, gpm=1)
-    driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
+    one.driver.values(CARD.uuid, gpm=1)
+    one.driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
     told = dict.fromkeys(of_group(f.UTILIZATION) - {f.ENC_UTIL}, 0.0)
     for _ in range(3):
-        assert says(telemetry, f.UTILIZATION) == CardAnswer(told)
+        assert says(one.telemetry, f.UTILIZATION) == CardAnswer(told)
     [record] = caplog.records
     assert record.message == "a card refuses to tell a field"
     assert vars(record)["field"] == f.ENC_UTIL
@@ -222,16 +215,15 @@ def test_what_is_refused_is_no_failure(
         (f.MEMORY, "DeviceGetMemoryInfo_v2"),
         (f.PROFILING, "GpmQueryDeviceSupport"),
     ):
-        driver.fail(CARD.uuid, function, code)
-        assert says(telemetry, group) == CardAnswer()
+        one.driver.fail(CARD.uuid, function, code)
+        assert says(one.telemetry, group) == CardAnswer()
 
 
 def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
-    driver, telemetry = one
-    telemetry.cards()
-    driver.fail(CARD.uuid, "*", UNKNOWN)
+    one.telemetry.cards()
+    one.driver.fail(CARD.uuid, "*", UNKNOWN)
     failed = CardAnswer(failure="NVML says: Unknown Error (999)")
-    assert says(telemetry, f.UTILIZATION) == failed
+    assert says(one.telemetry, f.UTILIZATION) == failed
 
 
 @pytest.mark.parametrize(
@@ -246,10 +238,9 @@ def test_a_field_whose_call_succeeds(
     one: Watch, code: int, unsupported: set[str]
 ) -> None:
     """One that fails is not unsupported, unless its driver has never heard of it."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, memory_temperature=40)
-    driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
-    answer = says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
+    one.driver.values(CARD.uuid, memory_temperature=40)
+    one.driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
+    answer = says(one.telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
     assert answer == CardAnswer({f.POWER_USAGE: 20.0}, frozenset(unsupported))
 
 
@@ -271,7 +262,7 @@ def hopper(tmp_path: Path) -> Iterator[Watch]:
     """A card that has GPM beside one that has not."""
     with watch(tmp_path, CARD, OTHER) as (driver, telemetry):
         driver.values(CARD.uuid, gpm=1)
-        yield driver, telemetry
+        yield Watch(driver, telemetry)
 
 
 def alive() -> int:
@@ -280,11 +271,10 @@ def alive() -> int:
 
 def test_shares_and_bytes_are_told(hopper: Watch) -> None:
     """Of 0 to 1 where NVML gives percent, in bytes where it gives MiB."""
-    driver, telemetry = hopper
-    assert says(telemetry, f.PROFILING) == CardAnswer(dict.fromkeys(EVERY, 0.0))
-    driver.values(CARD.uuid, gpm_graphics=99.5, gpm_sm=50, gpm_occupancy=25)
-    driver.values(CARD.uuid, gpm_tensor=12.5, gpm_dram=75)
-    driver.values(CARD.uuid, gpm_pcie_tx=1.5, gpm_pcie_rx=2)
+    assert says(hopper.telemetry, f.PROFILING) == CardAnswer(dict.fromkeys(EVERY, 0.0))
+    hopper.driver.values(CARD.uuid, gpm_graphics=99.5, gpm_sm=50, gpm_occupancy=25)
+    hopper.driver.values(CARD.uuid, gpm_tensor=12.5, gpm_dram=75)
+    hopper.driver.values(CARD.uuid, gpm_pcie_tx=1.5, gpm_pcie_rx=2)
     values = {
         f.GR_ENGINE_ACTIVE: pytest.approx(0.995),
         f.SM_ACTIVE: 0.5,
@@ -294,44 +284,42 @@ def test_shares_and_bytes_are_told(hopper: Watch) -> None:
         f.PROF_PCIE_TX_BYTES: 1.5 * 2**20,
         f.PROF_PCIE_RX_BYTES: 2.0 * 2**20,
     }
-    answer = says(telemetry, f.PROFILING)
+    answer = says(hopper.telemetry, f.PROFILING)
     assert (answer.values, answer.unsupported) == (values, frozenset())
-    some = says(telemetry, f.PROFILING, f.SM_ACTIVE, "OTHER")
+    some = says(hopper.telemetry, f.PROFILING, f.SM_ACTIVE, "OTHER")
     assert some == CardAnswer({f.SM_ACTIVE: 0.5}, frozenset({"OTHER"}))
-    assert says(telemetry, f.PROFILING, card=OTHER) == lacking(*EVERY)
+    assert says(hopper.telemetry, f.PROFILING, card=OTHER) == lacking(*EVERY)
 
 
 def test_a_metric_may_be_missing(hopper: Watch) -> None:
     """One that fails just now is not unsupported; of a lost card the card fails."""
-    driver, telemetry = hopper
     tensor = f.PIPE_TENSOR_ACTIVE
     told = dict.fromkeys(EVERY - {tensor}, 0.0)
-    driver.values(CARD.uuid, gpm_tensor=None)
-    assert says(telemetry, f.PROFILING) == CardAnswer(told, frozenset({tensor}))
+    hopper.driver.values(CARD.uuid, gpm_tensor=None)
+    assert says(hopper.telemetry, f.PROFILING) == CardAnswer(told, frozenset({tensor}))
     metric = f"GpmMetric/{pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL}"
     for code, wanted in ((UNKNOWN, CardAnswer(told)), (LOST, IS_LOST)):
-        driver.fail(CARD.uuid, metric, code)
-        assert says(telemetry, f.PROFILING) == wanted
-    driver.fail(CARD.uuid, "GpmMetricsGet", NOT_SUPPORTED)
-    assert says(telemetry, f.PROFILING) == lacking(*EVERY)
+        hopper.driver.fail(CARD.uuid, metric, code)
+        assert says(hopper.telemetry, f.PROFILING) == wanted
+    hopper.driver.fail(CARD.uuid, "GpmMetricsGet", NOT_SUPPORTED)
+    assert says(hopper.telemetry, f.PROFILING) == lacking(*EVERY)
 
 
 @pytest.mark.parametrize("function", ["GpmSampleGet", "GpmMetricsGet"])
 def test_samples_are_given_back(hopper: Watch, function: str) -> None:
     """All but the one that the next reading begins with, also if a reading fails."""
-    driver, telemetry = hopper
     for code, wanted in ((UNKNOWN, {}), (pynvml.NVML_SUCCESS, EVERY)):
-        driver.fail(CARD.uuid, function, code)
+        hopper.driver.fail(CARD.uuid, function, code)
         for _ in range(2):
-            assert says(telemetry, f.PROFILING).values.keys() == set(wanted)
+            assert says(hopper.telemetry, f.PROFILING).values.keys() == set(wanted)
             assert alive() <= 1
-    driver.values(CARD.uuid, gpm=0)
-    assert says(telemetry, f.PROFILING) == lacking(*EVERY)
+    hopper.driver.values(CARD.uuid, gpm=0)
+    assert says(hopper.telemetry, f.PROFILING) == lacking(*EVERY)
     assert alive() == 0
-    driver.values(CARD.uuid, gpm=1)
-    says(telemetry, f.PROFILING)
+    hopper.driver.values(CARD.uuid, gpm=1)
+    says(hopper.telemetry, f.PROFILING)
     assert alive() == 1
-    telemetry.close()
+    hopper.telemetry.close()
     assert alive() == 0
 
 
