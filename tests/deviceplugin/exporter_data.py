@@ -67,21 +67,17 @@ def held(
     return with_ids(made) if running else made
 
 
-def with_ids(pod: Json, **ids: str) -> Json:
+def with_ids(pod: Json) -> Json:
     """The pod once its containers run; their ids are those of ``<pod>/<container>``."""
     name = pod["metadata"]["name"]
-    for where, told in (
-        ("containers", "containerStatuses"),
-        ("initContainers", "initContainerStatuses"),
-    ):
-        pod["status"][told] = [
+    for kind in ("container", "initContainer"):
+        pod["status"][f"{kind}Statuses"] = [
             {
                 "name": one["name"],
-                "containerID": "containerd://"
-                + ids.get(one["name"], cid(f"{name}/{one['name']}")),
+                "containerID": "containerd://" + cid(f"{name}/{one['name']}"),
                 "state": {"running": {}},
             }
-            for one in pod["spec"].get(where, ())
+            for one in pod["spec"].get(f"{kind}s", ())
         ]
     return pod
 
@@ -174,10 +170,6 @@ def snapshot(
 
 def of(usage: Usage, pod: str, container: str = "main", card: str = A) -> ContainerUse:
     """The use of one container; exactly one."""
-    found = [
-        one
-        for one in usage.containers
-        if (one.pod, one.container, one.card) == (pod, container, card)
-    ]
-    assert len(found) == 1, usage.containers
-    return found[0]
+    named = {(one.pod, one.container, one.card): one for one in usage.containers}
+    assert len(named) == len(usage.containers)
+    return named[pod, container, card]

@@ -1,7 +1,7 @@
 """Events about overuse, and evictions."""
 
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
@@ -15,7 +15,6 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unreachable
 from tests.deviceplugin.exporter_data import held, processes, snapshot
 from tests.deviceplugin.overuse_fixture import OVER, OveruseFixture, Refusing
-from tests.testbed.waiting import wait_until
 
 Log = pytest.LogCaptureFixture
 GONE = Unreachable("no connection")
@@ -129,24 +128,18 @@ def test_a_refusal_is_logged_once(caplog: Log) -> None:
 
 
 def test_a_bug_ends_no_patrol(caplog: Log) -> None:
-    reads: list[Snapshot] = []
+    """It is logged, and the next look comes."""
+    reads, stop = [RuntimeError("a bug"), None, None], Event()
 
     def read() -> Snapshot:
-        reads.append(snapshot(round_=processes({})))
-        if len(reads) == 1:
-            raise RuntimeError("a bug")
-        return reads[-1]
+        if error := reads.pop(0):
+            raise error
+        if not reads:
+            stop.set()
+        return snapshot(round_=processes({}))
 
-    book, stop = UsageBook(read, Tenants().current), Event()
-    patrol = OveruseMonitor(book, read, Refusing(), "report", 60)
-    thread = Thread(target=patrol.run, args=(stop, 0.01))
-    thread.start()
-    try:
-        wait_until(lambda: len(reads) >= 3, "a third look")
-    finally:
-        stop.set()
-        thread.join(30)
-    assert not thread.is_alive()
+    book = UsageBook(read, Tenants().current)
+    OveruseMonitor(book, read, Refusing(), "report", 60).run(stop, 0.001)
     assert caplog.messages == ["the check for overuse failed"]
 
 
