@@ -9,12 +9,12 @@ import orjson
 from extender.scheduling.bind import Binder, Books, Bound
 from extender.scheduling.service import Patience, Verbs
 from extender.scheduling.wire import (
-    BindingArgs,
     ExtenderArgs,
     FilterResult,
+    binding_args,
     extender_args,
 )
-from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
+from gpushare.domain.model import Amount, CardUUID, NodeName
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Page, Target
 from gpushare.kube.errors import ClusterError
@@ -130,16 +130,10 @@ class ExtenderFixture:
         self, pod: Json, node: str = "n", *, uid: str = "", judged: bool = True
     ) -> Bound:
         """Ask filter about the node, as kube-scheduler does, and then bind to it."""
-        metadata = pod["metadata"]
         if judged:
             self.filter(pod, node)
-        args = BindingArgs(
-            metadata["namespace"],
-            metadata["name"],
-            PodUID(uid or metadata["uid"]),
-            NodeName(node),
-        )
-        return self.binder.bind(args)
+        body = binding(pod, node) | ({"PodUID": uid} if uid else {})
+        return self.binder.bind(binding_args(orjson.dumps(body)))
 
     def filter(self, pod: Json, *names: str) -> FilterResult:
         return self.verbs.filter(asked(pod, *(names or ("n",))))
@@ -157,8 +151,7 @@ class ExtenderFixture:
 
 def asked(pod: Json, *names: str) -> ExtenderArgs:
     """What kube-scheduler asks of filter and prioritize about a pod."""
-    body = {"Pod": pod, "Nodes": None, "NodeNames": names}
-    return extender_args(orjson.dumps(body))
+    return extender_args(orjson.dumps({"Pod": pod, "NodeNames": names}))
 
 
 def binding(pod: Json, node: str = "n") -> Json:

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -70,21 +71,16 @@ def test_a_pod_is_no_longer_pending(how: str) -> None:
     assert len(extender.inflight) == 0
 
 
-def test_a_yes_ends_by_itself() -> None:
-    clock = Clock()
-    yes = inflight(clock)
-    clock.now = 4.9
-    assert [each.request.pod.uid for each in yes.others(None)] == [A]
-    clock.now = 5.0
-    assert yes.others(None) == ()
-
-
 def test_a_pod_waits_for_others_alone() -> None:
     """A wait ends when its time is up, and tells who is still pending."""
-    yes = inflight(Clock(), wait_s=0.001)
+    clock = Clock()
+    yes = inflight(clock, wait_s=0.001)
     yes.end(ref("b").uid)
     assert yes.wait(A) == yes.others(A) == ()
+    clock.now = 4.9
     assert [each.request.pod.uid for each in yes.wait(ref("b").uid)] == [A]
+    clock.now = 5.0
+    assert yes.others(None) == ()
 
 
 def test_a_pod_does_not_wait_for_its_group() -> None:
@@ -105,16 +101,12 @@ def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
 
     yes = inflight(clock, wait_s=60.0)
     looked.clear()
-
-    def bind() -> None:
-        looked.wait(10)
-        yes.end(A)
-
-    thread = Thread(target=bind)
     began = time.monotonic()
-    thread.start()
-    assert yes.wait(ref("b").uid) == ()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(yes.wait, ref("b").uid)
+        assert looked.wait(10)
+        yes.end(A)
+        assert waiting.result(30) == ()
     assert time.monotonic() - began < 30
 
 
@@ -132,37 +124,29 @@ def ledger(**nodes: tuple[int, ...]) -> Ledger:
     return made
 
 
+BOTH = ("one", "two")
+NO = Reason.MEMORY
+
+
 @pytest.mark.parametrize(
     ("others", "refused"),
     [
-        pytest.param([], {}, id="nobody-pending"),
+        pytest.param([], {}, id="none"),
         pytest.param([pending(request("a", 9), "one")], {}, id="room-for-both"),
+        pytest.param([pending(request("a", 20), *BOTH)], {"one": NO}, id="one-card"),
+        pytest.param([pending(request("a", 20), "two")], {}, id="elsewhere"),
         pytest.param(
-            [pending(request("a", 20), "one", "two")],
-            {"one": Reason.MEMORY},
-            id="only-where-there-is-one-card",
-        ),
-        pytest.param(
-            [pending(request("a", 20), "two")], {}, id="let-through-elsewhere"
-        ),
-        pytest.param(
-            [pending(request(name, 20), "one", "two") for name in "ab"],
-            {"one": Reason.MEMORY, "two": Reason.MEMORY},
+            [pending(request(name, 20), *BOTH) for name in "ab"],
+            {"one": NO, "two": NO},
             id="two-pending",
         ),
         pytest.param(
-            [pending(request("a", 1, 100), "one", "two")],
+            [pending(request("a", 1, 100), *BOTH)],
             {"one": Reason.CORE_AND_MEMORY},
             id="a-whole-card",
         ),
-        pytest.param(
-            [pending(apart("a", 15, 15), "one", "two")],
-            {"two": Reason.MEMORY},
-            id="several-claims-that-fit-on-two-cards-alone",
-        ),
-        pytest.param(
-            [pending(request("a", 30), "one")], {}, id="one-that-no-longer-fits"
-        ),
+        pytest.param([pending(apart("a", 15, 15), *BOTH)], {"two": NO}, id="apart"),
+        pytest.param([pending(request("a", 30), "one")], {}, id="no-longer-fits"),
         pytest.param([pending(request("a", 20), "gone")], {}, id="node-unknown"),
     ],
 )

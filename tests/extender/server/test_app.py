@@ -66,31 +66,25 @@ def running() -> Iterator[Running]:
 
 
 def test_a_pod_goes_through_all_verbs(running: Running) -> None:
+    """As kube-scheduler asks them, and the pod is bound at the end."""
     pod = running.pod("whole-way", units=4)
     args = {"Pod": pod, "Nodes": None, "NodeNames": ["n", "gone"]}
-    kept = running.post("filter", args)
-    assert kept.json is not None
-    assert kept.json["NodeNames"] == ["n"]
-    assert kept.json["FailedAndUnresolvableNodes"] == {"gone": "No shared cards"}
-    assert running.post("prioritize", args).json == [
-        {"Host": "n", "Score": 0},
-        {"Host": "gone", "Score": 0},
-    ]
+    kept: Any = running.post("filter", args).json
+    assert kept["NodeNames"] == ["n"]
+    assert kept["FailedAndUnresolvableNodes"] == {"gone": "No shared cards"}
+    scores = [{"Host": "n", "Score": 0}, {"Host": "gone", "Score": 0}]
+    assert running.post("prioritize", args).json == scores
+    victims = {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+    plain = {"Pod": pod_json(), "NodeNameToMetaVictims": victims}
+    answer = running.post("preempt", plain)
+    assert answer.json == {"NodeNameToMetaVictims": victims}
     bound = running.post("bind", binding(pod))
     assert (bound.status_code, bound.json) == (200, {"Error": ""})
     assert bound.content_type == "application/json"
     found = running.cluster.get(Kind.PODS, "default", "whole-way")
     assert found["spec"]["nodeName"] == "n"
-    shown = running.get("/snapshot", INNER).json
-    assert shown is not None
+    shown: Any = running.get("/snapshot", INNER).json
     assert "whole-way" in [held["name"] for held in shown["nodes"][0]["pods"]]
-
-
-def test_preempt_answers_with_uids(running: Running) -> None:
-    victims = {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
-    args = {"Pod": pod_json(), "NodeNameToMetaVictims": victims}
-    answer = running.post("preempt", args)
-    assert answer.json == {"NodeNameToMetaVictims": victims}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -262,16 +256,11 @@ class Reset(io.RawIOBase):
 
 def test_who_hangs_up_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     """gunicorn knows what to do; nothing is logged, and the books are not asked."""
-    client = surprised()
-    environ = EnvironBuilder(
-        "/scheduler/filter",
-        method="POST",
-        content_type="application/json",
-        headers={"Content-Length": "10"},
-    ).get_environ()
+    builder = EnvironBuilder("/scheduler/filter", method="POST", content_type=JSON)
+    environ = builder.get_environ()
     environ |= {"wsgi.input": Reset(), "CONTENT_LENGTH": "10"}
     with pytest.raises(ConnectionResetError):
-        run_wsgi_app(client.application, environ)
+        run_wsgi_app(surprised().application, environ)
     assert not caplog.records
 
 
@@ -289,21 +278,16 @@ OURS = (
 )
 STRANGERS = (
     "page.example:39999",
-    "page.example",
     "127.0.0.1.page.example:39999",
     "localhost.page.example",
     "notlocalhost",
-    "control-plane-1:39999",
     "[page.example]:1",
     "[::1",
     "127.0.0.1,page.example",
     "me@127.0.0.1",
-    "[::1].page.example",
     "[::1]page.example:39999",
     "[::1]:page.example",
-    ":page.example",
     ":39999",
-    "localhost:page.example",
     "127.0.0.1:39999:page.example",
 )
 
