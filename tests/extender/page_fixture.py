@@ -13,7 +13,7 @@ from gpushare.domain.model import Card
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.listener import Listener
-from tests.builders import bound_json, card, node_json, placement, pod_json, share
+from tests.builders import bound_json, card, node_json, placement, pod_json
 from tests.testbed.browser import Browser, Tab
 from tests.testbed.waiting import wait_until
 
@@ -96,10 +96,7 @@ class Scene:
         if where == "pending":
             return list(told["pending"])
         return [
-            one
-            for node in told["nodes"]
-            for kind in ("pods", "unplaced")
-            for one in node[kind]
+            one for node in told["nodes"] for one in node["pods"] + node["unplaced"]
         ]
 
     def holds(
@@ -108,10 +105,6 @@ class Scene:
         """Add a pod that holds a share of one card."""
         held = placement(name, on, units, cores, node=node)
         self.pod(bound_json(held), **more)
-
-    def leave(self, name: str, namespace: str = "default") -> None:
-        """Let a pod be Terminating."""
-        self.cluster.delete(Kind.PODS, namespace, name)
 
     def gone(self, name: str, namespace: str = "default") -> None:
         self.cluster.delete(Kind.PODS, namespace, name, grace_period_s=0)
@@ -129,36 +122,33 @@ def drawn(tab: Tab) -> None:
 
 def furnish(scene: Scene) -> None:
     """Put up four nodes with a bit of everything; the picture in docs is of them."""
-    scene.node("gpu-1", card(0, 94, uuid="GPU-5d3cc7ba-17d9", model=RTX))
+    rtx = "GPU-5d3cc7ba-17d9"
+    scene.node("gpu-1", card(0, 94, uuid=rtx, model=RTX))
     a, b = "GPU-9f12f917-e458", "GPU-7cf0b881-7598"
     scene.node("gpu-2", card(0, uuid=a, model=P4), card(1, uuid=b, model=P4))
     tens = [f"GPU-a10{i}77c2-3f0{i}" for i in range(4)]
+    shut = {2: {"cordoned": True}, 3: {"healthy": False}}
     scene.node(
         "gpu-3",
-        card(0, 90, uuid=tens[0], model=A10),
-        card(1, 90, uuid=tens[1], model=A10),
-        card(2, 90, uuid=tens[2], model=A10, cordoned=True),
-        card(3, 90, uuid=tens[3], model=A10, healthy=False),
+        *(card(i, 90, uuid=tens[i], model=A10, **shut.get(i, {})) for i in range(4)),
     )
     scene.node("edge-1", card(0, 29, uuid="GPU-ed6e0001-88aa", model=P4))
-    scene.holds(
-        "bert-intent-7c9f", "gpu-1", "GPU-5d3cc7ba-17d9", 50, 30, namespace="nlp"
-    )
-    scene.holds(
-        "reranker-5d8b", "gpu-1", "GPU-5d3cc7ba-17d9", 40, 20, namespace="search"
-    )
-    scene.holds("canary", "gpu-1", "GPU-5d3cc7ba-17d9", 1)
-    scene.holds("cuda10-2-1", "gpu-2", a, 4, namespace="edge")
-    scene.holds("cuda10-2-2", "gpu-2", a, 20, namespace="edge")
-    scene.holds("cuda10-2-3", "gpu-2", b, 20, namespace="edge")
-    whole = [share(tens[0], 90, 100)]
-    trains = placement("train-0", node="gpu-3", shares=whole)
-    scene.pod(bound_json(trains), "research")
-    for number, units in enumerate((24, 20, 16, 12)):
-        name = f"asr-{number}"
-        scene.holds(name, "gpu-3", tens[1], units, 10, namespace="speech")
-    scene.holds("tts-0", "gpu-3", tens[2], 32, 10, namespace="speech")
-    scene.leave("tts-0", "speech")
+    for namespace, name, node, uuid, units, cores in (
+        ("nlp", "bert-intent-7c9f", "gpu-1", rtx, 50, 30),
+        ("search", "reranker-5d8b", "gpu-1", rtx, 40, 20),
+        ("default", "canary", "gpu-1", rtx, 1, 1),
+        ("edge", "cuda10-2-1", "gpu-2", a, 4, 1),
+        ("edge", "cuda10-2-2", "gpu-2", a, 20, 1),
+        ("edge", "cuda10-2-3", "gpu-2", b, 20, 1),
+        ("research", "train-0", "gpu-3", tens[0], 90, 100),
+        ("speech", "asr-0", "gpu-3", tens[1], 24, 10),
+        ("speech", "asr-1", "gpu-3", tens[1], 20, 10),
+        ("speech", "asr-2", "gpu-3", tens[1], 16, 10),
+        ("speech", "asr-3", "gpu-3", tens[1], 12, 10),
+        ("speech", "tts-0", "gpu-3", tens[2], 32, 10),
+    ):
+        scene.holds(name, node, uuid, units, cores, namespace=namespace)
+    scene.cluster.delete(Kind.PODS, "speech", "tts-0")
     scene.pod(pod_json("by-hand", units=6, cores=1, node="edge-1", phase="Running"))
     scene.pod(pod_json("llama-0", units=94, cores=50, priority=100), "research")
     scene.pod(pod_json("batch-0", cores=150, units=20), "research")

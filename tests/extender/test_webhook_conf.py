@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ COMMAND = (
     "python:extender.webhook_conf",
     "extender.main:build_webhook()",
 )
+MODES = ("all", "injection")
 MANY, CLIENTS = 500, 50
 SLOW = 200
 ROOM = 230
@@ -107,42 +108,31 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def of_bitfusion(percent: int) -> Json:
-    pod = pod_json(f"b-{percent}")
-    limits = {"bitfusion.io/gpu-amount": 1, "bitfusion.io/gpu-percent": percent}
-    main = pod["spec"]["containers"][0]
-    main |= {"command": ["python a.py"], "resources": {"limits": limits}}
-    return pod
-
-
 def ask_and_check(served: Served, link: http.client.HTTPSConnection, n: int) -> None:
     """Ask one of four kinds of review, with a number of its own in question and answer.
 
     The largest card has 29 units.
     """
-    units, percent = n % 29 + 1, n % 99 + 1
-    path, pod, limits = (
-        ("/mutate", pod_json(units=units), (1, units)),
-        *(
-            (
-                f"/mutate/bitfusion-{mode}",
-                of_bitfusion(percent),
-                (percent, max(1, percent * 29 // 100)),
-            )
-            for mode in ("all", "injection")
-        ),
-        ("/validate", pod_json(units=units, cores=1001 + n * 100), ()),
-    )[n % 4]
+    path = ("/mutate", "/validate", *(f"/mutate/bitfusion-{m}" for m in MODES))[n % 4]
+    cores, units = 1, n % 29 + 1
+    pod = pod_json(units=units)
+    if path == "/validate":
+        pod = pod_json(units=units, cores=1000 + n)
+    elif path != "/mutate":
+        cores = n % 99 + 1
+        units = max(1, cores * 29 // 100)
+        limits = {"bitfusion.io/gpu-amount": 1, "bitfusion.io/gpu-percent": cores}
+        main = {"command": ["python a.py"], "resources": {"limits": limits}}
+        pod["spec"]["containers"][0] |= main
     response = served.ask(link, asked(pod, uid=f"uid-{n}"), path)
     assert response["uid"] == f"uid-{n}"
-    assert response["allowed"] is (path != "/validate")
-    if not limits:
-        assert f": {1001 + n * 100} cores are" in response["status"]["message"]
+    if path == "/validate":
+        assert f": {1000 + n} cores are" in response["status"]["message"]
         return
     main = apply_patch(pod, steps_of(response))["spec"]["containers"][0]
     given = main["resources"]["limits"]
-    assert given == {names.CORE: str(limits[0]), names.MEMORY: str(limits[1])}
-    assert (main.get("command", [""])[0] == "/bin/bash") is path.endswith("-all")
+    assert given == {names.CORE: str(cores), names.MEMORY: str(units)}
+    assert ("/bin/bash" in main.get("command", ())) is path.endswith("-all")
 
 
 def test_five_hundred_at_once(served: Served) -> None:
@@ -221,33 +211,39 @@ STRANGER = "127.0.0.2"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 
 
-@dataclass(frozen=True)
-class Slow:
-    what: str
-    says: bytes
-    shakes: bool = True
+WAYS = {
+    "half a head": HEAD,
+    "half a body": HEAD + b"Content-Length: 99\r\n\r\n{",
+    "a handshake alone": b"",
+    "half a handshake": b"\x16\x03\x01\x02\x00\x01",
+    "nothing": b"",
+}
+"""Of keeping a server waiting; the last two shake no hands."""
 
 
-WAYS = (
-    Slow("half a head", HEAD),
-    Slow("half a body", HEAD + b"Content-Length: 99\r\n\r\n{"),
-    Slow("a handshake alone", b""),
-    Slow("half a handshake", b"\x16\x03\x01\x02\x00\x01", shakes=False),
-    Slow("nothing", b"", shakes=False),
-)
-
-
-def come(served: Served, stack: ExitStack, way: Slow, source: str) -> socket.socket:
+def come(
+    served: Served,
+    stack: ExitStack,
+    says: bytes,
+    *,
+    source: str = "127.0.0.1",
+    shakes: bool = True,
+) -> socket.socket:
     plain = socket.create_connection(
         ("127.0.0.1", served.port), timeout=60, source_address=(source, 0)
     )
     link = stack.enter_context(closing(plain))
-    if way.shakes:
+    if shakes:
         meet = served.held.client(None).wrap_socket
         link = stack.enter_context(closing(meet(link, server_hostname="localhost")))
     with suppress(ConnectionError, ssl.SSLError):
-        link.sendall(way.says)
+        link.sendall(says)
     return link
+
+
+def slow(served: Served, stack: ExitStack, way: int, source: str) -> socket.socket:
+    says = list(WAYS.values())[way % 5]
+    return come(served, stack, says, source=source, shakes=way % 5 < 3)
 
 
 def test_nobody_waits_for_the_slow(served: Served) -> None:
@@ -255,7 +251,7 @@ def test_nobody_waits_for_the_slow(served: Served) -> None:
     with ExitStack() as stack, closing(served.connect()) as before:
         assert served.ask(before, asked(pod_json()))["allowed"]
         for number in range(SLOW):
-            come(served, stack, WAYS[number % len(WAYS)], "127.0.0.1")
+            slow(served, stack, number, "127.0.0.1")
         for number in range(5):
             assert served.ask(before, asked(pod_json(), uid=f"{number}"))["allowed"]
             with closing(served.connect()) as new:
@@ -267,30 +263,27 @@ def test_a_flood_drowns_itself(served: Served) -> None:
     with ExitStack() as stack, closing(served.connect()) as before:
         assert served.ask(before, asked(pod_json()))["allowed"]
         for _ in range(2 * ROOM):
-            come(served, stack, WAYS[-1], STRANGER)
-        assert served.ask(before, asked(pod_json()))["allowed"]
-        with closing(served.connect()) as new:
-            assert served.ask(new, asked(pod_json()))["allowed"]
+            slow(served, stack, -1, STRANGER)
+        for link in (before, stack.enter_context(closing(served.connect()))):
+            assert served.ask(link, asked(pod_json()))["allowed"]
 
 
 def test_who_is_slow_is_hung_up_on(served: Served) -> None:
     with ExitStack() as stack:
-        links = [come(served, stack, way, STRANGER) for way in WAYS]
-        for way, link in zip(WAYS, links, strict=True):
-            heard = b""
+        links = {way: slow(served, stack, n, STRANGER) for n, way in enumerate(WAYS)}
+        for way, link in links.items():
             with suppress(ConnectionError, ssl.SSLError):
-                heard = link.recv(10)
-            assert heard == b"", way
+                assert link.recv(10) == b"", way
 
 
 def test_who_does_not_hang_up_is_hung_up_on(served: Served) -> None:
     """Answered with an error, and silent: nobody waits for him to close first."""
     with ExitStack() as stack:
         for _ in range(20):
-            link = come(served, stack, Slow("bad", b"nonsense\r\n\r\n"), "127.0.0.1")
+            link = come(served, stack, b"nonsense\r\n\r\n")
             assert link.recv(12) == b"HTTP/1.1 400"
-        with closing(served.connect()) as honest:
-            assert served.ask(honest, asked(pod_json()))["allowed"]
+        honest = stack.enter_context(closing(served.connect()))
+        assert served.ask(honest, asked(pod_json()))["allowed"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +301,7 @@ def test_after_a_body_that_is_not_kept_nothing_follows(
 ) -> None:
     """He is told at once, and hung up on: his next bytes may be the body's rest."""
     with ExitStack() as stack:
-        link = come(served, stack, Slow("odd", HEAD + more), STRANGER)
+        link = come(served, stack, HEAD + more, source=STRANGER)
         heard = b"".join(iter(lambda: link.recv(1 << 16), b""))
         assert heard.startswith(b"HTTP/1.1 " + status)
         assert b"\r\nConnection: close\r\n" in heard
@@ -325,19 +318,11 @@ def test_two_requests_at_once_on_a_connection(served: Served) -> None:
     body = orjson.dumps(asked(pod_json()))
     one = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with ExitStack() as stack:
-        link = come(served, stack, Slow("two", one + one[:50]), "127.0.0.1")
-        heard = read_until(link, lambda seen: seen.count(b"HTTP/1.1 200") == 1)
-        link.sendall(one[50:] + one)
-        heard += read_until(
-            link, lambda seen: (heard + seen).count(b'"allowed":true') == 3
-        )
+        link, heard = come(served, stack, one + one[:50]), b""
+        for count, more in ((1, one[50:] + one), (3, b"")):
+            while heard.count(b'"allowed":true') < count:
+                piece = link.recv(1 << 16)
+                assert piece, heard
+                heard += piece
+            link.sendall(more)
         assert heard.count(b"HTTP/1.1 200") == 3
-
-
-def read_until(link: socket.socket, done: Callable[[bytes], bool]) -> bytes:
-    seen = b""
-    while not done(seen):
-        piece = link.recv(1 << 16)
-        assert piece, seen
-        seen += piece
-    return seen
