@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -53,6 +53,11 @@ class Record:
         """The pod's namespace and name."""
         return (self.namespace, self.name)
 
+    @property
+    def step(self) -> tuple[PodUID, str, str]:
+        """What was allocated devices: the pod, its container and the resource."""
+        return self.uid, self.container, self.resource
+
 
 class Records:
     """The folder of allocations; created if it is missing.
@@ -65,8 +70,8 @@ class Records:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         self._lock = Lock()
-        self._names: dict[Record, str] = {}
-        """Each record with the name of its files, oldest first."""
+        self._names: dict[tuple[str, ...], dict[Record, str]] = {}
+        """By their ids, oldest first, each with the name of its files."""
         for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
             record = _record(path)
             if record is not None:
@@ -84,7 +89,7 @@ class Records:
         swept, because that pod may run without kubelet's knowledge.
         """
         for old in self.all():
-            if old.uid and replace(old, ids=record.ids) == record != old:
+            if old.uid and old.step == record.step and old.ids != record.ids:
                 self._remove(self._name_of(old))
         name = self._name_of(record)
         self._keep(record, name)
@@ -95,7 +100,8 @@ class Records:
     def of(self, ids: Iterable[str]) -> list[Record]:
         """Return the records of exactly these ids, of the pod that came last."""
         wanted = tuple(sorted(ids))
-        found = [one for one in self.all() if one.ids == wanted]
+        with self._lock:
+            found = list(self._names.get(wanted, ()))
         return [
             one for one in found if (one.uid, one.pod) == (found[-1].uid, found[-1].pod)
         ]
@@ -103,7 +109,7 @@ class Records:
     def all(self) -> list[Record]:
         """Return all records."""
         with self._lock:
-            return list(self._names)
+            return [record for its in self._names.values() for record in its]
 
     def fill(self, record: Record, known: Record, text: str) -> None:
         """Write the file that the container sees; raises ``OSError`` if that fails.
@@ -113,7 +119,7 @@ class Records:
         """
         name = self._name_of(record)
         with self._lock:
-            self._names.pop(record, None)
+            self._names.get(record.ids, {}).pop(record, None)
         self._keep(known, name)
         _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
         _replace(self._make(name) / ALLOCATION, text)
@@ -148,16 +154,21 @@ class Records:
 
     def _keep(self, record: Record, name: str) -> None:
         with self._lock:
-            self._names.pop(record, None)
-            self._names[record] = name
+            its = self._names.setdefault(record.ids, {})
+            its.pop(record, None)
+            its[record] = name
 
     def _name_of(self, record: Record) -> str:
         with self._lock:
-            return self._names.get(record) or _name(record)
+            return self._names.get(record.ids, {}).get(record) or _name(record)
 
     def _remove(self, name: str) -> None:
         with self._lock:
-            self._names = {one: its for one, its in self._names.items() if its != name}
+            self._names = {
+                ids: left
+                for ids, its in self._names.items()
+                if (left := {one: its[one] for one in its if its[one] != name})
+            }
         if name.endswith(_UNFINISHED):
             (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
@@ -217,11 +228,7 @@ class Occupancy:
         self._pods = pods
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
-        self._allocated = {
-            (one.uid, one.container, one.resource): frozenset(one.ids)
-            for one in before
-            if one.uid
-        }
+        self._allocated = {one.step: frozenset(one.ids) for one in before if one.uid}
 
     def decide(self, placement: Placement) -> None:
         """Keep what was decided here, until the pod has an annotation."""
