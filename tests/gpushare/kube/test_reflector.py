@@ -53,7 +53,7 @@ class Script:
     def list_page(
         self, kind: Kind, *, limit: int, continue_token: str, field_selector: str
     ) -> Page:
-        answer = self._next(f"list {kind} {limit} {continue_token}", field_selector)
+        answer = self._next(f"list {limit} {continue_token}", field_selector)
         assert isinstance(answer, Page)
         return answer
 
@@ -65,7 +65,7 @@ class Script:
         timeout_s: float,
         field_selector: str,
     ) -> Iterator[WatchEvent]:
-        answer = self._next(f"watch {kind} {resource_version}", field_selector)
+        answer = self._next(f"watch {resource_version}", field_selector)
         assert isinstance(answer, list)
         return self._stream(answer)
 
@@ -96,29 +96,25 @@ class Notes:
     """A sink that notes the names it hears."""
 
     def __init__(self) -> None:
-        self.lists: list[list[str]] = []
-        self.changes: list[str] = []
+        self.heard: list[str] = []
 
     def replace(self, pages: Iterator[Page]) -> None:
-        self.lists.append(
-            [one["metadata"]["name"] for found in pages for one in found.items]
-        )
+        names = [one["metadata"]["name"] for found in pages for one in found.items]
+        self.heard.append(" ".join(["LIST", *names]))
 
     def apply(self, event: WatchEvent) -> None:
-        self.changes.append(f"{event.type} {event.object['metadata']['name']}")
+        self.heard.append(f"{event.type} {event.object['metadata']['name']}")
 
 
-def follow(
-    script: Script, *, pace: Pace | None = None, selector: str = ""
-) -> tuple[Reflector, Notes]:
+def follow(script: Script) -> tuple[Reflector, Notes]:
     """Run a reflector to the end of the script."""
     notes = Notes()
     reflector = Reflector(
         script,  # type: ignore[arg-type]
         Kind.PODS,
         notes,
-        field_selector=selector,
-        pace=pace,
+        field_selector="x=y",
+        pace=Pace(page_limit=7),
         clock=lambda: script.stop.now,
     )
     reflector.run(script.stop)
@@ -133,60 +129,53 @@ def bookmark(version: str) -> WatchEvent:
     return WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": version}})
 
 
-def test_a_list_is_read_page_by_page() -> None:
-    script = Script(
-        page(pod_json("a"), version="7", token="more"),
-        page(pod_json("b"), version="7"),
-        [],
-    )
-    _, notes = follow(script, pace=Pace(page_limit=1), selector="x=y")
-    assert script.asked == ["list pods 1", "list pods 1 more", "watch pods 7"]
-    assert notes.lists == [["a", "b"]]
-    assert script.selectors == {"x=y"}
-
-
-def test_changes_go_to_the_sink_and_bookmarks_do_not() -> None:
-    script = Script(
-        page(version="1"),
-        [added("a", "2"), event("DELETED", pod_json("a", version="3"))],
-        [bookmark("9")],
-        [],
-    )
-    _, notes = follow(script)
-    assert notes.changes == ["ADDED a", "DELETED a"]
-    assert script.asked[1:] == ["watch pods 1", "watch pods 3", "watch pods 9"]
+FIRST, A, B = page(version="1"), added("a", "2"), page(pod_json("b"), version="50")
+DELETED = event("DELETED", pod_json("a", version="3"))
+RELISTED = "list 7, watch 1, list 7, watch 50"
 
 
 @pytest.mark.parametrize(
-    "second",
-    [Gone("too old"), [Gone("too old")], [added("a", "2"), Gone("compacted")]],
-    ids=["at once", "as an event", "after a change"],
+    ("answers", "asked", "heard"),
+    [
+        pytest.param(
+            [page(pod_json("a"), version="50", token="more"), B, []],
+            *("list 7, list 7 more, watch 50", "LIST a b"),
+            id="page by page",
+        ),
+        pytest.param(
+            [FIRST, [A, DELETED], [bookmark("9")], []],
+            *("list 7, watch 1, watch 3, watch 9", "LIST, ADDED a, DELETED a"),
+            id="changes, and bookmarks",
+        ),
+        pytest.param([FIRST, Gone("old"), B, []], RELISTED, "LIST, LIST b", id="gone"),
+        pytest.param(
+            [FIRST, [Gone("old")], B, []], RELISTED, "LIST, LIST b", id="gone by event"
+        ),
+        pytest.param(
+            [FIRST, [A, Gone("compacted")], B, []],
+            *(RELISTED, "LIST, ADDED a, LIST b"),
+            id="gone after a change",
+        ),
+        pytest.param(
+            [page(pod_json("a"), token="t"), Gone("token expired"), B, []],
+            *("list 7, list 7 t, list 7, watch 50", "LIST b"),
+            id="continue token too old",
+        ),
+        pytest.param(
+            [FIRST, [A, Unavailable("reset")], []],
+            *("list 7, watch 1, watch 2", "LIST, ADDED a"),
+            id="connection lost",
+        ),
+    ],
 )
-def test_a_version_too_old_means_listing_again(second: ClusterError | Stream) -> None:
-    script = Script(page(version="1"), second, page(pod_json("b"), version="50"), [])
+def test_a_collection_is_followed(
+    answers: list[Page | ClusterError | Stream], asked: str, heard: str
+) -> None:
+    script = Script(*answers)
     reflector, notes = follow(script)
-    assert script.asked[-2:] == ["list pods 500", "watch pods 50"]
-    assert notes.lists == [[], ["b"]]
+    assert (", ".join(script.asked), ", ".join(notes.heard)) == (asked, heard)
+    assert script.selectors == {"x=y"}
     assert reflector.synced.is_set()
-
-
-def test_a_continue_token_too_old_means_listing_from_the_start() -> None:
-    script = Script(
-        page(pod_json("a"), version="1", token="t"),
-        Gone("token expired"),
-        page(pod_json("a"), version="2"),
-        [],
-    )
-    _, notes = follow(script)
-    assert script.asked[2] == "list pods 500"
-    assert notes.lists == [["a"]]
-
-
-def test_a_lost_connection_does_not_mean_listing_again() -> None:
-    script = Script(page(version="1"), [added("a", "2"), Unavailable("reset")], [])
-    follow(script)
-    assert script.asked[1:] == ["watch pods 1", "watch pods 2"]
-    assert len(script.stop.waits) >= 1
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), Forbidden("no rights")])
@@ -247,7 +236,7 @@ def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
     script._answers[3] = [lambda: script.stop.pass_by(30)]
     reflector, notes = follow(script)
     assert script.stop.waits == []
-    assert notes.lists == [[]]
+    assert notes.heard == ["LIST", "ADDED a"]
     assert reflector.age_s() == 0
 
 
@@ -268,9 +257,9 @@ def test_it_stops_in_the_middle_of_a_watch_and_closes_it() -> None:
     script = Script(page(version="1"), [], [added("never", "9")])
     script._answers[1] = [added("a", "2"), script.stop.set, added("b", "3")]
     _, notes = follow(script)
-    assert notes.changes == ["ADDED a", "ADDED b"]
+    assert notes.heard == ["LIST", "ADDED a", "ADDED b"]
     assert script.closed == 1
-    assert script.asked == ["list pods 500", "watch pods 1"]
+    assert script.asked == ["list 7", "watch 1"]
 
 
 def test_a_version_that_never_works_is_doubted() -> None:
