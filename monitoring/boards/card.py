@@ -19,38 +19,37 @@ from monitoring.panels import (
 from monitoring.queries import ALLOTTED, CONTAINER, SM, USED
 
 _CARD = 'NodeName=~"$node", UUID=~"$card"'
-WHO = "{{NamespaceName}}/{{PodName}} {{ContainerName}}"
+_WHO = "{{NamespaceName}}/{{PodName}} {{ContainerName}}"
 
 
-def of(metric: str) -> str:
+def _of(metric: str) -> str:
     """Select the card that is selected at the top."""
     return f"{metric}{{{_CARD}}}"
 
 
-def most(metric: str) -> str:
+def _most(metric: str) -> str:
     """Return the metric once, whichever exporter reports it."""
-    return f"max({of(metric)})"
+    return f"max({_of(metric)})"
 
 
-def plain(*metrics: tuple[str, str]) -> tuple[Query, ...]:
+def _plain(*metrics: tuple[str, str]) -> tuple[Query, ...]:
     """Return a line for each gauge, with its legend."""
-    return tuple(Query(most(metric), legend) for metric, legend in metrics)
+    return tuple(Query(_most(metric), legend) for metric, legend in metrics)
 
 
-def rates(*metrics: tuple[str, str], scale: str = "") -> tuple[Query, ...]:
+def _rates(*metrics: tuple[str, str], scale: str = "") -> tuple[Query, ...]:
     """Return a line for each counter: its increase per second."""
     return tuple(
-        Query(f"max(rate({of(metric)}[$__rate_interval])){scale}", legend)
+        Query(f"max(rate({_of(metric)}[$__rate_interval])){scale}", legend)
         for metric, legend in metrics
     )
 
 
-def condition_panels() -> tuple[Panel, ...]:
-    """Return the panels about temperature, clocks and faults."""
+def _condition() -> tuple[Panel, ...]:
     return (
         lines(
             "Temperature",
-            plain((fields.GPU_TEMP, "card"), (fields.MEMORY_TEMP, "memory")),
+            _plain((fields.GPU_TEMP, "card"), (fields.MEMORY_TEMP, "memory")),
             "Not every card measures the temperature of its memory.",
             "celsius",
             span=THIRD,
@@ -58,8 +57,10 @@ def condition_panels() -> tuple[Panel, ...]:
         lines(
             "Power",
             (
-                *plain((fields.POWER_USAGE, "drawn")),
-                *rates((fields.TOTAL_ENERGY_CONSUMPTION, "by energy"), scale=" / 1000"),
+                *_plain((fields.POWER_USAGE, "drawn")),
+                *_rates(
+                    (fields.TOTAL_ENERGY_CONSUMPTION, "by energy"), scale=" / 1000"
+                ),
             ),
             "The current power, and the average by the energy counter.",
             "watt",
@@ -68,8 +69,8 @@ def condition_panels() -> tuple[Panel, ...]:
         lines(
             "Clocks",
             (
-                Query(f"{most(fields.SM_CLOCK)} * 1e6", "processors"),
-                Query(f"{most(fields.MEM_CLOCK)} * 1e6", "memory"),
+                Query(f"{_most(fields.SM_CLOCK)} * 1e6", "processors"),
+                Query(f"{_most(fields.MEM_CLOCK)} * 1e6", "memory"),
             ),
             "The current clocks.",
             "hertz",
@@ -77,7 +78,7 @@ def condition_panels() -> tuple[Panel, ...]:
         ),
         lines(
             "Slowed down",
-            rates(
+            _rates(
                 (fields.THERMAL_VIOLATION, "for heat"),
                 (fields.POWER_VIOLATION, "for power"),
                 scale=" / 1e9",
@@ -87,9 +88,15 @@ def condition_panels() -> tuple[Panel, ...]:
             span=THIRD,
             top=1,
         ),
+        *_faults(),
+    )
+
+
+def _faults() -> tuple[Panel, ...]:
+    return (
         lines(
             "Memory errors",
-            plain(
+            _plain(
                 (fields.ECC_SBE_VOL_TOTAL, "corrected"),
                 (fields.ECC_DBE_VOL_TOTAL, "not corrected"),
                 (fields.CORRECTABLE_REMAPPED_ROWS, "rows, corrected"),
@@ -106,12 +113,12 @@ def condition_panels() -> tuple[Panel, ...]:
             "Faults",
             (
                 Query(
-                    f"sum by (xid) (increase({of('vcuda_xid_errors_total')}"
+                    f"sum by (xid) (increase({_of('vcuda_xid_errors_total')}"
                     "[$__rate_interval]))",
                     "XID {{xid}}",
                 ),
                 Query(
-                    f"max(increase({of(fields.PCIE_REPLAY_COUNTER)}"
+                    f"max(increase({_of(fields.PCIE_REPLAY_COUNTER)}"
                     "[$__rate_interval]))",
                     "PCIe replays",
                 ),
@@ -123,12 +130,12 @@ def condition_panels() -> tuple[Panel, ...]:
     )
 
 
-def closer_panels() -> tuple[Panel, ...]:
+def _details() -> tuple[Panel, ...]:
     """Return the panels of metrics that only some cards have, or that are off."""
     return (
         lines(
             "Inside the card",
-            plain(
+            _plain(
                 (fields.GR_ENGINE_ACTIVE, "any engine"),
                 (fields.SM_ACTIVE, "an SM had a warp"),
                 (fields.SM_OCCUPANCY, "warps resident"),
@@ -143,9 +150,9 @@ def closer_panels() -> tuple[Panel, ...]:
         lines(
             "PCIe",
             (
-                Query(f"{most(fields.PCIE_TX_THROUGHPUT)} * 1000", "sent"),
-                Query(f"{most(fields.PCIE_RX_THROUGHPUT)} * 1000", "received"),
-                *plain(
+                Query(f"{_most(fields.PCIE_TX_THROUGHPUT)} * 1000", "sent"),
+                Query(f"{_most(fields.PCIE_RX_THROUGHPUT)} * 1000", "received"),
+                *_plain(
                     (fields.PROF_PCIE_TX_BYTES, "sent (profiling)"),
                     (fields.PROF_PCIE_RX_BYTES, "received (profiling)"),
                 ),
@@ -156,7 +163,7 @@ def closer_panels() -> tuple[Panel, ...]:
         ),
         lines(
             "NVLink",
-            (Query(f"{most(fields.NVLINK_BANDWIDTH_TOTAL)} * 1024000", "all links"),),
+            (Query(f"{_most(fields.NVLINK_BANDWIDTH_TOTAL)} * 1024000", "all links"),),
             "Empty on cards without NVLink.",
             "Bps",
             span=THIRD,
@@ -166,8 +173,8 @@ def closer_panels() -> tuple[Panel, ...]:
             (
                 Query(
                     f"min by ({CONTAINER}) (time() - "
-                    f"{of('vcuda_container_last_busy_timestamp_seconds')})",
-                    WHO,
+                    f"{_of('vcuda_container_last_busy_timestamp_seconds')})",
+                    _WHO,
                 ),
             ),
             "How long each container has not worked on the card.",
@@ -181,22 +188,22 @@ def _now() -> tuple[Panel, ...]:
     return (
         number(
             "Healthy",
-            f"min({of('vcuda_card_healthy')})",
+            f"min({_of('vcuda_card_healthy')})",
             "1 while device plugin and exporter call it healthy.",
         ),
         number(
-            "Memory", most(fields.FB_TOTAL), "Total, as the driver reports it.", MIB
+            "Memory", _most(fields.FB_TOTAL), "Total, as the driver reports it.", MIB
         ),
         number(
             "Allotted",
-            most("vcuda_card_memory_allocated_bytes"),
+            _most("vcuda_card_memory_allocated_bytes"),
             "Allotted to pods.",
             BYTES,
         ),
-        number("Used", most(fields.FB_USED), "In use by all processes.", MIB),
+        number("Used", _most(fields.FB_USED), "In use by all processes.", MIB),
         number(
             "Unattributed",
-            most("vcuda_card_unattributed_memory_bytes"),
+            _most("vcuda_card_unattributed_memory_bytes"),
             "In use, but not by a running pod: by the driver, by a pod that is gone, "
             "or by no listed process.",
             BYTES,
@@ -204,20 +211,20 @@ def _now() -> tuple[Panel, ...]:
         ),
         number(
             "Busy",
-            most(fields.GPU_UTIL),
+            _most(fields.GPU_UTIL),
             "Utilization of the card in the last moments.",
             PERCENT,
         ),
         number(
             "Temperature",
-            most(fields.GPU_TEMP),
+            _most(fields.GPU_TEMP),
             "The current value.",
             "celsius",
             bad_from=85,
         ),
         number(
             "Last XID",
-            most(fields.XID_ERRORS),
+            _most(fields.XID_ERRORS),
             "The last XID since the exporter started; 0 for none. It does not go back "
             "to 0.",
             bad_from=1,
@@ -230,11 +237,11 @@ def _shares() -> tuple[Panel, ...]:
         lines(
             "Memory: allotted and used",
             (
-                *plain((fields.FB_TOTAL, "total")),
+                *_plain((fields.FB_TOTAL, "total")),
                 Query(
-                    f"{most('vcuda_card_memory_allocated_bytes')} / 2^20", "allotted"
+                    f"{_most('vcuda_card_memory_allocated_bytes')} / 2^20", "allotted"
                 ),
-                *plain((fields.FB_USED, "used")),
+                *_plain((fields.FB_USED, "used")),
             ),
             "If used is above allotted, a pod takes more than its share.",
             MIB,
@@ -242,22 +249,22 @@ def _shares() -> tuple[Panel, ...]:
         lines(
             "Memory by container",
             (
-                Query(f"sum by ({CONTAINER}) ({of(USED)})", f"{WHO} used"),
-                Query(f"sum by ({CONTAINER}) ({of(ALLOTTED)})", f"{WHO} allotted"),
+                Query(f"sum by ({CONTAINER}) ({_of(USED)})", f"{_WHO} used"),
+                Query(f"sum by ({CONTAINER}) ({_of(ALLOTTED)})", f"{_WHO} allotted"),
             ),
             "Series without names are processes outside Kubernetes.",
             MIB,
         ),
         lines(
             "Busy, by container",
-            (Query(f"sum by ({CONTAINER}) ({of(SM)})", WHO),),
+            (Query(f"sum by ({CONTAINER}) ({_of(SM)})", _WHO),),
             "In percent of the whole card. A missing container is unknown, not idle.",
             PERCENT,
             top=100,
         ),
         lines(
             "Busy",
-            plain(
+            _plain(
                 (fields.GPU_UTIL, "processors"),
                 (fields.MEM_COPY_UTIL, "memory"),
                 (fields.ENC_UTIL, "encoder"),
@@ -281,7 +288,7 @@ CARD_BOARD = Board(
     (
         Section("Now", _now),
         Section("Shares", _shares),
-        Section("Condition", condition_panels),
-        Section("Details", closer_panels),
+        Section("Condition", _condition),
+        Section("Details", _details),
     ),
 )

@@ -33,63 +33,6 @@ from monitoring.queries import (
     used_of_allotted,
 )
 
-
-def extender_panels() -> tuple[Panel, ...]:
-    """Return the panels about the extender's own work."""
-    return (
-        lines(
-            "The extender's answers, 99th percentile",
-            (
-                Query(
-                    "histogram_quantile(0.99, sum by (le, verb)"
-                    " (rate(vcuda_extender_request_seconds_bucket"
-                    "[$__rate_interval])))",
-                    "{{verb}}",
-                ),
-            ),
-            "kube-scheduler waits for these answers.",
-            SECONDS,
-            span=HALF,
-        ),
-        lines(
-            "Binds",
-            (
-                Query(
-                    "sum by (outcome)"
-                    " (increase(vcuda_extender_binds_total[$__rate_interval]))",
-                    "{{outcome}}",
-                ),
-            ),
-            "conflict: the card was taken after filter. The pod is tried again.",
-        ),
-        lines(
-            "Plan and node disagree",
-            (
-                Query(
-                    "max by (NodeName, what) (vcuda_placement_disagreements)",
-                    "{{NodeName}} {{what}}",
-                ),
-                Query(
-                    "max(vcuda_extender_pods_without_placement)",
-                    "bound without the extender",
-                ),
-            ),
-            "If a value is not 0, run gpusharectl inspect -o wide.",
-        ),
-        lines(
-            "Age of the extender's data",
-            (
-                Query(
-                    "max by (instance, kind) (vcuda_extender_ledger_age_seconds)",
-                    "{{instance}} {{kind}}",
-                ),
-            ),
-            "Time since the API server last sent anything of this kind.",
-            SECONDS,
-        ),
-    )
-
-
 _ALLOTTED_MIB = "vcuda_card_memory_allocated_bytes / 2^20"
 _TOTAL = ours(fields.FB_TOTAL)
 _IN_USE = ours(fields.FB_USED)
@@ -262,6 +205,61 @@ def _nodes() -> tuple[Panel, ...]:
     return (rows_of("Nodes", columns, what, keys=[node]),)
 
 
+def _extender() -> tuple[Panel, ...]:
+    return (
+        lines(
+            "The extender's answers, 99th percentile",
+            (
+                Query(
+                    "histogram_quantile(0.99, sum by (le, verb)"
+                    " (rate(vcuda_extender_request_seconds_bucket"
+                    "[$__rate_interval])))",
+                    "{{verb}}",
+                ),
+            ),
+            "kube-scheduler waits for these answers.",
+            SECONDS,
+            span=HALF,
+        ),
+        lines(
+            "Binds",
+            (
+                Query(
+                    "sum by (outcome)"
+                    " (increase(vcuda_extender_binds_total[$__rate_interval]))",
+                    "{{outcome}}",
+                ),
+            ),
+            "conflict: the card was taken after filter. The pod is tried again.",
+        ),
+        lines(
+            "Plan and node disagree",
+            (
+                Query(
+                    "max by (NodeName, what) (vcuda_placement_disagreements)",
+                    "{{NodeName}} {{what}}",
+                ),
+                Query(
+                    "max(vcuda_extender_pods_without_placement)",
+                    "bound without the extender",
+                ),
+            ),
+            "If a value is not 0, run gpusharectl inspect -o wide.",
+        ),
+        lines(
+            "Age of the extender's data",
+            (
+                Query(
+                    "max by (instance, kind) (vcuda_extender_ledger_age_seconds)",
+                    "{{instance}} {{kind}}",
+                ),
+            ),
+            "Time since the API server last sent anything of this kind.",
+            SECONDS,
+        ),
+    )
+
+
 CLUSTER_BOARD = Board(
     "cluster",
     "GPU sharing / Cluster",
@@ -272,6 +270,6 @@ CLUSTER_BOARD = Board(
         Section("Over time", _over_time),
         Section("Pods", _pods),
         Section("Nodes", _nodes),
-        Section("Extender", extender_panels),
+        Section("Extender", _extender),
     ),
 )

@@ -58,14 +58,13 @@ def page() -> str:
 Answers = dict[str, tuple[int, Json]]
 """Status and body by path; of a refusal the status alone counts."""
 METRICS = (GPU_UTIL, FB_USED, SM_UTIL, MEM_USED, RATIO, "NO_SUCH_METRIC")
-STARTING = ("default", "starting")
-"""A pod that no metric tells of yet."""
 LABELS = {"app": "bert"}
 
 
 def pods() -> list[tuple[str, str]]:
     """Give namespace and name of each pod of the scene; all have ``LABELS``."""
-    return [*((namespace, name) for _, namespace, name, *_ in PODS), STARTING]
+    # No metric tells of the last one yet.
+    return [*((space, name) for _, space, name, *_ in PODS), ("default", "starting")]
 
 
 def names(resource: str, namespace: str, selector: str) -> list[str] | None:
@@ -106,8 +105,9 @@ def lasting(status: int, body: Json) -> tuple[int, Json]:
 
 def recorded(rules: Path) -> Answers:
     """Give the real adapter's answers with these rules."""
-    found: dict[str, list[object]] = json.loads(_file(rules).read_text())
-    return {path: (status, body) for path, (status, body) in found.items()}  # type: ignore[misc]
+    return {
+        path: tuple(one) for path, one in json.loads(_file(rules).read_text()).items()
+    }
 
 
 def record(rules: Path, answers: Answers) -> None:
