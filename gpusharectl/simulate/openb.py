@@ -19,7 +19,6 @@ from statistics import fmean
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.engine import Outcome, Played
 from gpusharectl.simulate.scenario import Arrive, NotPlayable, Scenario, Step
 
 WHOLE = 1000
@@ -114,6 +113,7 @@ class Meter:
 
     def __init__(self, capacity: int) -> None:
         """Start with an empty cluster of so many milli."""
+        self.pods = self.placed = 0
         self._capacity = capacity
         self._arrived = 0
         self._allocated = 0
@@ -121,9 +121,10 @@ class Meter:
 
     def arrived(self, demand: int, *, placed: bool) -> None:
         """Record one arrival, of so many milli, and whether it was placed."""
+        self.pods += 1
+        self.placed += placed
         self._arrived += demand
-        if placed:
-            self._allocated += demand
+        self._allocated += demand if placed else 0
         load = round(100 * self._arrived / self._capacity)
         self._at.setdefault(load, []).append(100 * self._allocated / self._capacity)
 
@@ -297,14 +298,6 @@ def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
     pods = (_scenario_pod(*one) for one in enumerate(trace.arrivals(seed)))
     steps = tuple(Step(0.0, Arrive(pod)) for pod in pods)
     return Scenario(f"openb {name}, seed {seed}", tuple(nodes), steps, waits=False)
-
-
-def metered(trace: Trace, seed: int, played: Played) -> Meter:
-    """Measure what was played as the paper does."""
-    meter = Meter(trace.capacity)
-    for pod, result in zip(trace.arrivals(seed), played.outcomes, strict=True):
-        meter.arrived(pod.demand, placed=result.outcome is Outcome.PLACED)
-    return meter
 
 
 def _scenario_node(place: int, node: TraceNode) -> Json:

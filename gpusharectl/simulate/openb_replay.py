@@ -16,8 +16,6 @@ from gpusharectl.output import Words
 from gpusharectl.simulate.engine import Outcome, play
 from gpusharectl.simulate.openb import (
     Meter,
-    Trace,
-    metered,
     read_trace,
     trace_scenario,
 )
@@ -32,14 +30,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One list under one policy: a meter and the pods placed, for each seed."""
+    """One list under one policy: a meter for each seed."""
 
     pod_list: str
     policy: str
     seeds: tuple[int, ...]
     meters: tuple[Meter, ...]
-    placed: tuple[int, ...]
-    pods: tuple[int, ...]
 
     def share(self, load: int) -> float | None:
         """Return the allocated share in percent, as the mean of the seeds.
@@ -71,26 +67,17 @@ def replays(
     traces = [read_trace(folder, pod_list) for pod_list in lists]
     for pod_list, trace in zip(lists, traces, strict=True):
         for choice in choices:
-            yield _replay(trace, pod_list, choice, seeds, began)
-
-
-def _replay(
-    trace: Trace,
-    pod_list: str,
-    choice: Choice,
-    seeds: tuple[int, ...],
-    began: Began,
-) -> Replay:
-    meters, outcomes = [], []
-    for seed in seeds:
-        scenario = trace_scenario(trace, pod_list, seed)
-        progress = began(f"{pod_list} · {choice.default} · seed {seed}")
-        played = play(scenario, choice, progress, looks=0)
-        meters.append(metered(trace, seed, played))
-        outcomes.append([result.outcome for result in played.outcomes])
-    placed = tuple(one.count(Outcome.PLACED) for one in outcomes)
-    pods = tuple(map(len, outcomes))
-    return Replay(pod_list, choice.default, seeds, tuple(meters), placed, pods)
+            meters = []
+            for seed in seeds:
+                scenario = trace_scenario(trace, pod_list, seed)
+                progress = began(f"{pod_list} · {choice.default} · seed {seed}")
+                played = play(scenario, choice, progress, looks=0)
+                meters.append(meter := Meter(trace.capacity))
+                pods = trace.arrivals(seed)
+                for pod, result in zip(pods, played.outcomes, strict=True):
+                    placed = result.outcome is Outcome.PLACED
+                    meter.arrived(pod.demand, placed=placed)
+            yield Replay(pod_list, choice.default, seeds, tuple(meters))
 
 
 def replay_data(found: Sequence[Replay]) -> dict[str, Any]:
@@ -108,8 +95,8 @@ def replay_data(found: Sequence[Replay]) -> dict[str, Any]:
                 "list": one.pod_list,
                 "policy": one.policy,
                 "seeds": list(one.seeds),
-                "placed": list(one.placed),
-                "pods": list(one.pods),
+                "placed": [meter.placed for meter in one.meters],
+                "pods": [meter.pods for meter in one.meters],
                 "at": {str(load): one.share(load) for load in LOADS},
                 "by_seed": {
                     str(load): [meter.share(load) for meter in one.meters]
@@ -158,8 +145,11 @@ def _figures(found: Sequence[Replay]) -> Figures:
     rows = []
     for one in found:
         shares = (_percent(one.share(load)) for load in LOADS)
-        placed = f"{sum(one.placed)} of {sum(one.pods)}"
-        rows.append((f"{one.pod_list:{size}}{one.policy}", (*shares, placed)))
+        placed = sum(meter.placed for meter in one.meters)
+        pods = sum(meter.pods for meter in one.meters)
+        rows.append(
+            (f"{one.pod_list:{size}}{one.policy}", (*shares, f"{placed} of {pods}"))
+        )
     columns = (*(f"at load {load} %" for load in LOADS), "pods placed")
     return Figures(f"{'list':{size}}policy", columns, tuple(rows))
 

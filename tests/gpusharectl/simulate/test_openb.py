@@ -62,9 +62,9 @@ def test_a_share_is_the_mean_over_the_moments_that_round_to_the_load() -> None:
     assert meter.share(101) is None
     assert [load for load, _ in meter.curve()] == [100, 103]
     # Not known where one seed never got there.
-    replay = partial(Replay, "list", "frag", (1, 2), placed=(), pods=())
-    assert replay(meters=(meter, meter)).share(103) == pytest.approx(102.6)
-    assert replay(meters=(meter, Meter(1))).share(103) is None
+    replay = partial(Replay, "list", "frag", (1, 2))
+    assert replay((meter, meter)).share(103) == pytest.approx(102.6)
+    assert replay((meter, Meter(1))).share(103) is None
 
 
 CASES = Path(__file__).parents[2] / "cases" / "openb"

@@ -22,7 +22,7 @@ def arrivals(text: str) -> list[tuple[float, Arrive]]:
     return [(one.at_s, one.what) for one in steps if isinstance(one.what, Arrive)]
 
 
-def refused(text: str, words: str) -> None:
+def refused(text: str | bytes, words: str) -> None:
     """Check that there is one complaint, which begins with these words."""
     with pytest.raises(YamlError) as caught:
         read_scenario(text, "f.yaml")
@@ -117,6 +117,7 @@ CONTAINER = "template: {spec: {containers: [{name: c"
 WRONG = {
     "empty": ("", " is empty"),
     "no yaml": ("nodes: [", "1: is not YAML: "),
+    "no text": (b"\xff\xfe\x00", "1: is not YAML: "),
     "list": ("- a", "1: must be fields with values, not a list"),
     "deep": ("name: x\nnodes: " + "[" * 600, "2: is not YAML: lists or fields are n"),
     "key": ("? [a, b]\n: 1\nnodes: []", "1: the name of a field must be a text"),
