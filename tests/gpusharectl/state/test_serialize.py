@@ -65,7 +65,7 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     promised = set(re.findall(r"\w+", f"{serialize.__doc__}")) | PARTS
     assert set(keys_in(data)) <= promised
     promised |= set(re.findall(r"\w+", f"{why_serialize.__doc__}"))
-    for pod in seen.pods.values():
+    for pod in list(seen.pods.values())[-20:]:
         answer = why(seen, pod.body)
         data = answer_data(answer, seen.placements)
         assert same_as_json(data)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from gpushare.domain.model import PodRequest
 from gpushare.domain.node import Node
@@ -21,7 +21,6 @@ from tests.builders import AT, FIRST_FIT, bound_json, card, placement, pod_json,
 from tests.gpusharectl.cluster_states import SCENES, asking, cluster_state, node_of
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.test_card_laws import asked, mixed, only_wanted
-from tests.test_laws import moderately
 
 
 def pod_in(seen: ClusterState, name: str) -> Json:
@@ -244,7 +243,7 @@ def test_exclusion_in_numbers() -> None:
     assert placed["earlier"][0]["because"] == "is excluded by baidu.com/vcuda-uuids"
 
 
-@moderately
+@settings(max_examples=50)
 @given(mixed(), asked)
 def test_a_card_that_is_excluded_never_fits(page: Node, asks: PodRequest) -> None:
     """What would fit now is of the others alone."""

@@ -22,7 +22,7 @@ from tests.builders import (
     share,
 )
 
-moderately = settings(max_examples=80)
+moderately = settings(max_examples=60)
 SIZES = st.integers(0, 12)
 CORES = st.integers(0, 60)
 
