@@ -83,6 +83,8 @@ def _drain(stream: BufferedIOBase, left: int) -> None:
 logger = logging.getLogger(__name__)
 
 _BUFFER = 1 << 16
+_POLL_S = 0.05
+"""How soon the thread that accepts connections notices that it is to end."""
 _JSON = "application/json"
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _OURS = (LOOPBACK, "localhost")
@@ -94,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = _BUFFER
-    server: "Server"
+    server: "ApiServerOnLoopback"
 
     def handle(self) -> None:
         """Serve until the client closes the connection, which is not an error."""
@@ -199,20 +201,49 @@ class Handler(BaseHTTPRequestHandler):
             return False
 
 
-class Server(ThreadingHTTPServer):
-    """A thread for each connection, and a list of them, so that they can be ended."""
+class ApiServerOnLoopback(ThreadingHTTPServer):
+    """Serves a cluster to this machine alone, without TLS and without passwords.
+
+    Watches end within the cluster's interval between bookmarks after ``stop``.
+    """
 
     daemon_threads = False
     request_queue_size = 128
 
-    def __init__(self, port: int, verbs: Verbs) -> None:
-        self.verbs = verbs
+    def __init__(self, cluster: Embedded) -> None:
+        self.verbs = Verbs(cluster)
         self.documents: dict[str, Json | str] = {**documents()}
         self.documents |= dict.fromkeys(_HEALTH, "ok")
         self.stopping = Event()
         self._open: set[socket.socket] = set()
         self._lock = Lock()
-        super().__init__((LOOPBACK, port), Handler)
+        super().__init__((LOOPBACK, 0), Handler)
+        self._thread = Thread(
+            target=self.serve_forever, args=(_POLL_S,), name="demo-apiserver"
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it serves: ``http://127.0.0.1:<port>``."""
+        return f"http://{LOOPBACK}:{self.server_port}"
+
+    def start(self) -> None:
+        """Begin to serve; the port is taken since the constructor."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all connections and release the port."""
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join()
+        self.stopping.set()
+        with self._lock:
+            for connection in self._open:
+                # Closing alone would not wake the thread that reads from it.
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        # This waits for the threads of all connections.
+        self.server_close()
 
     def server_bind(self) -> None:
         """Bind the port without asking DNS."""
@@ -231,55 +262,11 @@ class Server(ThreadingHTTPServer):
             with self._lock:
                 self._open.discard(connection)
 
-    def hang_up(self) -> None:
-        """End all connections; ``server_close`` waits for their threads."""
-        self.stopping.set()
-        with self._lock:
-            for connection in self._open:
-                # Closing alone would not wake the thread that reads from it.
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         """Log an unexpected error; the client loses its connection only."""
         # This is called while the exception is being handled.
         facts = {"client": str(client_address)}
         logger.exception("request failed", extra=facts)  # noqa: LOG004
-
-
-_POLL_S = 0.05
-"""How soon the thread that accepts connections notices that it is to end."""
-
-
-class ApiServerOnLoopback:
-    """Serves a cluster to this machine alone, without TLS and without passwords.
-
-    ``port`` 0 takes a free one. Watches end within the cluster's interval between
-    bookmarks after ``stop``.
-    """
-
-    def __init__(self, cluster: Embedded, port: int = 0) -> None:
-        self._server = Server(port, Verbs(cluster))
-        self._thread = Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="demo-apiserver"
-        )
-
-    @property
-    def url(self) -> str:
-        """Where it serves: ``http://127.0.0.1:<port>``."""
-        return f"http://{LOOPBACK}:{self._server.server_port}"
-
-    def start(self) -> None:
-        """Begin to serve; the port is taken since the constructor."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End all connections and release the port."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
 
     def kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig for this server, readable by its owner alone."""
