@@ -15,6 +15,8 @@ from gpusharectl.output import (
     column,
     gib,
     legend,
+    plain,
+    rounded,
     size,
 )
 
@@ -83,6 +85,12 @@ def test_a_bar_is_as_wide_as_it_should_be(
 )
 def test_memory(mib: float, in_column: str, in_words: str) -> None:
     assert (gib(mib), size(mib)) == (in_column, in_words)
+
+
+def test_numbers() -> None:
+    assert [rounded(n) for n in (None, 0, 0.2, 22.6)] == ["n/a", "0", "<1", "23"]
+    assert [plain(n) for n in (38 * 1024, 12800, 0)] == ["38", "12.5", "0"]
+    assert gib(None) == "n/a"
 
 
 @pytest.mark.parametrize(

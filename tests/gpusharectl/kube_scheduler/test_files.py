@@ -205,6 +205,8 @@ def test_manifest_changed_since(host: HostFiles, again: bool) -> None:
 def test_kubeadm_upgrade(host: HostFiles) -> None:
     """A manifest without our flag is told in words, and mended; the new one is kept."""
     install(host)
+    host.write(MANIFEST, b"")
+    assert f"{MANIFEST} is empty" in scheduler(host).missing()
     newer = KUBEADM.replace(b"v1.36.3", b"v1.37.0")
     host.write(MANIFEST, newer)
     assert "no longer names" in scheduler(host).missing()
