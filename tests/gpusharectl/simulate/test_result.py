@@ -1,15 +1,32 @@
 """The end of a scenario: the same moment under every policy, and what is told of it."""
 
+import csv
+import io
+from dataclasses import replace
+
+import orjson
 import pytest
 
 from gpushare.domain.frag.policy import Packer
-from gpushare.domain.policies import Choice
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import Report, Run, read_size, reported, run
-from gpusharectl.simulate.scenario import Drain, Scenario
-from gpusharectl.simulate.serialize import report_data
+from gpusharectl.simulate.result import (
+    Report,
+    Run,
+    report_csv,
+    report_data,
+    thinned,
+)
+from gpusharectl.simulate.scenario import Drain, Scenario, Step
 from tests.gpusharectl.golden import drawn
-from tests.gpusharectl.simulate.building import come, node, outcomes, scenario, told
+from tests.gpusharectl.simulate.building import (
+    come,
+    node,
+    outcomes,
+    played,
+    scenario,
+    told,
+)
+from tests.gpusharectl.simulate.test_render import compared, nothing, report, seeds
 
 TWO_ENDS = """
 nodes: [{name: n, cards: 2x16GiB}]
@@ -27,8 +44,7 @@ events: [{at: 1m, drain: n-2}]
 
 
 def ran(of: Scenario, *sizes: str, policy: str = "") -> Run:
-    choice = Choice(policy or of.choice.default)
-    return run(of, choice, [read_size(size) for size in sizes])
+    return report(of, *filter(None, [policy]), room=sizes).runs[0]
 
 
 @pytest.mark.parametrize("policy", ["first-fit", "spread", "frag"])
@@ -95,14 +111,10 @@ pods:
     ]
 
 
-def report(*policies: str) -> Report:
-    of = told(DRAINED + "expect: {placed: 9, pods: {a: n-2}}")
-    return reported(of, [ran(of, policy=policy) for policy in policies])
-
-
 def test_what_was_not_checked_is_said() -> None:
     """What is expected is expected of the scenario's own policy."""
-    without, beside = report("frag"), report("first-fit", "frag")
+    of = told(DRAINED + "expect: {placed: 9, pods: {a: n-2}}")
+    without, beside = report(of, "frag"), report(of, "first-fit", "frag")
     words = "expect is for the policy first-fit, which was not played"
     assert report_data(without)["unchecked"] == words
     shown = drawn(lambda console: draw_report(console, without))
@@ -123,3 +135,56 @@ expect: {pods: {x/a: n card 0, y/a: nowhere, only: n}}
 """
     (wrong,) = ran(told(text)).wrong
     assert wrong == "y/only: nowhere; expected: n"
+
+
+def test_all_of_it_is_json() -> None:
+    found = orjson.loads(orjson.dumps(report_data(seeds())))
+    assert list(found) == [
+        *("v", "scenario", "nodes", "cards", "units", "pods", "runs", "remarks"),
+        *("not_played", "unchecked"),
+    ]
+    assert found["unchecked"] is None
+    assert (found["nodes"], found["cards"], found["units"]) == (2, 3, 152)
+    (run,) = found["runs"]
+    assert run["policy"] == "first-fit"
+    assert run["placed"] == run["at_once"] + run["waited"]
+    assert run["placed"] + run["refused"] + run["left"] == found["pods"] == 12
+    assert run["room"][0]["asks"].startswith("9 units")
+    pods = {pod["name"]: pod for pod in run["pods"]}
+    assert (pods["small"]["node"], pods["small"]["cards"]) == ("node-1", [0])
+    assert pods["two"]["outcome"] == "refused"
+    assert sum(pods["two"]["reasons"].values()) == 2
+    assert pods["two"]["node"] is None
+
+
+def lines(of: Report) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(report_csv(of))))
+
+
+def test_what_is_not_known_is_null_and_never_0() -> None:
+    data = report_data(nothing())
+    assert data["runs"][0]["end"]["fragmented"] is None
+    assert data["runs"][0]["longest_wait_s"] is None
+    assert lines(nothing())[0]["fragmented"] == ""
+
+
+def test_the_curves_as_lines() -> None:
+    """At 14 days a second still counts."""
+    found = lines(compared())
+    assert {line["policy"] for line in found} == {"first-fit", "best-fit", "spread"}
+    last = [line for line in found if line["policy"] == "first-fit"][-1]
+    assert (last["held_units"], last["units"]) == ("44", "87")
+    told = [float(last[name]) for name in ("arrived_units", "load", "allotted")]
+    assert told == pytest.approx([told[1] * 87, told[0] / 87, 44 / 87])
+    steps = [Step(1_209_601.0, one) for one in come("a")]
+    assert lines(report(scenario([node()], *steps)))[-1]["at_s"] == "1209601"
+
+
+def test_a_long_curve_is_thinned() -> None:
+    """The first and the last stay, and those at which fragmentation was looked at."""
+    moments = list(played(scenario([node()], *come("a"))).moments)
+    many = [replace(moments[0], at_s=number, fragmented=None) for number in range(999)]
+    many[500] = replace(many[500], fragmented=0.5)
+    found = thinned(many, 100)
+    assert len(found) <= 102
+    assert {0, 500, 998} <= {moment.at_s for moment in found}
