@@ -102,22 +102,6 @@ def test_all_complaints_come_at_once() -> None:
     assert settings == ExporterSettings(NodeName(""))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "fix"),
-    [
-        ("COLLECT_UNIT", "MiB", "use one of mib, bytes"),
-        ("COLLECT_LISTEN", "30060", "give host:port, such as 0.0.0.0:30060"),
-        ("WATCHDOG", "kill", "use one of off, report, evict"),
-        ("WATCHDOG_CONTEXT_MIB", "-1", "give a whole number from 0 to 1048576"),
-        ("WATCHDOG_AFTER_S", "-1", "give a number of seconds from 0 to 86400"),
-        ("HOSTNAME_LABEL", "host", "use one of hostname, Hostname"),
-    ],
-)
-def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
-    (complaint,) = complaints(**{name: value})
-    assert complaint == f"GPUSHARE_{name}: {value!r} is not valid; {fix}"
-
-
 def test_nobody_can_be_evicted_without_pods() -> None:
     """Whoever asks for it must hear that nothing would happen."""
     (complaint,) = complaints(WATCHDOG="evict", PODS="off")
