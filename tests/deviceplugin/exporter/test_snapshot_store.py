@@ -24,7 +24,6 @@ from tests.deviceplugin.exporter_data import (
     use,
     with_ids,
 )
-from tests.deviceplugin.exposition_page import ExpositionFixture
 from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.deviceplugin.nvml_fixture import Clock
 
@@ -47,29 +46,22 @@ def told(group: str, name: str) -> Round:
 
 def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
     """It failed, and the page says what it lacks; the next round mends all."""
-    success, timestamp = "vcuda_collector_success", "vcuda_collect_timestamp_seconds"
-    one = told(f.UTILIZATION, f.GPU_UTIL)
+    one, slow = told(f.UTILIZATION, f.GPU_UTIL), told(f.RETIRED, f.RETIRED_SBE)
     board.put_round(one)
-    board.put_round(told(f.RETIRED, f.RETIRED_SBE))
+    board.put_round(slow)
     clock.now += 2 + LATE_S
-    assert board.read().rounds[f.UTILIZATION] is one
+    assert board.read().rounds == {f.UTILIZATION: one, f.RETIRED: slow}
     assert board.read() is board.read()
     clock.now += 1
-    fixture = ExpositionFixture(board.read(), pods=[])
-    assert fixture.samples(f.GPU_UTIL) == []
-    assert fixture.value(timestamp, group=f.UTILIZATION) == AT
-    assert fixture.value("vcuda_exporter_trouble", about=f.UTILIZATION) == 1
-    assert fixture.value(f.RETIRED_SBE, UUID=A) == 5
-    assert fixture.by(success, "group") == {
-        f.UTILIZATION: 0,
-        f.RETIRED: 1,
-        "allotment": 1,
-    }
-    assert board.read() is board.read()
+    seen = board.read()
+    why = f"utilization was not read for over {2 + LATE_S:.0f} s"
+    late = replace(one, cards={}, failure=why)
+    assert seen.rounds == {f.UTILIZATION: late, f.RETIRED: slow}
+    assert seen.troubles == {f.UTILIZATION: why}
+    assert board.read() is seen
     board.put_round(one)
-    fixture = ExpositionFixture(board.read(), pods=[])
-    assert fixture.value(f.GPU_UTIL, UUID=A) == 5
-    assert fixture.samples("vcuda_exporter_trouble") == []
+    assert board.read().rounds[f.UTILIZATION] is one
+    assert board.read().troubles == {}
 
 
 def test_late_processes_are_nobodys(board: SnapshotStore, clock: Clock) -> None:
