@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from gpushare.fakeapi.cluster import Embedded
@@ -20,31 +20,6 @@ from tests.testbed.sweep import new_namespace
 
 GROUPS = {Kind.BUDGETS: "/apis/policy/v1"}
 PATIENCE_S = 20.0
-
-
-class Arrange(Protocol):
-    """What users, controllers and kubelets do to a cluster."""
-
-    def create(self, kind: Kind, body: Json) -> Json: ...
-
-    def patch(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        patch: Json,
-        *,
-        subresource: str = "",
-    ) -> Json: ...
-
-    def delete(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        grace_period_s: int | None = None,
-    ) -> Json: ...
 
 
 class OverRest:
@@ -102,7 +77,7 @@ class Seat:
     """One implementation, and names that nobody else uses on it."""
 
     cluster: Cluster
-    arrange: Arrange
+    arrange: Embedded | OverRest
     namespace: str
     compact: Callable[[], None] | None = None
     bookmark_within_s: float = 6.0

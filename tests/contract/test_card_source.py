@@ -105,14 +105,10 @@ def test_closing_wakes_who_waits(source: CardSource) -> None:
     assert woken(lambda: source.wait_for_event(600.0), source.close) is None
 
 
-def test_closing_twice_is_harmless(source: CardSource) -> None:
-    """Whether or not anybody looked before."""
-    source.close()
-    source.close()
-
-
-def test_closing_after_a_look_twice_is_harmless(source: CardSource) -> None:
-    """The driver is let go of once."""
-    source.cards()
+@pytest.mark.parametrize("looked", [False, True])
+def test_closing_twice_is_harmless(source: CardSource, looked: bool) -> None:
+    """Whether or not anybody looked before: the driver is let go of once."""
+    if looked:
+        source.cards()
     source.close()
     source.close()
