@@ -1,5 +1,7 @@
 """Environment variables into values."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gpushare.settings import Address, Reading
@@ -48,55 +50,43 @@ def test_a_switch_is_on_or_off(raw: str, found: bool | None, default: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("raw", "found"),
+    ("read", "good", "bad"),
     [
-        *(("", 2.0), ("1", 1.0), ("1.5", 1.5), ("9", 9.0), ("0.9", None)),
-        *((text, None) for text in ("9.1", "-1", "nan", "inf", "4s", "four")),
+        (
+            lambda env: env.seconds("X", 2.0, least=1, most=9),
+            {"": 2.0, "1": 1.0, "1.5": 1.5, "9": 9.0},
+            ["0.9", "9.1", "-1", "nan", "inf", "4s", "four"],
+        ),
+        (
+            lambda env: env.whole("X", 5, least=2, most=256),
+            {"": 5, "2": 2, "256": 256, "007": 7},
+            ["1", "257", "2.0", "-3", "+3", "1_0", "٣", "²", "9" * 5000],
+        ),
+        (
+            # An IPv6 host stands in brackets: ``::1`` would be host ``:`` and port 1.
+            lambda env: env.address("X", HOME),
+            {
+                "": HOME,
+                "10.0.0.1:80": Address("10.0.0.1", 80),
+                "[::1]:65535": Address("[::1]", 65535),
+                "localhost:1": Address("localhost", 1),
+            },
+            [
+                *("80", ":80", "host", "host:", "host:0", "::1", "host:65536"),
+                *("host:http", "host:-1", "host:" + "9" * 5000),
+            ],
+        ),
     ],
+    ids=["seconds", "whole", "address"],
 )
-def test_seconds_are_a_number_within_bounds(raw: str, found: float | None) -> None:
-    env = reading(X=raw)
-    assert env.seconds("X", 2.0, least=1, most=9) == (found or 2.0)
-    assert bool(env.complaints) == (found is None)
-
-
-@pytest.mark.parametrize(
-    ("raw", "found"),
-    [
-        *(("", 5), ("2", 2), ("256", 256), ("007", 7)),
-        *((text, None) for text in ("1", "257", "2.0", "-3", "+3", "1_0", "٣", "²")),
-    ],
-)
-def test_a_whole_number_is_digits_within_bounds(raw: str, found: int | None) -> None:
-    env = reading(X=raw)
-    assert env.whole("X", 5, least=2, most=256) == (found or 5)
-    assert bool(env.complaints) == (found is None)
-
-
-@pytest.mark.parametrize(
-    ("raw", "found"),
-    [
-        ("", HOME),
-        ("10.0.0.1:80", Address("10.0.0.1", 80)),
-        ("[::1]:65535", Address("[::1]", 65535)),
-        ("localhost:1", Address("localhost", 1)),
-        *((text, None) for text in ("80", ":80", "host", "host:", "host:0", "::1")),
-        *((f"host:{port}", None) for port in ("65536", "http", "-1")),
-    ],
-)
-def test_an_address_is_host_and_port(raw: str, found: Address | None) -> None:
-    """An IPv6 host stands in brackets: ``::1`` would be host ``:`` and port 1."""
-    env = reading(X=raw)
-    assert env.address("X", HOME) == (found or HOME)
-    assert bool(env.complaints) == (found is None)
-
-
-def test_an_enormous_number_is_a_complaint_and_no_traceback() -> None:
-    """Python refuses to read more than 4300 digits."""
-    env = reading(X="9" * 5000, Y="host:" + "9" * 5000)
-    assert env.whole("X", 5, least=2, most=256) == 5
-    assert env.address("Y", HOME) == HOME
-    assert len(env.complaints) == 2
+def test_a_value_is_within_bounds_or_the_default(
+    read: Callable[[Reading], object], good: dict[str, object], bad: list[str]
+) -> None:
+    """Python refuses to read more than 4300 digits; that is a complaint, too."""
+    for raw in [*good, *bad]:
+        env = reading(X=raw)
+        assert read(env) == good.get(raw, good[""])
+        assert bool(env.complaints) == (raw in bad)
 
 
 def test_complaints_are_collected() -> None:

@@ -156,29 +156,23 @@ def test_a_list_of_nothing_is_refused(text: str) -> None:
     assert "baidu.com/vcuda-uuids names nothing" in words(uuids=text)
 
 
-@pytest.mark.parametrize("entry", ["RTX * Ada", "a*b*", "***", "*a*b*", "!RTX * Ada"])
-def test_a_star_in_the_middle_is_refused(entry: str) -> None:
-    """It would match nothing, and nobody would know why."""
-    assert "; a * may stand first or last only" in words(models=f"T4,{entry}")
-
-
 @pytest.mark.parametrize(
-    "entry", ["GPU 1", "GPU-*", "-1", "ä", "0" * 101, "a/b", "!GPU 1"]
+    ("limits", "entries", "why"),
+    [
+        ("models", "RTX * Ada|a*b*|***|*a*b*|!RTX * Ada", "* may stand first or last"),
+        ("uuids", "GPU 1|GPU-*|-1|ä|a/b|!GPU 1|%s|" + "0" * 5000, "give a UUID as gpu"),
+        ("models uuids", "!|! |!!P4|! !P4", "after one ! comes what is not allowed"),
+    ],
+    ids=["star in the middle", "no uuid", "denial of nothing"],
 )
-def test_what_is_no_uuid_is_refused(entry: str) -> None:
-    assert "as gpusharectl inspect shows it" in words(uuids=f"GPU-0,{entry}")
-
-
-@pytest.mark.parametrize("entry", ["!", "! ", "!!P4", "! !P4"])
-def test_a_denial_of_nothing_is_refused(entry: str) -> None:
-    for lists in ({"models": f"T4,{entry}"}, {"uuids": f"GPU-0,{entry}"}):
-        assert "; after one ! comes what is not allowed" in words(**lists)
-
-
-def test_users_words_are_fit_for_an_event() -> None:
-    """kube-scheduler takes a percent sign for a format."""
-    assert "%" not in words(uuids="%s")
-    assert len(words(uuids="x" * 5000)) < 300
+def test_what_can_name_no_card_is_refused(limits: str, entries: str, why: str) -> None:
+    """In few words that are fit for an event: kube-scheduler formats a percent sign."""
+    for limit in limits.split():
+        for entry in entries.split("|"):
+            found = words(**{limit: f"GPU-0,{entry}"})
+            assert why in found
+            assert "%" not in found
+            assert len(found) < 300
 
 
 def test_a_list_has_an_end() -> None:
