@@ -1,7 +1,7 @@
 """What several commands print: bars, numbers in columns, ages, data, and diffs."""
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -53,34 +53,25 @@ class Words(Text):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one pod holds of a card, in units."""
-
-    name: str
-    units: int
-
-
-def bar(capacity: int, pieces: Sequence[Piece], width: int = 40) -> Words:
+def bar(capacity: int, units: Sequence[int], width: int = 40) -> Words:
     """Draw a card as a bar: a fill for each pod, dots for what is free.
 
     Each pod gets at least one cell, at the cost of the largest; of more pods than
     cells the last get none.
     """
-    cells = _cells(capacity, [piece.units for piece in pieces], width)
+    cells = _cells(capacity, units, width)
     text = Words()
     for number, count in enumerate(cells):
         text.append_text(fill(number, count))
     return text.append(_FREE * (width - sum(cells)), "dim")
 
 
-def legend(pieces: Sequence[Piece]) -> Words:
-    """Name each piece after its fill, with its units."""
+def legend(units: Mapping[str, int]) -> Words:
+    """Name each pod after its fill, with its units."""
     text = Words()
-    for number, piece in enumerate(pieces):
-        text.append("  " if number else "")
-        text.append_text(fill(number))
-        text.append(f" {piece.name} {piece.units}")
+    for number, name in enumerate(units):
+        text.append("  " if number else "").append_text(fill(number))
+        text.append(f" {name} {units[name]}")
     return text
 
 

@@ -17,7 +17,7 @@ from gpushare.kube.codec import pod_record
 from gpushare.kube.words import units as counted_units
 from gpusharectl.demo.cluster import DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
-from gpusharectl.output import Piece, bar, legend
+from gpusharectl.output import bar, legend
 
 _FILE = "allocation.json"
 
@@ -170,16 +170,15 @@ class Story:
     def draw(self) -> None:
         """Draw what each card holds, one line for each."""
         for card in self._cards():
-            pieces = self._held(card)
-            used = sum(piece.units for piece in pieces)
+            held = self._held(card)
             line = Text(f"    card {card.index} ")
-            line.append_text(bar(card.units, pieces, _BAR))
-            line.append(f" {used:>2}/{card.units} ")
-            self.console.print(line.append_text(legend(pieces)))
+            line.append_text(bar(card.units, list(held.values()), _BAR))
+            line.append(f" {sum(held.values()):>2}/{card.units} ")
+            self.console.print(line.append_text(legend(held)))
 
     def expect(self, promise: str, *, held: Sequence[Sequence[str]]) -> None:
         """Check that the node's cards hold these pods, and say so."""
-        seen = [{piece.name for piece in self._held(card)} for card in self._cards()]
+        seen = [set(self._held(card)) for card in self._cards()]
         if seen != [set(names_) for names_ in held]:
             raise NotAsPromisedError(f"{promise}: the cards hold {seen}")
         self.console.print(Text(f"  As promised: {promise}.", "bold green"))
@@ -196,7 +195,7 @@ class Story:
 
     def _why(self, units: int) -> None:
         for card in self._cards():
-            free = card.units - sum(piece.units for piece in self._held(card))
+            free = card.units - sum(self._held(card).values())
             missing = f"card {card.index} has {free} free, {units} are asked"
             self.console.print(Text(f"    {missing}", "dim"))
 
@@ -207,14 +206,14 @@ class Story:
         given = self.demo.kubelet.given(pod["metadata"]["uid"])
         check_container(pod, placement, given)
 
-    def _held(self, card: Card) -> list[Piece]:
+    def _held(self, card: Card) -> dict[str, int]:
         placements = filter(None, (pod_record(p).placement for p in self._pods()))
-        return [
-            Piece(placement.pod.name, share.amount.units)
+        return {
+            placement.pod.name: share.amount.units
             for placement in placements
             for share in placement.shares
             if share.card == card.uuid
-        ]
+        }
 
     def _card_names(self, placement: Placement) -> str:
         indexes = {card.uuid: card.index for card in self._cards()}

@@ -11,7 +11,6 @@ from rich.text import Text
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
 from gpushare.kube import facts, names, words
 from gpusharectl.output import (
-    Piece,
     Words,
     age,
     bar,
@@ -168,12 +167,10 @@ def _card(node: NodeView, view: CardView, layout: _Layout) -> Iterator[Renderabl
     here = [one.amount for one in view.pods if one.stay is not Stay.NOMINATED]
     if rest := sum(here[_MOST:], NOTHING):
         here[_MOST:] = [rest]
-    units = [Piece("", amount.units) for amount in here]
-    line.append_text(bar(card.units, units, _MEMORY_BAR))
+    line.append_text(bar(card.units, [one.units for one in here], _MEMORY_BAR))
     line.append(f" {f'{charged.units}/{card.units}':>7}")
     line.append(f"  {words.memory_of(charged.units, card.units):>11}  ")
-    cores = [Piece("", amount.cores) for amount in here]
-    line.append_text(bar(CORES_PER_CARD, cores, _CORE_BAR))
+    line.append_text(bar(CORES_PER_CARD, [one.cores for one in here], _CORE_BAR))
     line.append(f" {f'{charged.cores}/{CORES_PER_CARD}':>7}")
     yield line
     sick = "sick: no new pod comes here, running pods stay charged"

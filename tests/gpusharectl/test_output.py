@@ -9,7 +9,6 @@ from rich.cells import cell_len
 
 from gpusharectl.output import (
     UNKNOWN,
-    Piece,
     age,
     bar,
     column,
@@ -19,10 +18,6 @@ from gpusharectl.output import (
     rounded,
     size,
 )
-
-
-def pieces(*units: int) -> list[Piece]:
-    return [Piece(f"p{number}", size) for number, size in enumerate(units)]
 
 
 @pytest.mark.parametrize(
@@ -46,11 +41,11 @@ def pieces(*units: int) -> list[Piece]:
 def test_a_bar_shows_what_each_pod_holds(
     capacity: int, units: list[int], drawn: str
 ) -> None:
-    assert bar(capacity, pieces(*units), width=len(drawn)).plain == drawn
+    assert bar(capacity, units, width=len(drawn)).plain == drawn
 
 
 def test_colour_only_adds() -> None:
-    drawn, told = bar(10, pieces(5, 2), width=10), legend(pieces(5, 2))
+    drawn, told = bar(10, [5, 2], width=10), legend({"p0": 5, "p1": 2})
     assert told.plain == "█ p0 5  ▓ p1 2"
     colours = [span.style for span in drawn.spans][:2]
     assert colours == [span.style for span in told.spans]
@@ -65,7 +60,7 @@ def test_a_bar_is_as_wide_as_it_should_be(
 ) -> None:
     """Every pod has a cell; a dot is there exactly while something is free."""
     capacity = max(1, sum(units) + free)
-    drawn = bar(capacity, pieces(*units), width).plain
+    drawn = bar(capacity, units, width).plain
     assert len(drawn) == width
     runs = [char for i, char in enumerate(drawn) if i == 0 or char != drawn[i - 1]]
     assert len([char for char in runs if char != "·"]) == len(units)
