@@ -50,4 +50,4 @@ def inspect(
     if output in ("json", "yaml"):
         give(overview_data(seen), output)
     else:
-        draw(Console(highlight=False), seen, wide=output == "wide", only=node or "")
+        draw(Console(highlight=False), seen, wide=output == "wide")

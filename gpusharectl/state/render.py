@@ -1,7 +1,6 @@
 """The overview on a screen: 80 columns, the same with and without colour."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import compress
 
 from rich.console import Console, RenderableType
@@ -41,21 +40,9 @@ _HEAD = f"{'':{_LABEL}}{'memory':<{_MEMORY_BAR}}   units          GiB  cores"
 _WARN, _DIM = "yellow", "dim"
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The width, and how much to draw: ``only`` one node, or everything (``wide``)."""
-
-    width: int
-    wide: bool
-    only: str
-
-
-def draw(
-    console: Console, seen: Overview, *, wide: bool = False, only: str = ""
-) -> None:
+def draw(console: Console, seen: Overview, *, wide: bool = False) -> None:
     """Draw an overview; ``wide`` leaves nothing out and makes longer lines."""
-    layout = _Layout(console.width, wide, only)
-    for part in _parts(seen, layout):
+    for part in _parts(seen, console.width, wide=wide):
         console.print(part, soft_wrap=wide and isinstance(part, Text))
 
 
@@ -89,23 +76,23 @@ def model_of(card: Card) -> str:
     return fit_to_show(card.model.removeprefix("NVIDIA ")) or words.NOT_KNOWN
 
 
-def _parts(seen: Overview, layout: _Layout) -> Iterator[RenderableType]:
-    yield from _sum(seen, layout.only)
+def _parts(seen: Overview, width: int, *, wide: bool) -> Iterator[RenderableType]:
+    yield from _sum(seen)
     if text := source(seen.placements):
         yield Words(f"({text})", _DIM)
     if seen.cards:
         yield Words(f"\n{_HEAD}", _DIM)
     for node in seen.nodes:
-        yield from _node(node, layout)
-    if not layout.only:
-        yield from _namespaces(seen.namespaces, wide=layout.wide)
-        yield from _pending(seen, layout)
-    yield from warnings([t for t in seen.troubles if layout.only in ("", t.about)])
+        yield from _node(node, width, wide=wide)
+    if not seen.only:
+        yield from _namespaces(seen.namespaces, wide=wide)
+        yield from _pending(seen, wide=wide)
+    yield from warnings([t for t in seen.troubles if seen.only in ("", t.about)])
 
 
-def _sum(seen: Overview, only: str) -> Iterator[Words]:
-    if not seen.cards and only:
-        yield Words(f"{only} shares no cards.", "bold")
+def _sum(seen: Overview) -> Iterator[Words]:
+    if not seen.cards and seen.only:
+        yield Words(f"{seen.only} shares no cards.", "bold")
         return
     if not seen.cards:
         others = words.counted(seen.others, "node")
@@ -129,18 +116,18 @@ def _sum(seen: Overview, only: str) -> Iterator[Words]:
         yield Words("Nothing is free on any open card.")
 
 
-def _node(node: NodeView, layout: _Layout) -> Iterator[RenderableType]:
+def _node(node: NodeView, width: int, *, wide: bool) -> Iterator[RenderableType]:
     line = Words(node.name, "bold")
     for state in _states(node):
         line.append(f"  {state}", _WARN)
     yield line
-    if layout.wide:
+    if wide:
         units = rounded(facts.allocatable(node.body, names.MEMORY))
         cores = rounded(facts.allocatable(node.body, names.CORE))
         offers = f"  kubelet offers {units} units and {cores} cores"
         yield Words(f"{offers}; device plugin pod {node.plugin}", _DIM)
     for card in node.cards:
-        yield from _card(node, card, layout)
+        yield from _card(node, card, width, wide=wide)
     for uuid, share in node.gone:
         pod = _named(share, node)
         yield Words(f"  on a card that no longer exists ({uuid}): {pod}", _WARN)
@@ -160,7 +147,9 @@ def _states(node: NodeView) -> Iterator[str]:
         yield f"device plugin {node.plugin}"
 
 
-def _card(node: NodeView, view: CardView, layout: _Layout) -> Iterator[RenderableType]:
+def _card(
+    node: NodeView, view: CardView, width: int, *, wide: bool
+) -> Iterator[RenderableType]:
     """Draw a card: bars and numbers of what is allotted, then the pods."""
     card, charged = view.card, view.charged
     line = Words(column(f"  card {card.index}  {model_of(card)}", _LABEL - 1, 0) + " ")
@@ -178,12 +167,12 @@ def _card(node: NodeView, view: CardView, layout: _Layout) -> Iterator[Renderabl
     if not card.open:
         closed = compress((sick, cordoned), (not card.healthy, card.cordoned))
         yield Words(f"    {'; '.join(closed)}", _WARN)
-    if layout.wide:
+    if wide:
         yield Words(f"    {card.uuid}  {card.model}", _DIM)
         for number, share in enumerate(view.pods):
             yield _row(number, share, node)
     elif view.pods:
-        yield indented(_legend(view.pods, node, layout.width - _INDENT))
+        yield indented(_legend(view.pods, node, width - _INDENT))
 
 
 def _legend(pods: Sequence[PodShare], node: NodeView, width: int) -> Text:
@@ -298,11 +287,11 @@ def _used(quota: Quota | None) -> str:
     return f"{rounded(quota.used)}/{rounded(quota.hard)}" if quota else "-"
 
 
-def _pending(seen: Overview, layout: _Layout) -> Iterator[RenderableType]:
+def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
     if not seen.pending:
         return
     yield Words(f"\n{words.counted(len(seen.pending), 'pod')} pending", "bold")
-    shown = seen.pending if layout.wide else seen.pending[:_MOST_PENDING]
+    shown = seen.pending if wide else seen.pending[:_MOST_PENDING]
     for one in shown:
         record, since = one.seen.record, facts.created(one.seen.body)
         asks = words.claims(one.request.claims) or words.NOT_KNOWN
@@ -311,7 +300,7 @@ def _pending(seen: Overview, layout: _Layout) -> Iterator[RenderableType]:
         said = one.shortage.because
         if record.nominated:
             said += f"; pods on {record.nominated} are being preempted for it"
-        if one.scheduler and (one.shortage.fits or layout.wide):
+        if one.scheduler and (one.shortage.fits or wide):
             said += f"\nkube-scheduler: {one.scheduler}"
         yield indented(Words(said))
     if left := len(seen.pending) - len(shown):

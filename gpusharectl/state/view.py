@@ -139,7 +139,9 @@ class NamespaceView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that inspect shows. ``others`` counts the nodes that share no cards.
+    """All that inspect shows, of ``only`` one node if it is set.
+
+    ``others`` counts the nodes that share no cards.
 
     ``pending`` and ``namespaces`` are the whole cluster's, whichever nodes are shown.
     """
@@ -147,6 +149,7 @@ class Overview:
     placements: Placements
     at: datetime
     nodes: tuple[NodeView, ...]
+    only: str
     others: int
     pending: tuple[WaitingPod, ...]
     largest: Block | None
@@ -183,14 +186,14 @@ def overview(
         for name in {*nodes, *known}
         if _shares_cards(nodes.get(name), known.get(name))
     )
-    others = len(known.keys() - set(shown))
     if only:
-        shown, others = [only], 0
+        shown = [only]
     return Overview(
         state.placements,
         state.now,
         tuple(_node(state, nodes.get(name) or Node(NodeName(name))) for name in shown),
-        others,
+        only,
+        0 if only else len(known.keys() - set(shown)),
         tuple(_pending(state)),
         largest_block([nodes[name] for name in shown if name in nodes]),
         tuple(troubles(state, of_host)),

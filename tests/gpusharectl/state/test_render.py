@@ -52,14 +52,14 @@ def test_wide_names_every_pod_of_a_crowd() -> None:
 
 def test_one_node_alone() -> None:
     """Its cards and its troubles; nothing of the others, nor of what waits."""
-    found = drawn(partial(draw, seen=overview(troubled(), "stray"), only="stray"))
+    found = drawn(partial(draw, seen=overview(troubled(), "stray")))
     assert_as_kept("node-stray", found)
-    found = drawn(partial(draw, seen=overview(small(), "node-2"), only="node-2"))
+    found = drawn(partial(draw, seen=overview(small(), "node-2")))
     assert "node-1" not in found
     assert "2 cards, 58 units" in found
     nodes = [node_of("plain", labelled=False), node_of("n", card(0, 29))]
     seen = overview(cluster_state(nodes), "plain")
-    found = drawn(partial(draw, seen=seen, only="plain"))
+    found = drawn(partial(draw, seen=seen))
     assert found.startswith("plain shares no cards.\n")
 
 
