@@ -3,6 +3,7 @@
 import threading
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,16 @@ def pod(name: str = "pod", **spec: object) -> Json:
     container = {"name": "main", "resources": {"limits": {"cpu": "1"}}}
     metadata = {"name": name, "namespace": "default"}
     return {"metadata": metadata, "spec": {"containers": [container]} | spec}
+
+
+def with_pod() -> Embedded:
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    return where
+
+
+def patch(where: Embedded, body: Json, **how: Any) -> Json:
+    return where.patch(Kind.PODS, "default", "pod", body, **how)
 
 
 def names(things: tuple[Json, ...]) -> list[str]:
@@ -63,8 +74,7 @@ def test_create_fills_in() -> None:
 
 
 def test_create_twice() -> None:
-    where = cluster()
-    where.create(Kind.PODS, pod())
+    where = with_pod()
     with pytest.raises(AlreadyExists, match='pods "pod" already exists'):
         where.create(Kind.PODS, pod())
 
@@ -95,9 +105,9 @@ def test_nobody_reaches_into_the_store() -> None:
     body["metadata"]["labels"]["app"] = made["metadata"]["labels"]["app"] = "other"
     read = where.get(Kind.PODS, "default", "pod")
     read["spec"]["containers"].clear()
-    patch: Json = {"metadata": {"annotations": {"a": "1"}}}
-    where.patch(Kind.PODS, "default", "pod", patch)
-    patch["metadata"]["annotations"]["a"] = "2"
+    change: Json = {"metadata": {"annotations": {"a": "1"}}}
+    patch(where, change)
+    change["metadata"]["annotations"]["a"] = "2"
     found = where.get(Kind.PODS, "default", "pod")
     assert found["metadata"]["labels"] == {"app": "web"}
     assert found["metadata"]["annotations"] == {"a": "1"}
@@ -140,13 +150,13 @@ def test_patch_takes_away() -> None:
     made = where.create(Kind.PODS, pod())["metadata"]
     where.annotate(Kind.PODS, "default", "pod", {"a": "1", "b": "2"})
     gone: Json = {"annotations": {"a": None}, "uid": None, "creationTimestamp": None}
-    left = where.patch(Kind.PODS, "default", "pod", {"metadata": gone})["metadata"]
+    left = patch(where, {"metadata": gone})["metadata"]
     assert left["annotations"] == {"b": "2"}
     assert left["uid"] == made["uid"]
     assert left["creationTimestamp"]
     for stale in ({"resourceVersion": made["resourceVersion"]}, {"uid": "other"}):
         with pytest.raises(Conflict, match="Precondition failed"):
-            where.patch(Kind.PODS, "default", "pod", {"metadata": stale})
+            patch(where, {"metadata": stale})
     with pytest.raises(Conflict):
         where.delete(Kind.PODS, "default", "pod", uid="other")
 
@@ -160,41 +170,36 @@ def test_patch_takes_away() -> None:
     ],
 )
 def test_what_a_pod_asks_is_fixed(spec: Json) -> None:
-    where = cluster()
-    where.create(Kind.PODS, pod())
+    where = with_pod()
     with pytest.raises(Invalid, match="may not be changed"):
-        where.patch(Kind.PODS, "default", "pod", {"spec": spec})
+        patch(where, {"spec": spec})
 
 
 def test_status_is_apart() -> None:
     """Status changes through its subresource alone, and that changes nothing else."""
-    where = cluster()
-    where.create(Kind.PODS, pod())
+    where = with_pod()
     body: Json = {"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}}
-    plain = where.patch(Kind.PODS, "default", "pod", body)
+    plain = patch(where, body)
     assert plain["status"] == {"phase": "Pending"}
     body["metadata"]["labels"] = {"a": "c"}
-    left = where.patch(Kind.PODS, "default", "pod", body, subresource="status")
+    left = patch(where, body, subresource="status")
     assert left["status"] == {"phase": "Running"}
     assert left["metadata"]["labels"] == {"a": "b"}
 
 
 def test_strategic_patch_merges_lists() -> None:
     """Conditions are merged by type, containers by name, directives are dropped."""
-    where = cluster()
-    where.create(Kind.PODS, pod())
+    where = with_pod()
     for kind, word in (("A", "False"), ("B", "True"), ("A", "True")):
         status = {"conditions": [{"type": kind, "status": word}]}
-        where.patch(
-            Kind.PODS,
-            "default",
-            "pod",
+        patch(
+            where,
             {"status": status, "$setElementOrder/conditions": [{"type": kind}]},
             subresource="status",
             strategic=True,
         )
     body = {"spec": {"containers": [{"name": "main", "image": "new"}]}}
-    left = where.patch(Kind.PODS, "default", "pod", body, strategic=True)
+    left = patch(where, body, strategic=True)
     found = [(one["type"], one["status"]) for one in left["status"]["conditions"]]
     assert found == [("A", "True"), ("B", "True")]
     assert left["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1"}
@@ -220,7 +225,7 @@ def test_only_an_ended_pod_goes_at_once() -> None:
     assert metadata["deletionTimestamp"] == "2026-01-02T03:04:35Z"
     assert metadata["deletionGracePeriodSeconds"] == 30
     status = {"status": {"phase": "Failed"}}
-    where.patch(Kind.PODS, "default", "pod", status, subresource="status")
+    patch(where, status, subresource="status")
     where.delete(Kind.PODS, "default", "pod")
     assert chosen(where) == []
 

@@ -14,7 +14,6 @@ from gpushare.domain.frag.learner import learn
 from gpushare.domain.frag.prices import Tables, plain
 from gpushare.domain.frag.shapes import WHOLE, Shape, State, milli_free, state_of
 from gpushare.domain.model import (
-    Claim,
     HostAmount,
     NodeName,
     Placement,
@@ -49,25 +48,13 @@ def page_of(seen: dict[str, Any]) -> Node:
     )
 
 
-def host_of(seen: dict[str, Any]) -> HostAmount | None:
-    if "cpu" not in seen:
-        return None
-    return HostAmount(seen["cpu"], seen.get("memory", 10**9))
-
-
-def claims_of(ask: dict[str, Any]) -> tuple[Claim, ...]:
-    if not ask["cards"]:
-        return ()
-    if ask["milli"] == WHOLE:
-        return (claim(WHOLE * ask["cards"], 100 * ask["cards"]),)
-    return (claim(ask["milli"], 0),)
-
-
 def request_of(ask: dict[str, Any]) -> PodRequest:
-    models = ask.get("models")
+    models, cards = ask.get("models"), ask["cards"]
+    whole = claim(WHOLE * cards, 100 * cards)
+    one = whole if ask["milli"] == WHOLE else claim(ask["milli"], 0)
     return PodRequest(
         PodRef(PodUID("u"), "d", "asking"),
-        claims_of(ask),
+        (one,) if cards else (),
         cards=CardSelector.of(models=models) if models else None,
         host=HostAmount(ask.get("cpu", 0), ask.get("memory", 0)),
     )
@@ -93,7 +80,12 @@ def tables_of(case: dict[str, Any], states: list[State]) -> Tables:
 def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
     """Cards of cores and units come out as thousandths of a card do."""
     request, costs = request_of(case["ask"]), {}
-    pages = [(page_of(seen), host_of(seen)) for seen in case["nodes"]]
+    pages = [
+        (page_of(seen), HostAmount(seen["cpu"], seen.get("memory", 10**9)))
+        if "cpu" in seen
+        else (page_of(seen), None)
+        for seen in case["nodes"]
+    ]
     tables = tables_of(case, [state_of(p, host, p.free) for p, host in pages])
     for page, host in pages:
         standing = PricedNode.of(page, host, tables)
