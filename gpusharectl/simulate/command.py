@@ -165,7 +165,7 @@ def _play(
     report = reported(scenario, runs)
     forms = (report_data, report_csv, draw_report, plot_report)
     asked.show(report, forms, _next_step(asked, scenario.choice.default, path))
-    sys.exit(0 if report.as_expected else _OTHERWISE)
+    sys.exit(_OTHERWISE if any(run.wrong for run in report.runs) else 0)
 
 
 def _next_step(asked: _Asked, plain: str, path: str) -> str:

@@ -206,49 +206,40 @@ def _wrong(expected: Expected, last: Mapping[PodName, PodOutcome]) -> Iterator[s
             yield f"{'/'.join(pod)}: {came}; expected: {place}"
 
 
-NOT_PLAYED = (
-    "kube-scheduler's own scores, which it adds to the policy's",
-    "preemption, pod affinity, spreading, volumes and ports",
-)
-"""What a real cluster has and no simulation does."""
-_DRAINED = "disruption budgets: all pods of a drained node are deleted at once"
-_DAEMONS = "pods of DaemonSets on added nodes, which begin empty"
-_WEBHOOK = (
-    "the webhook: it gives 1 core to a container that asks for units and no cores"
-)
 _PLAYED = frozenset({names.MEMORY, names.CORE, "cpu", "memory", "pods"})
 _MOST_NAMES = 5
 
 
 def not_played(scenario: Scenario) -> Iterator[str]:
     """Yield what a real cluster has and this simulation left out, as sentences."""
-    yield from NOT_PLAYED
+    yield "kube-scheduler's own scores, which it adds to the policy's"
+    yield "preemption, pod affinity, spreading, volumes and ports"
     events = [step.what for step in scenario.steps]
     pods = [one.pod for one in events if isinstance(one, Arrive)]
     if any(isinstance(one, Drain) for one in events):
-        yield _DRAINED
+        yield "disruption budgets: all pods of a drained node are deleted at once"
         pods += scenario.there
     joins = any(isinstance(one, Join) for one in events)
-    if joins and any(map(_is_daemon, scenario.there)):
-        yield _DAEMONS
+    owners = (pod["metadata"].get("ownerReferences") or () for pod in scenario.there)
+    kinds = {one.get("kind") for its in owners for one in its}
+    if joins and "DaemonSet" in kinds:
+        yield "pods of DaemonSets on added nodes, which begin empty"
     # Pods that are alike share one spec.
     specs = {id(pod["spec"]): pod["spec"] for pod in pods}
-    asked = [_asked(one) for spec in specs.values() for one in _containers(spec)]
+    asked = [
+        _asked(container)
+        for spec in specs.values()
+        for key in ("initContainers", "containers")
+        for container in spec.get(key) or ()
+    ]
     if any(names.MEMORY in one and names.CORE not in one for one in asked):
-        yield _WEBHOOK
+        yield (
+            "the webhook: it gives 1 core to a container that asks for units and no "
+            "cores"
+        )
     if others := set[str]().union(*asked) - _PLAYED:
         told = words.listed(sorted(others), _MOST_NAMES)
         yield f"other resources that pods ask for, on whatever nodes: {told}"
-
-
-def _is_daemon(pod: Json) -> bool:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(owner.get("kind") == "DaemonSet" for owner in owners)
-
-
-def _containers(spec: Json) -> Iterator[Json]:
-    for key in ("initContainers", "containers"):
-        yield from spec.get(key) or ()
 
 
 def _asked(container: Json) -> set[str]:
@@ -277,11 +268,6 @@ class Report:
         if checked or not self.scenario.expected:
             return ""
         return f"expect is for the policy {own}, which was not played"
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether every run has the result that the scenario's file expects."""
-        return not any(run.wrong for run in self.runs)
 
 
 def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
