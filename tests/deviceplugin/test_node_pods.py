@@ -26,7 +26,7 @@ from deviceplugin.pods import NodePod, node_pod, pod_known_to_kubelet
 from gpushare.domain.model import Amount
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.cluster import Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import (
@@ -54,43 +54,37 @@ def uids(pods: NodePods) -> list[str]:
     return sorted(pod.uid for pod in pods.all())
 
 
-def test_a_list_replaces_all(pods: NodePods) -> None:
-    pods.replace(iter([page(here("a")), page(here("b"))]))
-    assert uids(pods) == ["uid-a", "uid-b"]
-    pods.replace(iter([page(here("b"), here("c"))]))
-    assert uids(pods) == ["uid-b", "uid-c"]
-    assert pods.find(NAME) is None
-
-
-def test_a_pod_that_was_fetched_during_a_list(pods: NodePods) -> None:
-    """It is younger than the list, and stays."""
-    pods.replace(iter([page(here("a"))]))
+def test_a_list_replaces_all_but_what_was_fetched_meanwhile(pods: NodePods) -> None:
+    pods.replace(iter([page(here("a")), page(here("gone"))]))
 
     def pages() -> Iterator[Page]:
         pods.apply(event("ADDED", here("b")))
         yield page(here("a"))
+        yield page(here("c"))
 
     pods.replace(pages())
-    assert uids(pods) == ["uid-a", "uid-b"]
+    assert uids(pods) == ["uid-a", "uid-b", "uid-c"]
+    assert pods.find(("default", "gone")) is None
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_ends_with_its_phase(pods: NodePods, phase: str) -> None:
-    pods.apply(event("ADDED", here()))
-    pods.apply(event("MODIFIED", here(terminating=True)))
-    assert uids(pods) == ["uid-a"]
-    pods.apply(event("MODIFIED", here(phase=phase)))
-    assert uids(pods) == []
+ADDED, DELETED = event("ADDED", here()), event("DELETED", here())
 
 
-def test_what_was_read_before_the_end_comes_too_late(pods: NodePods) -> None:
-    """An answer may be older than what the watch has told meanwhile."""
-    pods.apply(event("ADDED", here()))
-    pods.apply(event("DELETED", here()))
-    pods.apply(event("MODIFIED", here()))
-    assert uids(pods) == []
-    pods.apply(event("ADDED", here(uid="second")))
-    assert uids(pods) == ["second"]
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        ([ADDED, event("MODIFIED", here(terminating=True))], ["uid-a"]),
+        ([ADDED, event("MODIFIED", here(phase="Succeeded"))], []),
+        ([ADDED, event("MODIFIED", here(phase="Failed"))], []),
+        # An answer may be older than what the watch has told meanwhile.
+        ([ADDED, DELETED, event("MODIFIED", here())], []),
+        ([ADDED, DELETED, event("ADDED", here(uid="second"))], ["second"]),
+    ],
+)
+def test_events(pods: NodePods, events: list[WatchEvent], left: list[str]) -> None:
+    for one in events:
+        pods.apply(one)
+    assert uids(pods) == left
 
 
 def test_the_newest_of_a_name(pods: NodePods) -> None:

@@ -147,13 +147,11 @@ def test_an_impossible_placement(shares: list[object], words: str) -> None:
 @pytest.mark.parametrize(
     ("resource", "text", "known"),
     [
-        (M, f"{card_key(UUIDS[0])}-m0009", True),
-        (M, f"{card_key(UUIDS[0])}-m0010", False),
-        (C, f"{card_key(UUIDS[0])}-c099", True),
-        (C, f"{card_key(UUIDS[0])}-c100", False),
-        (C, f"{card_key(UUIDS[0])}-m0000", False),
+        (M, "aaaaaaaa-m0009", True),
+        (M, "aaaaaaaa-m0010", False),
+        (C, "aaaaaaaa-c100", False),
+        (C, "aaaaaaaa-m0000", False),
         (M, "deadbeef-m0000", False),
-        (M, "junk", False),
     ],
 )
 def test_unknown_ids(resource: str, text: str, known: bool) -> None:

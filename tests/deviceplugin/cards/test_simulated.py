@@ -76,18 +76,6 @@ def test_a_file_gives_cards(tmp_path: Path) -> None:
     assert second.uuid == cards("1x8GiB")[0].uuid
 
 
-def test_a_file_s_complaints_name_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "cards.yaml"
-    path.write_text("cards:\n- {nodes: [/dev/null]}\n- {memory_mib: lots}\n")
-    known = "uuid, memory_mib, model, index"
-    fix = "it must be a whole number from 256 to 16777216"
-    assert complaints(str(path)) == [
-        f"{path}:2: cards[0].memory_mib: is missing",
-        f"{path}:2: cards[0].nodes: there is no such field; known: {known}",
-        f'{path}:3: cards[1].memory_mib: is "lots"; {fix}',
-    ]
-
-
 def test_a_file_of_no_cards_will_not_do(tmp_path: Path) -> None:
     path = tmp_path / "cards.yml"
     path.write_text("cards: []\n")
