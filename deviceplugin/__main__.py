@@ -178,23 +178,22 @@ def _telemetry(settings: ExporterSettings, complaints: list[str]) -> Telemetry:
 
 def _simulated(settings: Settings, complaints: list[str]) -> list[CardSource]:
     """Return the simulated cards that replace the driver's, if any are set."""
-    if settings.simulated_cards is None:
-        return []
-    made_up = parse_spec(settings.simulated_cards, settings.node)
+    spec = settings.simulated_cards
+    made_up = () if spec is None else parse_spec(spec, settings.node)
     if isinstance(made_up, list):
         complaints += [f"GPUSHARE_SIMULATED_CARDS: {one}" for one in made_up]
-        return []
-    return [SimulatedCards(made_up)]
+    elif made_up:
+        return [SimulatedCards(made_up)]
+    return []
 
 
 def _inventory(settings: Settings, complaints: list[str]) -> list[CardSource]:
-    if settings.inventory is None:
-        return []
-    listed = read_inventory(settings.inventory)
-    if isinstance(listed, list):
-        complaints += [f"GPUSHARE_INVENTORY: {one}" for one in listed]
-        return []
-    return [InventoryCards(listed)]
+    file = settings.inventory
+    listed = [] if file is None else read_inventory(file)
+    if isinstance(listed, tuple):
+        return [InventoryCards(listed)]
+    complaints += [f"GPUSHARE_INVENTORY: {one}" for one in listed]
+    return []
 
 
 def _cluster(settings: Settings, complaints: list[str]) -> Cluster | None:

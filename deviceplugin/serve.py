@@ -74,17 +74,13 @@ def _wait_for_lock(lock: int, stop: Event) -> bool:
 class PluginParts:
     """All parts of one device plugin, put together."""
 
+    parts: Parts
     watcher: Watcher
     publisher: Publisher
     reporter: Reporter
     recorder: EventRecorder
     registrars: tuple[Registrar, ...]
     reflectors: tuple[tuple[str, Reflector], ...]
-    offer: Offer
-    pods: NodePods
-    occupancy: Occupancy
-    admission: Admission
-    prestart: PreStart
 
 
 def run(
@@ -153,15 +149,11 @@ def assemble(
         services.append(QuotaPlugin(offer, count, metrics))
     plugins = settings.kubelet_dir / "device-plugins"
     return PluginParts(
-        offer=offer,
-        pods=pods,
-        occupancy=occupancy,
-        admission=admission,
-        prestart=prestart,
-        watcher=watcher,
-        publisher=Publisher(cluster, name, node, offer),
-        reporter=reporter,
-        recorder=recorder,
+        parts,
+        watcher,
+        Publisher(cluster, name, node, offer),
+        reporter,
+        recorder,
         registrars=tuple(Registrar(one, plugins, metrics) for one in services),
         reflectors=(("node", follow_node), ("pods", follow_pods)),
     )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards.devices import Cards, card_key
+from deviceplugin.allocation.preferred import Question
+from deviceplugin.cards.devices import Cards
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
 from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.serve import PluginParts, assemble, start
@@ -20,6 +21,7 @@ from gpushare.kube.api import ApiServer
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import Site
+from tests.deviceplugin.node_fixture import ids_of
 from tests.gpusharectl.fake_plugin import FakePlugin
 from tests.nvml.driver import stub_card
 from tests.testbed.rest import Json
@@ -148,9 +150,9 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
     ours = Ours(site, tmp_path)
     with ours.serving() as made:
         wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
-        real = made.admission.allocate
+        real = made.parts.admission.allocate
         kubelet = made.reporter.resources
-        prefer = made.admission.prefer
+        prefer = made.parts.admission.prefer
         site.create(pod("first", container("main", 2, 1)))
         site.wait_running("first")
         end_slowly(site, "first")
@@ -160,34 +162,28 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
             list_after_the_end(site, kubelet, "first")
             return answer
 
-        made.admission.allocate = slow  # type: ignore[method-assign]
+        made.parts.admission.allocate = slow  # type: ignore[method-assign]
         site.create(pod("second", container("main", 5, 1)))
         site.wait_running("second")
         held = kubelet.list(5).held(("default", "second"))["main"]
-        made.admission.allocate = real  # type: ignore[method-assign]
+        made.parts.admission.allocate = real  # type: ignore[method-assign]
 
         offers: list[set[str]] = []
 
-        def doubled(
-            cards: Cards,
-            resource: str,
-            available: Sequence[str],
-            must: Sequence[str],
-            size: int,
-        ) -> list[str]:
+        def doubled(asked: Question) -> list[str]:
             """Take what kubelet offers of the second's, which we never would."""
-            chosen = prefer(cards, resource, available, must, size)
-            offers.append(set(available) & held[resource])
+            chosen = prefer(asked)
+            offers.append(set(asked.available) & held[asked.resource])
             mine = sorted(offers[-1])
-            return (mine + [one for one in chosen if one not in mine])[:size]
+            return (mine + [one for one in chosen if one not in mine])[: asked.size]
 
-        made.admission.prefer = doubled  # type: ignore[method-assign]
+        made.parts.admission.prefer = doubled  # type: ignore[method-assign]
         site.create(pod("third", container("main", 5, 1)))
         wait_until(lambda: site.phase("third") == "Failed", "the refusal", 60)
         assert any(offers), "kubelet has mended it: then this test may go"
         message = site.get("pod", "third")["status"]["message"]
         assert "default/second holds" in message
-        made.admission.prefer = prefer  # type: ignore[method-assign]
+        made.parts.admission.prefer = prefer  # type: ignore[method-assign]
         site.create(pod("fourth", container("main", 5, 1)))
         site.wait_running("fourth")
     gpus.start()
@@ -201,25 +197,18 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
     ours = Ours(site, tmp_path)
     with ours.serving() as made:
         wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
-        first, second = (card.uuid for card in made.offer.cards.all)
+        first, second = (card.uuid for card in made.parts.offer.cards.all)
         published = {first, second}
         wait_until(
             lambda: {one["uuid"] for one in site.cards("cp")} == published, "cards", 30
         )
-        prefer = made.admission.prefer
+        prefer = made.parts.admission.prefer
 
-        def otherwise(
-            cards: Cards,
-            resource: str,
-            available: Sequence[str],
-            must: Sequence[str],
-            size: int,
-        ) -> list[str]:
-            prefer(cards, resource, available, must, size)
-            key = card_key(second)
-            return [one for one in available if one.startswith(key)][:size]
+        def otherwise(asked: Question) -> list[str]:
+            prefer(asked)
+            return ids_of(second, asked.available)[: asked.size]
 
-        made.admission.prefer = otherwise  # type: ignore[method-assign]
+        made.parts.admission.prefer = otherwise  # type: ignore[method-assign]
         limited = pod("limited", container("main", 20, 1))
         limited["metadata"]["annotations"] = {"baidu.com/vcuda-uuids": first}
         site.create(limited)

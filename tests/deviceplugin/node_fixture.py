@@ -215,12 +215,13 @@ class NodeFixture:
         """Take the API server out of the plugin's reach, and wait until it noticed."""
         self.line.cut = True
         wait_until(
-            lambda: not self.serving.prestart.in_touch.is_set(), "the watch to break"
+            lambda: not self.serving.parts.prestart.in_touch.is_set(),
+            "the watch to break",
         )
 
     def wait_seen(self, name: str) -> None:
         """Wait until the plugin's watch has told of the pod as it is now."""
-        uid, find = self.pod(name)["metadata"]["uid"], self.serving.pods.find
+        uid, find = self.pod(name)["metadata"]["uid"], self.serving.reporter.pods.find
         wait_until(
             lambda: (seen := find(("default", name))) and seen.uid == uid,
             f"{name} to be seen",
@@ -255,11 +256,13 @@ class NodeFixture:
 
     def allocate(self, resource: str, ids: Sequence[str]) -> None:
         """Ask the admission as Allocate does, or raise ``DeniedError``."""
-        self.serving.admission.allocate(self.serving.offer.cards, resource, ids)
+        self.serving.parts.admission.allocate(
+            self.serving.parts.offer.cards, resource, ids
+        )
 
     def start_container(self, resource: str, ids: Sequence[str]) -> None:
         """Make PreStartContainer's check, or raise ``NotYetError``."""
-        self.serving.prestart.start(self.serving.offer.cards, resource, ids)
+        self.serving.parts.prestart.start(self.serving.parts.offer.cards, resource, ids)
 
     def tell_running(self, *names: str) -> None:
         """Write what kubelet writes of pods that run, and let the plugin see it."""
@@ -267,7 +270,7 @@ class NodeFixture:
             status = {"status": running(self.pod(name))}
             where = (Kind.PODS, "default", name)
             self.cluster.patch(*where, status, subresource="status")
-            find = partial(self.serving.pods.find, ("default", name))
+            find = partial(self.serving.reporter.pods.find, ("default", name))
             wait_until(lambda find=find: find().running, f"{name} to run")
 
     def lose_checkpoint(self) -> None:
@@ -334,13 +337,13 @@ def asks_first(monkeypatch: pytest.MonkeyPatch, resource: str) -> None:
 
 def prefers(node: NodeFixture, uuid: CardUUID) -> None:
     """Let kubelet choose this card's ids, whatever was planned and preferred."""
-    real = node.serving.admission.prefer
+    real = node.serving.parts.admission.prefer
 
     def prefer(asked: Question) -> list[str]:
         real(asked)
         return ids_of(uuid, asked.available)[: asked.size]
 
-    node.serving.admission.prefer = prefer  # type: ignore[method-assign]
+    node.serving.parts.admission.prefer = prefer  # type: ignore[method-assign]
 
 
 def ids_of(uuid: CardUUID, ids: Sequence[str]) -> list[str]:

@@ -114,20 +114,14 @@ def test_no_card_is_over_placed(said: list[tuple[str, Json]], chance: Random) ->
         burst.check()
 
 
-def sample(chance: Random, name: str) -> Json:
-
-    def amounts() -> tuple[int, int]:
-        return chance.randint(1, 8), chance.randint(0, 9)
-
-    kind = chance.randrange(6)
-    if kind == 0:
-        return shaped(name, [(chance.randint(0, 9), chance.choice([100, 200]))])
-    apps = [amounts() for _ in range(chance.randint(1, 3))]
-    if kind == 1:
-        return shaped(name, apps, apart=True)
-    how = [None, "Always"]
-    first = [(amounts(), chance.choice(how)) for _ in range(chance.randint(0, 2))]
-    return shaped(name, apps, first)
+SAMPLES = (
+    ([(9, 100)], [], False),
+    ([(5, 200)], [], False),
+    ([(3, 4), (2, 1), (7, 0)], [], True),
+    ([(4, 2)], [((6, 1), None), ((1, 1), "Always")], False),
+    ([(8, 9), (1, 5)], [((2, 2), None)], False),
+    ([(6, 3)], [], False),
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +154,11 @@ def test_a_burst_over_kubelets_sockets(host: NodeFixture, seed: int) -> None:
     Pods are admitted in another order than bound, and some end in between.
     """
     chance, ledger = Random(seed), Ledger()
-    ledger.set_cards(NODE, host.serving.offer.cards.all)
-    bodies = [sample(chance, f"s{seed}-{number}") for number in range(14)]
+    ledger.set_cards(NODE, host.serving.parts.offer.cards.all)
+    bodies = []
+    for number in range(14):
+        apps, first, apart = chance.choice(SAMPLES)
+        bodies.append(shaped(f"s{seed}-{number}", apps, first, apart=apart))
     pods = [one for body in bodies if (one := bound(host, ledger, body))]
     chance.shuffle(pods)
     seen: set[CardUUID] = set()

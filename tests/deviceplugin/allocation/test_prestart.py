@@ -54,7 +54,7 @@ def test_kubelet_does_not_say_whose_they_are(
 ) -> None:
     pod = node.bind("a", 4, 1)
     node.admit(pod)
-    resources = node.serving.prestart.resources
+    resources = node.serving.parts.prestart.resources
     with monkeypatch.context() as silent:
         silent.setattr(resources, "list", raising(KubeletSilentError("no answer")))
         silent.setattr(resources, "get", lambda *_: None)
@@ -72,7 +72,7 @@ def test_an_older_kubelet_lists_all(
 ) -> None:
     """Before 1.34 it cannot be asked of one pod."""
     pod = node.bind("a", 4, 1, card=1)
-    monkeypatch.setattr(node.serving.prestart.resources, "get", lambda *_: None)
+    monkeypatch.setattr(node.serving.parts.prestart.resources, "get", lambda *_: None)
     assert inside(node.run(pod)["main"])["cards"][0]["uuid"] == UUIDS[1]
 
 
@@ -114,11 +114,11 @@ def test_what_was_missed_is_caught_up_with(node: NodeFixture) -> None:
 def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
     node.run(node.bind("a", 4, 1))
     uid = node.pod("a")["metadata"]["uid"]
-    assert node.serving.occupancy.has_allocation(uid)
+    assert node.serving.reporter.occupancy.has_allocation(uid)
     node.end_pod("a")
-    node.serving.pods._drop(uid)
+    node.serving.reporter.pods._drop(uid)
     node.serving.reporter.catch_up()
-    assert not node.serving.occupancy.has_allocation(uid)
+    assert not node.serving.reporter.occupancy.has_allocation(uid)
     assert any(one.uid == uid for one in node.serving.reporter.records.all())
 
 
@@ -146,7 +146,10 @@ def test_swap_without_room(node: NodeFixture) -> None:
     wait_until(node.events, "an event")
     assert {(e[0], e[1]) for e in node.events()} == {("a", "VcudaWaiting")}
     node.end_pod("b")
-    wait_until(lambda: node.serving.pods.find(("default", "b")) is None, "b to be gone")
+    wait_until(
+        lambda: node.serving.reporter.pods.find(("default", "b")) is None,
+        "b to be gone",
+    )
     node.devices.start(uid, "main")
     assert node.actual("a") is not None
 
@@ -176,7 +179,7 @@ def test_what_waits_is_not_reported(
 def test_a_container_over_two_cards_keeps_its_pod_waiting(node: NodeFixture) -> None:
     """Started, another container would have the whole pod reported where it is."""
     pod = node.bind("a", containers=[container_json("x", 4, 1), container_json("y", 8)])
-    admission = node.serving.admission
+    admission = node.serving.parts.admission
     prefer, allocate = admission.prefer, admission.allocate
 
     def two_cards(asked: Question) -> list[str]:
@@ -211,7 +214,7 @@ def test_two_swapped_pods(node: NodeFixture) -> None:
 
 def test_ids_of_several_cards(node: NodeFixture) -> None:
     pod = node.bind("a", 40, 1, card=None)
-    node.serving.admission.prefer = lambda *_: []  # type: ignore[method-assign]
+    node.serving.parts.admission.prefer = lambda *_: []  # type: ignore[method-assign]
     assert "are of 2 cards" in node.refuse(pod)
 
 
@@ -235,7 +238,9 @@ def test_planned_card_has_too_few_left(node: NodeFixture) -> None:
     ghost = node.bind("ghost", 20, 1, card=0)
     node.run(ghost)
     node.cluster.delete(Kind.PODS, "default", "ghost", grace_period_s=0)
-    wait_until(lambda: node.serving.pods.find(("default", "ghost")) is None, "its end")
+    wait_until(
+        lambda: node.serving.reporter.pods.find(("default", "ghost")) is None, "its end"
+    )
     pod = node.bind("a", 20, 1, card=0)
     assert visible(node.run(pod)["main"]) == (UUIDS[1],)
     assert node.actual("a") == (UUIDS[1],)
@@ -243,7 +248,7 @@ def test_planned_card_has_too_few_left(node: NodeFixture) -> None:
 
 def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
     pod = node.bind("a", 4, 1, card=0)
-    prefer = node.serving.admission.prefer
+    prefer = node.serving.parts.admission.prefer
     asked: list[str] = []
 
     def once_elsewhere(question: Question) -> list[str]:
@@ -252,7 +257,7 @@ def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
             return ids_of(UUIDS[1], question.available)[: question.size]
         return prefer(question)
 
-    node.serving.admission.prefer = once_elsewhere  # type: ignore[method-assign]
+    node.serving.parts.admission.prefer = once_elsewhere  # type: ignore[method-assign]
     assert visible(node.run(pod)["main"]) == (UUIDS[1],)
     assert set(asked) == {M, C}
 
@@ -276,7 +281,7 @@ def test_allocate_asks_nobody(
     for name in ("get", "annotate", "event", "list_page"):
         watched(node.cluster, name)
     watched(node.serving.reporter.resources, "list")
-    allocate = node.serving.admission.allocate
+    allocate = node.serving.parts.admission.allocate
 
     def alone(cards: Cards, resource: str, ids: Sequence[str]) -> object:
         before = len(asked)
@@ -286,7 +291,7 @@ def test_allocate_asks_nobody(
         allocating.add(get_ident())
         return answer
 
-    monkeypatch.setattr(node.serving.admission, "allocate", alone)
+    monkeypatch.setattr(node.serving.parts.admission, "allocate", alone)
     node.run(node.bind("a", 4, 1, card=0))
     assert allocating
     assert "list" in {name for name, _ in asked}
@@ -305,7 +310,8 @@ def test_whole_cards_of_an_init_container(node: NodeFixture, planned: bool) -> N
         placed = encode_placement(Placement(record.pod, NODE, shares), AT)
         node.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: placed})
         wait_until(
-            lambda: node.serving.pods.find(("default", "a")).placement, "the plan"
+            lambda: node.serving.reporter.pods.find(("default", "a")).placement,
+            "the plan",
         )
     given = node.run(pod)
     assert set(visible(given["once"])) == {UUIDS[0], UUIDS[1]}
@@ -449,5 +455,7 @@ def test_a_pod_that_the_api_server_does_not_have(three: NodeFixture) -> None:
     pod = three.bind("a", 20, 1, card=1)
     three.admit(pod)
     three.cluster.delete(Kind.PODS, "default", "a", grace_period_s=0)
-    wait_until(lambda: three.serving.pods.find(("default", "a")) is None, "its end")
+    wait_until(
+        lambda: three.serving.reporter.pods.find(("default", "a")) is None, "its end"
+    )
     waits(three, pod, "the API server has no such pod on this node")

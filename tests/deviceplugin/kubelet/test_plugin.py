@@ -59,7 +59,7 @@ def test_no_card_makes_them_sick(node: NodeFixture) -> None:
     assert (ids[0], ids[-1], len(set(ids))) == ("quota-00000", "quota-00199", 200)
     assert not [one for one in ids if DeviceId.parse(one)]
     node.cards.failures[UUIDS[0]] = "it does not answer"
-    node.serving.offer.set_cordoned([UUIDS[1]])
+    node.serving.parts.offer.set_cordoned([UUIDS[1]])
     wait_until(node.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
     assert told(node) == before
     assert (node.devices.allocatable()[Q], node.devices.capacity()[Q]) == (200, 200)
@@ -108,7 +108,9 @@ def test_a_pod_gets_its_card_and_nothing_more(node: NodeFixture) -> None:
     given = node.run(node.bind("half", containers=asked, card=1))["main"]
     assert visible(given) == (UUIDS[1],)
     assert inside(given)["cards"][0]["units"] == 14
-    (held,) = node.serving.admission._finder.listed().held(("default", "half")).values()
+    (held,) = (
+        node.serving.parts.admission._finder.listed().held(("default", "half")).values()
+    )
     assert {resource: len(ids) for resource, ids in held.items()} == {C: 50, M: 14}
     bare = node.bind("bare", containers=[asking(14, 50, 50)], card=1)
     bare["spec"]["containers"][0]["resources"] = {"limits": {Q: "50"}}
