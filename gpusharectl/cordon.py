@@ -36,16 +36,6 @@ class Order(Enum):
     UNCORDON = (names.CORDON, False)
     CLEAR = (names.CLEAR, True)
 
-    @property
-    def key(self) -> str:
-        """The annotation that is written."""
-        return self.value[0]
-
-    @property
-    def adds(self) -> bool:
-        """Whether UUIDs are added."""
-        return self.value[1]
-
 
 class Refused(Exception):
     """Nothing was changed; the message says why, and what there is."""
@@ -69,18 +59,17 @@ def carry_out(reach: Access, order: Order, name: str, cards: Sequence[str]) -> D
     ``Refused`` if there is no such node or card, ``ClusterError`` if the API server
     refuses. If nothing changes, nothing is written.
     """
-    ref = Ref("v1", "Node", name)
+    ref, (key, adds) = Ref("v1", "Node", name), order.value
     for _ in range(_TRIES):
         node = reach.objects.get(ref)
         if node is None:
             raise Refused(_no_such_node(reach, name))
         found = _cards(node, order, cards)
-        before = facts.annotation(node, order.key)
-        after, changed = edited(before, found, adds=order.adds)
+        after, changed = edited(facts.annotation(node, key), found, adds=adds)
         if not changed:
             return Done(node, found, changed)
         version = node["metadata"]["resourceVersion"]
-        written = {"resourceVersion": version, "annotations": {order.key: after}}
+        written = {"resourceVersion": version, "annotations": {key: after}}
         try:
             reach.objects.merge(ref, {"metadata": written})
         except Conflict:
@@ -130,8 +119,9 @@ def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ..
         here = codec.cards(node)
     except Malformed as error:
         raise Refused(f"{name}: its cards cannot be read: {error}") from error
-    gone = codec.uuids(facts.annotation(node, order.key)) - {c.uuid for c in here}
-    known = [*(card.uuid for card in here), *(() if order.adds else sorted(gone))]
+    key, adds = order.value
+    gone = codec.uuids(facts.annotation(node, key)) - {c.uuid for c in here}
+    known = [*(card.uuid for card in here), *(() if adds else sorted(gone))]
     try:
         found = [card_named(text, here, known) for text in texts]
     except Refused as error:
@@ -225,15 +215,13 @@ def _staying(pods: Sequence[str]) -> str:
 
 
 def _cleared(name: str, card: Card, *, changed: bool) -> Iterator[str]:
+    which = _which(name, card)
     if card.healthy:
-        yield (
-            f"{_which(name, card)} is not reported as sick; the order is written "
-            "anyway."
-        )
+        yield f"{which} is not reported as sick; the order is written anyway."
     now = "is to be cleared" if changed else "was already to be cleared"
     yield (
-        f"{_which(name, card)} {now}: the device plugin there forgets the card's "
-        "faults and removes the order, within seconds."
+        f"{which} {now}: the device plugin there forgets the card's faults and removes "
+        "the order, within seconds."
     )
     yield "  A card that does not answer stays sick until it answers."
     yield f"  Next: gpusharectl inspect --node {name}"
