@@ -229,7 +229,7 @@ class SchedulerJobs:
         if not why or action is not Action.APPLY:
             return why
         say(f"{PROGRAM} did not start; its old files are put back")
-        again = self._run(Action.RESTORE, node, say)
+        again = self.run(Action.RESTORE, node, say)
         return f"{why}; " + (again or "its old files are back, and it runs")
 
     def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod:
@@ -250,8 +250,9 @@ class SchedulerJobs:
         name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
         log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
         if failed == "check":
-            why = f"{PROGRAM} rejects the new configuration: {last_words(log)}"
-            raise Obstacle(why)
+            raise Obstacle(
+                f"{PROGRAM} rejects the new configuration: {last_words(log)}"
+            )
         if failed:
             raise Obstacle(last_words(log))
         return SchedulerPod.read(log)

@@ -92,7 +92,10 @@ class KubeadmScheduler(HostScheduler):
         config = after.get(self._files.config)
         if config is None:
             return Verdict(Said.WELL)
-        pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
+        try:
+            pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
+        except Obstacle:
+            return Verdict(Said.WELL)
         tried = self._trial(plan, config)
         try:
             self._host.make(tried)
