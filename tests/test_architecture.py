@@ -161,3 +161,10 @@ def test_links_lead_somewhere() -> None:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
         if leads_nowhere(link, path)
     ]
+
+
+def test_a_decision_has_a_number_of_its_own() -> None:
+    """Others name a decision by its number."""
+    records = [path.name[:4] for path in (ROOT / "docs/decisions").glob("*.md")]
+    assert records
+    assert len(set(records)) == len(records)

@@ -205,7 +205,7 @@ def _filter(parts: Parts, body: bytes) -> bytes:
         result = parts.verbs.filter(args)
     parts.metrics.filtered(result)
     counts = {"kept": len(result.kept), "refused": len(result.refused or ())}
-    logger.debug("filtered", extra={"pod": str(args.pod), **counts})
+    logger.debug("filtered", extra={"pod": args.pod, **counts})
     return wire.filter_reply(result)
 
 
