@@ -8,7 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from threading import Lock
+from threading import Lock, RLock
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
@@ -42,7 +42,7 @@ class Nominations:
         self._ledger = ledger
         self._choice = choice
         # Pods and nodes are followed by a thread each.
-        self._lock = Lock()
+        self._lock = RLock()
         self._nominees: dict[NodeName, dict[PodUID, PodRecord]] = {}
 
     def follow(
@@ -57,19 +57,15 @@ class Nominations:
                 here = self._nominees.setdefault(after.nominated, {})
                 here[after.pod.uid] = after
             for name in {one for each in known for one in (each.node, each.nominated)}:
-                self._reconsider(name, leaving)
+                self.reconsider(name, leaving)
 
     def reconsider(self, name: NodeName, leaving: Leaving) -> None:
         """Compute again what is kept on one node, which is usually nothing."""
         with self._lock:
-            self._reconsider(name, leaving)
-
-    def _reconsider(self, name: NodeName, leaving: Leaving) -> None:
-        if name not in self._nominees:
-            return
-        self._ledger.nominate(name, self._kept(name, leaving))
-        if not self._nominees[name]:
-            del self._nominees[name]
+            if name in self._nominees:
+                self._ledger.nominate(name, self._kept(name, leaving))
+                if not self._nominees[name]:
+                    del self._nominees[name]
 
     def _kept(self, name: NodeName, leaving: Leaving) -> dict[PodUID, Placement]:
         node = self._ledger.node(name)
@@ -179,13 +175,11 @@ class Charges:
         self, placement: Placement, record: PodRecord, node: Node | None
     ) -> bool:
         uid = record.pod.uid
-        if placement is record.plan or placement == self._ledger.placement(uid):
-            self._doubted.discard(uid)
-            return True
-        if node is None or not node.cards:
+        known = placement is record.plan or placement == self._ledger.placement(uid)
+        if not known and (node is None or not node.cards):
             # Unknown or unreadable node: it has no capacity anyway.
             return False
-        if node.could_hold(placement):
+        if known or (node is not None and node.could_hold(placement)):
             self._doubted.discard(uid)
             return True
         if uid not in self._doubted:
