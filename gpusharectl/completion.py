@@ -29,11 +29,11 @@ def node_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the nodes that share cards."""
-    return [
-        CompletionItem(facts.name_of(node))
-        for node in _all(context, Kind.NODES)
-        if facts.annotation(node, names.CARDS) and facts.name_of(node).startswith(begun)
+    nodes = _all(context, Kind.NODES)
+    found = [
+        facts.name_of(node) for node in nodes if facts.annotation(node, names.CARDS)
     ]
+    return _offered(found, begun)
 
 
 def card_names(
@@ -49,8 +49,8 @@ def card_names(
         except Malformed:
             continue
         for card in cards:
-            found.append(CompletionItem(str(card.index), help=card.model))
-            found.append(CompletionItem(card.uuid, help=card.model))
+            both = (str(card.index), card.uuid)
+            found += [CompletionItem(name, help=card.model) for name in both]
     return [item for item in found if item.value.startswith(begun)]
 
 
@@ -58,25 +58,28 @@ def pod_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the pods that name our resources, with their namespace unless ``-n``."""
-    namespace = context.params.get("namespace")
-    found = []
-    for pod in _all(context, Kind.PODS, UNFINISHED):
-        if not codec.is_ours(pod):
-            continue
-        if namespace is None:
-            found.append(facts.full_name(pod))
-        elif pod["metadata"]["namespace"] == namespace:
-            found.append(facts.name_of(pod))
-    return [CompletionItem(name) for name in found if name.startswith(begun)]
+    namespace, pods = context.params.get("namespace"), _our_pods(context)
+    if namespace is None:
+        return _offered([facts.full_name(pod) for pod in pods], begun)
+    here = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
+    return _offered([facts.name_of(pod) for pod in here], begun)
 
 
 def namespace_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the namespaces of pods that name our resources."""
+    found = {pod["metadata"]["namespace"] for pod in _our_pods(context)}
+    return _offered(sorted(found), begun)
+
+
+def _our_pods(context: click.Context) -> list[Json]:
     pods = _all(context, Kind.PODS, UNFINISHED)
-    found = {pod["metadata"]["namespace"] for pod in pods if codec.is_ours(pod)}
-    return [CompletionItem(name) for name in sorted(found) if name.startswith(begun)]
+    return [pod for pod in pods if codec.is_ours(pod)]
+
+
+def _offered(found: Sequence[str], begun: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in found if name.startswith(begun)]
 
 
 def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, Thread
-from typing import NoReturn
 
 import grpc
 
@@ -109,20 +108,17 @@ def _translated(before: str = "") -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        _raise(before, error)
+        text = str(error)
+        if isinstance(error, grpc.Call):
+            code = error.code()
+            word = code.name.replace("_", " ").title().replace(" ", "")
+            word = _GO_WORDS.get(code, word)
+            text = f"rpc error: code = {word} desc = {error.details()}"
+        raise CallFailedError(before + text) from error
     except ValueError as error:
         # The channel raises this when it is closed.
         text = "code = Canceled desc = grpc: the client connection is closing"
         raise CallFailedError(f"{before}rpc error: {text}") from error
-
-
-def _raise(before: str, error: grpc.RpcError) -> NoReturn:
-    if not isinstance(error, grpc.Call):
-        raise CallFailedError(f"{before}{error}") from error
-    code = error.code()
-    word = _GO_WORDS.get(code) or code.name.replace("_", " ").title().replace(" ", "")
-    text = f"rpc error: code = {word} desc = {error.details()}"
-    raise CallFailedError(before + text) from error
 
 
 VERSION = "v1beta1"

@@ -114,29 +114,28 @@ class KubeadmScheduler(HostScheduler):
         """Wait until kube-scheduler is Ready with the present files; why not, or ""."""
         if self._untried:
             say(f"the configuration could not be tried beforehand: {self._untried}")
-        try:
-            pod = self._manifest()
-        except Obstacle as obstacle:
-            return str(obstacle)
+        pod = self._manifest()
+        if isinstance(pod, Obstacle):
+            return str(pod)
         return self._mirror.wait(pod, say, self._patience.wait_s)
 
     def probe(self) -> str:
         """Prove that kube-scheduler calls the extender; why it does not, or ""."""
-        try:
-            pod = self._manifest()
-        except Obstacle as obstacle:
-            return str(obstacle)
+        pod = self._manifest()
+        if isinstance(pod, Obstacle):
+            return str(pod)
         patience = self._patience
         return probed(
             self._objects, self._node, pod.image, patience.pace, patience.probe_s
         )
 
-    def _manifest(self) -> SchedulerPod:
+    def _manifest(self) -> SchedulerPod | Obstacle:
         content = self._host.read(KubeadmFile.path)
-        with Obstacle.about(KubeadmFile.path):
-            if content is None:
-                raise Obstacle("does not exist")
-            return SchedulerPod.read(content.decode(errors="replace"))
+        try:
+            return SchedulerPod.read((content or b"").decode(errors="replace"))
+        except Obstacle as obstacle:
+            why = "does not exist" if content is None else obstacle
+            return Obstacle(f"{KubeadmFile.path} {why}")
 
     def _trial(self, plan: Sequence[FileChange], config: bytes) -> list[FileChange]:
         """Return the new files under temporary names, and a configuration for them."""
