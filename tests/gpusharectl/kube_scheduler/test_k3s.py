@@ -94,6 +94,9 @@ def test_settings_that_were_not_there(tmp_path: Path) -> None:
     host = scheduler(tmp_path)
     host.apply(host.restore())
     assert found(tmp_path) == {}
+    write(tmp_path, FILE.path, "data-dir: /data/k3s/\n")
+    kubeconfig = "/data/k3s/server/cred/scheduler.kubeconfig"
+    assert settings_of(tmp_path)["clientConnection"]["kubeconfig"] == kubeconfig
 
 
 def test_settings_changed_meanwhile(root: Path) -> None:
@@ -104,12 +107,6 @@ def test_settings_changed_meanwhile(root: Path) -> None:
     host.apply(host.restore())
     golden = (GOLDEN / "before" / FILE.path.lstrip("/")).read_text()
     assert config.read_text() == golden.replace("site=12", "site=13")
-
-
-def test_data_elsewhere(tmp_path: Path) -> None:
-    write(tmp_path, FILE.path, "data-dir: /data/k3s/\n")
-    kubeconfig = "/data/k3s/server/cred/scheduler.kubeconfig"
-    assert settings_of(tmp_path)["clientConnection"]["kubeconfig"] == kubeconfig
 
 
 @pytest.mark.parametrize(
