@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = Refusal(Reason.NO_CARDS)
 """For a node that the ledger does not know."""
+_SHARE, _PART, _SAVED_S = 0.2, 0.75, 1.0
 _MOST_BUDGETS = 5000
 _MOST_NAMESPACES = 1000
 """Whose waits are remembered at a time."""
@@ -47,27 +48,19 @@ class Patience:
     help it, such as another pod's end. If its watch is a little ahead of ours, the
     ledger still has no room; and if that event was the last, it does not ask again for
     five minutes (contracts 1.7). So a pod that fits nowhere waits a moment for our
-    watch. Filter is on kube-scheduler's serial path: only ``share`` of all time may go
-    into waits, and ``part`` of that into the pods of one namespace. Otherwise the
+    watch. Filter is on kube-scheduler's serial path: only ``_SHARE`` of all time may
+    go into waits, and ``_PART`` of that into the pods of one namespace. Otherwise the
     refused pods of one namespace would leave no wait to the others.
     """
 
     def __init__(
-        self,
-        wait_s: float,
-        *,
-        share: float = 0.2,
-        saved_s: float = 1.0,
-        part: float = 0.75,
-        clock: Callable[[], float] = time.monotonic,
+        self, wait_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._wait_s = wait_s
-        self._share = share
-        self._saved_s = saved_s
-        self._part = part
         self._clock = clock
         self._lock = Lock()
-        self._all = _Allowance(share, saved_s, saved_s, clock())
+        saved_s = max(_SAVED_S, wait_s)
+        self._all = _Allowance(_SHARE, saved_s, saved_s, clock())
         self._namespaces: dict[str, _Allowance] = {}
 
     def allowed_s(self, namespace: str) -> float:
@@ -93,8 +86,8 @@ class Patience:
                     for name, allowance in self._namespaces.items()
                     if allowance.fill(now) < allowance.saved_s
                 }
-            saved_s = max(self._saved_s * self._part, self._wait_s)
-            share = self._share * self._part
+            saved_s = max(_SAVED_S * _PART, self._wait_s)
+            share = _SHARE * _PART
             self._namespaces[namespace] = _Allowance(share, saved_s, saved_s, now)
         return self._namespaces[namespace]
 

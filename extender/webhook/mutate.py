@@ -91,17 +91,20 @@ def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
     if not brings_cards(pod, classes):
         return []
     known = {spot.name for spot in spots(old or {}, EPHEMERAL)}
+    none = {"name": VISIBLE, "value": VOID}
     warnings = []
     ours = asks(pod)
     for spot in spots(pod, *([INIT, APP] if old is None else [EPHEMERAL])):
         if spot.name in known or not _asks_nothing(spot):
             continue
-        own = [one for one in spot.variables if one["name"] == VISIBLE]
+        variables = spot.variables
+        own = [one for one in variables if one["name"] == VISIBLE]
         told = [one for one in own if not shows_none(one)]
         if told and ours:
             continue
         if told or not own:
-            spot.container["env"] = _voided(spot.variables)
+            found = [none if one in own else one for one in variables]
+            spot.container["env"] = found if own else [*found, none]
         if told:
             warnings.append(
                 f"{spot.path}: {VISIBLE} was set to {VOID}, because the container asks "
@@ -127,13 +130,6 @@ def runtime_class(pod: Json, name: str) -> None:
     spec = pod["spec"]
     if not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = name
-
-
-def _voided(variables: list[Json]) -> list[Json]:
-    """Return the variables with the one that hides all cards, in its place or last."""
-    none = {"name": VISIBLE, "value": VOID}
-    found = [none if one["name"] == VISIBLE else one for one in variables]
-    return found if none in found else [*found, none]
 
 
 def _lacks(spot: Spot) -> bool:

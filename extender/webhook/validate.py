@@ -18,7 +18,7 @@ from typing import Literal
 
 from extender.pool import Pool
 from extender.webhook.pod import APP, EPHEMERAL, INIT, Spot, annotations, spots
-from gpushare.domain.model import Claim, PodRef, PodRequest, PodUID
+from gpushare.domain.model import PodRef, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal, users_words
 from gpushare.domain.request import ContainerSpec
@@ -87,9 +87,11 @@ def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
     if largest is None:
         return
     for claim in request.claims:
-        most = largest * max(claim.whole_cards, 1)
-        if claim.amount.units > most:
-            yield _too_large(claim, most)
+        cards, units = max(claim.whole_cards, 1), claim.amount.units
+        have = f"{cards} largest cards have" if cards > 1 else "largest card has"
+        if units > largest * cards:
+            told = f"{units} units are asked, but the {have} {largest * cards}"
+            yield f"{names.MEMORY}: {told}"
 
 
 def unknown_resources(pod: Json) -> Iterator[str]:
@@ -99,12 +101,6 @@ def unknown_resources(pod: Json) -> Iterator[str]:
             if name.startswith(names.PREFIX) and name not in _RESOURCES:
                 known = " and ".join(_RESOURCES)
                 yield f"{spot.path}: {name} is not a known resource; known are {known}"
-
-
-def _too_large(claim: Claim, most: int) -> str:
-    cards = claim.whole_cards
-    where = f"the {cards} largest cards have" if cards > 1 else "the largest card has"
-    return f"{names.MEMORY}: {claim.amount.units} units are asked, but {where} {most}"
 
 
 def _policy(pod: Json) -> Iterator[str]:
@@ -283,16 +279,13 @@ def _named(spot: Spot) -> Iterator[str]:
 
 def _from_elsewhere(spot: Spot) -> Iterator[str]:
     for place, source in enumerate(spot.container.get("envFrom") or ()):
-        if _could_name_one(source.get("prefix") or ""):
+        prefix = source.get("prefix") or ""
+        if VISIBLE.startswith(prefix) or any(
+            family.startswith(prefix) or prefix.startswith(family)
+            for family in _FAMILIES
+        ):
             yield (
                 f"{spot.path}.envFrom[{place}]: it could set {VISIBLE}, and so hide "
                 "the pod's card or show others; give it a prefix such as APP_, or list "
                 "its variables under env"
             )
-
-
-def _could_name_one(prefix: str) -> bool:
-    """Tell whether a variable with this prefix could be one of the card's."""
-    return VISIBLE.startswith(prefix) or any(
-        family.startswith(prefix) or prefix.startswith(family) for family in _FAMILIES
-    )

@@ -108,7 +108,7 @@ class ExtenderFixture:
         self.pods, self.nodes = self.books.pods, self.books.nodes
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
-        self.patience = Patience(wait_for_news_s, saved_s=wait_for_news_s)
+        self.patience = Patience(wait_for_news_s)
         self.verbs = Verbs(self.cluster, self.books, self.patience)
         self.binder = Binder(
             self.cluster, self.books, timeout_s=4.0, now=lambda: AT, clock=self.clock
