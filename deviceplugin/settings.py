@@ -1,6 +1,6 @@
 """The device plugin's settings: GPUSHARE_… in its environment, read once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -64,7 +64,8 @@ class DevicePluginSettings:
             state_dir=folder_setting(env, "STATE_DIR", cls.state_dir),
             host_root=folder_setting(env, "HOST_ROOT", cls.host_root),
             inject=env.one_of("INJECT", INJECTION_CHOICES, cls.inject),
-            cdi_dirs=_folders(env, "CDI_DIRS", cls.cdi_dirs),
+            cdi_dirs=tuple(map(Path, _several(env, "CDI_DIRS", _is_absolute, "paths")))
+            or cls.cdi_dirs,
             reserve_mib=env.whole(
                 "RESERVE_MIB", cls.reserve_mib, least=0, most=_MOST_RESERVE_MIB
             ),
@@ -74,7 +75,9 @@ class DevicePluginSettings:
             look_every_s=env.seconds(
                 "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
             ),
-            harmless_xids=_numbers(env, "HARMLESS_XIDS"),
+            harmless_xids=tuple(
+                map(int, _several(env, "HARMLESS_XIDS", _is_xid, "numbers"))
+            ),
             listen=env.address("LISTEN", cls.listen),
             log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
             log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
@@ -94,21 +97,10 @@ def folder_setting(env: Reading, name: str, default: Path) -> Path:
     raw = env.text(name)
     if raw is None:
         return default
-    if not raw.startswith("/"):
+    if not _is_absolute(raw):
         env.complain(name, f"{raw!r} is not valid; give a path that begins with /")
         return default
     return Path(raw)
-
-
-def _folders(env: Reading, name: str, default: tuple[Path, ...]) -> tuple[Path, ...]:
-    raw = env.text(name)
-    if raw is None:
-        return default
-    parts = [part.strip() for part in raw.split(",")]
-    if not all(part.startswith("/") for part in parts):
-        env.complain(name, f"{raw!r} is not valid; give paths, separated by commas")
-        return default
-    return tuple(map(Path, parts))
 
 
 def file_setting(env: Reading, name: str) -> Path | None:
@@ -117,15 +109,20 @@ def file_setting(env: Reading, name: str) -> Path | None:
     return None if raw is None else Path(raw)
 
 
-def _numbers(env: Reading, name: str) -> tuple[int, ...]:
+def _several(
+    env: Reading, name: str, is_valid: Callable[[str], bool], what: str
+) -> list[str]:
+    """Read texts, separated by commas; none if they are not all valid."""
     raw = env.text(name)
-    if raw is None:
-        return ()
-    parts = [part.strip() for part in raw.split(",")]
-    if not all(_is_xid(part) for part in parts):
-        env.complain(name, f"{raw!r} is not valid; give numbers, separated by commas")
-        return ()
-    return tuple(int(part) for part in parts)
+    parts = [] if raw is None else [part.strip() for part in raw.split(",")]
+    if all(map(is_valid, parts)):
+        return parts
+    env.complain(name, f"{raw!r} is not valid; give {what}, separated by commas")
+    return []
+
+
+def _is_absolute(text: str) -> bool:
+    return text.startswith("/")
 
 
 def _is_xid(text: str) -> bool:

@@ -7,11 +7,11 @@ pod that was written for Bitfusion may keep it beside its real request
 
 import logging
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import grpc
 
@@ -67,21 +67,17 @@ class DevicePlugin(Service):
     ) -> pb.PreferredAllocationResponse:
         """Choose ids of the card that was chosen for the pod being admitted."""
         answer = pb.PreferredAllocationResponse()
-        with self._timed("GetPreferredAllocation"):
+        with self._answering("GetPreferredAllocation", context):
             cards = self.offer.cards
             for one in request.container_requests:
-                try:
-                    chosen = self._parts.admission.prefer(
-                        Question(
-                            cards,
-                            self.resource,
-                            one.available_deviceIDs,
-                            one.must_include_deviceIDs,
-                            one.allocation_size,
-                        )
-                    )
-                except DeniedError as error:
-                    self._refuse(context, "GetPreferredAllocation", error)
+                question = Question(
+                    cards,
+                    self.resource,
+                    one.available_deviceIDs,
+                    one.must_include_deviceIDs,
+                    one.allocation_size,
+                )
+                chosen = self._parts.admission.prefer(question)
                 answer.container_responses.add(deviceIDs=chosen)
         return answer
 
@@ -90,38 +86,40 @@ class DevicePlugin(Service):
     ) -> pb.AllocateResponse:
         """Return what the container needs for the card of these ids; makes no calls."""
         answer = pb.AllocateResponse()
-        with self._timed("Allocate"):
+        with self._answering("Allocate", context):
             cards = self.offer.cards
             for one in request.container_requests:
                 ids = list(one.devices_ids)
-                try:
-                    assigned = self._parts.admission.allocate(cards, self.resource, ids)
-                    setup = self._setup(assigned, ids)
-                except DeniedError as error:
-                    self._refuse(context, "Allocate", error)
-                answer.container_responses.append(setup)
+                assigned = self._parts.admission.allocate(cards, self.resource, ids)
+                answer.container_responses.append(self._setup(assigned, ids))
         return answer
 
     def PreStartContainer(  # noqa: N802
         self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> pb.PreStartContainerResponse:
         """Let the container start if its devices are those that it should have."""
-        if not self._starting.acquire(blocking=False):
-            # It may wait for the API server; kubelet's admissions must not wait for it.
-            busy = NotYetError("busy with other containers; ask again")
-            self._refuse(context, "PreStartContainer", busy)
-        try:
-            with self._timed("PreStartContainer"):
+        with self._answering("PreStartContainer", context):
+            if not self._starting.acquire(blocking=False):
+                # It may wait for the API server; kubelet's admissions must not.
+                raise NotYetError("busy with other containers; ask again")
+            try:
                 ids = list(request.devices_ids)
                 self._parts.prestart.start(self.offer.cards, self.resource, ids)
-        except NotYetError as error:
-            self._refuse(context, "PreStartContainer", error)
-        finally:
-            self._starting.release()
+            finally:
+                self._starting.release()
         return pb.PreStartContainerResponse()
 
-    def _timed(self, call: str) -> AbstractContextManager[object]:
-        return self._parts.metrics.calls.labels(call, self.resource).time()
+    @contextmanager
+    def _answering(self, call: str, context: grpc.ServicerContext) -> Iterator[None]:
+        """Measure a call, and answer it with an error if it is refused."""
+        metrics = self._parts.metrics
+        with metrics.calls.labels(call, self.resource).time():
+            try:
+                yield
+            except (DeniedError, NotYetError) as error:
+                metrics.refused.labels(call, self.resource).inc()
+                logger.warning("refused", extra={"call": call, "because": str(error)})
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def _setup(
         self, assigned: Assigned, ids: list[str]
@@ -149,14 +147,6 @@ class DevicePlugin(Service):
             logger.warning("allocation not written down", extra=facts)
         folder = str(self._parts.records.folder(record))
         return container_setup(self.resource, len(ids), cards, injection, folder)
-
-    def _refuse(
-        self, context: grpc.ServicerContext, call: str, error: Exception
-    ) -> NoReturn:
-        self._parts.metrics.refused.labels(call, self.resource).inc()
-        logger.warning("refused", extra={"call": call, "because": str(error)})
-        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        raise AssertionError from error
 
 
 _MOST = 1000

@@ -138,6 +138,10 @@ def test_what_has_ended_is_remembered_within_bounds(pods: NodePods) -> None:
     assert "u2099" in pods._ended
 
 
+def test_a_request_that_cannot_be_met() -> None:
+    assert names.MEMORY in node_pod(pod_json(units="1.5", cores=1)).why_refused()
+
+
 POD = node_pod(pod_json("a", units=1))
 
 
