@@ -53,17 +53,11 @@ class WatcherFixture:
         self.health = Health()
         file = HealthFile(self.folder / "health.json")
         file.load(self.health)
-        self.watcher = Watcher(
-            CombinedCards([self.source]),
-            self.offer,
-            self.health,
-            file,
-            self.node,
-            NODE,
-            self.cluster,
-            InjectionChooser(self.inject, [self.folder / "cdi"], self.node.status),
-            PluginMetrics(self.registry),
-        )
+        cards = CombinedCards([self.source]), self.offer, self.health, file
+        node = self.node, NODE, self.cluster
+        folders = [self.folder / "cdi"]
+        chooser = InjectionChooser(self.inject, folders, self.node.status)
+        self.watcher = Watcher(*cards, *node, chooser, PluginMetrics(self.registry))
 
     def sick(self) -> dict[CardUUID, str]:
         return dict(self.offer.sick())
