@@ -348,3 +348,9 @@ def prefers(node: NodeFixture, uuid: CardUUID) -> None:
 
 def ids_of(uuid: CardUUID, ids: Sequence[str]) -> list[str]:
     return [one for one in ids if one.startswith(card_key(uuid))]
+
+
+def because(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """The reasons that were logged with these words."""
+    told = [one for one in list(caplog.records) if one.message == words]
+    return [getattr(one, "because", "") for one in told]

@@ -22,7 +22,7 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json
-from tests.deviceplugin.node_fixture import NODE, C, M
+from tests.deviceplugin.node_fixture import NODE, C, M, because
 from tests.deviceplugin.nvml_fixture import FOREVER_S, Clock
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubDriver, stub_card, stub_driver
@@ -45,14 +45,6 @@ def wait_for_the_mismatch(caplog: pytest.LogCaptureFixture) -> None:
         "a word of the library",
         accept=lambda said: any("another version" in one for one in said),
     )
-
-
-def told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    return [
-        one.because  # type: ignore[attr-defined]
-        for one in list(caplog.records)
-        if one.message == words
-    ]
 
 
 @contextmanager
@@ -105,7 +97,7 @@ def test_the_plugin_ends_for_a_driver_upgrade(
         thread.join(60)
         assert status == [1]
     words = "cannot serve" if at_first else "driver lost, the process ends"
-    assert told(caplog, words) == [f"{MISMATCH}, for 61 s"]
+    assert because(caplog, words) == [f"{MISMATCH}, for 61 s"]
 
 
 def test_the_exporter_ends_for_a_driver_upgrade(
@@ -133,4 +125,4 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     thread.join(60)
     stop.set()
     assert status == [1]
-    assert told(caplog, "driver lost, the process ends") == [f"{MISMATCH}, for 61 s"]
+    assert because(caplog, "driver lost, the process ends") == [f"{MISMATCH}, for 61 s"]

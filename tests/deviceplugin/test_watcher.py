@@ -26,7 +26,13 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Unavailable
 from tests.builders import node_json, page
-from tests.deviceplugin.node_fixture import NODE, UUIDS, ScriptedCards, found_card
+from tests.deviceplugin.node_fixture import (
+    NODE,
+    UUIDS,
+    ScriptedCards,
+    because,
+    found_card,
+)
 from tests.testbed.waiting import wait_until
 
 A, B = UUIDS[:2]
@@ -94,10 +100,6 @@ class WatcherFixture:
         return self.registry.get_sample_value("vcuda_plugin_card_sick", {"UUID": uuid})
 
 
-def told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    return [getattr(r, "because", "") for r in caplog.records if r.message == words]
-
-
 def run_a_round(watched: WatcherFixture) -> None:
     watched.watcher.run(Mock(wait=Mock(side_effect=[False, True])), 0)
 
@@ -125,7 +127,7 @@ def test_without_a_driver_it_waits(
     assert not watched.watcher.wait_for_cards(stop, 60)
     stop.clear()
     assert watched.watcher.wait_for_cards(stop, 60)
-    assert told(caplog, "no cards to share yet") == ["no driver"]
+    assert because(caplog, "no cards to share yet") == ["no driver"]
     assert waits == [[]] * 6
     assert len(watched.ids()) == 58
 
@@ -140,8 +142,8 @@ def test_no_cards_and_what_is_left_out_are_told_once(
             watched.source.found = now
             watched.watcher.look()
     words = "there is no card on this node"
-    assert told(caplog, "no cards to share yet") == [words, words]
-    assert told(caplog, "card left out") == ["it is in MIG mode"]
+    assert because(caplog, "no cards to share yet") == [words, words]
+    assert because(caplog, "card left out") == ["it is in MIG mode"]
 
 
 def twin() -> FoundCard:
@@ -164,7 +166,7 @@ def test_such_a_card_that_comes_later_is_not_offered(
     watched.source.found = Found((*watched.source.found.cards, twin()))
     run_a_round(watched)
     assert watched.ids() == before
-    assert told(caplog, "cards left out")
+    assert because(caplog, "cards left out")
 
 
 def test_a_lost_card_is_sick_until_three_good_readings(
@@ -183,8 +185,8 @@ def test_a_lost_card_is_sick_until_three_good_readings(
         watched.watcher.read()
         assert (A in watched.sick()) is sick
     assert watched.metric(A) == 0
-    assert told(caplog, "card is sick") == ["the driver has lost it"]
-    assert len(told(caplog, "card is well again")) == 1
+    assert because(caplog, "card is sick") == ["the driver has lost it"]
+    assert len(because(caplog, "card is well again")) == 1
 
 
 def test_a_driver_that_goes_takes_all_cards(watched: WatcherFixture) -> None:
@@ -259,7 +261,7 @@ def test_an_order_that_cannot_be_taken_off(
         away.setattr(watched.cluster, "annotate", fails)
         watched.watcher.apply_annotations()
     assert watched.sick() == {}
-    assert told(caplog, "annotation to clear faults not removed") == ["no answer"]
+    assert because(caplog, "annotation to clear faults not removed") == ["no answer"]
     watched.watcher.apply_annotations()
     watched.see()
     assert watched.node.annotation(names.CLEAR) is None

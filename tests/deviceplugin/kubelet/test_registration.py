@@ -24,7 +24,7 @@ from gpushare.kube.proto.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from gpusharectl.demo.devices import Devices
-from tests.deviceplugin.node_fixture import found_card, hasten
+from tests.deviceplugin.node_fixture import because, found_card, hasten
 from tests.testbed.waiting import wait_until
 
 M = names.MEMORY
@@ -91,10 +91,6 @@ def running(registrar: RegistrarFixture) -> Iterator[RegistrarFixture]:
         registrar.stop.set()
         registrar.thread.join(30)
         assert not registrar.thread.is_alive()
-
-
-def because(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    return [getattr(r, "because", "") for r in caplog.records if r.message == words]
 
 
 class Refusing(RegistrationServicer):
