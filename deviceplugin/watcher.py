@@ -146,11 +146,9 @@ class Watcher:
         """Choose for the cards that are well: no specification has a lost one."""
         others = self.offer.sick().keys() - self.chooser.held.keys()
         sick = others | self.health.sick().keys()
-        self.chooser.look(
-            card.uuid
-            for card in self.offer.cards.found()
-            if card.known_to_driver and card.uuid not in sick
-        )
+        cards = self.offer.cards
+        found = cards.as_found(one.uuid for one in cards.all if one.uuid not in sick)
+        self.chooser.look(card.uuid for card in found if card.known_to_driver)
 
     def _publish(self) -> None:
         self.offer.set_sick({**self.chooser.held, **self.health.sick()})

@@ -123,10 +123,6 @@ class Cards:
         """Return the card with this UUID."""
         return self._by_uuid.get(uuid)
 
-    def found(self) -> tuple[FoundCard, ...]:
-        """Return the cards as their sources know them, by index."""
-        return self.as_found(card.uuid for card in self.all)
-
     def as_found(self, uuids: Iterable[CardUUID]) -> tuple[FoundCard, ...]:
         """Return these cards as their sources know them; unknown ones are skipped."""
         return tuple(self._found[uuid] for uuid in uuids if uuid in self._found)

@@ -42,6 +42,7 @@ LEAST_MIB = UNIT_MIB
 MOST_MIB = 16 * 2**20
 MOST_INDEX = 9999
 
+_DEADLINE_S = 5.0
 _MOST_FILE_MIB = 1
 _MOST_DIGITS = 12
 _UUID = re.compile(r"[!-+\--~]{1,128}")
@@ -211,12 +212,10 @@ class InventoryCards(WrittenSource):
     the card works without. Its use is then unknown, None.
     """
 
-    def __init__(
-        self, cards: Sequence[InventoryCard], *, deadline_s: float = 5.0
-    ) -> None:
+    def __init__(self, cards: Sequence[InventoryCard]) -> None:
         super().__init__(one.card for one in cards)
         self._cards = tuple(cards)
-        self._calls = DeadlineCalls(deadline_s)
+        self._calls = DeadlineCalls(_DEADLINE_S)
 
     def readings(self) -> Sequence[CardReading]:
         """Look for each card's device nodes, and read its memory in use."""
