@@ -25,8 +25,6 @@ AUTHORITY_LASTS = timedelta(days=3652)
 CERTIFICATE_LASTS = timedelta(days=365)
 _BACKDATED = timedelta(hours=1)
 """For clocks that are a little behind."""
-
-
 # Which side of a connection may use the certificate.
 SERVER_SIDE = ExtendedKeyUsageOID.SERVER_AUTH
 CLIENT_SIDE = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -54,9 +52,8 @@ class Wanted:
     @property
     def alternatives(self) -> x509.SubjectAlternativeName | None:
         """Its hosts, as a certificate extension; None if it has none."""
-        if not self.hosts:
-            return None
-        return x509.SubjectAlternativeName([_alternative(host) for host in self.hosts])
+        names = [_alternative(host) for host in self.hosts]
+        return x509.SubjectAlternativeName(names) if names else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +80,9 @@ class Pair:
 
 def make_authority(now: datetime) -> Pair:
     """Make an authority that may sign certificates, but no further authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("gpushare CA")
-    builder = (
-        _builder(name, key, now, AUTHORITY_LASTS)
-        .issuer_name(name)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-    )
+    key, name = ec.generate_private_key(ec.SECP256R1()), "gpushare CA"
+    builder = _builder(name, key, now, AUTHORITY_LASTS, signs=True)
+    builder = builder.issuer_name(_name(name))
     return Pair(builder.sign(key, hashes.SHA256()), key)
 
 
@@ -101,11 +93,9 @@ def issue(authority: Pair, wanted: Wanted, now: datetime) -> Pair:
         authority.key.public_key()
     )
     builder = (
-        _builder(_name(wanted.common_name), key, now, CERTIFICATE_LASTS)
+        _builder(wanted.common_name, key, now, CERTIFICATE_LASTS, signs=False)
         .issuer_name(authority.certificate.subject)
         .add_extension(issuer, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
         .add_extension(wanted.key_usage, critical=False)
     )
     if wanted.alternatives:
@@ -114,17 +104,36 @@ def issue(authority: Pair, wanted: Wanted, now: datetime) -> Pair:
 
 
 def _builder(
-    subject: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lasts: timedelta
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    lasts: timedelta,
+    *,
+    signs: bool,
 ) -> x509.CertificateBuilder:
     subject_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    basic = x509.BasicConstraints(ca=signs, path_length=0 if signs else None)
+    usage = x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
+        .subject_name(_name(name))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(now + lasts)
         .add_extension(subject_key, critical=False)
+        .add_extension(basic, critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
@@ -137,20 +146,6 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 AUTHORITY = "ca"

@@ -16,7 +16,6 @@ from gpushare.kube.words import counted, listed
 from gpusharectl.access import access_options, reached
 from gpusharectl.output import ObjectChange, fit_to_show, tidy
 
-Step = dict[str, object]
 _HARD = "/spec/hard"
 
 
@@ -35,7 +34,7 @@ class Move:
     ref: Ref
     before: Json
     number: str
-    steps: Sequence[Step]
+    steps: Sequence[Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def move(quota: Json, names: Names) -> Move | Clash | None:
     if names.old not in hard:
         return None
     ref, number = Ref.of(quota), str(hard[names.old])
-    steps: list[Step] = [{"op": "test", "path": _HARD, "value": hard}]
+    steps: list[Json] = [{"op": "test", "path": _HARD, "value": hard}]
     if names.new not in hard:
         steps.append({"op": "add", "path": _path(names.new), "value": number})
     elif not _same(number, str(hard[names.new])):

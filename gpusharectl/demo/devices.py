@@ -29,7 +29,7 @@ from gpushare.kube.proto.podresources_pb2_grpc import (
 from gpusharectl.demo.plugin_registry import CallFailedError, Registry
 from gpusharectl.demo.pod_resources import (
     ContainerLimits,
-    Held,
+    HeldDevices,
     Holdings,
     PodResourcesLister,
     limits_of,
@@ -306,12 +306,12 @@ class Devices:
         except CallFailedError as error:
             raise NotAdmittedError(str(error)) from error
 
-    def _give(self, resource: str, ids: frozenset[str]) -> Held:
+    def _give(self, resource: str, ids: frozenset[str]) -> HeldDevices:
         endpoint = self._registry.endpoint(resource)
         try:
             if endpoint is None:
                 raise NotAdmittedError(f"unknown Device Plugin {resource}")
-            return Held(ids, endpoint.allocate(shuffled(ids)))
+            return HeldDevices(ids, endpoint.allocate(shuffled(ids)))
         except CallFailedError as error:
             self._holdings.untake()
             raise NotAdmittedError(str(error)) from error

@@ -128,7 +128,7 @@ AGAIN_AFTER_S = 1.0
 """Seconds until a container that could not start is tried again; kubelet's are more."""
 
 
-Step = tuple[Json, str, str]
+Change = tuple[Json, str, str]
 """A pod's new status, and reason and message of the warning; "" if nothing is wrong."""
 
 
@@ -145,7 +145,7 @@ class PodLife:
         self._not_before = 0.0
         self._complaints: dict[str, str] = {}
 
-    def step(self) -> Step | None:
+    def step(self) -> Change | None:
         """Admit the pod, then start what may start; None when nothing is new."""
         if self.over or time.monotonic() < self._not_before:
             return None

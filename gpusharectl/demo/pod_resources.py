@@ -23,7 +23,7 @@ from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerServicer
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDevices:
     """One container's devices of one resource, and the plugin's answer for them."""
 
     ids: frozenset[str]
@@ -41,7 +41,7 @@ class Holdings:
     def __init__(self) -> None:
         self._lock = Lock()
         self._pods: dict[str, Json] = {}
-        self._held: dict[str, dict[str, dict[str, Held]]] = {}
+        self._held: dict[str, dict[str, dict[str, HeldDevices]]] = {}
         self._taken: dict[str, set[str]] = {}
 
     def begin(self, pod: Json) -> None:
@@ -73,7 +73,9 @@ class Holdings:
         with self._lock:
             self._taken.setdefault(resource, set()).update(ids)
 
-    def record(self, uid: str, container: str, resource: str, held: Held) -> None:
+    def record(
+        self, uid: str, container: str, resource: str, held: HeldDevices
+    ) -> None:
         """Record what a container holds."""
         with self._lock:
             containers = self._held.setdefault(uid, {})
@@ -90,7 +92,7 @@ class Holdings:
             ids = self._taken.get(resource)
             return None if ids is None else frozenset(ids)
 
-    def of(self, uid: str, container: str) -> Mapping[str, Held]:
+    def of(self, uid: str, container: str) -> Mapping[str, HeldDevices]:
         """Return what a container holds, by resource."""
         with self._lock:
             return dict(self._held.get(uid, {}).get(container, {}))
