@@ -88,6 +88,7 @@ BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
         (f"{OPEN};version=1.0.0,{TEXT};version=0.0.4", OPEN),
         (f"{OPEN};version=0.0.1,{TEXT};q=0.1", TEXT),
         (f"text/html,{OPEN};version=1.0.0;q=0.1", OPEN),
+        (f"{OPEN};version=1.0.0;q=0", TEXT),
         ("image/png", TEXT),
         (";,=;q", TEXT),
     ],
