@@ -131,6 +131,9 @@ def test_nothing_is_worked_out_twice() -> None:
     memory = snapshot(values={A: {f.FB_USED: 19.0}}).rounds
     fixture.now = replace(fixture.now, rounds=memory)
     assert book.now().cards[A].unattributed_mib == 9
+    busy = {**memory, **snapshot(values={A: {f.GPU_UTIL: 1.0}}).rounds}
+    before, fixture.now = book.now(), replace(fixture.now, rounds=busy)
+    assert book.now() is not before
     fixture.now = replace(fixture.now, troubles=BLIND)
     assert book.now().cards[A].unattributed_mib is None
     alone = UsageBook(lambda: fixture.now)
