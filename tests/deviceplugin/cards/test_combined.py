@@ -1,6 +1,6 @@
 """The driver's cards and an inventory's as one source."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -8,7 +8,6 @@ import pytest
 
 from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.source import (
-    CardReading,
     DriverLost,
     Found,
     FoundCard,
@@ -18,35 +17,20 @@ from deviceplugin.cards.source import (
 )
 from deviceplugin.telemetry.combined import CombinedTelemetry
 from gpushare.domain.model import CardUUID
+from tests.deviceplugin.node_fixture import ScriptedCards
 
 
-class Played:
-    """A source that says what a test tells it to."""
+class Played(ScriptedCards):
+    """Cards whose driver may be lost for good."""
 
     def __init__(self, name: str, *indices: int) -> None:
-        cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
-        self.found = Found(tuple(cards))
-        self.gone = ""
-        self.lost = ""
-        self.events: list[XidEvent] = []
-        self.load = f"load of {name}"
-        self.closed = 0
+        super().__init__(*(FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices))
+        self.load, self.lost, self.closed = f"load of {name}", "", 0
 
     def cards(self) -> Found:
         if self.lost:
             raise DriverLost(self.lost)
-        if self.gone:
-            raise NoCardsYet(self.gone)
-        return self.found
-
-    def readings(self) -> Sequence[CardReading]:
-        return [CardReading(card.uuid, 0) for card in self.cards().cards]
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        return self.events.pop() if self.events else None
-
-    def driver_load(self) -> str:
-        return self.load
+        return super().cards()
 
     def close(self) -> None:
         self.closed += 1
@@ -65,23 +49,23 @@ def test_the_first_keeps_its_indices() -> None:
 
 def test_a_source_without_cards_hides_no_other() -> None:
     first, second = Played("a", 0), Played("b", 0)
-    first.gone = "no driver"
+    first.away = "no driver"
     joined = CombinedCards([first, second])
     assert indices(joined.cards()) == {"b0": 0}
     assert [one.uuid for one in joined.readings()] == ["b0"]
-    first.gone = ""
+    first.away = ""
     assert indices(joined.cards()) == {"a0": 0, "b0": 1}
 
 
 def test_no_card_anywhere_says_why() -> None:
     """An empty inventory does not make a node without a driver one without cards."""
     first, second = Played("a", 0), Played("b")
-    first.gone = "no driver"
+    first.away = "no driver"
     joined = CombinedCards([first, second])
     for ask in (joined.cards, joined.readings):
         with pytest.raises(NoCardsYet, match=r"^no driver$"):
             ask()
-    first.gone, first.found = "", Found(())
+    first.away, first.found = "", Found(())
     assert joined.cards() == Found(())
 
 
@@ -89,7 +73,7 @@ def test_cards_stay_while_their_driver_is_gone() -> None:
     first, second = Played("a", 0), Played("b", 0)
     joined = CombinedCards([first, second])
     before = joined.cards()
-    first.gone = "the driver was unloaded"
+    first.away = "the driver was unloaded"
     assert joined.cards() == before
     failures = {one.uuid: one.failure for one in joined.readings()}
     assert failures == {"a0": "the driver was unloaded", "b0": ""}
@@ -109,8 +93,8 @@ def test_a_driver_that_is_lost(
 ) -> None:
     """A new process may have its cards; one that never had any serves the others."""
     first, second = Played("a", *range(had)), Played("b", *range(others))
-    first.gone = "" if had else "broken"
-    second.gone = "" if others else "none"
+    first.away = "" if had else "broken"
+    second.away = "" if others else "none"
     joined = make([first, second])
     with nullcontext() if had or others else pytest.raises(NoCardsYet):
         joined.cards()
@@ -134,7 +118,7 @@ def test_events_come_from_any_and_the_loading_from_the_first() -> None:
     assert joined.driver_load() == "load of a"
     event = XidEvent(None, 79)
     for source in (second, first):
-        source.events.append(event)
+        source.faults.append(event)
         assert joined.wait_for_event(600.0) == event
     assert joined.wait_for_event(0.0) is None
     joined.close()

@@ -57,7 +57,7 @@ def test_a_card_that_fails_fails(tmp_path: Path) -> None:
 def test_a_source_without_cards_has_none() -> None:
     """It says why, and recovers; its events come through."""
     source = Played("a", 0)
-    source.gone = "no driver"
+    source.away = "no driver"
     telemetry = PlainTelemetry(source)
     for ask in (
         telemetry.cards,
@@ -66,10 +66,10 @@ def test_a_source_without_cards_has_none() -> None:
     ):
         with pytest.raises(NoCardsYet, match=r"^no driver$"):
             ask()
-    source.gone = ""
+    source.away = ""
     assert telemetry.cards() == source.found
     event = XidEvent(None, 79)
-    source.events.append(event)
+    source.faults.append(event)
     assert telemetry.wait_for_event(600.0) == event
 
 
