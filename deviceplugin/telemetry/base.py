@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from deviceplugin.cards.source import (
     CardReading,
     CardSource,
+    FindsCards,
     Found,
     FoundCard,
     XidEvent,
@@ -104,17 +105,13 @@ def answered(
     }
 
 
-class Telemetry(Protocol):
+class Telemetry(FindsCards, Protocol):
     """Reads cards while they work. All methods may be called from any thread.
 
     A card that hangs fails after a deadline; it delays neither the other cards nor
     other groups. ``NoCardsYet`` if there is nothing to ask: no driver, or one that does
     not answer yet.
     """
-
-    def cards(self) -> Found:
-        """Look for cards now. ``NoCardsYet``, ``DriverLost`` as in ``CardSource``."""
-        ...
 
     def driver_version(self) -> str:
         """Return the driver's version, as ``550.54.15``; empty if it has none."""
@@ -131,14 +128,6 @@ class Telemetry(Protocol):
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """Read the processes of each card last found. ``NoCardsYet``."""
-        ...
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait for the next fault; None after ``timeout_s``, or if none can come."""
-        ...
-
-    def close(self) -> None:
-        """Release the driver; it may not be asked again."""
         ...
 
 
