@@ -38,6 +38,10 @@ def uid(pod: Json) -> PodUID:
     return PodUID(pod["metadata"]["uid"])
 
 
+NO_ANSWER = Fault(Unavailable("..."))
+ANSWERED = Fault(Unavailable("500", answered=True))
+
+
 def test_one_write_binds_and_records() -> None:
     """The annotation is what the ledger has; no read and no second write."""
     extender = ExtenderFixture()
@@ -233,13 +237,9 @@ def test_no_answer_about_a_pod_that_has_left_gives_the_room_back(
     extender.cluster.delete(Kind.PODS, "default", "pod")
     if made_again:
         extender.create(seen=False, units=20)
-    extender.cluster.on_bind = [Fault(Unavailable("..."))]
+    extender.cluster.on_bind = [NO_ANSWER]
     assert extender.bind(pod).outcome is Outcome.FAILED
     assert extender.free().units == 29
-
-
-NO_ANSWER = Fault(Unavailable("..."))
-ANSWERED = Fault(Unavailable("500", answered=True))
 
 
 @pytest.mark.parametrize(
@@ -380,13 +380,11 @@ def test_a_device_plugin_may_be_faster_than_the_answer() -> None:
     """What was meant is the plan; that kubelet chose otherwise is no failure of it."""
     extender = ExtenderFixture(n=(29, 29))
     pod = extender.create("a", units=20)
-    uid = pod["metadata"]["uid"]
-
-    def written(on: int) -> str:
-        held = placement("a", on, 20)
-        return encode_placement(replace(held, pod=replace(held.pod, uid=uid)), AT)
-
-    both = {names.PLACEMENT: written(0), names.ACTUAL: written(1)}
+    both = {}
+    for key, card in ((names.PLACEMENT, 0), (names.ACTUAL, 1)):
+        held = placement("a", card, 20)
+        held = replace(held, pod=replace(held.pod, uid=uid(pod)))
+        both[key] = encode_placement(held, AT)
     fault = Fault(Unavailable("..."), lands=True, annotations=both)
     extender.cluster.on_bind = [fault]
     assert extender.bind(pod).outcome is Outcome.BOUND

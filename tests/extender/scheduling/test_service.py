@@ -19,7 +19,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
-from tests.builders import bound_json, card, container_json, event, placement, pod_json
+from tests.builders import bound_json, card, event, placement, pod_json
 from tests.extender.extender_fixture import Clock, ExtenderFixture, Fault, asked
 
 N = NodeName("n")
@@ -156,10 +156,10 @@ def test_a_pending_pod_takes_room_only_where_there_is_a_choice() -> None:
 
 
 def test_a_yes_that_makes_no_difference_makes_nobody_wait() -> None:
-    """There is room for both, so the minute is not waited."""
     extender = ExtenderFixture(wait_s=60.0, n=(29,))
-    extender.filter(extender.create("a", units=10))
-    assert list(extender.filter(extender.create("b", units=10)).kept) == ["n"]
+    for name in "ab":
+        pod = extender.create(name, units=10)
+        assert list(extender.filter(pod).kept) == ["n"]
 
 
 @pytest.mark.parametrize("budgets", ["kept", "forbidden", "malformed"])
@@ -241,9 +241,10 @@ def test_preempt_names_no_pod_that_was_never_seen_bound(
 def test_preempt_names_the_younger_of_two_equals() -> None:
     """By the time when kubelet took them; one not yet taken is the youngest."""
     extender = ExtenderFixture(n=(20,))
-    for name, started in {"a": "03:04:05", "b": "03:04:06", "c": ""}.items():
+    for name, second in (("a", 5), ("b", 6), ("c", None)):
         pod = bound_json(placement(name, 0, 5))
-        pod["status"] |= {"startTime": f"2026-01-02T{started}Z"} if started else {}
+        if second:
+            pod["status"]["startTime"] = f"2026-01-02T03:04:{second:02}Z"
         extender.pods.apply(event("ADDED", pod))
     high = pod_json("high", units=15, priority=9)
     chosen = extender.verbs.preempt(preemption(high, n=("x",)))
@@ -253,8 +254,7 @@ def test_preempt_names_the_younger_of_two_equals() -> None:
 def member(
     extender: ExtenderFixture, name: str, units: int, group: str = "gang"
 ) -> Json:
-    containers = [container_json(units=units)]
-    body = pod_json(name, containers=containers)
+    body = pod_json(name, units=units)
     body["spec"]["schedulingGroup"] = {"podGroupName": group}
     made = extender.cluster.create(Kind.PODS, body)
     extender.pods.apply(event("ADDED", made))
