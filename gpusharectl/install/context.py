@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
 from gpusharectl.install.progress import Patience, Screen, Waiting
 from gpusharectl.kube_scheduler.drift import Flavour
@@ -49,5 +50,23 @@ class Context:
     def until(
         self, look: Callable[[], Sequence[Waiting]], most_s: float | None = None
     ) -> tuple[Waiting, ...]:
-        """Look until nothing is waited for; return what still is when time is up."""
-        return self.patience.until(look, self.screen, most_s)
+        """Look until nothing is waited for; return what still is when time is up.
+
+        Retryable errors of the API server are waited out.
+        """
+        patience, screen = self.patience, self.screen
+        limit_s = patience.timeout_s if most_s is None else most_s
+        deadline = patience.clock() + min(limit_s, patience.timeout_s)
+        while True:
+            try:
+                left = look()
+            except ClusterError as error:
+                if not error.retryable:
+                    raise
+                left = [Waiting("the API server", str(error))]
+            over = patience.clock() >= deadline or any(one.hopeless for one in left)
+            if not left or over:
+                screen.settle()
+                return tuple(left)
+            screen.wait(left)
+            patience.pause(patience.look_every_s)

@@ -19,7 +19,6 @@ from gpushare.kube.facts import (
     SYSTEM,
 )
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import NodeView, named, to_label
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
 from gpusharectl.install.options import InstallOptions
@@ -27,7 +26,7 @@ from gpusharectl.install.plan import InstallPlan
 from gpusharectl.install.progress import Exit, Step, Trouble, Waiting, follow
 from gpusharectl.install.rollout import last_lines, wait_for_rollout
 from gpusharectl.install.scheduler import prove, put
-from gpusharectl.install.survey import read_nodes
+from gpusharectl.install.survey import NodeView, named, read_nodes, to_label
 from gpusharectl.install.webhook.apply import WebhookSteps, removal
 from gpusharectl.kube_scheduler.host import HostScheduler
 
@@ -105,7 +104,7 @@ class Install(InstallPlan):
 
     def certify(self) -> None:
         """Write this host's certificates, which the extender needs at its start."""
-        due = self.context.certificates(self.target())
+        due = self.context.certificates(self.target)
         self.context.files.make(due)
         told = ", ".join(change.path for change in due)
         self.screen.say(f"written: {told}" if due else "all certificates are valid")

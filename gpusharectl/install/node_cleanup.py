@@ -13,13 +13,12 @@ from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, is_terminal, phase
+from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, phase
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.context import Context
 from gpusharectl.install.progress import Waiting
 from gpusharectl.install.rollout import events_of, pod_wait
-from gpusharectl.install.survey import read_nodes
+from gpusharectl.install.survey import NodeView, read_nodes
 
 NAME = "gpushare-clean"
 _LIB = "/var/lib"
@@ -96,44 +95,41 @@ def clean_nodes(context: Context, nodes: Sequence[str], image: str) -> dict[str,
     The pods are deleted afterwards in any case.
     """
     objects = context.objects
+    failed: dict[str, str] = {}
     refs = {node: Ref("v1", "Pod", f"{NAME}-{node}", SYSTEM) for node in nodes}
+
+    def look() -> list[Waiting]:
+        found = []
+        for node, ref in refs.items():
+            pod = objects.get(ref)
+            if pod is None:
+                failed[node] = "somebody deleted the pod that cleans it"
+            elif phase(pod) == "Failed":
+                failed[node] = _last_words(pod["status"])
+            elif phase(pod) != "Succeeded":
+                one = pod_wait(node, pod, events_of(objects, ref.name), "")
+                # One node's hopeless wait must not end the wait for the others.
+                found.append(replace(one, hopeless=False))
+        return found
+
     try:
         for node, ref in refs.items():
             # One that a killed run has left may belong to an earlier version.
             objects.delete(ref, grace_period_s=0)
             objects.create(cleaning_pod(node, image))
-        left = context.until(lambda: _unfinished(objects, refs), CLEANED_WITHIN_S)
-        return _failed(objects, refs) | {one.who: one.what for one in left}
+        left = context.until(look, CLEANED_WITHIN_S)
+        return failed | {one.who: one.what for one in left}
     finally:
         for ref in refs.values():
             objects.delete(ref, grace_period_s=0)
 
 
-def _unfinished(objects: Objects, refs: dict[str, Ref]) -> list[Waiting]:
-    found = []
-    for node, ref in refs.items():
-        pod = objects.get(ref)
-        if pod is not None and not is_terminal(pod):
-            one = pod_wait(node, pod, events_of(objects, ref.name), "")
-            # One node's hopeless wait must not end the wait for the others.
-            found.append(replace(one, hopeless=False))
-    return found
-
-
-def _failed(objects: Objects, refs: dict[str, Ref]) -> dict[str, str]:
-    found = {}
-    for node, ref in refs.items():
-        pod = objects.get(ref)
-        if pod is None:
-            found[node] = "somebody deleted the pod that cleans it"
-        elif phase(pod) == "Failed":
-            said = [
-                (one.get("state") or {}).get("terminated", {}).get("message", "")
-                for one in pod["status"].get("containerStatuses") or ()
-            ]
-            words = " ".join(" ".join(said).split())
-            found[node] = words or str(pod["status"].get("message", "it failed"))
-    return found
+def _last_words(status: Json) -> str:
+    said = [
+        (one.get("state") or {}).get("terminated", {}).get("message", "")
+        for one in status.get("containerStatuses") or ()
+    ]
+    return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
 
 
 def remove_stale_capacity(objects: Objects) -> list[Waiting]:

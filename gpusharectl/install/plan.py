@@ -3,14 +3,12 @@
 ``Plan`` is what an uninstall's plan shares with it.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import label_diff, named, to_label
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import (
     NVIDIA,
@@ -30,10 +28,8 @@ from gpusharectl.install.preflight import (
     Finding,
     Weight,
     judge_cluster,
-    judge_kept,
     judge_nodes,
     judge_rights,
-    judge_webhook,
 )
 from gpusharectl.install.progress import (
     NOTHING_DONE,
@@ -44,6 +40,7 @@ from gpusharectl.install.progress import (
     no_terminal,
 )
 from gpusharectl.install.survey import (
+    LABELLED,
     PROBE,
     WEBHOOKS,
     Facts,
@@ -51,9 +48,11 @@ from gpusharectl.install.survey import (
     kube_scheduler_image,
     leader,
     missing,
+    named,
     needed,
     served,
     survey,
+    to_label,
 )
 from gpusharectl.install.webhook.apply import WebhookPlan, split, still_there
 from gpusharectl.install.webhook.objects import SECRET
@@ -82,21 +81,19 @@ def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> No
 
 
 @dataclass
-class Plan(ABC):
+class Plan:
     """A plan; what one step finds out is kept for the steps after it."""
 
     context: Context
     options: CommonOptions
     facts: Facts = _NONE
+    target: SchedulerTarget = field(init=False)
+    """Which kube-scheduler is set up or restored, and how."""
     manifests: tuple[Json, ...] = ()
     hosts: tuple[str, ...] = ()
     """The hosts whose kube-scheduler is set, the leader last."""
     file_changes: Sequence[FileChange] = ()
     """What changes in this host's files."""
-
-    @abstractmethod
-    def target(self) -> SchedulerTarget:
-        """Return which kube-scheduler is set up or restored, and how."""
 
     @property
     def screen(self) -> Screen:
@@ -111,7 +108,7 @@ class Plan(ABC):
     @property
     def host(self) -> HostScheduler:
         """This host's kube-scheduler."""
-        return self.context.host(self.target())
+        return self.context.host(self.target)
 
     @property
     def read_later(self) -> bool:
@@ -170,7 +167,7 @@ class Plan(ABC):
             if node == self.facts.here:
                 here(self.host)
                 return
-            others = self.context.others(self.target())
+            others = self.context.others(self.target)
             why = others.run(action, node, self.screen.say)
             if why:
                 raise Trouble(f"on {node}: {why}")
@@ -282,12 +279,20 @@ class InstallPlan(Plan):
             told=options.this_node,
             webhook=bool(options.webhook.wanted),
         )
-        found = [*judge_cluster(facts, options), *judge_kept(facts, options)]
-        weigh([*found, *judge_webhook(facts, options)], context.screen)
+        weigh(judge_cluster(facts, options), context.screen)
         self.options = with_preserved_settings(options, facts)
         if options.webhook.wanted is False:
             self.going = still_there(context)
         self._load()
+        self.target = SchedulerTarget(
+            facts.flavour,
+            facts.here,
+            facts.version,
+            image_of(self.manifests),
+            options.restart,
+            tls=bool(self.options.tls),
+            frag=self.options.policy == FRAG,
+        )
         self._check_webhooks_rights()
         if not options.second_scheduler:
             self.keep_files(self.host.plan())
@@ -329,7 +334,8 @@ class InstallPlan(Plan):
             self.manifests, self.webhook = split(
                 context.objects, self.manifests, context.now(), ours=ours
             )
-            bodies = [*self.manifests, *self.webhook.beside()]
+            secret = [self.webhook.secret] if self.webhook.secret else []
+            bodies = [*self.manifests, *secret, *self.webhook.asking]
         self.changes = object_changes(context.objects, bodies)
         labels = to_label(self.facts.nodes, self.chosen)
         what = [
@@ -341,7 +347,7 @@ class InstallPlan(Plan):
         shown = [
             *(change.diff() for change in self.changes),
             *(f"- {ref}" for ref in self.going),
-            *(label_diff(name, on=True) for name in labels),
+            *(f"+ Node {name}: {LABELLED}" for name in labels),
         ]
         self.agree("Change", what, shown)
 
@@ -350,18 +356,6 @@ class InstallPlan(Plan):
         nodes = self.chosen or self.options.nodes
         all_nodes = self.options.all_gpu_nodes and not nodes
         return replace(self.options, nodes=nodes, all_gpu_nodes=all_nodes).again()
-
-    def target(self) -> SchedulerTarget:
-        """Return how kube-scheduler is to be set up."""
-        return SchedulerTarget(
-            self.facts.flavour,
-            self.facts.here,
-            self.facts.version,
-            image_of(self.manifests),
-            restart=self.options.restart,
-            tls=bool(self.options.tls),
-            frag=self.options.policy == FRAG,
-        )
 
     def _check_webhooks_rights(self) -> None:
         """Check the rights that are needed only because of an installed webhook."""

@@ -6,15 +6,15 @@ from enum import StrEnum
 
 from gpushare.kube import names
 from gpushare.kube.facts import EXPORTER, WEBHOOK
-from gpusharectl.install.cluster_facts import (
+from gpusharectl.install.manifests import NVIDIA
+from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.survey import (
     CONTROL_PLANE_LABEL,
+    Facts,
     NodeView,
     minor,
     named,
 )
-from gpusharectl.install.manifests import NVIDIA
-from gpusharectl.install.options import InstallOptions
-from gpusharectl.install.survey import Facts
 from gpusharectl.install.webhook.objects import CERTIFICATE, InstalledWebhook
 from gpusharectl.kube_scheduler.drift import Flavour
 
@@ -61,7 +61,7 @@ def _refusal(text: str, remedy: str) -> Finding:
 
 
 def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
-    """Judge the cluster and this host, before any node is chosen."""
+    """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
     yield from _schedulers(facts, options)
@@ -84,6 +84,8 @@ def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
             "are created; docs/install.md says how Prometheus finds the metrics "
             "without it"
         )
+    yield from _kept(facts, options)
+    yield from _webhook(facts, options)
 
 
 def _version(facts: Facts) -> Finding:
@@ -169,7 +171,7 @@ def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
         )
 
 
-def judge_kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def _kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     """Report what stays because no option says anything of it."""
     going = set() if options.with_monitoring else {EXPORTER}
     going |= {WEBHOOK} if options.webhook.wanted is False else set()
@@ -190,7 +192,7 @@ def judge_kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         yield _ok(f"the policy stays {facts.policy}; --policy changes it")
 
 
-def judge_webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def _webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     """Judge what is wanted of the webhook, and report what stays."""
     wanted, installed = options.webhook.wanted, facts.webhook
     number = minor(facts.version)

@@ -171,32 +171,6 @@ class Patience:
     pause: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
-    def until(
-        self,
-        look: Callable[[], Sequence[Waiting]],
-        screen: Screen,
-        most_s: float | None = None,
-    ) -> tuple[Waiting, ...]:
-        """Look until nothing is waited for; return what still is when time is up.
-
-        Retryable errors of the API server are waited out.
-        """
-        limit_s = self.timeout_s if most_s is None else min(most_s, self.timeout_s)
-        deadline = self.clock() + limit_s
-        while True:
-            try:
-                left = look()
-            except ClusterError as error:
-                if not error.retryable:
-                    raise
-                left = [Waiting("the API server", str(error))]
-            over = self.clock() >= deadline or any(one.hopeless for one in left)
-            if not left or over:
-                screen.settle()
-                return tuple(left)
-            screen.wait(left)
-            self.pause(self.look_every_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

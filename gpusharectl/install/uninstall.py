@@ -16,16 +16,14 @@ from gpushare.kube.errors import Forbidden, Invalid, NotFound
 from gpushare.kube.facts import (
     DEVICE_PLUGIN,
     OURS,
-    PART_NAME,
     SYSTEM,
     full_name,
+    is_part,
     is_terminal,
-    label,
     node_of,
 )
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import NodeView, label_diff, named
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.install.node_cleanup import (
@@ -47,8 +45,11 @@ from gpusharectl.install.progress import (
 )
 from gpusharectl.install.scheduler import take
 from gpusharectl.install.survey import (
+    LABELLED,
     LEFTOVERS,
     STATUS,
+    NodeView,
+    named,
     needed,
     read_nodes,
     served,
@@ -67,7 +68,6 @@ _LAST = ("ClusterRole", "Role", "ServiceAccount")
 _MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
 _PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
 _REMOVE = f"rm -rf {FOLDER}"
-_FOLDER = f"the folder {FOLDER}"
 _SHOWN = 20
 _MANY = 4
 
@@ -171,6 +171,8 @@ class Uninstall(Plan):
         # Any version of the image can clean the nodes.
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
         self.image = options.image or running
+        where = (facts.flavour, facts.here, facts.version)
+        self.target = SchedulerTarget(*where, self.image, options.restart)
         if facts.flavour is not Flavour.MANAGED:
             self.keep_files(self.host.restore())
             self.find_hosts(several=facts.extended)
@@ -199,13 +201,6 @@ class Uninstall(Plan):
             "annotations."
         )
 
-    def target(self) -> SchedulerTarget:
-        """Return which kube-scheduler is restored."""
-        facts, restart = self.facts, self.options.restart
-        return SchedulerTarget(
-            facts.flavour, facts.here, facts.version, self.image, restart
-        )
-
     @property
     def _touched(self) -> tuple[NodeView, ...]:
         """The nodes with our label or annotations."""
@@ -228,9 +223,10 @@ class Uninstall(Plan):
         """Show all changes of a dry run; else ask for consent."""
         shown = [f"- {ref}" for ref in self.found]
         for node in self._touched:
-            shown += [label_diff(node.name, on=False)] if node.label else []
-            for what in (*(f"annotation {key}" for key in node.annotations), _FOLDER):
-                shown.append(f"- Node {node.name}: {what}")
+            label = [LABELLED] if node.label else []
+            notes = [f"annotation {key}" for key in node.annotations]
+            whats = (*label, *notes, f"the folder {FOLDER}")
+            shown += [f"- Node {node.name}: {what}" for what in whats]
         self.agree("Remove", self.summary(), shown)
 
     def steps(self) -> list[Step]:
@@ -342,7 +338,7 @@ class Uninstall(Plan):
         found = []
         for pod in objects.list("v1", "Pod", namespace=SYSTEM, label_selector=OURS):
             ref = Ref.of(pod)
-            if name and label(pod, PART_NAME) != name:
+            if name and not is_part(pod, name):
                 continue
             node = named(nodes, node_of(pod))
             if node is not None and node.ready:

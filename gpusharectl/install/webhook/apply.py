@@ -89,10 +89,6 @@ class WebhookPlan:
             ref for ref, body in self.there.items() if not body or is_narrowed(body)
         )
 
-    def beside(self) -> list[Json]:
-        """Return the objects that it writes beside those that are applied first."""
-        return [*([self.secret] if self.secret else []), *self.asking]
-
 
 def split(
     objects: Objects, manifests: Sequence[Json], now: datetime, *, ours: bool

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.cluster_facts import NodeView, node_view
 from gpusharectl.install.options import (
     CommonOptions,
     InstallOptions,
@@ -18,7 +17,7 @@ from gpusharectl.install.preflight import (
     judge_host,
     judge_nodes,
 )
-from gpusharectl.install.survey import Facts
+from gpusharectl.install.survey import Facts, NodeView, node_view
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.installed_cluster import CARDS, CONTROL_PLANE, node
 
