@@ -19,7 +19,7 @@ import yaml
 from gpushare.domain.policies import FRAG
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import SECOND_SCHEDULER, SYSTEM, WEBHOOK
+from gpushare.kube.facts import SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.install.options import ON, POLICY, QUOTA, UI, InstallOptions
 from gpusharectl.kube_scheduler.drift import Flavour
@@ -85,11 +85,11 @@ def assemble(
             raise ManifestError(f"component {name} changes nothing in {folder}")
         found = changed
 
-    def put(container: Json) -> Json:
+    def put(_: str, container: Json) -> Json:
         ours = image and container["image"].partition(":")[0] == IMAGE
         return {**container, "image": image} if ours else container
 
-    return tuple(with_containers(body, put) for body in found)
+    return with_containers(found, put)
 
 
 def _composed(root: Traversable, folder: str, below: list[Json]) -> list[Json]:
@@ -201,16 +201,12 @@ def with_images(
     ``scheduler`` is the image of kube-scheduler's containers, if it is known.
     """
 
-    def keep(body: Json) -> Json:
-        own = running.get(body["metadata"]["name"], "")
+    def put(workload: str, container: Json) -> Json:
+        own = running.get(workload, "")
+        image = scheduler if container["name"] == SCHEDULER else own
+        return {**container, "image": image} if image else container
 
-        def put(container: Json) -> Json:
-            image = scheduler if container["name"] == SCHEDULER else own
-            return {**container, "image": image} if image else container
-
-        return with_containers(body, put)
-
-    return tuple(map(keep, manifests))
+    return with_containers(manifests, put)
 
 
 def image_of(manifests: Sequence[Json]) -> str:
@@ -228,14 +224,21 @@ def containers(manifests: Iterable[Json]) -> Iterator[Json]:
             yield from body["spec"]["template"]["spec"]["containers"]
 
 
-def with_containers(body: Json, change: Callable[[Json], Json]) -> Json:
-    """Return a workload with changed containers; other objects as they are."""
-    if body["kind"] not in WORKLOADS:
-        return body
-    template = body["spec"]["template"]
-    changed = [change(each) for each in template["spec"]["containers"]]
-    pod = {**template["spec"], "containers": changed}
-    return {**body, "spec": {**body["spec"], "template": {**template, "spec": pod}}}
+def with_containers(
+    manifests: Iterable[Json], change: Callable[[str, Json], Json]
+) -> tuple[Json, ...]:
+    """Change the containers of all workloads; ``change`` gets the workload's name too.
+
+    Other objects stay as they are.
+    """
+
+    def put(body: Json) -> Json:
+        name, template = body["metadata"]["name"], body["spec"]["template"]
+        changed = [change(name, each) for each in template["spec"]["containers"]]
+        pod = {**template["spec"], "containers": changed}
+        return {**body, "spec": {**body["spec"], "template": {**template, "spec": pod}}}
+
+    return tuple(put(body) if body["kind"] in WORKLOADS else body for body in manifests)
 
 
 def settings_of(workloads: Iterable[Json], container: str) -> Mapping[str, str]:
@@ -253,29 +256,25 @@ def with_settings(
 ) -> tuple[Json, ...]:
     """Set these variables in all containers of this name."""
 
-    def put(each: Json) -> Json:
+    def put(_: str, each: Json) -> Json:
         if each["name"] != container:
             return each
         kept = [one for one in each["env"] if one["name"] not in settings]
         new = [{"name": key, "value": value} for key, value in settings.items()]
         return {**each, "env": [*kept, *new]}
 
-    return tuple(with_containers(body, put) for body in manifests)
+    return with_containers(manifests, put)
 
 
-def with_replicas(manifests: Iterable[Json], number: int | None) -> tuple[Json, ...]:
-    """Keep the number of replicas that the webhook has now.
-
-    0 is not kept: no pod that asks for a card could be created.
-    """
-    if not number:
-        return tuple(manifests)
-    return tuple(
-        {**body, "spec": {**body["spec"], "replicas": number}}
-        if body["kind"] == "Deployment" and body["metadata"]["name"] == WEBHOOK
-        else body
-        for body in manifests
-    )
+def with_spec(
+    manifests: Iterable[Json], workload: Ref, change: Callable[[Json], object]
+) -> tuple[Json, ...]:
+    """Change a workload's spec in a copy of it."""
+    found = [deepcopy(one) if Ref.of(one) == workload else one for one in manifests]
+    for body in found:
+        if Ref.of(body) == workload:
+            change(body["spec"])
+    return tuple(found)
 
 
 def with_stamp(
@@ -283,12 +282,7 @@ def with_stamp(
 ) -> tuple[Json, ...]:
     """Annotate a workload's pods; a changed stamp replaces them."""
 
-    def put(body: Json) -> Json:
-        if Ref.of(body) != workload:
-            return body
-        found = deepcopy(body)
-        metadata = found["spec"]["template"]["metadata"]
-        metadata.setdefault("annotations", {})[key] = stamp
-        return found
+    def put(spec: Json) -> None:
+        spec["template"]["metadata"].setdefault("annotations", {})[key] = stamp
 
-    return tuple(map(put, manifests))
+    return with_spec(manifests, workload, put)

@@ -16,7 +16,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, phase
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
-from gpusharectl.install.progress import Waiting
+from gpusharectl.install.progress import Trouble, Waiting
 from gpusharectl.install.rollout import events_of, pod_wait
 from gpusharectl.install.survey import NodeView, read_nodes
 
@@ -132,7 +132,14 @@ def _last_words(status: Json) -> str:
     return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
 
 
-def remove_stale_capacity(objects: Objects) -> list[Waiting]:
+def remove_stale_capacity(context: Context) -> None:
+    """Wait until kubelet reports capacity 0, and remove it from the nodes."""
+    left = context.until(lambda: _kept(context.objects), FORGOTTEN_WITHIN_S)
+    if left:
+        raise Trouble("; ".join(f"{one.who} waits for {one.what}" for one in left))
+
+
+def _kept(objects: Objects) -> list[Waiting]:
     """Remove a capacity that is 0 by now; return the waits for the others."""
     found = []
     for node in read_nodes(objects):

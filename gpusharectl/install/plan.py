@@ -15,8 +15,8 @@ from gpusharectl.install.manifests import (
     image_of,
     loaded,
     with_images,
-    with_replicas,
     with_settings,
+    with_spec,
 )
 from gpusharectl.install.options import (
     CARD_CLASSES,
@@ -48,14 +48,13 @@ from gpusharectl.install.survey import (
     kube_scheduler_image,
     leader,
     missing,
-    named,
     needed,
     served,
     survey,
     to_label,
 )
 from gpusharectl.install.webhook.apply import WebhookPlan, split, still_there
-from gpusharectl.install.webhook.objects import SECRET
+from gpusharectl.install.webhook.objects import DEPLOYMENT, SECRET
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
@@ -192,64 +191,6 @@ def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOpt
     )
 
 
-def which_nodes(
-    facts: Facts, options: InstallOptions, screen: Screen
-) -> tuple[str, ...]:
-    """Return the nodes from the options, else the labelled ones, else ask."""
-    driver = facts.here if facts.driver_here else ""
-    signs = tuple(
-        node.name
-        for node in facts.nodes
-        if node.labelled or node.signs or node.name == driver
-    )
-    labelled = tuple(node.name for node in facts.nodes if node.labelled)
-    found = options.nodes or (signs if options.all_gpu_nodes else labelled)
-    if options.all_gpu_nodes and not found:
-        them = ", ".join(node.name for node in facts.nodes) or "none"
-        raise Trouble(
-            f"no node shows a sign of an NVIDIA GPU (nodes: {them}); {NOTHING_DONE}",
-            "if some have one, name them: gpusharectl install --nodes NODE,NODE",
-            Exit.REFUSED,
-        )
-    if not (options.nodes or options.all_gpu_nodes):
-        if not options.yes and not options.dry_run:
-            return _asked(facts, found or signs, screen)
-        if not found:
-            raise no_terminal(_NAME_THEM)
-    if wrong := _unknown(found, facts):
-        why = f"{wrong} {NOTHING_DONE.capitalize()}"
-        raise Trouble(why, exit_code=Exit.USAGE)
-    return found
-
-
-def _asked(facts: Facts, default: Sequence[str], screen: Screen) -> tuple[str, ...]:
-    """Show the nodes, and ask until all names are nodes."""
-    screen.begin("Nodes")
-    for node in facts.nodes:
-        signs = list(node.signs)
-        if facts.driver_here and node.name == facts.here:
-            signs.append("the driver is loaded")
-        screen.say(f"{node.name}: {', '.join(signs) or 'no sign of a GPU'}")
-    question = "Which nodes share their cards?"
-    while True:
-        wanted = node_names(screen.ask(question, ", ".join(default), _NAME_THEM))
-        wrong = _unknown(wanted, facts)
-        if not wrong:
-            return wanted
-        screen.say(wrong)
-
-
-def _unknown(wanted: Sequence[str], facts: Facts) -> str:
-    """Return what is wrong with the names of nodes; "" if all are nodes."""
-    unknown = [name for name in wanted if named(facts.nodes, name) is None]
-    known = ", ".join(node.name for node in facts.nodes) or "none at all"
-    if not wanted:
-        return f"No node was named; the cluster's nodes are {known}."
-    is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-    them = ", ".join(unknown)
-    return f"{them} {is_are} of this cluster; its nodes are {known}." if them else ""
-
-
 @dataclass
 class InstallPlan(Plan):
     """The plan of an install."""
@@ -313,7 +254,7 @@ class InstallPlan(Plan):
     def choose(self) -> None:
         """Settle which nodes share their cards."""
         options, facts = self.options, self.facts
-        self.chosen = which_nodes(facts, options, self.screen)
+        self.chosen = self._which_nodes()
         # Unless a node reports runtimes without it: it could not create the pod.
         found = NVIDIA in facts.runtime_classes and all(
             not node.handlers or NVIDIA in node.handlers
@@ -325,6 +266,64 @@ class InstallPlan(Plan):
         second = options.second_scheduler
         judged = judge_nodes(facts, self.chosen, second_scheduler=second)
         weigh(judged, self.screen, sure=options.yes or options.dry_run)
+
+    def _which_nodes(self) -> tuple[str, ...]:
+        """Return the nodes from the options, else the labelled ones, else ask."""
+        nodes, options = self.facts.nodes, self.options
+        driver = self.facts.here if self.facts.driver_here else ""
+        labelled = tuple(node.name for node in nodes if node.labelled)
+        signs = tuple(
+            node.name
+            for node in nodes
+            if node.labelled or node.signs or node.name == driver
+        )
+        found = options.nodes or (signs if options.all_gpu_nodes else labelled)
+        if options.all_gpu_nodes and not found:
+            them = ", ".join(node.name for node in nodes) or "none"
+            raise Trouble(
+                f"no node shows a sign of an NVIDIA GPU (nodes: {them}); "
+                f"{NOTHING_DONE}",
+                "if some have one, name them: gpusharectl install --nodes NODE,NODE",
+                Exit.REFUSED,
+            )
+        if not (options.nodes or options.all_gpu_nodes):
+            if not options.yes and not options.dry_run:
+                return self._asked(found or signs, driver)
+            if not found:
+                raise no_terminal(_NAME_THEM)
+        if wrong := self._unknown(found):
+            why = f"{wrong} {NOTHING_DONE.capitalize()}"
+            raise Trouble(why, exit_code=Exit.USAGE)
+        return found
+
+    def _asked(self, default: Sequence[str], driver: str) -> tuple[str, ...]:
+        """Show the nodes, and ask until all names are nodes."""
+        self.screen.begin("Nodes")
+        for node in self.facts.nodes:
+            loaded = ["the driver is loaded"] if node.name == driver else []
+            signs = ", ".join([*node.signs, *loaded])
+            self.screen.say(f"{node.name}: {signs or 'no sign of a GPU'}")
+        while True:
+            said = self.screen.ask(
+                "Which nodes share their cards?", ", ".join(default), _NAME_THEM
+            )
+            wrong = self._unknown(wanted := node_names(said))
+            if not wrong:
+                return wanted
+            self.screen.say(wrong)
+
+    def _unknown(self, wanted: Sequence[str]) -> str:
+        """Return what is wrong with the names of nodes; "" if all are nodes."""
+        there = [node.name for node in self.facts.nodes]
+        unknown = [name for name in wanted if name not in there]
+        known = ", ".join(there) or "none at all"
+        if not wanted:
+            return f"No node was named; the cluster's nodes are {known}."
+        if not unknown:
+            return ""
+        is_are = "is no node" if len(unknown) == 1 else "are no nodes"
+        them = ", ".join(unknown)
+        return f"{them} {is_are} of this cluster; its nodes are {known}."
 
     def rehearse(self) -> None:
         """Apply all objects as a dry run; show the changes, or ask for consent."""
@@ -393,8 +392,12 @@ class InstallPlan(Plan):
         )
         found = served(self.context.objects, bodies)
         found = with_images(found, kept, self.scheduler_image)
-        if facts.webhook:
-            found = with_replicas(found, facts.webhook.replicas)
+        replicas = facts.webhook.replicas if facts.webhook else None
+        # 0 is not kept: no pod that asks for a card could be created.
+        if replicas:
+            found = with_spec(
+                found, DEPLOYMENT, lambda one: one.update(replicas=replicas)
+            )
         # The webhook is told which RuntimeClasses provide cards, if no name says so.
         classes = ",".join(name for name in facts.runtime_classes if NVIDIA not in name)
         told = {CARD_CLASSES: classes} if classes else {}

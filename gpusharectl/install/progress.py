@@ -149,11 +149,7 @@ class LiveScreen(Screen):
 
 
 def drawn(waits: Sequence[Waiting], now: datetime) -> Text:
-    """Return the list of waits, each with its duration.
-
-    >>> print(drawn([Waiting("gpu-1", "pulling")], datetime.now(UTC)))
-              waiting for gpu-1: pulling
-    """
+    """Return the list of waits, each with its duration."""
     lines = []
     for one in waits:
         line = f"{'':{_MARGIN}}waiting for {one}"

@@ -8,6 +8,7 @@ that is gone. Then the rest.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -28,7 +29,6 @@ from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.install.node_cleanup import (
     FOLDER,
-    FORGOTTEN_WITHIN_S,
     clean_nodes,
     remove_stale_capacity,
 )
@@ -235,7 +235,8 @@ class Uninstall(Plan):
         plugin = [ref for ref in self.found if ref == _PLUGIN]
         rest = [ref for ref in self.found if ref not in (*asking, *plugin)]
         first = removal(self.context, asking, "the webhook's configurations")
-        capacity = Step("the stale capacity of nodes", self.stale_capacity, "Kubelet")
+        forget = partial(remove_stale_capacity, self.context)
+        capacity = Step("the stale capacity of nodes", forget, "Kubelet")
         return [
             *([first] if asking else []),
             Step(
@@ -287,15 +288,6 @@ class Uninstall(Plan):
                 }
                 self._merge(node.name, metadata)
                 self.screen.say(f"{node.name}: label and annotations removed")
-
-    def stale_capacity(self) -> None:
-        """Wait until kubelet reports capacity 0, and remove it from the nodes."""
-        objects = self.context.objects
-        left = self.context.until(
-            lambda: remove_stale_capacity(objects), FORGOTTEN_WITHIN_S
-        )
-        if left:
-            raise Trouble("; ".join(f"{one.who} waits for {one.what}" for one in left))
 
     def close(self) -> None:
         """Say what stays, on purpose or not."""

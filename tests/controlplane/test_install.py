@@ -234,8 +234,8 @@ def test_zeros_are_taken_from_a_nodes_status(world: InstalledCluster) -> None:
     assert body["status"]["capacity"][names.MEMORY] == "0"
     assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
     body = world.objects.get(Ref("v1", "Node", "gpu-1")) or {}
-    assert sorted(body["status"]["capacity"]) == ["cpu", "pods"]
-    assert sorted(body["status"]["allocatable"]) == ["cpu", "pods"]
+    assert sorted(body["status"]["capacity"]) == ["cpu", "memory", "pods"]
+    assert sorted(body["status"]["allocatable"]) == ["cpu", "memory", "pods"]
 
 
 def test_the_second_scheduler_is_taken_by_the_api_server(

@@ -3,7 +3,7 @@
 ``tests/controlplane/test_install.py`` runs the same stories on a real one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -92,22 +92,15 @@ class FakeObjects:
         with self._called(f"get {ref}"):
             return copied(self.kept.get(ref))
 
-    def list(
-        self,
-        api_version: str,
-        kind: str,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> Sequence[Json]:
+    def list(self, api_version: str, kind: str, **chosen: str) -> Sequence[Json]:
+        namespace = chosen.get("namespace", "")
         with self._called(f"list {kind}"):
             return [
                 copied(body)
                 for ref, body in self.kept.items()
                 if (ref.api_version, ref.kind) == (api_version, kind)
                 and (not namespace or ref.namespace == namespace)
-                and _fits(body, label_selector, field_selector)
+                and _fits(body, **chosen)
             ]
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
@@ -146,12 +139,7 @@ class FakeObjects:
             return self._keep(ref, old, merge(old, wanted))
 
     def json_patch(
-        self,
-        ref: Ref,
-        steps: Sequence[Mapping[str, Any]],
-        *,
-        subresource: str = "",
-        dry_run: bool = False,
+        self, ref: Ref, steps: Sequence[Json], *, dry_run: bool = False, **_: str
     ) -> Json:
         with self._called(f"{'try' if dry_run else 'patch'} {ref}", write=not dry_run):
             old = self._there(ref)
@@ -165,9 +153,7 @@ class FakeObjects:
         with self._called(f"delete {ref}", write=True):
             return self.kept.pop(ref, None) is not None
 
-    def log(
-        self, namespace: str, pod: str, container: str = "", *, lines: int = 50
-    ) -> str:
+    def log(self, namespace: str, pod: str, *, lines: int) -> str:
         with self._called(f"log {pod}"):
             return self.logs.get(pod, "")
 
@@ -196,16 +182,15 @@ def _check_version(ref: Ref, old: Json, new: Json) -> None:
         raise Conflict(f"{ref} has been modified")
 
 
-def _fits(body: Json, labels: str, fields: str) -> bool:
+def _fits(
+    body: Json, *, label_selector: str = "", field_selector: str = "", **_: str
+) -> bool:
     found = body["metadata"].get("labels") or {}
-    pairs = [part.split("=") for part in labels.split(",") if part]
+    pairs = [part.split("=") for part in label_selector.split(",") if part]
     if any(found.get(key) != value for key, value in pairs):
         return False
-    for part in filter(None, fields.split(",")):
-        path, value = part.split("=")
-        place: Any = body
-        for step in path.split("."):
-            place = place.get(step, {})
-        if place != value:
-            return False
-    return True
+    path, _, value = field_selector.partition("=")
+    place: Any = body
+    for step in path.split(".") if path else ():
+        place = place.get(step, {})
+    return not path or place == value

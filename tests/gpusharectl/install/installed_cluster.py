@@ -37,6 +37,7 @@ from gpusharectl.install.progress import (
 )
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.testbed.objects import node as any_node
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CARD = {
@@ -309,21 +310,13 @@ class Scheduler:
 
 def node(name: str, address: str, *, labels: Json | None = None) -> Json:
     """A node of a cluster that knows nothing of us."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels or {}},
-        "status": {
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "addresses": [{"type": "InternalIP", "address": address}],
-            "capacity": {"cpu": "4", "pods": "110"},
-            "allocatable": {"cpu": "4", "pods": "110"},
-            "nodeInfo": {
-                "kubeletVersion": "v1.36.3",
-                "containerRuntimeVersion": "containerd://2.4.2",
-            },
-        },
+    found = any_node(name, cpu="4", labels=labels)
+    found["status"]["addresses"] = [{"type": "InternalIP", "address": address}]
+    found["status"]["nodeInfo"] = {
+        "kubeletVersion": "v1.36.3",
+        "containerRuntimeVersion": "containerd://2.4.2",
     }
+    return found
 
 
 def runtime_class(name: str, handler: str) -> Json:

@@ -50,8 +50,6 @@ def test_again_changes_nothing(world: InstalledCluster) -> None:
     assert world.objects.writes == []
     assert "none changed" in world.screen.text
     assert "gpu-1: already labelled" in world.screen.text
-    assert world.install(dry_run=True) == Exit.DONE
-    assert "+" not in world.screen.text.partition("nothing was changed")[0]
     assert world.install(nodes=("cp",)) == Exit.DONE
     assert (world.label("gpu-1"), world.label("cp")) == ("true", "true")
 

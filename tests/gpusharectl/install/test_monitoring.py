@@ -65,19 +65,6 @@ def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:
     assert image(world) == "gpushare:9"
 
 
-def test_where_there_is_no_operator_yet(world: InstalledCluster) -> None:
-    """Its objects are left out, and that is said; later the same command adds them."""
-    world.objects.unserved |= OPERATORS
-    assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
-    assert not OPERATORS & kinds(world)
-    assert image(world)
-    assert "Operator is not installed, so no ServiceMonitor" in world.screen.text
-    world.objects.unserved.clear()
-    assert world.install(with_monitoring=True) == Exit.DONE
-    assert not OPERATORS - kinds(world)
-    assert "Operator is not installed" not in world.screen.text
-
-
 def test_an_exporter_that_does_not_start_is_told(world: InstalledCluster) -> None:
     """All else is done by then; the command that goes on has the option, too."""
     world.nodes.stuck.add(f"{EXPORTER}-gpu-1")

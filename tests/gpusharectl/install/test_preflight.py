@@ -97,6 +97,7 @@ SIGNED = view(labels=SIGN)
 OLD = view(nodeInfo={"kubeletVersion": "v1.25.3"})
 OURS = view(allocatable={"baidu.com/vcuda-core": "100"})
 THEIRS = view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"})
+ZERO = view(allocatable=dict.fromkeys(("baidu.com/vcuda-core", "nvidia.com/gpu"), "0"))
 SHARES = view(allocatable={"aliyun.com/gpu-mem": "8"})
 RUNC = view(runtimeHandlers=[{"name": "runc"}])
 ELSEWHERE = {"here": "x"}
@@ -120,6 +121,7 @@ NODES = {
         "device plugin already offers baidu",
     ),
     "ours by our own": (OURS, {"plugin": True}, OK, "node cp"),
+    "at zero": (ZERO, {}, OK, "the driver is loaded"),
     "the same cards": (THEIRS, {}, Weight.DOUBT, "the same cards (nvidia.com/gpu); "),
     "their shares": (SHARES, {}, Weight.DOUBT, "same cards (aliyun.com/gpu-mem); "),
     "no runtime": (RUNC, {}, WARNING, "containerd 2.4.2 has no runtime called nvidia"),
@@ -156,17 +158,6 @@ def test_a_second_scheduler_wants_a_node_without_cards(
     assert ("kubectl label node cp baidu.com/vcuda-scheduler=true" in first.remedy) is (
         refused
     )
-
-
-def test_a_resource_at_zero_is_nobodys() -> None:
-    left = view(
-        capacity={"baidu.com/vcuda-core": "0", "baidu.com/vcuda-memory": "29"},
-        allocatable={"baidu.com/vcuda-core": "0", "nvidia.com/gpu": "0"},
-    )
-    assert (left.offered, left.others) == ((), ())
-    assert left.stale_capacity == ("baidu.com/vcuda-core",)
-    assert left.known == ("baidu.com/vcuda-core", "baidu.com/vcuda-memory")
-    assert left.allocatable == ("baidu.com/vcuda-core",)
 
 
 def test_cards_that_cannot_be_read_are_unknown_and_not_none() -> None:

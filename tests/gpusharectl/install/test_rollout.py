@@ -110,10 +110,6 @@ CASES = {
         seen(CREATING, events=(PULLING, event("Pulled", "done"))),
         "its containers to be created",
     ),
-    "a folder is missing": (
-        seen(CREATING, events=(event("FailedMount", "no /x"),)),
-        "no /x",
-    ),
     "no such image": (
         seen(waiting("ImagePullBackOff", "Back-off 401")),
         Waiting(

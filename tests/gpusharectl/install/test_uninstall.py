@@ -12,6 +12,7 @@ from tests.gpusharectl.install.installed_cluster import (
     SCHEDULER,
     InstalledCluster,
 )
+from tests.testbed.objects import pod
 
 GPU_1 = Ref("v1", "Node", "gpu-1")
 
@@ -23,17 +24,8 @@ def world(world: InstalledCluster) -> InstalledCluster:
 
 
 def holder(name: str, phase: str = "Running") -> Json:
-    asked = {names.CORE: "1", names.MEMORY: "4"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "edge", "uid": name},
-        "spec": {
-            "nodeName": "gpu-1",
-            "containers": [{"name": "main", "resources": {"limits": asked}}],
-        },
-        "status": {"phase": phase},
-    }
+    bound = pod(name, "edge", units=4, cores=1, spec={"nodeName": "gpu-1"})
+    return {**bound, "status": {"phase": phase}}
 
 
 def test_zeros_stay_until_they_are_waited_for(world: InstalledCluster) -> None:
@@ -73,8 +65,8 @@ def test_the_order_backwards(world: InstalledCluster) -> None:
 
 
 def test_pods_with_cards_forbid_it(world: InstalledCluster) -> None:
-    for pod in (holder("app-2"), holder("app-1"), holder("over", "Succeeded")):
-        world.objects.create(pod)
+    for one in (holder("app-2"), holder("app-1"), holder("over", "Succeeded")):
+        world.objects.create(one)
     before = world.versions()
     assert world.uninstall() == Exit.REFUSED
     text = world.screen.text

@@ -21,10 +21,8 @@ from gpusharectl.install.progress import Exit, Trouble
 from gpusharectl.install.webhook.apply import GuardedWriter
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
-    DEPLOYMENT,
     SECRET,
     SECRETS,
-    STAMP,
     files_of,
     secret_of,
 )
@@ -46,11 +44,6 @@ def objects() -> TrustCheckingObjects:
     return TrustCheckingObjects(NOW)
 
 
-def stamp(objects: TrustCheckingObjects) -> str:
-    template = objects.kept[DEPLOYMENT]["spec"]["template"]
-    return str(template["metadata"]["annotations"][STAMP])
-
-
 def test_the_first_is_believed_from_the_first_moment(world: InstalledCluster) -> None:
     """The API server asks when a replica is Ready, not before."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
@@ -60,22 +53,6 @@ def test_the_first_is_believed_from_the_first_moment(world: InstalledCluster) ->
     lines = world.screen.lines
     asked = "from now on, the API server asks the webhook about pods with cards"
     assert lines.index("gpushare-webhook: running") < lines.index(asked)
-
-
-def test_one_that_is_due_is_renewed(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    """Whatever the install is run for; each replica is made anew."""
-    world.install(webhook=WANTED)
-    first, old, (authority,) = shown(objects), stamp(objects), bundle(objects)
-    world.now = objects.now = DUE
-    moments = objects.moments
-    assert world.install() == Exit.DONE, world.screen.text
-    assert objects.moments > moments
-    assert shown(objects) != first
-    assert stamp(objects) != old
-    (renewed,) = bundle(objects)
-    assert renewed != authority
 
 
 def test_cut_off_at_any_write_it_goes_on_without_a_gap(tmp_path: Path) -> None:

@@ -145,17 +145,6 @@ def test_replicas_that_somebody_has_set_stay(
     assert (said if wanted else none) in world.screen.lines
 
 
-def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None:
-    before = world.picture(EVERY_KIND)
-    assert world.install(dry_run=True, webhook=ALL) == Exit.DONE, world.screen.text
-    assert world.picture(EVERY_KIND) == before
-    text = world.screen.text
-    assert "+++ Deployment kube-system/gpushare-webhook" in text
-    assert "+++ MutatingWebhookConfiguration gpushare-webhook" in text
-    assert "Secret kube-system/gpushare-webhook-tls: its contents are not shown" in text
-    assert "tls.key:" not in text
-
-
 def test_one_that_does_not_start_is_asked_nothing(world: InstalledCluster) -> None:
     """Else no pod that asks for cards could be made."""
     world.nodes.stuck.add("gpushare-webhook")
