@@ -127,11 +127,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @add_options(InstallOptions)
 @add_options(WebhookOptions)
 @access_options
-def install(
-    kubeconfig: str | None,
-    context: str | None,
-    **options: Any,  # noqa: ANN401 (click gives the fields by name)
-) -> None:
+def install(kubeconfig: str | None, context: str | None, **options: Any) -> None:  # noqa: ANN401
     """Let a cluster share the GPU cards of its nodes.
 
     Run it on a control-plane host, as root. A second run goes on where the first one
@@ -148,11 +144,7 @@ def install(
 @click.command(epilog=_CODES)
 @add_options(UninstallOptions)
 @access_options
-def uninstall(
-    kubeconfig: str | None,
-    context: str | None,
-    **options: Any,  # noqa: ANN401 (click gives the fields by name)
-) -> None:
+def uninstall(kubeconfig: str | None, context: str | None, **options: Any) -> None:  # noqa: ANN401
     """Restore a cluster to its state before ``install``.
 
     Run it on a control-plane host, as root. A second run goes on where the first one
@@ -173,10 +165,7 @@ def uninstall(
 def host_scheduler(
     action: str, root: Path, into: Path, kubernetes: str, *, tls: bool, frag: bool
 ) -> None:
-    """Set up kube-scheduler's files of a mounted host, or restore them.
-
-    The Job on each other control-plane node runs it.
-    """
+    """Set up or restore kube-scheduler's files of a mounted host, in a Job."""
     desired = desired_now(kubernetes, tls=tls, frag=frag)
     done = set_host_scheduler(Action(action), root, desired, into)
     click.echo(done.words, nl=False, err=bool(done.code))
@@ -186,10 +175,7 @@ def host_scheduler(
 @click.command(hidden=True)
 @click.argument("folder", default=MOUNT, type=_FOLDER)
 def host_clean(folder: Path) -> None:
-    """Remove the device plugin's files; FOLDER is the host's /var/lib.
-
-    ``uninstall`` runs it in a pod on each node.
-    """
+    """Remove the device plugin's files below FOLDER, the host's /var/lib, in a pod."""
     try:
         for gone in clean(folder):
             click.echo(f"removed {gone}")

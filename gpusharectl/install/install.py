@@ -7,6 +7,7 @@ kube-scheduler's configuration, then the label that starts the device plugin.
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 from gpushare.kube import names
 from gpushare.kube.errors import ClusterError
@@ -28,7 +29,6 @@ from gpusharectl.install.rollout import last_lines, wait_for_rollout
 from gpusharectl.install.scheduler import prove, put
 from gpusharectl.install.survey import NodeView, named, read_nodes, to_label
 from gpusharectl.install.webhook.apply import WebhookSteps, removal
-from gpusharectl.kube_scheduler.host import HostScheduler
 
 FOUND_WITHIN_S = 60.0
 """The driver's first answer may take so long without a persistence daemon."""
@@ -68,6 +68,12 @@ class Install(InstallPlan):
         # With TLS a host's Job writes the certificates, which the extender needs.
         early = self.other_hosts if tls else ()
         late = [node for node in self.hosts if node not in early]
+        here = partial(
+            put,
+            screen=self.screen,
+            alone=not self.other_hosts,
+            at_once=not self.read_later,
+        )
         webhook = self.webhook and WebhookSteps(
             self.context, self.webhook, self.changes, self.again()
         )
@@ -79,9 +85,9 @@ class Install(InstallPlan):
             *([removal(self.context, self.going)] if self.going else []),
             *(webhook.before() if webhook else []),
             Step("the objects in kube-system", self.apply, "Applying"),
-            *map(self._scheduler_step, early),
+            *(self.scheduler_step(node, "apply", here) for node in early),
             self._rollout(what, EXTENDER, SECOND_SCHEDULER),
-            *map(self._scheduler_step, late),
+            *(self.scheduler_step(node, "apply", here) for node in late),
             *([proof] if self.other_hosts else []),
             Step("the labels of nodes", self.label, "Labels"),
             self._rollout("device plugins", DEVICE_PLUGIN),
@@ -161,21 +167,14 @@ class Install(InstallPlan):
             # The install is complete; a failed overview is no failure of it.
             self.screen.note(f"The overview cannot be shown now: {error}")
 
-    def _scheduler_step(self, node: str) -> Step:
-        def here(host: HostScheduler) -> None:
-            alone, at_once = not self.other_hosts, not self.read_later
-            put(host, self.screen, alone=alone, at_once=at_once)
-
-        return self.scheduler_step(node, "apply", here)
-
     def _rollout(self, what: str, *workloads: str) -> Step:
         refs = [
             Ref.of(body)
             for body in self.manifests
             if body["kind"] in WORKLOADS and body["metadata"]["name"] in workloads
         ]
-        name = f"the rollout of the {what}"
-        return Step(name, lambda: wait_for_rollout(self.context, refs), "Waiting")
+        wait = partial(wait_for_rollout, self.context, refs)
+        return Step(f"the rollout of the {what}", wait, "Waiting")
 
 
 def amount(node: NodeView) -> str:
@@ -219,11 +218,7 @@ def _plugins_words(objects: Objects, node: str) -> str:
 
 
 def complaint(log: str) -> str:
-    """Return the last warning of a log of JSON lines; the last lines of another log.
-
-    >>> complaint('{"level": "WARNING", "event": "no driver", "because": "not found"}')
-    'no driver: not found'
-    """
+    """Return the last warning of a log of JSON lines; the last lines of another log."""
     loud, understood = "", False
     for line in log.splitlines():
         try:

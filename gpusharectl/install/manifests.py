@@ -19,7 +19,7 @@ import yaml
 from gpushare.domain.policies import FRAG
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import SECOND_SCHEDULER, SYSTEM
+from gpushare.kube.facts import PRODUCT, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.install.options import ON, POLICY, QUOTA, UI, InstallOptions
 from gpusharectl.kube_scheduler.drift import Flavour
@@ -35,8 +35,6 @@ BIE = ("bie-daemonset", "bie-deployment")
 """Can be applied alone, for Baidu's edge agent."""
 COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict", "webhook-void")
 """Change an overlay; a component's patch without a target there has no effect."""
-IMAGE = "gpushare"
-"""The name of our image in the manifests."""
 WORKLOADS = ("DaemonSet", "Deployment")
 
 BY_CERT_MANAGER = "webhook-cert-manager"
@@ -86,7 +84,7 @@ def assemble(
         found = changed
 
     def put(_: str, container: Json) -> Json:
-        ours = image and container["image"].partition(":")[0] == IMAGE
+        ours = image and container["image"].partition(":")[0] == PRODUCT
         return {**container, "image": image} if ours else container
 
     return with_containers(found, put)

@@ -36,7 +36,7 @@ _SEPARATORS = re.compile(r"[\s,]+")
 def _option(
     text: str, *flags: str, default: object = None, **attributes: object
 ) -> Any:  # noqa: ANN401
-    """Describe an option: ``text`` is its help, ``flags`` its name if not the field's.
+    """Describe an option; ``flags`` is its name if not the field's.
 
     The default of a switch is None if it has three states, with ``--no-`` for off.
     """

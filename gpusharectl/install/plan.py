@@ -1,7 +1,4 @@
-"""Plan an install: checks, questions, a dry run. Changes nothing.
-
-``Plan`` is what an uninstall's plan shares with it.
-"""
+"""Plan an install; ``Plan`` is what an uninstall's plan shares. Changes nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -358,16 +355,13 @@ class InstallPlan(Plan):
 
     def _check_webhooks_rights(self) -> None:
         """Check the rights that are needed only because of an installed webhook."""
+        rights: tuple[Right, ...] = ()
         if self.going:
             rights = needed(self.going, "get", "delete")
         elif self.facts.webhook is not None or self.facts.by_cert_manager:
             rights = self._rights()
-        else:
-            return
-        lacking = missing(self.context.objects, rights)
-        if lacking:
-            found = [judge_rights(replace(self.facts, missing=lacking))]
-            weigh(found, self.screen)
+        if lacking := missing(self.context.objects, rights):
+            weigh([judge_rights(replace(self.facts, missing=lacking))], self.screen)
 
     def _rights(self, *more: Right, jobs: bool = False) -> tuple[Right, ...]:
         """Return the rights needed to install, with a Secret if one may be made."""

@@ -1,8 +1,4 @@
-"""Wait until workloads run on their nodes, and say meanwhile who waits for what.
-
-A workload, its pods and their events are read from the API server; from these
-``waits`` and ``pod_wait`` work out the words, which are pure.
-"""
+"""Wait until workloads run on their nodes, and say meanwhile who waits for what."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

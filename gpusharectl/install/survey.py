@@ -70,13 +70,11 @@ class NodeView:
     others: tuple[str, ...]
     """Resources by which another device plugin offers cards."""
     offered: tuple[str, ...]
-    """Our resources that are offered now."""
     stale_capacity: tuple[str, ...]
     """Our resources of which kubelet reports a capacity of 0."""
     known: tuple[str, ...]
     """Our resources in the node's capacity."""
     allocatable: tuple[str, ...]
-    """Our resources in the node's allocatable."""
     cards: int | None
     """How many cards our device plugin has found; None if it has not reported."""
     units: int
@@ -136,11 +134,7 @@ def to_label(nodes: Sequence[NodeView], chosen: Sequence[str]) -> tuple[str, ...
 
 
 def minor(version: str) -> tuple[int, int] | None:
-    """Return ``v1.36.3`` as (1, 36); None if it is no version.
-
-    >>> minor("v1.36.3+k3s1")
-    (1, 36)
-    """
+    """Return ``v1.36.3`` as (1, 36); None if it is no version."""
     found = _VERSION.match(version)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -425,8 +419,7 @@ def kube_scheduler_image(objects: Objects) -> str:
 def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
     """Return whether cert-manager makes the webhook's certificate.
 
-    Also if the configurations, which say so, were deleted for a while: cert-manager
-    would overwrite our certificate.
+    It would overwrite ours, also while the configurations are deleted.
     """
     if any(map(is_cert_managers, configurations)):
         return True
@@ -448,8 +441,7 @@ def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
 def _runtime_classes(objects: Objects) -> tuple[str, ...]:
     """Return the RuntimeClasses whose handlers provide cards.
 
-    Only an install with the webhook insists on the right to list them. Without it only
-    the class nvidia is read.
+    Without the right to list them only the class nvidia is read.
     """
     if objects.may("list", resource(*RUNTIME_CLASS), ""):
         found = objects.list(*RUNTIME_CLASS)

@@ -1,9 +1,8 @@
 """``gpusharectl uninstall``, step by step: the order of ``install``, backwards.
 
-First the API server stops asking the webhook, without which it would create no pod with
+The API server stops asking the webhook, without which it would create no pod with
 cards. Then the device plugins go, so that no card is offered that nobody places pods
-on. Then kube-scheduler's configuration is restored, so that it never calls an extender
-that is gone. Then the rest.
+on; then kube-scheduler's configuration, which must not name an extender that is gone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -235,6 +234,7 @@ class Uninstall(Plan):
         plugin = [ref for ref in self.found if ref == _PLUGIN]
         rest = [ref for ref in self.found if ref not in (*asking, *plugin)]
         first = removal(self.context, asking, "the webhook's configurations")
+        here = partial(take, screen=self.screen)
         forget = partial(remove_stale_capacity, self.context)
         capacity = Step("the stale capacity of nodes", forget, "Kubelet")
         return [
@@ -245,12 +245,7 @@ class Uninstall(Plan):
                 "Plugins",
             ),
             Step("their files on the nodes", self.files, "Files"),
-            *(
-                self.scheduler_step(
-                    node, "restore", lambda host: take(host, self.screen)
-                )
-                for node in self.hosts
-            ),
+            *(self.scheduler_step(node, "restore", here) for node in self.hosts),
             Step("all other objects", lambda: self._delete(rest), "Objects"),
             Step("labels and annotations of nodes", self.nodes, "Nodes"),
             *([capacity] if self.options.wait else []),

@@ -1,16 +1,13 @@
 """Install the webhook, renew its certificate, or remove it.
 
 The API server may ask only a webhook that answers, whose certificate it trusts, and
-that it can reach. So the configurations, which make it ask, come last.
+that it can reach: a firewall may stand between the two. So the configurations, which
+make it ask, come last, and are limited to a probe pod that is never created until the
+connection is proved.
 
 A new certificate comes with a new authority. The caBundle first gets both authorities,
 then the replicas get the new certificate, then the caBundle loses the old authority.
-A firewall may stand between the API server and the webhook: managed control planes
-often reach only kubelet's port on the nodes. Until a pod that is never created proves
-the connection, the configurations are limited to that probe pod.
-
-``GuardedWriter`` keeps two installs at once from spoiling that: the second stops before
-it has overwritten anything that the first one needs.
+``GuardedWriter`` keeps a second install at the same time from spoiling that.
 """
 
 import hashlib
@@ -18,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -38,7 +36,6 @@ from gpusharectl.install.webhook.objects import (
     STAMP,
     bundle_of,
     files_of,
-    is_configuration,
     secret_of,
     with_bundle,
 )
@@ -98,8 +95,8 @@ def split(
     ``ours``: the installer makes the certificate, not cert-manager. The only Secret
     that is read is the webhook's own.
     """
-    others = tuple(body for body in manifests if not is_configuration(body))
-    asking = tuple(body for body in manifests if is_configuration(body))
+    asking = tuple(body for body in manifests if Ref.of(body) in CONFIGURATIONS)
+    others = tuple(body for body in manifests if body not in asking)
     there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
     present = bundle_of(body for body in there.values() if body)
     if not ours:
@@ -148,7 +145,11 @@ class GuardedWriter:
             if _mark(ref, now) != _mark(ref, self.seen[ref]):
                 break
             try:
-                self._write(body, now)
+                if now is None and ref == SECRET:
+                    # An apply would overwrite one that was created just now.
+                    self.objects.create(body)
+                else:
+                    self.objects.apply(_at_version(body, now))
             except Conflict:
                 # Somebody wrote between our read and our write; read again.
                 continue
@@ -159,14 +160,10 @@ class GuardedWriter:
             "overwritten"
         )
 
-    def _write(self, body: Json, now: Json | None) -> None:
-        if now is None and Ref.of(body) == SECRET:
-            # An apply would overwrite one that somebody else has created just now.
-            self.objects.create(body)
-            return
-        version = {"resourceVersion": now["metadata"]["resourceVersion"]} if now else {}
-        metadata = {**body["metadata"], **version}
-        self.objects.apply({**body, "metadata": metadata})
+
+def _at_version(body: Json, now: Json | None) -> Json:
+    version = {"resourceVersion": now["metadata"]["resourceVersion"]} if now else {}
+    return {**body, "metadata": {**body["metadata"], **version}}
 
 
 def _mark(ref: Ref, body: Json | None) -> Mapping[str, bytes] | None:
@@ -211,8 +208,7 @@ class WebhookSteps:
 
     def after(self) -> list[Step]:
         """Return what comes after its Deployment: every replica is as it is now."""
-        context = self._context
-        run = lambda: wait_for_rollout(context, [DEPLOYMENT])  # noqa: E731
+        run = partial(wait_for_rollout, self._context, [DEPLOYMENT])
         return [
             Step("the webhook's rollout", run, "Waiting"),
             Step("the webhook's configurations", self.ask, "Webhook"),

@@ -35,14 +35,11 @@ _ISSUED = "cert-manager.io/certificate-name"
 
 @dataclass(frozen=True, slots=True)
 class InstalledWebhook:
-    """A webhook that is installed.
-
-    ``settings`` are its container's variables; ``replicas`` is the wanted number, None
-    if there is no Deployment.
-    """
+    """A webhook that is installed: its container's variables."""
 
     settings: Mapping[str, str]
     replicas: int | None = None
+    """The wanted number; None if there is no Deployment."""
 
 
 def is_cert_managers(body: Json) -> bool:
@@ -52,11 +49,6 @@ def is_cert_managers(body: Json) -> bool:
     """
     annotations = body["metadata"].get("annotations") or {}
     return _INJECTED in annotations or _ISSUED in annotations
-
-
-def is_configuration(body: Json) -> bool:
-    """Return whether the object makes the API server ask the webhook."""
-    return Ref.of(body) in CONFIGURATIONS
 
 
 def with_bundle(configuration: Json, authorities: bytes) -> Json:

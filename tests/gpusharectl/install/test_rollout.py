@@ -85,6 +85,7 @@ def seen(*pods: Json, events: tuple[Json, ...] = (), **status: Any) -> list[Wait
 
 CREATING = waiting("ContainerCreating")
 PULLING = event("Pulling", 'Pulling image "gpushare:1"')
+NEVER, UNPULLED = "ErrImageNeverPull", "the image gpushare:1 cannot be pulled"
 BYE = "Its log says: out of memory / bye"
 OLD = "its old pod to be replaced"
 LEAVING = pod(ready=True)
@@ -112,20 +113,11 @@ CASES = {
     ),
     "no such image": (
         seen(waiting("ImagePullBackOff", "Back-off 401")),
-        Waiting(
-            WHO,
-            "the image gpushare:1 cannot be pulled: Back-off 401",
-            topic="no gpushare:1",
-        ),
+        Waiting(WHO, f"{UNPULLED}: Back-off 401", topic="no gpushare:1"),
     ),
     "never pulled": (
-        seen(waiting("ErrImageNeverPull")),
-        Waiting(
-            WHO,
-            "the image gpushare:1 cannot be pulled: ErrImageNeverPull",
-            hopeless=True,
-            topic="no gpushare:1",
-        ),
+        seen(waiting(NEVER)),
+        Waiting(WHO, f"{UNPULLED}: {NEVER}", hopeless=True, topic="no gpushare:1"),
     ),
     "crashing": (
         seen(waiting("CrashLoopBackOff", restarts=4)),
