@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonpatch import apply_patch
 
@@ -113,7 +113,7 @@ POOLS = st.sampled_from(
 MODES = st.sampled_from(["", "all", "injection"])
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(asking_pods(), RULES, POOLS, MODES)
 def test_any_pod(a_pod: Json, chosen: BitfusionRules, pool: Pool, mode: str) -> None:
     """Never an error; what came stays as it came; a second time changes nothing."""

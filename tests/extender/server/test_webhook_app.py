@@ -221,9 +221,7 @@ POOL = Pool(29, 29, has_resource=True, node_of_address={"10.0.0.1": "node-1"})
 OOPS = "internal error"
 
 PATH = st.sampled_from(list(PATHS))
-NO_HURRY = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+NO_HURRY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
