@@ -202,7 +202,8 @@ class _Exchange(BaseHTTPRequestHandler):
             for name, value in self.headers.items()
         }
         return environ | {
-            "REQUEST_METHOD": self.command,
+            # An application may leave the body out for HEAD, whose length is GET's.
+            "REQUEST_METHOD": "GET",
             "SCRIPT_NAME": "",
             "PATH_INFO": unquote_to_bytes(target.path).decode("latin-1"),
             "QUERY_STRING": target.query,

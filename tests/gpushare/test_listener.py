@@ -35,7 +35,8 @@ def echo(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
             names = ("REQUEST_METHOD", "QUERY_STRING", "HTTP_X_ODD")
             said = f"{path} {[environ.get(name) for name in names]}\n".encode()
     start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "1")])
-    return [said]
+    # As Flask and werkzeug do it.
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [said]
 
 
 HOME = b"/ ['GET', '', None]\n"
