@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,38 +37,59 @@ ROUNDS = 400
 MANY_PODS = 100_000
 
 
-def main() -> int:
-    """Measure, show, and write down."""
-    console = Console(width=100)
-    found: dict[str, Any] = {
+def facts() -> dict[str, Any]:
+    """Say when and on what it was measured."""
+    return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
     }
+
+
+def bench_filter(console: Console) -> None:
     console.print(f"Filter over HTTP, {ROUNDS} calls each, in turns ...")
-    found["filter"] = names_table(console)
-    found["pods"] = pods_table(console)
+    found = facts() | {"filter": names_table(console), "pods": pods_table(console)}
     found["decision_us"] = decisions()
     table = Table("decision in memory, 8 cards and 30 pods", "µs")
     for name, took in found["decision_us"].items():
         table.add_row(name, f"{took:.1f}")
     console.print(table)
     write(console, "filter.json", found)
+
+
+def bench_webhook(console: Console) -> None:
     console.print(f"A review over TLS, {REVIEWS} calls each, in turns ...")
-    webhook = {key: found[key] for key in ("at", "machine", "python")}
-    webhook["reviews"] = webhook_table(console)
-    write(console, "webhook.json", webhook)
+    write(console, "webhook.json", facts() | {"reviews": webhook_table(console)})
+
+
+def bench_plugin(console: Console) -> None:
     console.print("The device plugin's calls, 320 pods one after another ...")
-    plugin = {key: found[key] for key in ("at", "machine", "python")}
-    plugin["calls"] = plugin_table(console)
+    found = facts() | {"calls": plugin_table(console)}
     console.print("Pods on a real kubelet, in turns (a cluster comes up first) ...")
-    plugin["running"] = running_table(console)
-    write(console, "deviceplugin.json", plugin)
+    found["running"] = running_table(console)
+    write(console, "deviceplugin.json", found)
+
+
+def bench_exporter(console: Console) -> None:
     console.print("The exporter, 8 cards and 100 containers ...")
-    exporter = {key: found[key] for key in ("at", "machine", "python")}
-    exporter |= exporter_table(console)
-    write(console, "exporter.json", exporter)
-    return 0
+    write(console, "exporter.json", facts() | exporter_table(console))
+
+
+BENCHES: dict[str, Callable[[Console], None]] = {
+    "filter": bench_filter,
+    "webhook": bench_webhook,
+    "plugin": bench_plugin,
+    "exporter": bench_exporter,
+}
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(BENCHES)))
+def some(names: tuple[str, ...]) -> None:
+    """Measure these, or all of them: show the figures and write them down."""
+    console = Console(width=100)
+    for name in names or BENCHES:
+        BENCHES[name](console)
 
 
 def write(console: Console, name: str, found: dict[str, Any]) -> None:
@@ -148,4 +170,4 @@ ALONE: dict[str, click.Command] = {"packing": packing, "burst": burst, "scale": 
 if __name__ == "__main__":
     if command := ALONE.get("".join(sys.argv[1:2])):
         command(sys.argv[2:], prog_name=f"python -m bench {sys.argv[1]}")
-    sys.exit(main())
+    some(prog_name="python -m bench")
