@@ -52,10 +52,17 @@ from gpusharectl.simulate.openb import (
 from tests.controlplane.extender import USER, extender
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY, pod_path, post_node, post_pod
+from tests.testbed.objects import (
+    CORE,
+    MEMORY,
+    new_namespace,
+    pod_path,
+    post_node,
+    post_pod,
+    sweep,
+)
 from tests.testbed.rest import Json, Rest
 from tests.testbed.scheduler import SchedulerSettings
-from tests.testbed.sweep import new_namespace, sweep
 from tests.testbed.waiting import wait_until
 
 RESULT = Path(__file__).parent / "results" / "packing_scheduler.json"

@@ -14,12 +14,7 @@ from tests.testbed.binaries import Binaries
 # Before anything else takes it by its name.
 addresses.free_address = Ports.of_this_process()
 
-pytest_plugins = [
-    "tests.testbed.fixtures",
-    "tests.testbed.kubeadm.fixtures",
-    "tests.testbed.monitoring",
-    "tests.testbed.browsing",
-]
+pytest_plugins = ["tests.testbed.fixtures"]
 
 FROM_NOTHING = {
     f"tests/cluster/test_{name}.py"

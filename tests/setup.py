@@ -15,7 +15,7 @@ from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.browser import ensure_browser
 from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import ensure_programs
-from tests.testbed.served import ensure_monitoring
+from tests.testbed.prometheus import ensure_monitoring
 from tests.testbed.toolchain import BinariesUnavailableError
 
 # The control plane first, because it needs less of the machine than a cluster does.

@@ -11,8 +11,7 @@ from typing import Any, Self
 from tests.cluster.gpus import ROOT
 from tests.cluster.site import SYSTEM, Site
 from tests.nvml.build import Stub
-from tests.nvml.cdi import cdi_spec, with_library
-from tests.nvml.driver import StubCard, StubDriver
+from tests.nvml.driver import StubCard, StubDriver, cdi_spec, with_library
 from tests.testbed.audit import Call
 from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.files import STATIC_PODS

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.nvml.build import STATE_VARIABLE, Stub
-from tests.nvml.cdi import cdi_spec
-from tests.nvml.driver import StubCard, StubDriver
+from tests.nvml.driver import StubCard, StubDriver, cdi_spec
 from tests.testbed.kubeadm.node import Node
 from tests.testbed.process import Process
 from tests.testbed.waiting import wait_until

@@ -1,7 +1,9 @@
-"""Pods and Deployments as seed 001 has them, with defaults."""
+"""Pods, Deployments and cards as the seeds have them, with defaults."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from tests.nvml.driver import StubCard, stub_card
 from tests.testbed.rest import Json
 
 MEMORY, CORE = "baidu.com/vcuda-memory", "baidu.com/vcuda-core"
@@ -73,3 +75,52 @@ def container(
         "resources": {"limits": limits},
         **other,
     }
+
+
+ONE_CARD_APPS: Mapping[str, int] = {
+    "nvidia-cuda11-base-1": 50,
+    "nvidia-cuda11-base-2": 40,
+    "nvidia-cuda11-base-3": 1,
+}
+"""Units of 256 MiB of the one RTX 3090."""
+TWO_CARD_APPS: Mapping[str, int] = {
+    "edgekit-gpu-cuda10-2": 4,
+    "edgekit-gpu-cuda10-2-2": 20,
+    "edgekit-gpu-cuda10-2-3": 20,
+}
+"""Units of 256 MiB of the two P4."""
+LINGER = "until [ -e /tmp/end ]; do sleep 0.2; done; exit"
+
+
+def replaced_first(made: Json) -> Json:
+    """Let a Deployment give up its old pod before the new one runs.
+
+    As the seed's platform does: else the new pod would wait for room, and the old one
+    would stay until then.
+    """
+    made["spec"]["strategy"] = {"rollingUpdate": {"maxUnavailable": 1}}
+    return made
+
+
+def lingering(name: str, units: int) -> Json:
+    """Make an application of which each pod's end waits for its file ``/tmp/end``."""
+    one = container("main", units, 1, script=f"trap '{LINGER}' TERM; {SEED_COMMAND}")
+    made = deployment(name, None, containers=[one], terminationGracePeriodSeconds=120)
+    return replaced_first(made)
+
+
+RTX_3090 = StubCard(
+    "GPU-2b4e7c11-0d63-4f0e-9d4b-8a1f0c5e7a92", memory_mib=24259, model="RTX 3090"
+)
+"""Seed 001's single card: 94 units."""
+TWO_P4 = [
+    StubCard("GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"),
+    StubCard(
+        "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a", bus="00000000:00:05.0", minor=1
+    ),
+]
+"""Seed 001's pair: 29 units each."""
+THREE_OF_4_GIB = [stub_card(number, memory_mib=4096) for number in range(3)]
+"""16 units each."""
+TWO_OF_4_GIB = THREE_OF_4_GIB[:2]
+EIGHT_P4 = [stub_card(number) for number in range(8)]

@@ -1,6 +1,7 @@
 """What kubectl shows of pods, and what their containers see."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,3 +94,27 @@ def allocation(text: str) -> dict[str, tuple[int, int, int]]:
         card["uuid"]: (card["cores"], card["units"], card["memory_mib"])
         for card in json.loads(text)["cards"]
     }
+
+
+def charged(site: Site) -> tuple[Counter[str], Counter[str]]:
+    """Cores and units by card, summed over the pods that have not ended."""
+    cores: Counter[str] = Counter()
+    units: Counter[str] = Counter()
+    for pod in site.get("pods", "-A")["items"]:
+        if pod["status"]["phase"] in ("Succeeded", "Failed"):
+            continue
+        placement = site.placement(pod)
+        for share in placement["shares"] if placement else ():
+            cores[share["card"]] += share["cores"]
+            units[share["card"]] += share["units"]
+    return cores, units
+
+
+def within_capacity(site: Site) -> bool:
+    cores, units = charged(site)
+    nodes = site.cluster.nodes
+    cards = {card["uuid"]: card for node in nodes for card in site.cards(node)}
+    return all(
+        cores[uuid] <= 100 and units[uuid] <= cards[uuid]["units"]
+        for uuid in {*cores, *units}
+    )

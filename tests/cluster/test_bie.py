@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from gpusharectl.install.manifests import BIE, load
-from tests.cluster.cards import TWO_P4
 from tests.cluster.gpus import Gpus
+from tests.cluster.manifests import TWO_P4
 from tests.cluster.site import Site
-from tests.nvml.cdi import cdi_spec, with_library
+from tests.nvml.driver import cdi_spec, with_library
 from tests.testbed.manifests import FOLDER
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until

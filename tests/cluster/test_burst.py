@@ -3,11 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
-from tests.cluster.cards import EIGHT_P4
-from tests.cluster.manifests import CORE, MEMORY, container, pod
-from tests.cluster.seen import IDLE, planned, unschedulable
+from tests.cluster.manifests import CORE, EIGHT_P4, MEMORY, container, pod
+from tests.cluster.seen import IDLE, charged, planned, unschedulable
 from tests.cluster.site import Site
-from tests.cluster.sums import charged
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 

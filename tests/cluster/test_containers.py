@@ -1,7 +1,6 @@
 """Pods of several containers: each sees the card that its pod's placement names."""
 
-from tests.cluster.cards import THREE_OF_4_GIB
-from tests.cluster.manifests import SEED_COMMAND, container, pod
+from tests.cluster.manifests import SEED_COMMAND, THREE_OF_4_GIB, container, pod
 from tests.cluster.seen import (
     ALLOCATION,
     Planned,

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.cluster.cards import THREE_OF_4_GIB
 from tests.cluster.gpus import Gpus
-from tests.cluster.manifests import container, pod
+from tests.cluster.manifests import THREE_OF_4_GIB, container, pod
 from tests.cluster.seen import card_of, fails_inside, inside, planned, variables
 from tests.cluster.site import Site
-from tests.nvml.cdi import INSIDE
+from tests.nvml.driver import INSIDE
 from tests.testbed.rest import Json
 
 ALL = [card.uuid for card in THREE_OF_4_GIB]

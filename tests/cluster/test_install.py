@@ -8,22 +8,59 @@ import json
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
-from tests.cluster.cards import TWO_P4
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
 from tests.cluster.fresh import Fresh, Tree, said
 from tests.cluster.gpus import PLUGIN
-from tests.cluster.manifests import container, deployment, pod
-from tests.cluster.monitored import PROMISED, USED, by_pod, disagreements, page
-from tests.cluster.seed import TWO_CARD_APPS as APPS
-from tests.cluster.seen import refused_with
+from tests.cluster.manifests import TWO_CARD_APPS as APPS
+from tests.cluster.manifests import TWO_P4, container, deployment, pod
+from tests.cluster.seen import refused_with, within_capacity
 from tests.cluster.site import EDGE, EXTENDER, SYSTEM
-from tests.cluster.sums import within_capacity
 from tests.testbed.audit import Call
 from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.manifests import rights
 from tests.testbed.waiting import wait_until
+
+NAME = "app.kubernetes.io/name=gpushare-exporter"
+PROMISED = "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED"
+USED = "DCGM_CUSTOM_PROCESS_MEM_USED"
+
+
+def page(site: Fresh, path: str = "metrics") -> str:
+    """Read a page of the exporter's only pod, through the API server."""
+    (pod,) = site.get("pods", "-n", SYSTEM, "-l", NAME)["items"]
+    name = pod["metadata"]["name"]
+    proxy = f"/api/v1/namespaces/{SYSTEM}/pods/{name}:9400/proxy"
+    return site.kubectl("get", "--raw", f"{proxy}/{path}")
+
+
+def samples(site: Fresh, name: str) -> list[Sample]:
+    """Give all samples of one metric."""
+    return [
+        sample
+        for family in text_string_to_metric_families(page(site))
+        for sample in family.samples
+        if sample.name == name
+    ]
+
+
+def by_pod(site: Fresh, name: str, namespace: str) -> dict[str, float]:
+    """Give a metric of the pods of a namespace."""
+    return {
+        sample.labels["PodName"]: sample.value
+        for sample in samples(site, name)
+        if sample.labels.get("NamespaceName") == namespace
+    }
+
+
+def disagreements(site: Fresh) -> dict[str, float]:
+    """Give how many placements differ from what came of them, and from kubelet's."""
+    found = samples(site, "vcuda_placement_disagreements")
+    return {sample.labels["what"]: sample.value for sample in found}
+
 
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG = "/etc/kubernetes/vcuda/scheduler.yaml"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster.cards import THREE_OF_4_GIB
-from tests.cluster.manifests import container, pod
+from tests.cluster.manifests import THREE_OF_4_GIB, container, pod
 from tests.cluster.seen import (
     ALLOCATION,
     allocation,

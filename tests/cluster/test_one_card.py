@@ -1,8 +1,14 @@
 """Seed 001, one machine with one card, done literally."""
 
-from tests.cluster.cards import RTX_3090
-from tests.cluster.manifests import MEMORY, container, deployment, pod
-from tests.cluster.seed import ONE_CARD_APPS, lingering
+from tests.cluster.manifests import (
+    MEMORY,
+    ONE_CARD_APPS,
+    RTX_3090,
+    container,
+    deployment,
+    lingering,
+    pod,
+)
 from tests.cluster.seen import inside, refused_with, statuses
 from tests.cluster.site import Site
 from tests.testbed.waiting import wait_until

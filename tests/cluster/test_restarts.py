@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.cluster.manifests import container, deployment, pod
+from tests.cluster.seen import within_capacity
 from tests.cluster.site import Site
-from tests.cluster.sums import within_capacity
 from tests.nvml.driver import stub_card
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until

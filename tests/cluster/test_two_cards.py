@@ -1,8 +1,7 @@
 """Seed 001, one machine with two cards, done literally."""
 
-from tests.cluster.cards import TWO_OF_4_GIB, TWO_P4
-from tests.cluster.manifests import container, deployment, pod
-from tests.cluster.seed import TWO_CARD_APPS as APPS
+from tests.cluster.manifests import TWO_CARD_APPS as APPS
+from tests.cluster.manifests import TWO_OF_4_GIB, TWO_P4, container, deployment, pod
 from tests.cluster.seen import card_of, refused_with
 from tests.cluster.site import EDGE, Site
 from tests.testbed.waiting import wait_until

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.cluster.cards import TWO_P4
 from tests.cluster.gpus import Gpus
-from tests.cluster.manifests import container, pod
+from tests.cluster.manifests import TWO_P4, container, pod
 from tests.cluster.seen import card_of, refused_with
 from tests.cluster.site import Site
 from tests.nvml.driver import stub_card

@@ -11,10 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusharectl.__main__ import main
-from tests.cluster.cards import TWO_P4
 from tests.cluster.fresh import Fresh
 from tests.cluster.gpus import ROOT
-from tests.cluster.manifests import container, pod
+from tests.cluster.manifests import TWO_P4, container, pod
 from tests.extender.page_fixture import drawn
 from tests.testbed.browser import Browser
 from tests.testbed.process import Launcher

@@ -8,8 +8,8 @@ import yaml
 
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
+from tests.cluster.seen import within_capacity
 from tests.cluster.site import Site
-from tests.cluster.sums import within_capacity
 from tests.nvml.driver import stub_card
 from tests.testbed.waiting import wait_until
 

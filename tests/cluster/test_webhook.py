@@ -3,34 +3,17 @@
 The tests of this file go on from one another, as an administrator's day does.
 """
 
+import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
 
-from tests.cluster.benchmark import (
-    CARD_MIB,
-    TWO_T4,
-    held,
-    logs,
-    make_namespace,
-    put_benchmark,
-    running_of,
-)
 from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.manifests import container, pod
+from tests.cluster.seen import ALLOCATION, allocation
 from tests.cluster.site import SYSTEM
-from tests.cluster.webhooked import (
-    DENIED,
-    NAME,
-    OURS,
-    all_ready,
-    asked_all_the_time,
-    calls,
-    denied,
-    images,
-    replicas,
-)
 from tests.controlplane.bitfusionpods import (
     BY_MEMORY,
     BY_PERCENT,
@@ -44,8 +27,133 @@ from tests.controlplane.bitfusionpods import (
     STATUS,
     share,
 )
-from tests.testbed.kubeadm.appimage import app_version
+from tests.nvml.driver import stub_card
+from tests.testbed.audit import Call
+from tests.testbed.kubeadm.appimage import app_image_name, app_version
+from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
+
+NAME = "gpushare-webhook"
+OURS = ("-n", SYSTEM, "-l", f"app.kubernetes.io/name={NAME}")
+USER = f"system:serviceaccount:{SYSTEM}:{NAME}"
+WRONG = pod("wrong", container("main", 4, 150))
+DENIED = 'admission webhook "pods.vcuda.baidu.com" denied the request: '
+
+
+def replicas(host: Fresh) -> int:
+    status = host.get("deployment", NAME, "-n", SYSTEM)["status"]
+    return int(status.get("availableReplicas", 0))
+
+
+def denied(host: Fresh) -> str:
+    """Ask for what cannot be, and give kubectl's words."""
+    asked = ("create", "--dry-run=server", "-f", "-")
+    done = host.cluster.try_kubectl(*asked, stdin=json.dumps(WRONG))
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+def calls(host: Fresh) -> list[Call]:
+    return host.calls(USER)
+
+
+def asked_all_the_time(host: Fresh, stop: Event) -> Sequence[str]:
+    path = "/api/v1/namespaces/default/pods?dryRun=All"
+    said = []
+    while not stop.wait(0.05):
+        said.append(str(host.cluster.rest.post(path, WRONG)[1].get("message")))
+    return said
+
+
+def images(host: Fresh) -> set[str]:
+    found = host.get("pods", *OURS)["items"]
+    return {one["spec"]["containers"][0]["image"] for one in found}
+
+
+def all_ready(host: Fresh) -> bool:
+    """Tell whether every pod of kube-system runs and is ready."""
+    listed = host.cluster.try_kubectl("get", "pods", "-n", SYSTEM, "-o", "json")
+    if listed.returncode != 0:
+        return False
+    pods: list[Json] = json.loads(listed.stdout)["items"]
+    return bool(pods) and all(
+        {"type": "Ready", "status": "True"}.items() <= ready_of(one).items()
+        for one in pods
+    )
+
+
+def ready_of(one: Json) -> dict[str, str]:
+    conditions = one["status"].get("conditions", [])
+    found = [each for each in conditions if each["type"] == "Ready"]
+    return found[0] if found else {}
+
+
+TWO_T4 = [stub_card(n, memory_mib=15360, model="Tesla T4") for n in range(2)]
+"""Of the seed's size, 16000 MB and a little: 60 units each."""
+CARD_MIB = "15259"
+"""16000 MB: with a MiB less, 8000M would be more than half of a card."""
+PROGRAM = """\
+import subprocess, sys, time
+print("arguments:", *sys.argv[1:], flush=True)
+print(subprocess.check_output(["nvidia-smi", "-L"], text=True), flush=True)
+time.sleep(1_000_000)
+"""
+"""It says what it was given and what it sees, in place of its training."""
+SCRIPT = "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
+SAID = (
+    "arguments: --local_parameter_device=gpu --batch_size=32 --model=inception3",
+    "GPU 0: Tesla T4",
+)
+
+
+def put_benchmark(host: Fresh, image: str) -> None:
+    """Lay the benchmark into the node's /home, and let our image have the seed's name.
+
+    Ours has Python and bash, and nothing that would train a model.
+    """
+    node = host.cluster.nodes["cp"]
+    layers = [host.folder / "home", host.folder / "home.work"]
+    for each in layers:
+        each.mkdir()
+    options = "lowerdir=/home,upperdir={},workdir={}".format(*layers)
+    node.must("mount", "-t", "overlay", "overlay", "-o", options, "/home")
+    node.write(f"/home/benchmarks/{SCRIPT}", PROGRAM)
+    node.must("ctr", "-n", "k8s.io", "images", "tag", app_image_name(), image)
+
+
+def make_namespace(host: Fresh) -> None:
+    """Make the seed's namespace, and wait for what controllers put into it."""
+    host.kubectl("create", "namespace", NAMESPACE)
+    for one in ("serviceaccount/default", "configmap/kube-root-ca.crt"):
+        asked = ("get", one, "-n", NAMESPACE)
+        wait_until(
+            lambda asked=asked: host.cluster.try_kubectl(*asked).returncode == 0, one
+        )
+
+
+def logs(host: Fresh, name: str) -> str:
+    """Wait until a pod of the seed has said its piece, and give it."""
+    return wait_until(
+        lambda: host.cluster.try_kubectl("logs", name, "-n", NAMESPACE).stdout,
+        f"words of {name}",
+        120,
+        accept=lambda text: all(line in text for line in SAID),
+    )
+
+
+def held(host: Fresh, name: str) -> dict[str, tuple[int, int]]:
+    """Cores and units that a pod of the seed was told to have, by card."""
+    asked = ("exec", name, "-n", NAMESPACE, "--", "cat", ALLOCATION)
+    told = allocation(host.kubectl(*asked))
+    (one,) = host.get("pod", name, "-n", NAMESPACE)["spec"]["containers"]
+    assert host.visible(name, one["name"], NAMESPACE) == list(told)
+    return {card: (cores, units) for card, (cores, units, _) in told.items()}
+
+
+def running_of(host: Fresh, app: str) -> int:
+    found = host.pods_of(app, NAMESPACE)
+    return len([one for one in found if one["status"]["phase"] == "Running"])
+
 
 INSTALL = ("install", "--nodes", "cp", "--yes")
 WITH = ("--with-webhook", "--bitfusion-card-mib", CARD_MIB)

@@ -1,7 +1,6 @@
 """Whole cards: as many as hundreds of cores, and nobody else's."""
 
-from tests.cluster.cards import THREE_OF_4_GIB
-from tests.cluster.manifests import container, pod
+from tests.cluster.manifests import THREE_OF_4_GIB, container, pod
 from tests.cluster.seen import ALLOCATION, allocation, card_of, inside, refused_with
 from tests.cluster.site import Site
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.api import ApiServer
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from tests.testbed.objects import new_namespace
 from tests.testbed.rest import Rest
-from tests.testbed.sweep import new_namespace
 
 GROUPS = {Kind.BUDGETS: "/apis/policy/v1"}
 PATIENCE_S = 20.0

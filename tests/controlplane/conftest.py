@@ -12,7 +12,7 @@ from tests.controlplane.world import World, beside
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.kubelet import StandInKubelet
-from tests.testbed.sweep import new_namespace, sweep
+from tests.testbed.objects import new_namespace, sweep
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,9 @@ from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import FOLDER
-from tests.testbed.objects import pod
+from tests.testbed.objects import pod, sweep
 from tests.testbed.process import Process
 from tests.testbed.rest import Json, Rest
-from tests.testbed.sweep import sweep
 from tests.testbed.waiting import wait_until
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"

@@ -16,8 +16,8 @@ from tests.gpusharectl.install.installed_cluster import (
     InstalledCluster,
 )
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.operators import forget_cert_managers_kinds
-from tests.testbed.sweep import sweep
+from tests.testbed.objects import sweep
+from tests.testbed.operators import CERT_MANAGER, forget_kinds
 
 ALL_KINDS = (*KINDS, *WEBHOOKS_KINDS)
 _ACCOUNTS = ("extender", "device-plugin", "exporter", "webhook")
@@ -50,7 +50,7 @@ def installing(plane: ControlPlane) -> Iterator[Answered]:
     for api_version, kind in reversed(ALL_KINDS):
         for body in found.list(api_version, kind, label_selector=OURS):
             found.delete(Ref.of(body), grace_period_s=0)
-    forget_cert_managers_kinds(found)
+    forget_kinds(found, CERT_MANAGER)
     sweep(plane.rest)
     found.close()
 

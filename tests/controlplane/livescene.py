@@ -21,16 +21,18 @@ from gpushare.domain.model import (
 from gpushare.kube import facts, names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from tests.testbed.objects import (
+    AT_ONCE,
     deployment,
+    new_namespace,
     pod,
     pod_path,
     pod_spec,
     post_node,
     post_pod,
     set_running,
+    sweep,
 )
 from tests.testbed.rest import Json, Rest
-from tests.testbed.sweep import AT_ONCE, new_namespace, sweep
 
 AT = "2026-01-02T03:04:05Z"
 APPS = "/apis/apps/v1"

@@ -14,9 +14,8 @@ from tests.controlplane.extender import USER
 from tests.controlplane.world import EAGER, World, beside, node_of
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import post_pod, read_pod
+from tests.testbed.objects import new_namespace, post_pod, read_pod, sweep
 from tests.testbed.rest import Json
-from tests.testbed.sweep import new_namespace, sweep
 
 pytestmark = pytest.mark.controlplane
 

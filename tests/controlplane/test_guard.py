@@ -12,9 +12,8 @@ from gpushare.kube.cluster import Target, pod_event
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights
-from tests.testbed.objects import pod, post_node
+from tests.testbed.objects import new_namespace, pod, post_node, sweep
 from tests.testbed.rest import Json, Rest
-from tests.testbed.sweep import new_namespace, sweep
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane

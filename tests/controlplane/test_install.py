@@ -26,9 +26,8 @@ from tests.gpusharectl.install.installed_cluster import (
 )
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
-from tests.testbed.objects import pod
-from tests.testbed.operators import forget_operators_kinds, serve_operators_kinds
-from tests.testbed.sweep import sweep
+from tests.testbed.objects import pod, sweep
+from tests.testbed.operators import PROMETHEUS, forget_kinds, serve_kinds
 
 pytestmark = [
     pytest.mark.controlplane,
@@ -48,7 +47,7 @@ def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
     for api_version, kind in reversed(KINDS):
         for body in found.list(api_version, kind, label_selector=OURS):
             found.delete(Ref.of(body), grace_period_s=0)
-    forget_operators_kinds(found)
+    forget_kinds(found, PROMETHEUS)
     sweep(plane.rest)
     found.close()
 
@@ -88,7 +87,7 @@ def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
     before = world.picture(STILL)
     for served in (False, True):
         if served:
-            serve_operators_kinds(world.objects)
+            serve_kinds(world.objects, PROMETHEUS)
         kinds = [*STILL, *OPERATORS_KINDS] if served else STILL
         assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
         assert "gpushare-exporter: running" in world.screen.text

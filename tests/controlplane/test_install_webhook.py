@@ -22,9 +22,7 @@ from tests.controlplane.installing import ALL_KINDS, Answered, bare, installing,
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import pod
-from tests.testbed.operators import (
-    serve_cert_managers_kinds,
-)
+from tests.testbed.operators import CERT_MANAGER, serve_kinds
 
 pytestmark = [
     pytest.mark.controlplane,
@@ -142,7 +140,7 @@ def test_a_due_certificate_is_renewed(world: InstalledCluster) -> None:
 def test_what_cert_manager_has_written_stays(world: InstalledCluster) -> None:
     """Neither its annotation nor its authorities nor its Secret are touched."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    serve_cert_managers_kinds(world.objects)
+    serve_kinds(world.objects, CERT_MANAGER)
     for ref in CONFIGURATIONS:
         world.objects.merge(ref, {"metadata": {"annotations": INJECTED}})
     ours, secret = bundles(world), there(world, SECRET)["data"]

@@ -22,7 +22,7 @@ from gpusharectl.install.manifests import (
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.manifests import FOLDER
-from tests.testbed.operators import serve_cert_managers_kinds, serve_operators_kinds
+from tests.testbed.operators import CERT_MANAGER, PROMETHEUS, serve_kinds
 
 pytestmark = [
     pytest.mark.controlplane,
@@ -66,8 +66,7 @@ def objects(alone: ControlPlane) -> Iterator[Objects]:
     path = alone.kubeconfig(alone.admin.token, "objects")
     made = ApiObjects.connect(str(path))
     made.create(EDGE)
-    serve_operators_kinds(made)
-    serve_cert_managers_kinds(made)
+    serve_kinds(made, PROMETHEUS | CERT_MANAGER)
     yield made
     made.close()
 

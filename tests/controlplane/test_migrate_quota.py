@@ -16,7 +16,7 @@ from gpusharectl.quota import Move, Names, move
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
-from tests.testbed.sweep import new_namespace
+from tests.testbed.objects import new_namespace
 
 pytestmark = [
     pytest.mark.controlplane,

@@ -19,8 +19,7 @@ from gpushare.kube.errors import (
 from gpushare.kube.objects import FIELD_MANAGER, Objects, Ref
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant, service_account_token
-from tests.testbed.objects import pod, post_node
-from tests.testbed.sweep import new_namespace
+from tests.testbed.objects import new_namespace, pod, post_node
 
 pytestmark = [
     pytest.mark.controlplane,

@@ -17,9 +17,8 @@ from tests.controlplane.cases import assert_refused
 from tests.controlplane.gate import GROUP
 from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import post_pod, read_pod
+from tests.testbed.objects import new_namespace, post_pod, read_pod
 from tests.testbed.rest import Json
-from tests.testbed.sweep import new_namespace
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane

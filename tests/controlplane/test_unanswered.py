@@ -11,9 +11,8 @@ from tests.controlplane.books import checked_book
 from tests.controlplane.by_hand import ASK, bind
 from tests.controlplane.gate import GROUP
 from tests.controlplane.world import World, cards_of, node_of
-from tests.testbed.objects import read_pod
+from tests.testbed.objects import new_namespace, read_pod
 from tests.testbed.rest import Json
-from tests.testbed.sweep import new_namespace
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane

@@ -23,9 +23,8 @@ from tests.controlplane.bitfusionpods import (
 from tests.controlplane.gate import Gate, raised, space_named
 from tests.controlplane.newpods import asking, container, limits_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY
+from tests.testbed.objects import CORE, MEMORY, sweep
 from tests.testbed.rest import Json
-from tests.testbed.sweep import sweep
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane

@@ -29,9 +29,8 @@ from tests.monitoring.scene import (
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
-from tests.testbed.prometheus import Prometheus
+from tests.testbed.prometheus import Prometheus, ensure_monitoring
 from tests.testbed.rest import Rest
-from tests.testbed.served import ensure_monitoring
 
 ACCOUNT = "prometheus-adapter"
 LISTED = 10

@@ -23,8 +23,7 @@ from tests.monitoring.scene import (
     recorded,
 )
 from tests.testbed.manifests import documents
-from tests.testbed.prometheus import Prometheus
-from tests.testbed.served import MonitoringPrograms
+from tests.testbed.prometheus import MonitoringPrograms, Prometheus
 
 AS_PRINTED = (
     "- metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>) "

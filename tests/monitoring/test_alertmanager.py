@@ -13,9 +13,9 @@ import yaml
 
 from monitoring.alerts import GROUPS
 from tests.monitoring.pages import Answer, PageServer
-from tests.testbed.alertmanager import Alertmanager, Amtool
+from tests.testbed.fixtures import StartAlertmanager
 from tests.testbed.manifests import FOLDER
-from tests.testbed.monitoring import StartAlertmanager
+from tests.testbed.prometheus import Alertmanager, Amtool
 
 CONFIG = FOLDER / "monitoring" / "alertmanager.yaml"
 CARD = {"NodeName": "n", "UUID": "GPU-0", "gpu": "0"}

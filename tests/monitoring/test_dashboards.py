@@ -50,8 +50,7 @@ from tests.monitoring.pages import Answer, PageServer
 from tests.monitoring.test_alerts import CASES, RULES
 from tests.testbed.certificates import certificates
 from tests.testbed.manifests import FOLDER
-from tests.testbed.prometheus import Prometheus
-from tests.testbed.served import MonitoringPrograms
+from tests.testbed.prometheus import MonitoringPrograms, Prometheus
 from tests.testbed.waiting import wait_until
 
 PODS = (

@@ -32,8 +32,7 @@ from tests.monitoring.scene import (
 from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
 from tests.nvml.driver import StubCard, StubDriver, stub_card
 from tests.testbed.process import Launcher
-from tests.testbed.prometheus import Prometheus
-from tests.testbed.served import MonitoringPrograms
+from tests.testbed.prometheus import MonitoringPrograms, Prometheus
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes

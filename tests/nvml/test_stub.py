@@ -12,8 +12,7 @@ import pytest
 
 from tests.machine import needs
 from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
-from tests.nvml.cdi import Marks, cdi_spec
-from tests.nvml.driver import StubDriver, stub_card, stub_driver
+from tests.nvml.driver import Marks, StubDriver, cdi_spec, stub_card, stub_driver
 
 P4 = stub_card(0)
 TITAN = stub_card(1, model="TITAN RTX")

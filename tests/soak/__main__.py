@@ -20,7 +20,7 @@ from tests.soak.run import Plan, Report, soak
 from tests.soak.site import site
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.sweep import new_namespace
+from tests.testbed.objects import new_namespace
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "soak.json"
 

@@ -9,8 +9,7 @@ import pytest
 from tests.controlplane.world import PLACEMENT
 from tests.soak.hands import Hands
 from tests.soak.kills import Killer, Part
-from tests.soak.life import End, Life, life, reason_of
-from tests.soak.play import MADE, Play, Stage
+from tests.soak.play import MADE, End, Life, Play, Stage, life, reason_of
 from tests.soak.run import Plan, told
 from tests.testbed.rest import Json, Rest
 from tests.testbed.waiting import wait_until

@@ -10,14 +10,15 @@ from tests.testbed import scheduler
 from tests.testbed.audit import AuditLog, Level, write_policy
 from tests.testbed.binaries import Binaries
 from tests.testbed.credentials import User, write_kubeconfig, write_tokens
-from tests.testbed.flags import (
+from tests.testbed.process import Launcher, Process
+from tests.testbed.rest import Rest
+from tests.testbed.scheduler import (
+    Scheduler,
+    SchedulerSettings,
     apiserver_flags,
     controller_manager_flags,
     etcd_flags,
 )
-from tests.testbed.process import Launcher, Process
-from tests.testbed.rest import Rest
-from tests.testbed.scheduler import Scheduler, SchedulerSettings
 
 CONTROLLERS = (
     "deployment-controller",

@@ -2,16 +2,62 @@
 
 import http.client
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Self
 
 from tests.testbed.objects import finish_deletion, set_running
-from tests.testbed.rest import ApiError, Json, Rest
-from tests.testbed.terminating import Terminating
-from tests.testbed.watch import Watch
+from tests.testbed.rest import ApiError, Json, Rest, Watch
+
+Key = tuple[str, str]
+
+
+@dataclass
+class Terminating:
+    """Pods on their way out; ``due`` hands each out once, unless it is held."""
+
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _pods: dict[str, Json] = field(default_factory=dict)
+    _held: set[Key] = field(default_factory=set)
+    _closed: bool = False
+
+    def add(self, pod: Json) -> None:
+        with self._changed:
+            self._pods.setdefault(pod["metadata"]["uid"], pod)
+            self._changed.notify_all()
+
+    def hold(self, key: Key) -> None:
+        with self._changed:
+            self._held.add(key)
+
+    def release(self, key: Key) -> None:
+        with self._changed:
+            self._held.discard(key)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def due(self) -> list[Json]:
+        """Wait for pods that may end now and give them; an empty list after close."""
+        with self._changed:
+            while not self._closed:
+                if ready := [pod for pod in self._pods.values() if self._is_free(pod)]:
+                    for pod in ready:
+                        del self._pods[pod["metadata"]["uid"]]
+                    return ready
+                self._changed.wait()
+            return []
+
+    def _is_free(self, pod: Json) -> bool:
+        metadata = pod["metadata"]
+        return (metadata["namespace"], metadata["name"]) not in self._held
+
 
 PODS = "/api/v1/pods"
 BOUND = "spec.nodeName!="
@@ -19,30 +65,20 @@ RETRY_S = 0.2
 
 
 class StandInKubelet:
-    """Acts for every node, or for the named ones only, while its ``with`` lasts.
+    """Acts for every node while its ``with`` lasts, over the API server's restarts.
 
-    A deleted pod stays Terminating for ``grace_s`` seconds, and for as long as it is
-    held: see ``hold``. It goes on after a restart of the API server.
+    A deleted pod ends at once, or stays Terminating for as long as it is held.
     """
 
     _watch: Watch | None = None
 
-    def __init__(
-        self,
-        rest: Rest,
-        *,
-        nodes: Collection[str] | None = None,
-        grace_s: float = 0.0,
-        writers: int = 4,
-    ) -> None:
+    def __init__(self, rest: Rest) -> None:
         self._rest = rest
-        self._nodes = nodes
-        self._grace_s = grace_s
         self._terminating = Terminating()
         self._started: set[str] = set()
         self._addresses = count(1)
         self._stopping = threading.Event()
-        self._writers = ThreadPoolExecutor(writers, "kubelet-writer")
+        self._writers = ThreadPoolExecutor(4, "kubelet-writer")
         self._threads = [
             threading.Thread(target=loop, name="kubelet")
             for loop in (self._follow, self._end_due)
@@ -53,7 +89,6 @@ class StandInKubelet:
         self._terminating.hold((namespace, name))
 
     def release(self, name: str, namespace: str = "default") -> None:
-        """Let this pod's containers end: at once, or when its grace is over."""
         self._terminating.release((namespace, name))
 
     def __enter__(self) -> Self:
@@ -96,11 +131,9 @@ class StandInKubelet:
                 self._see(event["object"])
 
     def _see(self, pod: Json) -> None:
-        if self._nodes is not None and pod["spec"]["nodeName"] not in self._nodes:
-            return
         uid = pod["metadata"]["uid"]
         if "deletionTimestamp" in pod["metadata"]:
-            self._terminating.add(pod, self._grace_s)
+            self._terminating.add(pod)
         elif pod["status"]["phase"] == "Pending" and uid not in self._started:
             self._started.add(uid)
             number = next(self._addresses)

@@ -1,9 +1,12 @@
-"""Nodes and pods as tests need them: manifests with defaults, and what kubelet does."""
+"""Nodes and pods as tests need them, what kubelet does to them, and their removal."""
 
+import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from tests.testbed.rest import Json, Rest
+from tests.testbed.waiting import wait_until
 
 MEMORY = "baidu.com/vcuda-memory"
 CORE = "baidu.com/vcuda-core"
@@ -41,30 +44,9 @@ def node(
     }
 
 
-def post_node(
-    rest: Rest,
-    name: str,
-    *,
-    cpu: str = "32",
-    memory: str = "128Gi",
-    pods: int = 110,
-    units: int = 0,
-    cores: int = 0,
-    annotations: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> Json:
-    """Add a Ready node that pods may be bound to, in one write."""
-    manifest = node(
-        name,
-        cpu=cpu,
-        memory=memory,
-        pods=pods,
-        units=units,
-        cores=cores,
-        annotations=annotations,
-        labels=labels,
-    )
-    return rest.must("POST", "/api/v1/nodes", manifest)
+def post_node(rest: Rest, name: str, **given: Any) -> Json:
+    """Add a Ready node that pods may be bound to, given as to ``node``."""
+    return rest.must("POST", "/api/v1/nodes", node(name, **given))
 
 
 def pod(
@@ -208,3 +190,46 @@ def _true(condition: str) -> Json:
         "lastTransitionTime": now,
         "lastHeartbeatTime": now,
     }
+
+
+NAMESPACES = "/api/v1/namespaces"
+KINDS = (
+    ("apis/apps/v1", "deployments"),
+    ("apis/apps/v1", "replicasets"),
+    ("apis/policy/v1", "poddisruptionbudgets"),
+    ("api/v1", "pods"),
+)
+AT_ONCE: Json = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+
+
+def new_namespace(rest: Rest) -> str:
+    """Make a namespace that no other test uses."""
+    name = f"test-{secrets.token_hex(4)}"
+    rest.must("POST", NAMESPACES, {"metadata": {"name": name}})
+    return name
+
+
+def sweep(rest: Rest) -> None:
+    """Remove every Deployment, disruption budget, pod and node, and our namespaces."""
+    spaces = [space["metadata"]["name"] for space in rest.items(NAMESPACES)]
+    wait_until(lambda: _pods_gone(rest, spaces), "control plane without pods")
+    rest.must("DELETE", "/api/v1/nodes", AT_ONCE)
+    for space in spaces:
+        if space.startswith("test-"):
+            _remove_namespace(rest, space)
+
+
+def _pods_gone(rest: Rest, spaces: list[str]) -> bool:
+    """Remove all there is; true when no controller has made new pods meanwhile."""
+    for space in spaces:
+        for group, kind in KINDS:
+            rest.must("DELETE", f"/{group}/namespaces/{space}/{kind}", AT_ONCE)
+    left = [*rest.items("/api/v1/pods"), *rest.items("/apis/apps/v1/replicasets")]
+    return not left
+
+
+def _remove_namespace(rest: Rest, name: str) -> None:
+    rest.must("DELETE", f"{NAMESPACES}/{name}")
+    # What the namespace controller, which does not run here, would do at the end.
+    finalized = {"metadata": {"name": name}, "spec": {"finalizers": []}}
+    rest.put(f"{NAMESPACES}/{name}/finalize", finalized)

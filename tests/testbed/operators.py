@@ -1,45 +1,28 @@
 """Other operators' kinds, as far as an API server needs them to keep objects."""
 
-from collections.abc import Sequence
-
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from tests.testbed.waiting import wait_until
 
-VERSION = "monitoring.coreos.com/v1"
-KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
-CERT_MANAGER = "cert-manager.io/v1"
-CERT_MANAGERS_KINDS = ("Issuer", "Certificate")
+Kinds = dict[str, str]
+"""Group and version by kind."""
+PROMETHEUS: Kinds = dict.fromkeys(
+    ("ServiceMonitor", "PodMonitor", "PrometheusRule"), "monitoring.coreos.com/v1"
+)
+CERT_MANAGER: Kinds = dict.fromkeys(("Issuer", "Certificate"), "cert-manager.io/v1")
 
 
-def serve_operators_kinds(objects: Objects) -> None:
-    """Let an API server know Prometheus Operator's; nobody acts on their objects."""
-    _serve(objects, VERSION, KINDS)
-
-
-def forget_operators_kinds(objects: Objects) -> None:
-    """Take them out again, and what is left of them."""
-    _forget(objects, VERSION, KINDS)
-
-
-def serve_cert_managers_kinds(objects: Objects) -> None:
-    """Let an API server know cert-manager's; nobody acts on their objects."""
-    _serve(objects, CERT_MANAGER, CERT_MANAGERS_KINDS)
-
-
-def forget_cert_managers_kinds(objects: Objects) -> None:
-    """Take them out again, and what is left of them."""
-    _forget(objects, CERT_MANAGER, CERT_MANAGERS_KINDS)
-
-
-def _serve(objects: Objects, version: str, kinds: Sequence[str]) -> None:
-    for kind in kinds:
+def serve_kinds(objects: Objects, kinds: Kinds) -> None:
+    """Let an API server know these kinds; nobody acts on their objects."""
+    for kind, version in kinds.items():
         objects.apply(_definition(version, kind))
-        wait_until(lambda kind=kind: objects.serves(version, kind), kind, 30)
+        served = (version, kind)
+        wait_until(lambda served=served: objects.serves(*served), kind, 30)
 
 
-def _forget(objects: Objects, version: str, kinds: Sequence[str]) -> None:
-    for kind in kinds:
+def forget_kinds(objects: Objects, kinds: Kinds) -> None:
+    """Take them out again, and what is left of them."""
+    for kind, version in kinds.items():
         objects.delete(Ref.of(_definition(version, kind)))
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus and its promtool, from Debian's packages (2.42)."""
+"""Real Prometheus and Alertmanager with their tools, from Debian's packages."""
 
 import json
 import math
@@ -7,16 +7,95 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlencode
 
 import yaml
 
-from tests.testbed.served import Served
+from gpushare.addresses import free_address
+from tests.testbed.binaries import PROMETHEUS, PROMETHEUS_MODULE, ensure_binaries
+from tests.testbed.debpackages import ensure_unpacked
+from tests.testbed.process import Launcher
 from tests.testbed.waiting import wait_until
+
+PACKAGES = ("prometheus", "prometheus-alertmanager")
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringPrograms:
+    """Where the packages' files lie, as under a root folder."""
+
+    root: Path
+    built: Path | None = None
+    """What takes the place of the packages' programs of the same names."""
+
+    def path(self, name: str) -> str:
+        """Give one of ``prometheus``, ``promtool``, ``amtool`` and the like."""
+        if self.built is not None and (self.built / name).exists():
+            return str(self.built / name)
+        return str(self.root / "usr/bin" / name)
+
+
+def ensure_monitoring(cache: Path) -> MonitoringPrograms:
+    """Give the programs, fetched now (30 MB) where the cache has none.
+
+    Raises ``BinariesUnavailableError`` where they cannot be had.
+    """
+    return MonitoringPrograms(ensure_unpacked(cache, "prometheus", PACKAGES))
+
+
+def ensure_prometheus_3(cache: Path) -> MonitoringPrograms:
+    """Give them with Prometheus 3, built now (minutes) where the cache has none.
+
+    Raises ``BinariesUnavailableError`` where they cannot be had.
+    """
+    built = ensure_binaries(cache, PROMETHEUS_MODULE, PROMETHEUS)
+    return replace(ensure_monitoring(cache), built=built.folder)
+
+
+@dataclass
+class Served:
+    """A server while its ``with`` lasts; ``folder`` gets its data and its log."""
+
+    programs: MonitoringPrograms
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.address = str(free_address())
+        self._launcher = Launcher(self.folder)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def command(self) -> Sequence[str]:
+        """Write what it reads, and give the command that starts it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        name = type(self).__name__.lower()
+        try:
+            self._launcher.start(name, self.command()).wait_ready(self._ready)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._launcher.end_all()
+
+    def _ready(self) -> bool:
+        with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+
 
 LINTED = 3
 """promtool's exit status for a page that can be read and is not to its taste."""
@@ -188,3 +267,58 @@ def _well(target: dict[str, Any], since: datetime) -> bool:
 def _sample(one: dict[str, Any]) -> Sample:
     labels = dict(one["metric"])
     return Sample(labels.pop("__name__", ""), labels, float(one["value"][1]))
+
+
+BIND = 'mount --bind "$0" /usr/share && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Amtool:
+    """Debian's amtool."""
+
+    program: str
+
+    def check_config(self, config: Path) -> subprocess.CompletedProcess[str]:
+        """``amtool check-config``; look at its ``returncode``."""
+        return subprocess.run(
+            [self.program, "check-config", config],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@dataclass
+class Alertmanager(Served):
+    """A server on a free port of loopback, with this configuration."""
+
+    config: Path
+
+    def command(self) -> Sequence[str]:
+        program = self.programs.path("prometheus-alertmanager")
+        flags = [
+            f"--config.file={self.config}",
+            f"--storage.path={self.folder / 'data'}",
+            f"--web.listen-address={self.address}",
+            "--cluster.listen-address=",
+            "--log.level=debug",
+        ]
+        # Debian's reads its templates from /usr/share/prometheus alone: it is shown
+        # the packages' /usr/share in place of this machine's.
+        share = str(self.programs.root / "usr/share")
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", BIND]
+        return [*command, share, program, *flags]
+
+    def post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        """Post alerts as Prometheus does: ``labels``, ``annotations``, times."""
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts",
+            json.dumps(alerts).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.status == 200
+
+    def log(self) -> str:
+        """Give what it has logged, failed notifications among it."""
+        return (self.folder / "alertmanager.log").read_text(errors="replace")

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.monitoring.pages import MetricsPage, PageServer
-from tests.testbed.monitoring import StartPrometheus
+from tests.testbed.fixtures import StartPrometheus
 from tests.testbed.prometheus import CAMEL_CASE, Promtool
 
 PAGE = '# HELP warm Warmth.\n# TYPE warm gauge\nwarm{NodeName="n"} 1\n'

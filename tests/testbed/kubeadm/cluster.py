@@ -1,25 +1,127 @@
 """A real cluster: what kubeadm makes, with real kubelets and real containers."""
 
+import base64
+import http.client
 import json
+import secrets
+import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import yaml
+
 from tests.testbed.audit import AuditLog, policy
 from tests.testbed.kubeadm import files, network, scheduler_pod
-from tests.testbed.kubeadm.access import Access
 from tests.testbed.kubeadm.instances import Claim, cgroup_prefix
-from tests.testbed.kubeadm.joining import ADMIN_CONF, new_token
 from tests.testbed.kubeadm.namespaces import Namespaces, succeeded
 from tests.testbed.kubeadm.network import Addresses
 from tests.testbed.kubeadm.node import PROXY_CONFIG, Node
 from tests.testbed.kubeadm.programs import Programs
-from tests.testbed.kubeadm.readiness import last_heard, ready
 from tests.testbed.process import Launcher
 from tests.testbed.rest import Json, Rest
 from tests.testbed.waiting import wait_until
+
+PORT = 6443
+
+
+class ClusterRest(Rest):
+    """Calls the API server of a cluster, by a token or by the administrator's key."""
+
+    def __init__(self, host: str, tls: ssl.SSLContext, token: str | None) -> None:
+        super().__init__(PORT, token)
+        self._host = host
+        self._trust = tls
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPSConnection(
+            self._host, self.port, timeout=60, context=self._trust
+        )
+
+
+class Access:
+    """What kubeadm gave the administrator, kept in a folder outside the nodes."""
+
+    def __init__(self, admin_conf: str, host: str, folder: Path) -> None:
+        self.host = host
+        self.kubeconfig = folder / "admin.kubeconfig"
+        self.kubeconfig.write_text(admin_conf)
+        self.kubeconfig.chmod(0o600)
+        config = yaml.safe_load(admin_conf)
+        self._ca = _decoded(config["clusters"][0]["cluster"], "certificate-authority")
+        user = config["users"][0]["user"]
+        self._key = folder / "admin.pem"
+        self._key.touch(0o600)
+        certificate = _decoded(user, "client-certificate")
+        self._key.write_text(certificate + _decoded(user, "client-key"))
+
+    def rest(self, token: str | None = None) -> ClusterRest:
+        """Give a client: the administrator's, or the one this token belongs to."""
+        tls = ssl.create_default_context(cadata=self._ca)
+        if token is None:
+            tls.load_cert_chain(self._key)
+        return ClusterRest(self.host, tls, token)
+
+    def kubectl(
+        self, kubectl: str, arguments: Sequence[str], stdin: str | None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator to its end."""
+        return subprocess.run(
+            [kubectl, f"--kubeconfig={self.kubeconfig}", *arguments],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def _decoded(fields: dict[str, str], name: str) -> str:
+    return base64.b64decode(fields[f"{name}-data"]).decode()
+
+
+ADMIN_CONF = "/etc/kubernetes/admin.conf"
+CLUSTER_INFO = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+
+
+def new_token(first: Node, rest: Rest) -> str:
+    """Make a join token and wait until the controllers have signed by it.
+
+    kubeadm would wait for that too, but looks only every five seconds.
+    """
+    token = f"{secrets.token_hex(3)}.{secrets.token_hex(8)}"
+    first.must("kubeadm", f"--kubeconfig={ADMIN_CONF}", "token", "create", token)
+    signature = f"jws-kubeconfig-{token.partition('.')[0]}"
+    wait_until(
+        lambda: signature in rest.must("GET", CLUSTER_INFO)["data"],
+        "signature by the join token",
+        120,
+    )
+    return token
+
+
+def ready(rest: Rest, node: str, not_since: str | None = None) -> bool:
+    """Say whether the node is ready, and was heard of after that sign of life."""
+    try:
+        heard = not_since is None or last_heard(rest, node) != not_since
+        status, answer = rest.get(f"/api/v1/nodes/{node}")
+    except OSError:
+        # The API server is on its way as well.
+        return False
+    conditions = answer["status"].get("conditions", []) if status == 200 else []
+    return heard and any(
+        each["type"] == "Ready" and each["status"] == "True" for each in conditions
+    )
+
+
+def last_heard(rest: Rest, node: str) -> str | None:
+    """Give the kubelet's last sign of life, if it ever gave one."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
+    status, lease = rest.get(path)
+    return str(lease["spec"]["renewTime"]) if status == 200 else None
+
 
 FIRST_NODE = "cp"
 KUBEADM_YAML = "/etc/kubernetes/kubeadm.yaml"
@@ -41,7 +143,6 @@ class Cluster:
         programs: Programs,
         folder: Path,
         *,
-        proxy: bool = True,
         kept: bool = False,
         audit: bool = False,
     ) -> None:
@@ -49,7 +150,6 @@ class Cluster:
         self.folder = folder
         self.nodes: dict[str, Node] = {}
         self.launcher = Launcher(folder)
-        self._proxy = proxy
         self._audit = audit
         self._kept = kept
         self._archives: list[Path] = []
@@ -224,8 +324,7 @@ class Cluster:
             admin_conf = node.path(ADMIN_CONF).read_text()
             self._access = Access(admin_conf, node.address, self.folder)
             self.rest: Rest = self._access.rest()
-        if self._proxy:
-            self._start_proxy(node)
+        self._start_proxy(node)
         self.wait_node_ready(node.name)
 
     def _start_proxy(self, node: Node) -> None:

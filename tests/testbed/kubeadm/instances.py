@@ -43,28 +43,26 @@ class Record:
 class Claim:
     """A number of our own, ours until ``release`` or the end of this process."""
 
-    def __init__(self, record: Record, lock: IO[str], records: Path) -> None:
+    def __init__(self, record: Record, lock: IO[str]) -> None:
         self.record = record
         self._lock = lock
-        self._records = records
 
     @classmethod
-    def take(cls, folder: Path, *, kept: bool = False, records: Path = RECORDS) -> Self:
+    def take(cls, folder: Path, *, kept: bool = False) -> Self:
         """Clear up after dead clusters, then take the first free number."""
-        with _registry(records):
-            _clear_up(records)
+        with _registry():
+            _clear_up()
             routed = network.taken()
             for instance in INSTANCES:
-                lock = _locked(records, instance)
+                lock = _locked(instance)
                 if lock is None:
                     continue
                 if Addresses(instance).network in routed:
-                    _unlock(lock, records, instance)
+                    _unlock(lock, instance)
                     continue
-                _keep_sysctls(records)
-                claim = cls(
-                    Record(instance, str(folder), os.getpid(), kept=kept), lock, records
-                )
+                _keep_sysctls()
+                record = Record(instance, str(folder), os.getpid(), kept=kept)
+                claim = cls(record, lock)
                 claim.write(claim.record)
                 return claim
         raise NoRoomError(f"{len(INSTANCES)} clusters run here already")
@@ -72,60 +70,60 @@ class Claim:
     def write(self, record: Record) -> None:
         """Let others see what has become known of the cluster."""
         self.record = record
-        path = self._records / f"{record.instance}.json"
+        path = RECORDS / f"{record.instance}.json"
         path.with_suffix(".new").write_text(json.dumps(asdict(record)))
         path.with_suffix(".new").replace(path)
 
     def release(self) -> None:
         """Remove all that the cluster has left, once its processes have ended."""
-        with _registry(self._records):
-            _sweep(self.record, self._records)
-            _unlock(self._lock, self._records, self.record.instance)
-            _restore_sysctls(self._records)
+        with _registry():
+            _sweep(self.record)
+            _unlock(self._lock, self.record.instance)
+            _restore_sysctls()
 
 
-def known(records: Path = RECORDS) -> list[Record]:
+def known() -> list[Record]:
     """Give the records of all clusters, living and dead."""
-    paths = sorted(records.glob("*.json"))
+    paths = sorted(RECORDS.glob("*.json"))
     texts = [path.read_text() for path in paths if path.stem.isdigit()]
     return [Record(**json.loads(text)) for text in texts]
 
 
-def alive(record: Record, records: Path = RECORDS) -> bool:
-    with _registry(records):
-        lock = _locked(records, record.instance)
+def alive(record: Record) -> bool:
+    with _registry():
+        lock = _locked(record.instance)
         if lock is None:
             return True
-        _unlock(lock, records, record.instance)
+        _unlock(lock, record.instance)
         return False
 
 
-def clear_up(records: Path = RECORDS) -> None:
+def clear_up() -> None:
     """Remove what dead clusters have left."""
-    with _registry(records):
-        _clear_up(records)
-        _restore_sysctls(records)
+    with _registry():
+        _clear_up()
+        _restore_sysctls()
 
 
 def cgroup_prefix(instance: int) -> str:
     return f"gpushare-kubeadm-{instance}-"
 
 
-def _clear_up(records: Path) -> None:
-    for record in known(records):
-        lock = _locked(records, record.instance)
+def _clear_up() -> None:
+    for record in known():
+        lock = _locked(record.instance)
         if lock is not None:
-            _sweep(record, records)
-            _unlock(lock, records, record.instance)
+            _sweep(record)
+            _unlock(lock, record.instance)
 
 
-def _sweep(record: Record, records: Path) -> None:
+def _sweep(record: Record) -> None:
     for group in cgroups.left(cgroup_prefix(record.instance)):
         cgroups.remove(group)
     network.remove_link(Addresses(record.instance))
     folder = Path(record.folder)
     wait_until(lambda: _removed(folder), f"removed {folder}")
-    (records / f"{record.instance}.json").unlink(missing_ok=True)
+    (RECORDS / f"{record.instance}.json").unlink(missing_ok=True)
 
 
 def _removed(folder: Path) -> bool:
@@ -136,25 +134,25 @@ def _removed(folder: Path) -> bool:
 
 
 @contextmanager
-def _registry(records: Path) -> Iterator[None]:
+def _registry() -> Iterator[None]:
     """Let one process at a time claim, release or clear up.
 
     The folder goes with its last record, so that a machine at rest shows no trace.
     """
-    lock = _registry_lock(records)
+    lock = _registry_lock()
     try:
         yield
     finally:
-        if not [path for path in records.iterdir() if path.name != "lock"]:
-            (records / "lock").unlink()
-            records.rmdir()
+        if not [path for path in RECORDS.iterdir() if path.name != "lock"]:
+            (RECORDS / "lock").unlink()
+            RECORDS.rmdir()
         lock.close()
 
 
-def _registry_lock(records: Path) -> IO[str]:
-    path = records / "lock"
+def _registry_lock() -> IO[str]:
+    path = RECORDS / "lock"
     while True:
-        records.mkdir(parents=True, exist_ok=True)
+        RECORDS.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             lock = path.open("w")
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -164,9 +162,9 @@ def _registry_lock(records: Path) -> IO[str]:
             lock.close()
 
 
-def _locked(records: Path, instance: int) -> IO[str] | None:
+def _locked(instance: int) -> IO[str] | None:
     """Take this number's lock; None where a living cluster holds it."""
-    lock = (records / f"{instance}.lock").open("w")
+    lock = (RECORDS / f"{instance}.lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -175,21 +173,21 @@ def _locked(records: Path, instance: int) -> IO[str] | None:
     return lock
 
 
-def _unlock(lock: IO[str], records: Path, instance: int) -> None:
-    (records / f"{instance}.lock").unlink(missing_ok=True)
+def _unlock(lock: IO[str], instance: int) -> None:
+    (RECORDS / f"{instance}.lock").unlink(missing_ok=True)
     lock.close()
 
 
-def _keep_sysctls(records: Path) -> None:
+def _keep_sysctls() -> None:
     """Save the machine's settings, unless a cluster has changed them already."""
-    saved = records / "sysctls.json"
+    saved = RECORDS / "sysctls.json"
     if not saved.exists():
         saved.write_text(json.dumps(sysctls.read()))
 
 
-def _restore_sysctls(records: Path) -> None:
+def _restore_sysctls() -> None:
     """Put them back once the last cluster has gone."""
-    saved = records / "sysctls.json"
-    if saved.exists() and not known(records):
+    saved = RECORDS / "sysctls.json"
+    if saved.exists() and not known():
         sysctls.write_back(json.loads(saved.read_text()))
         saved.unlink()
