@@ -28,14 +28,7 @@ from deviceplugin.node_pods import (
     NodePods,
     PodResources,
 )
-from deviceplugin.pods import (
-    UNKNOWN_POD,
-    Held,
-    Listed,
-    NodePod,
-    PodName,
-    may_be_static,
-)
+from deviceplugin.pods import UNKNOWN_POD, Held, Listed, NodePod, PodName, may_be_static
 from gpushare.domain.model import (
     CORES_PER_CARD,
     UNIT_MIB,

@@ -119,10 +119,7 @@ class ExporterSettings:
                 "WATCHDOG_AFTER_S", cls.watchdog_after_s, least=0, most=86400
             ),
             watchdog_context_mib=env.whole(
-                "WATCHDOG_CONTEXT_MIB",
-                cls.watchdog_context_mib,
-                least=0,
-                most=1 << 20,
+                "WATCHDOG_CONTEXT_MIB", cls.watchdog_context_mib, least=0, most=1 << 20
             ),
             hostname_label=env.one_of(
                 "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label

@@ -239,10 +239,7 @@ class _CardAccount:
         return found
 
     def container_uses(
-        self,
-        times: Mapping[UseKey, float | None],
-        at: float | None,
-        context_mib: float,
+        self, times: Mapping[UseKey, float | None], at: float | None, context_mib: float
     ) -> Iterator[ContainerUse]:
         """Yield what each consumer was allocated and uses."""
         for consumer in self._consumers.values():

@@ -19,10 +19,7 @@ from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError, PreStart
-from deviceplugin.allocation.response import (
-    container_setup,
-    why_unusable,
-)
+from deviceplugin.allocation.response import container_setup, why_unusable
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet.registration import Service
 from deviceplugin.metrics import PluginMetrics
@@ -211,10 +208,7 @@ class QuotaPlugin(Service):
     """
 
     def __init__(
-        self,
-        offer: Offer,
-        most: CardCountFile,
-        metrics: PluginMetrics,
+        self, offer: Offer, most: CardCountFile, metrics: PluginMetrics
     ) -> None:
         # Neither of the other two calls: kubelet may choose as it likes.
         plain = pb.DevicePluginOptions()

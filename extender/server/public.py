@@ -152,9 +152,7 @@ class MetricsPage:
     """
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        clock: Callable[[], float] = time.monotonic,
+        self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._registry = registry
         self._clock = clock

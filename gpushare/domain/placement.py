@@ -24,12 +24,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node, Summary
 from gpushare.domain.policies import Policy, Rank
-from gpushare.domain.refusal import (
-    NO_CARDS,
-    UNTOUCHED_CARDS,
-    Refusal,
-    shortage,
-)
+from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, shortage
 
 _MOST_STEPS = 500
 """Steps of the search for several claims on one node: about 5 ms."""
@@ -63,11 +58,7 @@ class FreeCapacity:
 
     @classmethod
     def of(
-        cls,
-        node: Node,
-        policy: Policy,
-        request: PodRequest,
-        costs: Costs | None = None,
+        cls, node: Node, policy: Policy, request: PodRequest, costs: Costs | None = None
     ) -> "FreeCapacity":
         """Read the free capacity of the cards that the pod may have."""
         cards = {c.uuid: c for c in node.cards if c.open and request.allows(c)}

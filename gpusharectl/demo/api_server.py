@@ -26,14 +26,7 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Invalid
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.demo.api_verbs import (
-    Answer,
-    Place,
-    Refused,
-    Request,
-    Verbs,
-    failure,
-)
+from gpusharectl.demo.api_verbs import Answer, Place, Refused, Request, Verbs, failure
 from gpusharectl.demo.discovery import documents
 
 LARGEST_BODY = 3 * 1024 * 1024

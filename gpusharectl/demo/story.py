@@ -309,8 +309,7 @@ def rolling_update(story: Story) -> None:
     story.withdraw("app-3b")
     story.create("app-3c", 1, say="update")
     story.expect(
-        "with the limit put back to 1 it runs",
-        held=[["app-1", "app-2", "app-3c"]],
+        "with the limit put back to 1 it runs", held=[["app-1", "app-2", "app-3c"]]
     )
 
 

@@ -155,12 +155,10 @@ class WebhookOptions:
         "containers under the RuntimeClass nvidia that request no card see none."
     )
     set_scheduler: str | None = _setting(
-        "pods that request cards get this schedulerName.",
-        **_NAME,
+        "pods that request cards get this schedulerName.", **_NAME
     )
     set_runtime_class: str | None = _setting(
-        "pods that request cards get this RuntimeClass.",
-        **_NAME,
+        "pods that request cards get this RuntimeClass.", **_NAME
     )
     env_from: str | None = _setting(
         "reject envFrom in containers that request cards, since it could remove their "
@@ -283,10 +281,7 @@ class InstallOptions(CommonOptions):
 
     command: ClassVar[str] = "install"
     nodes: tuple[str, ...] = _option(
-        "The nodes that share their cards.",
-        default=(),
-        metavar="A,B",
-        callback=_nodes,
+        "The nodes that share their cards.", default=(), metavar="A,B", callback=_nodes
     )
     all_gpu_nodes: bool = _switch(
         "All nodes that show a sign of a GPU share their cards."

@@ -86,9 +86,7 @@ def properties_of(node: Json) -> NodeProperties:
     labels = dict(node["metadata"].get("labels") or {})
     labels["metadata.name"] = node["metadata"]["name"]
     return NodeProperties(
-        labels,
-        tuple(dict.fromkeys(taints)),
-        int(pods) if pods.isdecimal() else None,
+        labels, tuple(dict.fromkeys(taints)), int(pods) if pods.isdecimal() else None
     )
 
 

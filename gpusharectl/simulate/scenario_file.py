@@ -196,9 +196,7 @@ class NodeEntry(_Several):
 
     count: Annotated[int | None, whole(0, MOST_NODES)] = None
     cards: Annotated[
-        tuple[CardEntry, ...],
-        BeforeValidator(_card_terms),
-        AfterValidator(_few_cards),
+        tuple[CardEntry, ...], BeforeValidator(_card_terms), AfterValidator(_few_cards)
     ] = ()
     model: Text = ""
     cpu: _Quantity = ""

@@ -9,15 +9,7 @@ from rich.text import Text
 
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
 from gpushare.kube import facts, names, words
-from gpusharectl.output import (
-    Words,
-    age,
-    bar,
-    column,
-    fill,
-    fit_to_show,
-    rounded,
-)
+from gpusharectl.output import Words, age, bar, column, fill, fit_to_show, rounded
 from gpusharectl.state.read import Placements, Trouble
 from gpusharectl.state.view import (
     COUNTED,

@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from gpushare.cache.shortage import shortage
-from gpushare.domain.model import (
-    NOTHING,
-    Amount,
-    Card,
-    CardUUID,
-    Placement,
-    PodRequest,
-)
+from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, Placement, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy

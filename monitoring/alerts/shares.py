@@ -1,15 +1,7 @@
 """Alerts on pods and what they do with their share of a card."""
 
 from monitoring.alerts.alert import Alert, Group
-from monitoring.queries import (
-    ALLOTTED,
-    CARD,
-    CONTAINER,
-    SM,
-    USED,
-    by,
-    used_of_allotted,
-)
+from monitoring.queries import ALLOTTED, CARD, CONTAINER, SM, USED, by, used_of_allotted
 
 _WHO = "{{ $labels.NamespaceName }}/{{ $labels.PodName }} ({{ $labels.ContainerName }})"
 _SHARED = 'AllocateMode="share"'

@@ -119,8 +119,7 @@ def _over_time() -> tuple[Panel, ...]:
                 Query(f"{free_units()} * {UNIT_MIB}", "total free"),
                 Query(f"max({LARGEST_FREE}) * {UNIT_MIB}", "largest block"),
                 Query(
-                    f"max by (NodeName) ({LARGEST_FREE}) * {UNIT_MIB}",
-                    "{{NodeName}}",
+                    f"max by (NodeName) ({LARGEST_FREE}) * {UNIT_MIB}", "{{NodeName}}"
                 ),
             ),
             "If they are far apart, the cluster is fragmented.",
@@ -158,12 +157,7 @@ def _pods() -> tuple[Panel, ...]:
         ),
         bars(
             "Most of their share",
-            (
-                Query(
-                    f"topk(10, {_OF_ALLOTTED})",
-                    pod,
-                ),
-            ),
+            (Query(f"topk(10, {_OF_ALLOTTED})", pod),),
             "Memory used divided by memory allotted. Above 100 % a pod takes other "
             "pods' memory.",
             RATIO,
@@ -192,8 +186,7 @@ def _nodes() -> tuple[Panel, ...]:
         Query(f"sum by ({node}) ({_ALLOTTED_MIB})", "Allotted (MiB)"),
         Query(f"sum by ({node}) ({_IN_USE})", "Used (MiB)"),
         Query(
-            f"max by ({node}) ({LARGEST_FREE}) * {UNIT_MIB}",
-            "Largest free block (MiB)",
+            f"max by ({node}) ({LARGEST_FREE}) * {UNIT_MIB}", "Largest free block (MiB)"
         ),
         Query(
             f"sum by ({node}) ({booked(PLACED)}) * {UNIT_MIB}",

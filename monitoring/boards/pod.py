@@ -174,9 +174,5 @@ POD_BOARD = Board(
             several=True,
         ),
     ),
-    (
-        Section("Now", _now),
-        Section("Over time", _over_time),
-        Section("Where", _where),
-    ),
+    (Section("Now", _now), Section("Over time", _over_time), Section("Where", _where)),
 )

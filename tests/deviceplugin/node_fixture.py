@@ -26,12 +26,7 @@ from deviceplugin.kubelet import registration
 from deviceplugin.serve import PluginParts, assemble
 from deviceplugin.serve import start as start_serving
 from deviceplugin.settings import DevicePluginSettings
-from gpushare.domain.model import (
-    CardUUID,
-    NodeName,
-    Placement,
-    Share,
-)
+from gpushare.domain.model import CardUUID, NodeName, Placement, Share
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -132,10 +127,7 @@ class NodeFixture:
     """One node: its kubelet's device manager, its plugin, and an API server."""
 
     def __init__(
-        self,
-        folder: Path,
-        *cards: FoundCard,
-        settings: Mapping[str, Any] | None = None,
+        self, folder: Path, *cards: FoundCard, settings: Mapping[str, Any] | None = None
     ) -> None:
         self.folder = folder
         self.cards = ScriptedCards(*(cards or (found_card(),)))
@@ -156,8 +148,7 @@ class NodeFixture:
     def __enter__(self) -> Self:
         hasten(self._stack.enter_context(pytest.MonkeyPatch.context()))
         self.cluster.create(
-            Kind.NODES,
-            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}},
+            Kind.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         )
         self._stack.enter_context(self.devices)
         self.start()

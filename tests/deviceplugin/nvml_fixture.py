@@ -49,9 +49,7 @@ def wait_found(source: NvmlCards | NvmlTelemetry, wanted: int) -> Found:
         return Found(())
 
     return wait_until(
-        look,
-        f"{wanted} cards",
-        accept=lambda found: len(found.cards) == wanted,
+        look, f"{wanted} cards", accept=lambda found: len(found.cards) == wanted
     )
 
 

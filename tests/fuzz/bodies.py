@@ -73,10 +73,7 @@ def scheduler_targets(uids: Mapping[str, str]) -> list[Target]:
 
 def webhook_targets() -> list[Target]:
     """Every path of the webhook, with pods for us and for Bitfusion."""
-    limits = {
-        "bitfusion.io/gpu-amount": "1",
-        "bitfusion.io/gpu-percent": "50",
-    }
+    limits = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": "50"}
     foreign = pod_json("foreign", annotations={"auto-management/bitfusion": "all"})
     foreign["spec"]["containers"][0] |= {
         "command": ["python a.py"],

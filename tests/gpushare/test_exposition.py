@@ -65,10 +65,7 @@ def test_any_metrics_are_written_alike(
 @pytest.mark.parametrize(("ours", "theirs"), WRITERS)
 @given(st.dictionaries(st.tuples(WORDS, WORDS), VALUES, max_size=5), WORDS)
 def test_what_a_registry_collects_is_written_alike(
-    ours: Writer,
-    theirs: Theirs,
-    samples: dict[tuple[str, str], float],
-    words: str,
+    ours: Writer, theirs: Theirs, samples: dict[tuple[str, str], float], words: str
 ) -> None:
     """Counters with creation times, histograms, and a gauge that holds no samples."""
     registry = CollectorRegistry()

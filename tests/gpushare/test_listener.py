@@ -219,10 +219,7 @@ def test_who_drips_is_cut_off() -> None:
     """However often a byte of it comes, a request has to be whole in time."""
     address = free_address()
     drips = 0
-    with (
-        Listener({address: echo}, within_s=0.5),
-        linked(address) as link,
-    ):
+    with Listener({address: echo}, within_s=0.5), linked(address) as link:
         link.settimeout(0.1)
         with suppress(ConnectionError):
             while drips < MANY:
@@ -237,10 +234,7 @@ def test_who_drips_is_cut_off() -> None:
 def test_who_sips_is_cut_off() -> None:
     """However often a byte of it is taken, an answer has to be taken in time."""
     address = free_address()
-    with (
-        Listener({address: echo}, within_s=0.5),
-        linked(address) as link,
-    ):
+    with Listener({address: echo}, within_s=0.5), linked(address) as link:
         link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
         seen = 0
         with suppress(ConnectionError):

@@ -97,8 +97,7 @@ def test_a_file_that_may_not_be_read(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{{{", "- a\n- b", "just words", "contexts: 5", "contexts: [5]", "\0"],
+    "text", ["", "{{{", "- a\n- b", "just words", "contexts: 5", "contexts: [5]", "\0"]
 )
 def test_a_file_that_is_no_kubeconfig(config: Path, text: str) -> None:
     config.write_text(text)

@@ -69,11 +69,7 @@ def scene(
 
 def at_work() -> Scene:
     """The seeds' cluster: one pod is over, one idle, a stranger on the host."""
-    pods = [
-        *three_apps(),
-        held("cuda-2", A, 20, 25),
-        held("cuda-3", B, 20, 50),
-    ]
+    pods = [*three_apps(), held("cuda-2", A, 20, 25), held("cuda-3", B, 20, 50)]
     apps = (
         Use("app-1", 14300, 55, over=True),
         Use("app-2", 4096, 8),

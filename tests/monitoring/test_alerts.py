@@ -16,11 +16,7 @@ from tests.testbed.manifests import FOLDER
 from tests.testbed.prometheus import Promtool
 
 RULES = FOLDER / "monitoring" / "alerts.yaml"
-CASES = (
-    *alertcases_cards.CASES,
-    *alertcases_pods.CASES,
-    *alertcases_processes.CASES,
-)
+CASES = (*alertcases_cards.CASES, *alertcases_pods.CASES, *alertcases_processes.CASES)
 ALERTS = tuple(alert for group in GROUPS for alert in group.alerts)
 MINUTES = re.compile(r"\[(\d+)m\]")
 LABEL = re.compile(r"\$labels\.(\w+)")

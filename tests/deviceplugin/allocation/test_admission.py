@@ -120,9 +120,7 @@ def test_static_pod(node: NodeFixture) -> None:
         node.cluster.delete(Kind.PODS, "default", "s-n", grace_period_s=0)
 
 
-def test_a_static_pod_in_place_of_one_that_never_started(
-    node: NodeFixture,
-) -> None:
+def test_a_static_pod_in_place_of_one_that_never_started(node: NodeFixture) -> None:
     node.admit(pod_json("s-n", uid="old", units=20, cores=1, node="n"))
     node.devices.release("old")
     node.run(pod_json("s-n", uid="new", units=10, cores=1, node="n"))
@@ -255,9 +253,7 @@ def test_too_many_starts_at_once(node: NodeFixture) -> None:
 
 @pytest.mark.parametrize("memory_first", [True, False])
 def test_kubelet_lost_its_checkpoint(
-    node: NodeFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    memory_first: bool,
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch, memory_first: bool
 ) -> None:
     """A pod that runs without devices is nobody's turn; it keeps its card.
 

@@ -147,8 +147,7 @@ def test_a_crash_while_writing_leaves_the_old_record(
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{", "[]", "null", "{}", '{"ids": []}', '{"more": 1, "ids": []}', "\udcff"],
+    "text", ["{", "[]", "null", "{}", '{"ids": []}', '{"more": 1, "ids": []}', "\udcff"]
 )
 def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) -> None:
     records.write(record())

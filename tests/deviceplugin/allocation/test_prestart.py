@@ -124,9 +124,7 @@ def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
 
 
 def test_the_loop_outlives_a_silent_kubelet(
-    node: NodeFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     reporter = node.serving.reporter
@@ -404,10 +402,7 @@ def test_whole_cards_whose_memory_came_first(
 @pytest.mark.parametrize("ran", [True, False])
 @pytest.mark.parametrize("first", [M, C])
 def test_a_new_pod_under_an_old_name(
-    three: NodeFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    first: str,
-    ran: bool,
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str, ran: bool
 ) -> None:
     """What the watch told of the old one says nothing of the new one."""
     asks_first(monkeypatch, first)

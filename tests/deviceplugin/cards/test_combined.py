@@ -81,8 +81,7 @@ def test_cards_stay_while_their_driver_is_gone() -> None:
 
 @pytest.mark.parametrize("make", [CombinedCards, CombinedTelemetry])
 @pytest.mark.parametrize(
-    ("had", "others", "ends"),
-    [(1, 0, True), (1, 1, True), (0, 0, True), (0, 1, False)],
+    ("had", "others", "ends"), [(1, 0, True), (1, 1, True), (0, 0, True), (0, 1, False)]
 )
 def test_a_driver_that_is_lost(
     make: Callable[[list[Any]], CombinedCards | CombinedTelemetry],

@@ -186,10 +186,7 @@ P4 = FoundCard(
 
 @pytest.mark.parametrize(
     ("uuid", "key"),
-    [
-        ("9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7", "9f12f917"),
-        ("accelerator", "0bd36bfd"),
-    ],
+    [("9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7", "9f12f917"), ("accelerator", "0bd36bfd")],
 )
 def test_the_key_is_of_the_uuid(uuid: str, key: str) -> None:
     """Eight hex digits, with or without a vendor's prefix; else of its hash."""

@@ -19,12 +19,7 @@ from deviceplugin.exporter.run import Tenants
 from gpushare.domain.model import Amount
 from gpushare.kube.cluster import Json, Page
 from gpushare.kube.errors import Unavailable
-from tests.builders import (
-    container_json,
-    event,
-    page,
-    pod_json,
-)
+from tests.builders import container_json, event, page, pod_json
 from tests.deviceplugin.exporter_data import A, cid, held, owner, tenancy, with_ids
 from tests.deviceplugin.node_fixture import NODE
 

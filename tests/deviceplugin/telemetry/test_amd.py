@@ -278,11 +278,7 @@ def test_the_newest_cards_tell_other_sensors(tree: Host) -> None:
     ],
 )
 def test_energy_is_read_from_the_tables_we_know(
-    tree: Host,
-    revision: tuple[int, int],
-    at: int,
-    energy: int,
-    told: float | None,
+    tree: Host, revision: tuple[int, int], at: int, energy: int, told: float | None
 ) -> None:
     """By the table's revision; where a card counts none, or in another way: nothing."""
     card = tree.card(0)

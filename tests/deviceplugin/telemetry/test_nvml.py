@@ -8,14 +8,7 @@ import pytest
 from deviceplugin.cards.source import NoCardsYet
 from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.nvml import NvmlTelemetry
-from tests.deviceplugin.nvml_fixture import (
-    CARD,
-    OTHER,
-    Watch,
-    says,
-    wait_found,
-    watch,
-)
+from tests.deviceplugin.nvml_fixture import CARD, OTHER, Watch, says, wait_found, watch
 from tests.nvml.driver import NOT_SUPPORTED
 from tests.testbed.waiting import wait_until
 

@@ -60,11 +60,7 @@ SAID = {
 }
 """By field: the stub's value, how it is set, and what must be read."""
 
-ROWS = {
-    f.CORRECTABLE_REMAPPED_ROWS,
-    f.UNCORRECTABLE_REMAPPED_ROWS,
-    f.ROW_REMAP_FAILURE,
-}
+ROWS = {f.CORRECTABLE_REMAPPED_ROWS, f.UNCORRECTABLE_REMAPPED_ROWS, f.ROW_REMAP_FAILURE}
 TOGETHER = [{f.GPU_UTIL, f.MEM_COPY_UTIL}, ROWS]
 """Fields of one call: where one of them is not supported, none is told."""
 IS_LOST = CardAnswer(failure="the driver has lost it (GPU is lost)")

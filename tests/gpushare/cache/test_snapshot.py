@@ -58,19 +58,8 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
             }
             for index, healthy, cordoned, free in told
         ],
-        "pods": [
-            {
-                **A,
-                "shares": [shown_share(5, 20)],
-            }
-        ],
-        "unplaced": [
-            {
-                **(whose | lists),
-                **lost,
-                "claims": [{"cores": 2, "units": 5}],
-            }
-        ],
+        "pods": [{**A, "shares": [shown_share(5, 20)]}],
+        "unplaced": [{**(whose | lists), **lost, "claims": [{"cores": 2, "units": 5}]}],
         "nominations": [
             {**whose, "uid": "uid-b", "name": "b", "shares": [shown_share(0, 2)]}
         ],

@@ -8,22 +8,11 @@ import pytest
 from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector, Limit
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import (
-    Card,
-    NodeName,
-    PodRequest,
-)
+from gpushare.domain.model import Card, NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal, schedule
 from gpushare.kube.codec import refusal_text
-from tests.builders import (
-    FIRST_FIT,
-    apart,
-    card,
-    node,
-    placement,
-    request,
-)
+from tests.builders import FIRST_FIT, apart, card, node, placement, request
 
 P4, T4 = (card(0, 29), card(1, 60, model="Tesla T4"))
 SICK, CORDONED = replace(T4, healthy=False), replace(T4, cordoned=True)

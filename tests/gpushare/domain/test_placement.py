@@ -162,8 +162,7 @@ def test_whole_cards(
 ) -> None:
     """The largest untouched ones, together with room for the units, charged in full."""
     page = node(
-        *cards(29, 94, 94, 16),
-        holds=[placement("a", 0, 1), placement("b", 2, 0, 1)],
+        *cards(29, 94, 94, 16), holds=[placement("a", 0, 1), placement("b", 2, 0, 1)]
     )
     decision = place(request("w", units, cores), page, BEST_FIT)
     if cards_taken is None:

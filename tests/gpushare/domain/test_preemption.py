@@ -13,13 +13,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place
-from gpushare.domain.preemption import (
-    Budget,
-    Facts,
-    Victims,
-    choose_victims,
-    violating,
-)
+from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims, violating
 from tests.builders import (
     FIRST_FIT,
     apart,

@@ -2,9 +2,7 @@
 
 import pytest
 
-from gpushare.domain.refusal import (
-    users_words,
-)
+from gpushare.domain.refusal import users_words
 
 
 @pytest.mark.parametrize(

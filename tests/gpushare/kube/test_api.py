@@ -14,13 +14,7 @@ from kubernetes import client
 
 from gpushare.kube.api import ApiServer
 from gpushare.kube.cluster import Kind, Target
-from gpushare.kube.errors import (
-    Forbidden,
-    Gone,
-    Throttled,
-    Unavailable,
-    Unreachable,
-)
+from gpushare.kube.errors import Forbidden, Gone, Throttled, Unavailable, Unreachable
 
 LONG_S = 60.0
 """For who is to be answered; a busy machine takes its time."""

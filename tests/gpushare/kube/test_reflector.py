@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Kind, Page, WatchEvent
-from gpushare.kube.errors import (
-    ClusterError,
-    Forbidden,
-    Gone,
-    Throttled,
-    Unavailable,
-)
+from gpushare.kube.errors import ClusterError, Forbidden, Gone, Throttled, Unavailable
 from gpushare.kube.reflector import Pace, Reflector
 from tests.builders import event, page, pod_json
 

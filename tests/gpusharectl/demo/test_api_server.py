@@ -22,10 +22,7 @@ POD: Json = {
     "metadata": {"name": "web", "labels": {"app": "web"}},
     "spec": {
         "containers": [
-            {
-                "name": "main",
-                "resources": {"limits": {"baidu.com/vcuda-memory": "8"}},
-            }
+            {"name": "main", "resources": {"limits": {"baidu.com/vcuda-memory": "8"}}}
         ]
     },
 }

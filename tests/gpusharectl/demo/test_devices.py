@@ -200,10 +200,7 @@ def test_the_plugin_is_asked_and_obeyed(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("prefer", "least", "most"),
-    [
-        (["m001", "m999"], {"m001"}, ids_of(M, 20)),
-        (ids_of(M, 6), set(), ids_of(M, 6)),
-    ],
+    [(["m001", "m999"], {"m001"}, ids_of(M, 20)), (ids_of(M, 6), set(), ids_of(M, 6))],
     ids=["too short, and foreign", "too long"],
 )
 def test_another_number_is_preferred(

@@ -186,10 +186,7 @@ def test_no_child_outlives_a_demo_that_is_killed(
 
 @pytest.mark.parametrize(
     ("of", "who"),
-    [
-        ("gunicorn", "the extender"),
-        ("deviceplugin", "the device plugin of node-"),
-    ],
+    [("gunicorn", "the extender"), ("deviceplugin", "the device plugin of node-")],
 )
 def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
     with demo(place, "--hold") as child:

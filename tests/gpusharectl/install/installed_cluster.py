@@ -28,13 +28,7 @@ from gpusharectl.install import install, uninstall
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import InstallOptions, UninstallOptions
-from gpusharectl.install.progress import (
-    Exit,
-    Patience,
-    Trouble,
-    Waiting,
-    no_terminal,
-)
+from gpusharectl.install.progress import Exit, Patience, Trouble, Waiting, no_terminal
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.testbed.objects import node as any_node
@@ -56,10 +50,7 @@ AFTER = b"kind: Pod # before\n# ours\n"
 MOUNTED = "test/mounted"
 """Annotation of a pod: the Secret's certificate when it was made."""
 READY: Json = {
-    "status": {
-        "phase": "Running",
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
+    "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 }
 
 

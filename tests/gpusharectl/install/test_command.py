@@ -48,11 +48,7 @@ def test_a_command_line_that_is_not_understood(words: list[str], said: str) -> N
 @pytest.mark.parametrize("command", [install, uninstall])
 @pytest.mark.parametrize(
     ("content", "said"),
-    [
-        (None, "there is no file"),
-        ("{", "correct the file"),
-        ("", "cannot be reached"),
-    ],
+    [(None, "there is no file"), ("{", "correct the file"), ("", "cannot be reached")],
 )
 def test_no_way_to_the_cluster(
     tmp_path: Path, command: object, content: str | None, said: str
@@ -105,10 +101,7 @@ def test_what_the_job_runs_sets_a_mounted_hosts_files(tmp_path: Path) -> None:
             ),
             "install --with-webhook --no-void --set-scheduler '' --bitfusion-quota",
         ),
-        (
-            InstallOptions(webhook=WebhookOptions(wanted=False)),
-            "install --no-webhook",
-        ),
+        (InstallOptions(webhook=WebhookOptions(wanted=False)), "install --no-webhook"),
         (InstallOptions(policy="frag"), "install --policy frag"),
         (
             UninstallOptions(yes=True, force=True, timeout_s=60.0),

@@ -6,17 +6,8 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.options import (
-    CommonOptions,
-    InstallOptions,
-    UninstallOptions,
-)
-from gpusharectl.install.preflight import (
-    Weight,
-    judge_cluster,
-    judge_host,
-    judge_nodes,
-)
+from gpusharectl.install.options import CommonOptions, InstallOptions, UninstallOptions
+from gpusharectl.install.preflight import Weight, judge_cluster, judge_host, judge_nodes
 from gpusharectl.install.survey import Facts, NodeView, node_view
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.installed_cluster import CARDS, CONTROL_PLANE, node
@@ -114,12 +105,7 @@ NODES = {
     "no sign": (view(), ELSEWHERE, WARNING, "node cp shows no sign of a GPU"),
     "old kubelet": (OLD, {}, REFUSAL, "kubelet v1.25.3 is too old"),
     "away": (view(conditions=[]), {}, WARNING, "is not Ready; its device plugin start"),
-    "ours by another": (
-        OURS,
-        {},
-        REFUSAL,
-        "device plugin already offers baidu",
-    ),
+    "ours by another": (OURS, {}, REFUSAL, "device plugin already offers baidu"),
     "ours by our own": (OURS, {"plugin": True}, OK, "node cp"),
     "at zero": (ZERO, {}, OK, "the driver is loaded"),
     "the same cards": (THEIRS, {}, Weight.DOUBT, "the same cards (nvidia.com/gpu); "),

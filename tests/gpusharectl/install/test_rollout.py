@@ -147,10 +147,7 @@ CASES = {
         seen(containers(terminated={"exitCode": 0})),
         "its container has ended with success, its pod not yet",
     ),
-    "the controller has not looked": (
-        seen(pod(ready=True), observedGeneration=1),
-        OLD,
-    ),
+    "the controller has not looked": (seen(pod(ready=True), observedGeneration=1), OLD),
     "an old pod": (seen(pod(ready=True), updatedNumberScheduled=0), OLD),
 }
 

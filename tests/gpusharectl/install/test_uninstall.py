@@ -165,7 +165,4 @@ def test_what_an_older_version_left_goes_too(world: InstalledCluster) -> None:
         world.objects.create(body)
     assert world.uninstall() == Exit.DONE
     left = {(ref.kind, ref.name) for ref in world.objects.kept if ref.kind != "Node"}
-    assert left == {
-        ("ConfigMap", "gpushare-of-yesterday"),
-        ("Lease", "kube-scheduler"),
-    }
+    assert left == {("ConfigMap", "gpushare-of-yesterday"), ("Lease", "kube-scheduler")}

@@ -15,12 +15,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.__main__ import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.simulate.engine import Played, play
-from gpusharectl.simulate.live import (
-    MorePods,
-    WhatIf,
-    live_scenario,
-    without_rights,
-)
+from gpusharectl.simulate.live import MorePods, WhatIf, live_scenario, without_rights
 from gpusharectl.simulate.result import not_played
 from gpusharectl.simulate.scenario import NotPlayable, Scenario
 from tests.builders import bound_json, card, container_json, placement, pod_json

@@ -9,13 +9,7 @@ import pytest
 
 from gpushare.domain.frag.policy import Packer
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import (
-    Report,
-    Run,
-    report_csv,
-    report_data,
-    thinned,
-)
+from gpusharectl.simulate.result import Report, Run, report_csv, report_data, thinned
 from gpusharectl.simulate.scenario import Drain, Scenario, Step
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulate.building import (

@@ -37,16 +37,8 @@ def side(mib: float | None, sm: float | None = 0, **more: Any) -> Use:
         ([], (None, None), []),
         # 20 units are 5120 MiB. The exporter judges: CUDA's contexts come on top.
         ([Use("p", 5700)], (5700, 0), []),
-        (
-            [Use("p", 5377, over=True)],
-            (5377, 0),
-            ["uses 257 MiB more than its share"],
-        ),
-        (
-            [Use("p", 6400, over=True)],
-            (6400, 0),
-            ["uses 1.25 GiB more than its share"],
-        ),
+        ([Use("p", 5377, over=True)], (5377, 0), ["uses 257 MiB more than its share"]),
+        ([Use("p", 6400, over=True)], (6400, 0), ["uses 1.25 GiB more than its share"]),
         (
             [Use("p", 10, over=True)],
             (10, 0),

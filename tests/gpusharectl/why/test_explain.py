@@ -179,11 +179,7 @@ CASES = {
     "no-room-on-others-either": (
         [BOTH],
         [picky("Tesla T4"), bound(0, 25, "p0"), bound(1, 25, "p1")],
-        [
-            "delete default/p1 from n card 1",
-            "!let it use more cards",
-            "!default/p0",
-        ],
+        ["delete default/p1 from n card 1", "!let it use more cards", "!default/p0"],
     ),
     "too-small-for-ever": (
         [BOTH],

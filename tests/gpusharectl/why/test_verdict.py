@@ -12,15 +12,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import POLICIES, Policy
 from gpusharectl.why.verdict import Way, from_card, from_node, judge, offers, reopened
-from tests.builders import (
-    FIRST_FIT,
-    card,
-    node,
-    placement,
-    ref,
-    request,
-    share,
-)
+from tests.builders import FIRST_FIT, card, node, placement, ref, request, share
 
 moderately = settings(max_examples=60)
 SIZES = st.integers(0, 12)
