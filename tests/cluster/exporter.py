@@ -31,7 +31,6 @@ class Exporter:
         return f"{self.gpus.node.address}:{PORT}"
 
     def start(self) -> None:
-        """Start it, as its DaemonSet would."""
         site, node = self.gpus.site, self.gpus.node
         user = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
         grant(site.cluster.rest, user, rights(ACCOUNT))

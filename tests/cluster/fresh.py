@@ -48,7 +48,6 @@ class Fresh(Site):
         return [call for call in calls if call.user == user]
 
     def put_cards(self, name: str, cards: Sequence[StubCard]) -> StubDriver:
-        """Put cards with their driver into a node, as its nvidia runtime finds them."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         driver = self.drivers[name] = StubDriver(folder, cards)
@@ -82,7 +81,6 @@ class Fresh(Site):
         }
 
     def everything(self) -> dict[str, Any]:
-        """Give all objects of the cluster without what changes by itself."""
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         wanted = ",".join(sorted(set(kinds) - set(PASSING)))
         items = self.get(wanted, "--all-namespaces")["items"]
@@ -124,7 +122,6 @@ def fresh(cluster: Cluster, stub: Stub, folder: Path) -> Fresh:
 
 
 def _ready(site: Site) -> set[str]:
-    """Name the pods of kube-system that are Ready."""
     return {
         pod["metadata"]["name"]
         for pod in site.get("pods", "-n", SYSTEM)["items"]

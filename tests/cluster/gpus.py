@@ -36,7 +36,6 @@ class Gpus:
     """Characters of the log that earlier processes have written."""
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the device plugin, as its DaemonSet would."""
         environment = {
             "PYTHONPATH": str(ROOT),
             "LD_LIBRARY_PATH": str(self.stub.library.parent),
@@ -94,7 +93,6 @@ class Gpus:
 
     @property
     def _own(self) -> tuple[int, int]:
-        """Cores and units of the driver's cards."""
         units = sum(card.memory_mib // 256 for card in self.driver.cards)
         return 100 * len(self.driver.cards), units
 
@@ -135,7 +133,6 @@ class Gpus:
         )
 
     def stop_offering(self) -> None:
-        """Stop the device plugin and wait until kubelet has told everybody."""
         self.stop()
         wait_until(
             lambda: self.site.allocatable(self.node.name) == (0, 0),

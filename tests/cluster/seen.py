@@ -43,7 +43,6 @@ def card_of(site: Site, name: str, namespace: str = "default") -> str:
 
 
 def inside(site: Site, pod: str, *command: str, container: str = "main") -> str:
-    """Run a command in a container; it has to succeed."""
     return site.kubectl("exec", pod, "-c", container, "--", *command)
 
 
@@ -55,7 +54,6 @@ def fails_inside(site: Site, pod: str, *command: str, container: str = "main") -
 
 
 def variables(text: str) -> dict[str, str]:
-    """Read what ``env`` printed."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name: value for name, _, value in pairs}
 
@@ -68,7 +66,6 @@ def statuses(site: Site, app: str) -> dict[str, str]:
 
 
 def refused_with(site: Site, name: str, words: str) -> None:
-    """Wait until ``kubectl describe`` shows these words of the scheduler's."""
     shown = wait_until(
         lambda: site.kubectl("describe", "pod", name),
         f"refusal of {name}: {words}",
@@ -97,7 +94,6 @@ def allocation(text: str) -> dict[str, tuple[int, int, int]]:
 
 
 def charged(site: Site) -> tuple[Counter[str], Counter[str]]:
-    """Cores and units by card, summed over the pods that have not ended."""
     cores: Counter[str] = Counter()
     units: Counter[str] = Counter()
     for pod in site.get("pods", "-A")["items"]:

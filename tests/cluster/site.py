@@ -62,7 +62,6 @@ class Site:
         self.cluster.set_scheduler_config(yaml.safe_dump(config))
 
     def add_cards(self, node: Node, cards: Sequence[StubCard], **settings: str) -> Gpus:
-        """Put cards into a node and start its device plugin."""
         folder = self.folder / node.name
         folder.mkdir()
         (folder / "driver").mkdir()
@@ -79,7 +78,6 @@ class Site:
         self.cluster.nodes.pop(name).close()
 
     def start_extender(self) -> None:
-        """Start the extender beside kube-scheduler, in its network."""
         environment = {
             "PYTHONPATH": str(ROOT),
             "GPUSHARE_KUBECONFIG": str(self.kubeconfig(EXTENDER)),
@@ -114,7 +112,6 @@ class Site:
         return self.cluster.kubectl(*arguments, stdin=stdin)
 
     def get(self, *arguments: str) -> Any:
-        """``kubectl get … -o json``."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 
     def allocatable(self, node: str) -> tuple[int, int]:
@@ -133,7 +130,6 @@ class Site:
         self.kubectl("create", "-n", namespace, "-f", "-", stdin=text)
 
     def clear(self) -> None:
-        """Delete all applications and pods, and wait until they have gone."""
         for namespace in OURS:
             self.kubectl("delete", "deployments", "--all", "-n", namespace)
         wait_until(lambda: not self._left(), "no pods", 120, every_s=1)
@@ -170,7 +166,6 @@ class Site:
         return str(waiting.get("message", ""))
 
     def ready(self, *deployments: str, namespace: str = "default") -> bool:
-        """Tell whether every Deployment has one pod, which runs."""
         return all(
             [pod["status"]["phase"] for pod in self.pods_of(app, namespace)]
             == ["Running"]
@@ -178,14 +173,12 @@ class Site:
         )
 
     def pods_of(self, app: str, namespace: str = "default") -> list[Json]:
-        """The pods of a Deployment, oldest first."""
         found: list[Json] = self.get("pods", "-n", namespace, "-l", f"app={app}")[
             "items"
         ]
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def pod_of(self, app: str, namespace: str = "default") -> str:
-        """The name of a Deployment's only pod."""
         (found,) = self.pods_of(app, namespace)
         return str(found["metadata"]["name"])
 
@@ -202,11 +195,9 @@ class Site:
     def visible(
         self, pod: str, container: str = "main", namespace: str = "default"
     ) -> list[str]:
-        """Give the UUIDs that a container sees."""
         return UUID.findall(self.smi(pod, container, namespace))
 
     def smi(self, pod: str, container: str = "main", namespace: str = "default") -> str:
-        """``kubectl exec POD -- nvidia-smi -L``."""
         asked = ("nvidia-smi", "-L")
         return self.kubectl("exec", "-n", namespace, pod, "-c", container, "--", *asked)
 

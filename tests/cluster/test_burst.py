@@ -46,7 +46,6 @@ def free(site: Site) -> list[Room]:
 
 
 def asked(one: Json) -> Room:
-    """Sum up what a pod's containers ask: cores and units."""
     limits = [each["resources"]["limits"] for each in one["spec"]["containers"]]
     cores = sum(int(limit[CORE]) for limit in limits)
     return cores, sum(int(limit[MEMORY]) for limit in limits)

@@ -159,12 +159,10 @@ class Scaled:
         return shares
 
     def seen(self, metric: str) -> dict[str, float]:
-        """Give what Prometheus has of a metric, by pod."""
         found = self.prometheus.query(f'{metric}{{NamespaceName="default"}}')
         return {one.labels["PodName"]: one.value for one in found}
 
     def wait_row(self, targets: str, replicas: int) -> None:
-        """Wait until ``kubectl get hpa`` shows these two columns."""
         wait_until(
             self._row,
             f"{targets} and {replicas} replicas of the HPA",
@@ -313,12 +311,10 @@ def kubelet(site: Site) -> int:
 
 
 def listed(site: Site, name: str) -> bool:
-    """Tell whether ``kubectl get --raw`` shows a metric."""
     found: Any = json.loads(site.kubectl("get", "--raw", ROOT))
     return name in {one["name"] for one in found["resources"]}
 
 
 def asked(site: Site, path: str) -> dict[str, str]:
-    """``kubectl get --raw`` of values: by object."""
     found: Any = json.loads(site.kubectl("get", "--raw", f"{ROOT}/{path}"))
     return {one["describedObject"]["name"]: one["value"] for one in found["items"]}

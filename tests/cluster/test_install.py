@@ -38,7 +38,6 @@ def page(site: Fresh, path: str = "metrics") -> str:
 
 
 def samples(site: Fresh, name: str) -> list[Sample]:
-    """Give all samples of one metric."""
     return [
         sample
         for family in text_string_to_metric_families(page(site))
@@ -48,7 +47,6 @@ def samples(site: Fresh, name: str) -> list[Sample]:
 
 
 def by_pod(site: Fresh, name: str, namespace: str) -> dict[str, float]:
-    """Give a metric of the pods of a namespace."""
     return {
         sample.labels["PodName"]: sample.value
         for sample in samples(site, name)
@@ -86,7 +84,6 @@ def host(bare: Fresh) -> Fresh:
 
 @pytest.fixture(scope="module")
 def before(host: Fresh) -> Before:
-    """How the cluster was before we came."""
     return host.tree(), host.everything()
 
 

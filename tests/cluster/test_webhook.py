@@ -46,7 +46,6 @@ def replicas(host: Fresh) -> int:
 
 
 def denied(host: Fresh) -> str:
-    """Ask for what cannot be, and give kubectl's words."""
     asked = ("create", "--dry-run=server", "-f", "-")
     done = host.cluster.try_kubectl(*asked, stdin=json.dumps(WRONG))
     assert done.returncode != 0, done.stdout
@@ -71,7 +70,6 @@ def images(host: Fresh) -> set[str]:
 
 
 def all_ready(host: Fresh) -> bool:
-    """Tell whether every pod of kube-system runs and is ready."""
     listed = host.cluster.try_kubectl("get", "pods", "-n", SYSTEM, "-o", "json")
     if listed.returncode != 0:
         return False
@@ -169,7 +167,6 @@ def host(bare: Fresh) -> Fresh:
 
 @pytest.fixture(scope="module")
 def before(host: Fresh) -> Before:
-    """How the cluster was before we came."""
     return host.tree(), host.everything()
 
 

@@ -87,7 +87,6 @@ class StubDriver:
         self._set(f"fail {uuid} {function}", str(code))
 
     def lose(self, uuid: str) -> None:
-        """Let a card fall off the bus."""
         self.fail(uuid, "*", LOST)
 
     def drop(self, uuid: str) -> None:
@@ -104,7 +103,6 @@ class StubDriver:
         self._set(f"hang {uuid} {function}", "")
 
     def let_go(self) -> None:
-        """End all that hangs."""
         self._lines = {
             key: line for key, line in self._lines.items() if not key.startswith("hang")
         }

@@ -26,7 +26,6 @@ RESULTS = Path(__file__).parents[2] / "bench" / "results" / "soak.json"
 
 
 def main() -> int:
-    """Soak, tell, and write down."""
     given = _arguments()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     plan = Plan(60 * given.minutes, seed, given.kill_every, given.at_once)

@@ -46,22 +46,18 @@ class Books:
         return faults + [fault for card in touched for fault in self._over(card)]
 
     def drop(self, uid: str) -> None:
-        """Forget a pod that is gone."""
         for card in self._cards.pop(uid, ()):
             self._held[card].pop(uid, None)
 
     def held(self, card: Card) -> Held:
-        """Give the cores and units that pods hold of a card."""
         held = self._held[card].values()
         return sum(cores for cores, _ in held), sum(units for _, units in held)
 
     def part_held(self) -> float:
-        """Give the part of all units that is held, 0 to 1."""
         held = sum(self.held(card)[1] for card in self.units)
         return held / sum(self.units.values())
 
     def free(self) -> dict[Card, Held]:
-        """Give cores and units left on each card."""
         found = {}
         for card, size in self.units.items():
             cores, units = self.held(card)
@@ -142,7 +138,6 @@ class Observer:
         return total / count if count else 0.0
 
     def free(self) -> dict[Card, Held]:
-        """Give cores and units left on each card now."""
         with self._lock:
             return self._books.free()
 

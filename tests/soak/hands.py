@@ -44,7 +44,6 @@ class Hands:
             self._changed.notify()
 
     def pause(self, paused: bool) -> None:
-        """Begin nothing more, or go on."""
         with self._changed:
             self._paused = paused
             self._changed.notify_all()

@@ -156,7 +156,6 @@ class Play:
 
     @property
     def done(self) -> int:
-        """How many lives are over."""
         return sum(self.ended.values())
 
     def start(self) -> None:
@@ -168,7 +167,6 @@ class Play:
         self._maker.join()
 
     def left(self) -> list[Life]:
-        """Give the lives that are not over."""
         with self._lock:
             return list(self._lives.values())
 

@@ -109,8 +109,6 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """What was seen."""
-
     seed: int
     seconds: float
     lives: int
@@ -145,7 +143,6 @@ class Soak:
     tell: Callable[[str], None]
 
     def faults(self) -> list[str]:
-        """Give all that is wrong so far."""
         found = [*self.observer.faults, *self.play.faults, *self.hands.faults]
         ended = [who for who in (self.follower, self.killer) if who.error]
         return found + [f"{type(who).__name__} ended: {who.error!r}" for who in ended]
@@ -235,7 +232,6 @@ class Soak:
 def soak(
     site: Site, namespace: str, plan: Plan, tell: Callable[[str], None] = print
 ) -> Report:
-    """Soak a site; an AssertionError has what was wrong, the seed and the kills."""
     empty = site.snapshot()
     hands = Hands()
     stage = Stage(site.plane.rest, namespace, site.name, plan.seed)

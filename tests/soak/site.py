@@ -47,7 +47,6 @@ class Site:
         ]
 
     def snapshot(self) -> Json:
-        """Read the extender's books; {} while it does not answer."""
         try:
             status, answer = self.extender.rest.get("/snapshot")
         except (OSError, http.client.HTTPException):
@@ -55,7 +54,6 @@ class Site:
         return answer if status == 200 else {}
 
     def free(self) -> dict[Card, tuple[int, int]]:
-        """Read what the extender says is free."""
         return {
             (node["name"], card["uuid"]): (card["free"]["cores"], card["free"]["units"])
             for node in self.snapshot().get("nodes", ())

@@ -31,14 +31,6 @@ def bound(
     return a_pod
 
 
-def test_a_card_may_be_full() -> None:
-    books = Books(UNITS)
-    assert books.put(bound("one", ("a", 60, 20))) == []
-    assert books.put(bound("two", ("a", 40, 9))) == []
-    assert books.free()["n", "a"] == (0, 0)
-    assert books.part_held() == pytest.approx(29 / 152)
-
-
 @pytest.mark.parametrize("second", [("a", 41, 9), ("a", 40, 10)])
 def test_a_card_over_committed(second: tuple[str, int, int]) -> None:
     """By one core, or by one unit; by a change, or in a list."""
@@ -51,28 +43,22 @@ def test_a_card_over_committed(second: tuple[str, int, int]) -> None:
     assert len(Books(UNITS).replace([one, two])) == 1
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_who_has_finished_holds_nothing(phase: str) -> None:
+def test_who_holds_and_who_holds_no_more() -> None:
+    """A full card is not over; who is being deleted holds on, who ended does not."""
     books = Books(UNITS)
-    first = bound("one", ("a", 60, 20))
-    books.put(first)
-    books.put({**first, "status": {"phase": phase}})
-    assert books.put(bound("two", ("a", 60, 20))) == []
-
-
-def test_who_is_gone_holds_nothing() -> None:
-    books = Books(UNITS)
-    books.put(bound("one", ("a", 60, 20)))
-    books.drop("uid-one")
+    one, two = bound("one", ("a", 60, 20)), bound("two", ("a", 60, 20))
+    assert books.put(one) + books.put(bound("rest", ("a", 40, 9))) == []
+    assert books.free()["n", "a"] == (0, 0)
+    assert books.part_held() == pytest.approx(29 / 152)
+    books.drop("uid-rest")
+    one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert books.put(one) == []
+    assert books.put(two)
+    for phase in ("Succeeded", "Failed"):
+        books.put({**one, "status": {"phase": phase}})
+        assert books.put(two) == []
+    books.drop("uid-two")
     assert books.free()["n", "a"] == (100, 29)
-
-
-def test_who_is_being_deleted_still_holds() -> None:
-    books = Books(UNITS)
-    first = bound("one", ("a", 60, 20))
-    first["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    books.put(first)
-    assert books.put(bound("two", ("a", 60, 20)))
 
 
 def test_whole_cards() -> None:

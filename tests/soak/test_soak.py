@@ -1,16 +1,12 @@
-"""The soak's own parts: the dice, the verdicts, the kills."""
+"""The soak's own parts: the dice and the verdicts."""
 
 import threading
-from collections import Counter
-from itertools import count
 
 import pytest
 
 from tests.controlplane.world import PLACEMENT
 from tests.soak.hands import Hands
-from tests.soak.kills import Killer, Part
 from tests.soak.play import MADE, End, Life, Play, Stage, life, reason_of
-from tests.soak.run import Plan, told
 from tests.testbed.rest import Json, Rest
 from tests.testbed.waiting import wait_until
 
@@ -124,38 +120,3 @@ def test_hands_try_again_until_answered() -> None:
         hands.after(0.0, act)
         wait_until(done.is_set, "write")
     assert (hands.writes, hands.faults) == (1, [])
-
-
-def test_each_part_is_killed_before_one_comes_twice() -> None:
-    """In an order of the seed's; what others need is started first."""
-    turns = count()
-    calls: list[tuple[int, str]] = []
-    parts = [
-        Part(
-            name,
-            lambda name=name: calls.append((next(turns), f"-{name}")),  # type: ignore[misc]
-            lambda name=name: calls.append((next(turns), f"+{name}")),  # type: ignore[misc]
-        )
-        for name in "abc"
-    ]
-    orders = set()
-    for seed in range(12):
-        killer = Killer(seed, parts, 0.0)
-        deal = killer._deal()
-        assert Counter(part.name for (part,) in deal[:3]) == Counter("abc")
-        assert len({part.name for part in deal[3]}) == 2
-        orders.add("".join(part.name for (part,) in deal[:3]))
-    assert len(orders) > 1
-    killer._draw.uniform = lambda *_: 0.0  # type: ignore[method-assign]
-    killer._kill([parts[2], parts[0]])
-    assert [what for _, what in calls] == ["-c", "-a", "+a", "+c"]
-    assert killer.log[0].parts == ("c", "a")
-
-
-def test_a_failure_tells_seed_and_kills() -> None:
-    killer = Killer(5, [Part("etcd", lambda: None, lambda: None)], 1.0)
-    killer._draw.uniform = lambda *_: 0.0  # type: ignore[method-assign]
-    killer._kill(list(killer._parts))
-    text = told(Plan(1.0, 5, 1.0), killer.log, AssertionError("card x"))
-    assert text.startswith("card x\nseed 5, ")
-    assert "s etcd, ready again at" in text

@@ -81,8 +81,6 @@ NVIDIA = (
 
 @dataclass(frozen=True)
 class Binaries:
-    """A folder of built binaries."""
-
     folder: Path
 
     def path(self, name: str) -> str:

@@ -100,7 +100,6 @@ class Tab:
     _last: int = 0
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Send one command of the protocol, and give its answer."""
         self._last += 1
         command = {"id": self._last, "method": method, "params": parameters}
         self.socket.send(json.dumps(command))
@@ -161,7 +160,6 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyUp", **same)
 
     def write(self, text: str) -> None:
-        """Type into what has the focus."""
         self.call("Input.insertText", text=text)
 
     def seen_as(self, width: int, height: int, *, dark: bool = False) -> None:

@@ -88,11 +88,9 @@ class ControlPlane:
         self.launcher.end_all()
 
     def rest_as(self, token: str) -> Rest:
-        """Give a client that calls the API server with this token."""
         return Rest(self.port, token)
 
     def kubeconfig(self, token: str, name: str) -> Path:
-        """Write a kubeconfig for this token into the folder."""
         return write_kubeconfig(self.folder / f"{name}.kubeconfig", self.port, token)
 
     def start_etcd(self) -> Process:

@@ -96,7 +96,6 @@ def pod_spec(*, units: int = 0, cores: int = 0, cpu: str = "10m") -> Json:
 def deployment(
     name: str, namespace: str, replicas: int, spec: Json, **strategy: str | int
 ) -> Json:
-    """Describe a Deployment of such pods; ``strategy`` as in ``rollingUpdate``."""
     labels = {"app": name}
     rolling = {"rollingUpdate": strategy} if strategy else {}
     return {
@@ -159,7 +158,6 @@ def set_running(rest: Rest, a_pod: Json, ip: str = "10.1.0.1") -> tuple[int, Jso
 
 
 def finish_deletion(rest: Rest, a_pod: Json) -> tuple[int, Json]:
-    """Remove the object for good, as kubelet does once all containers have ended."""
     options: Json = {"gracePeriodSeconds": 0}
     if uid := a_pod["metadata"].get("uid"):
         options["preconditions"] = {"uid": uid}
@@ -203,7 +201,6 @@ AT_ONCE: Json = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
 
 
 def new_namespace(rest: Rest) -> str:
-    """Make a namespace that no other test uses."""
     name = f"test-{secrets.token_hex(4)}"
     rest.must("POST", NAMESPACES, {"metadata": {"name": name}})
     return name

@@ -20,8 +20,6 @@ class ProcessDiedError(RuntimeError):
 
 @dataclass
 class Process:
-    """One running child: its name, its log, and the ways to end it."""
-
     name: str
     log: Path
     popen: subprocess.Popen[bytes]

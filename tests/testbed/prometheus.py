@@ -73,7 +73,6 @@ class Served:
         return f"http://{self.address}"
 
     def command(self) -> Sequence[str]:
-        """Write what it reads, and give the command that starts it."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -89,7 +88,6 @@ class Served:
         self.close()
 
     def close(self) -> None:
-        """End it."""
         self._launcher.end_all()
 
     def _ready(self) -> bool:
@@ -109,14 +107,11 @@ class QueryError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Promtool:
-    """Debian's promtool."""
-
     program: str
 
     def run(
         self, *arguments: str | Path, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run it to its end; look at its ``returncode``."""
         return subprocess.run(
             [self.program, *map(str, arguments)],
             input=stdin,
@@ -274,12 +269,9 @@ BIND = 'mount --bind "$0" /usr/share && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Amtool:
-    """Debian's amtool."""
-
     program: str
 
     def check_config(self, config: Path) -> subprocess.CompletedProcess[str]:
-        """``amtool check-config``; look at its ``returncode``."""
         return subprocess.run(
             [self.program, "check-config", config],
             capture_output=True,
@@ -320,5 +312,4 @@ class Alertmanager(Served):
             assert answer.status == 200
 
     def log(self) -> str:
-        """Give what it has logged, failed notifications among it."""
         return (self.folder / "alertmanager.log").read_text(errors="replace")

@@ -79,7 +79,9 @@ class Rest:
         token: str | None = None,
         *,
         tls: bool | ssl.SSLContext = True,
+        host: str = "127.0.0.1",
     ) -> None:
+        self._host = host
         self.port = port
         self._token = token
         self._idle: deque[http.client.HTTPConnection] = deque()
@@ -179,9 +181,9 @@ class Rest:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            return http.client.HTTPConnection(self._host, self.port, timeout=60)
         return http.client.HTTPSConnection(
-            "127.0.0.1", self.port, timeout=60, context=self._tls
+            self._host, self.port, timeout=60, context=self._tls
         )
 
 

@@ -107,14 +107,11 @@ class SchedulerSettings:
 
 @dataclass
 class Scheduler(Process):
-    """A running kube-scheduler."""
-
     rest: Rest
     """Its own port, without a token: ``/metrics``, ``/readyz``."""
     config: Path
 
     def metrics(self) -> str:
-        """Give its metrics in the text format."""
         return str(self.rest.get("/metrics")[1]["text"])
 
 

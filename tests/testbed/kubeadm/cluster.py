@@ -1,7 +1,6 @@
 """A real cluster: what kubeadm makes, with real kubelets and real containers."""
 
 import base64
-import http.client
 import json
 import secrets
 import ssl
@@ -27,20 +26,6 @@ from tests.testbed.waiting import wait_until
 PORT = 6443
 
 
-class ClusterRest(Rest):
-    """Calls the API server of a cluster, by a token or by the administrator's key."""
-
-    def __init__(self, host: str, tls: ssl.SSLContext, token: str | None) -> None:
-        super().__init__(PORT, token)
-        self._host = host
-        self._trust = tls
-
-    def _connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPSConnection(
-            self._host, self.port, timeout=60, context=self._trust
-        )
-
-
 class Access:
     """What kubeadm gave the administrator, kept in a folder outside the nodes."""
 
@@ -57,17 +42,16 @@ class Access:
         certificate = _decoded(user, "client-certificate")
         self._key.write_text(certificate + _decoded(user, "client-key"))
 
-    def rest(self, token: str | None = None) -> ClusterRest:
+    def rest(self, token: str | None = None) -> Rest:
         """Give a client: the administrator's, or the one this token belongs to."""
         tls = ssl.create_default_context(cadata=self._ca)
         if token is None:
             tls.load_cert_chain(self._key)
-        return ClusterRest(self.host, tls, token)
+        return Rest(PORT, token, tls=tls, host=self.host)
 
     def kubectl(
         self, kubectl: str, arguments: Sequence[str], stdin: str | None
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator to its end."""
         return subprocess.run(
             [kubectl, f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin,
@@ -188,11 +172,9 @@ class Cluster:
         return self._access.kubeconfig
 
     def rest_as(self, token: str) -> Rest:
-        """Give a client that calls the API server with this token."""
         return self._access.rest(token)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator and give its output; it has to succeed."""
         return succeeded(self.try_kubectl(*arguments, stdin=stdin))
 
     def try_kubectl(
@@ -203,7 +185,6 @@ class Cluster:
         return self._access.kubectl(kubectl, arguments, stdin)
 
     def join(self, name: str) -> Node:
-        """Add a node as an administrator does, and wait until it is ready."""
         node = self._make_node(name)
         first = self.nodes[FIRST_NODE]
         document = files.join_document(

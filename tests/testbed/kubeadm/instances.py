@@ -83,7 +83,6 @@ class Claim:
 
 
 def known() -> list[Record]:
-    """Give the records of all clusters, living and dead."""
     paths = sorted(RECORDS.glob("*.json"))
     texts = [path.read_text() for path in paths if path.stem.isdigit()]
     return [Record(**json.loads(text)) for text in texts]
@@ -99,7 +98,6 @@ def alive(record: Record) -> bool:
 
 
 def clear_up() -> None:
-    """Remove what dead clusters have left."""
     with _registry():
         _clear_up()
         _restore_sysctls()

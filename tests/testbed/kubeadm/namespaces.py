@@ -69,7 +69,6 @@ class Namespaces:
         self.pid = first_child(self.holder)
 
     def enter(self, command: Sequence[str]) -> list[str]:
-        """Give the command line that runs ``command`` inside."""
         spaces = ["--net", "--mount", "--uts", "--pid"]
         return ["nsenter", f"--target={self.pid}", *spaces, *command]
 
@@ -91,7 +90,6 @@ class Namespaces:
         )
 
     def must(self, *command: str) -> str:
-        """Run a short command inside and give its output; it has to succeed."""
         return succeeded(self.run(command))
 
     def launch(

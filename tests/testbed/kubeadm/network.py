@@ -40,7 +40,6 @@ class Addresses:
 
 
 def taken() -> set[str]:
-    """Name the networks that this machine already has a route to."""
     routes = json.loads(_ip("-json", "route", "show", "table", "all"))
     return {str(route.get("dst", "")) for route in routes}
 
@@ -77,7 +76,6 @@ def route_pods(seen_from: Namespaces, addresses: Addresses, number: int) -> None
 
 
 def route_pods_here(addresses: Addresses, number: int) -> None:
-    """Tell this machine likewise; the route vanishes with the link."""
     _ip("route", "replace", addresses.pods(number), "via", addresses.node(number))
 
 

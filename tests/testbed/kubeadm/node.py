@@ -47,7 +47,6 @@ class Host:
         return self.spaces.run(command, self._environment, stdin)
 
     def must(self, *command: str) -> str:
-        """Run a short command on the node and give its output; it has to succeed."""
         return succeeded(self.run(command))
 
     def command_lines(self) -> dict[int, list[str]]:
@@ -111,8 +110,6 @@ PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
 
 
 class Node(Host):
-    """A host with containerd and a kubelet."""
-
     def __init__(
         self,
         launcher: Launcher,
@@ -132,7 +129,6 @@ class Node(Host):
         return self.path(files.CDI_SPECS)
 
     def write_cdi(self, spec: Json, name: str = "gpushare.json") -> Path:
-        """Write a CDI spec where both runtimes find it; containerd looks each time."""
         self.write(f"{files.CDI_SPECS}/{name}", json.dumps(spec, indent=2))
         return self.cdi_dir / name
 
@@ -149,7 +145,6 @@ class Node(Host):
         self.processes["containerd"].kill()
 
     def start_kubelet(self) -> InsideProcess:
-        """Start the kubelet by what kubeadm has written down for it."""
         flags = self.path(KUBELET_FLAGS).read_text().partition("=")[2]
         kubelet = self._programs.node.path("kubelet")
         command = [
@@ -163,7 +158,6 @@ class Node(Host):
         return self.launch("kubelet", command, folder=Path("/"))
 
     def kill_kubelet(self) -> None:
-        """Kill the kubelet; pods go on."""
         self.processes["kubelet"].kill()
 
     def restart_kubelet(self) -> InsideProcess:
@@ -212,13 +206,11 @@ class Node(Host):
             self.start_proxy()
 
     def start_proxy(self) -> InsideProcess:
-        """Start kube-proxy by the configuration that lies on the node."""
         proxy = self._programs.node.path("kube-proxy")
         command = [proxy, f"--config={PROXY_CONFIG}"]
         return self.launch("kube-proxy", command, folder=Path("/"))
 
     def configure(self, pods: str) -> None:
-        """Write the files that containerd and both runtimes read."""
         nvidia = self._programs.nvidia.path("nvidia-container-runtime")
         pause = self._programs.images.pause_name
         containerd = files.containerd_toml(nvidia, pause)

@@ -21,8 +21,6 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Programs:
-    """The binaries and images of a cluster."""
-
     control_plane: Binaries
     node: Binaries
     runtime: Binaries
