@@ -76,11 +76,10 @@ def driver_at_work(folder: Path) -> StubDriver:
     made.mkdir()
     cards = [stub_card(number, memory_mib=143_771) for number in range(CARDS)]
     driver = StubDriver(made, cards)
-    with driver.several():
-        for number in range(CONTAINERS):
-            uuid = cards[number % CARDS].uuid
-            driver.process(uuid, FIRST_PID + number, mib=512)
-            driver.busy(uuid, FIRST_PID + number, sm=number % 7)
+    for number in range(CONTAINERS):
+        uuid = cards[number % CARDS].uuid
+        driver.process(uuid, FIRST_PID + number, mib=512)
+        driver.busy(uuid, FIRST_PID + number, sm=number % 7)
     return driver
 
 
