@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from tests.controlplane.world import CARDS, node_of, shares_of
+from tests.controlplane.world import CARDS, World, node_of, shares_of
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json, Rest
 
@@ -60,6 +60,18 @@ def checked_book(rest: Rest) -> Book:
     over = {card: free for card, free in book.free().items() if min(free) < 0}
     assert not over, f"cards over their capacity: {over}"
     return book
+
+
+def assert_refused(world: World, a_pod: Json, says: str) -> None:
+    """Insist that the pod waits, and that its event begins so."""
+    verdict = world.verdict(a_pod)
+    name = a_pod["metadata"]["name"]
+    assert not verdict.node, f"{name} runs on {verdict.node}, cards {verdict.cards}"
+    count = len(world.nodes)
+    words = f"0/{count} nodes are available: {says}. "
+    right = f"{verdict.event} ".startswith(words)
+    assert right, f"the event says something else: {verdict.event}"
+    checked_book(world.rest)
 
 
 def pending_though_fitting(rest: Rest) -> list[str]:

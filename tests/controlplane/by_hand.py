@@ -17,8 +17,6 @@ POD: Json = {
 }
 ASK: Json = {"Pod": POD, "Nodes": None, "NodeNames": ["edge"]}
 BIND: Json = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "edge"}
-VICTIMS: Json = {"edge": {"Pods": [{"UID": "x"}], "NumPDBViolations": 0}}
-PREEMPT: Json = {"Pod": POD, "NodeNameToMetaVictims": VICTIMS}
 
 
 def asking(quantity: object, resource: str = "memory") -> Json:
@@ -41,16 +39,19 @@ def call(world: World, verb: str, body: bytes) -> tuple[int, Json]:
         connection.close()
 
 
-def bind(world: World, a_pod: Json, node: str = "edge", **other: str) -> str:
-    """Ask for a Binding and give the Error, empty when the pod is bound."""
+def binding(a_pod: Json, node: str) -> Json:
     metadata = a_pod["metadata"]
-    args = {
+    return {
         "PodName": metadata["name"],
         "PodNamespace": metadata["namespace"],
         "PodUID": metadata["uid"],
         "Node": node,
-        **other,
     }
+
+
+def bind(world: World, a_pod: Json, node: str = "edge", **other: str) -> str:
+    """Ask for a Binding and give the Error, empty when the pod is bound."""
+    args = {**binding(a_pod, node), **other}
     answer = world.extender.rest.must("POST", "/scheduler/bind", args)
     return str(answer["Error"])
 

@@ -229,6 +229,27 @@ def raised(
         made.stop()
 
 
+def asked_of_bindings(name: str, namespace: str, url: str) -> Json:
+    """Describe a webhook at ``url`` that each Binding of a namespace waits for."""
+    rule: Json = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods/binding"],
+    }
+    labels = {"kubernetes.io/metadata.name": namespace}
+    entry = {
+        "name": "bindings.example.com",
+        "clientConfig": {"url": url},
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": labels},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 30,
+    }
+    return {"metadata": {"name": name}, "webhooks": [entry]}
+
+
 @contextmanager
 def space_named(plane: ControlPlane, name: str) -> Iterator[str]:
     """Make a namespace of this name; afterwards it is gone, with all that is in it."""

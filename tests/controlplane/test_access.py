@@ -13,15 +13,6 @@ pytestmark = [
 ]
 
 
-def test_the_way_in(plane: ControlPlane) -> None:
-    """With what was chosen, for whoever calls programs that need it too."""
-    config = str(plane.kubeconfig(plane.admin.token, "access"))
-    access = reach(environ={"KUBECONFIG": config})
-    assert (access.kubeconfig, access.context) == (config, "testbed")
-    assert access.objects.version().startswith("v1.")
-    access.close()
-
-
 def test_credentials_that_nobody_knows(plane: ControlPlane) -> None:
     """As after a certificate has expired, or of another cluster."""
     config = str(plane.kubeconfig("wrong", "wrong"))

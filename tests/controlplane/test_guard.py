@@ -13,7 +13,7 @@ from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights
 from tests.testbed.objects import new_namespace, pod, post_node, sweep
-from tests.testbed.rest import Json, Rest
+from tests.testbed.rest import MERGE_PATCH, Json, Rest
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
@@ -268,41 +268,23 @@ def test_the_device_plugin_takes_an_operators_order_off(guarded: Guarded) -> Non
 
 
 @pytest.mark.parametrize("token", ["bound", "free"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"mine": "2"},
-        {"mine": None},
-        {"new": "1"},
-        {CORDON: "GPU-1"},
-        {CARDS: "{}", "new": "1"},
-    ],
-    ids=["changed", "removed", "added", "cordon", "beside-its-own"],
-)
-def test_of_its_nodes_annotations_the_device_plugin_writes_two(
-    guarded: Guarded, change: dict[str, str | None], token: str
+@pytest.mark.parametrize("of", ["node", "pod"])
+def test_of_annotations_the_device_plugin_writes_its_own(
+    guarded: Guarded, of: str, token: str
 ) -> None:
-    """A cordon is the operator's; the rest is none of its business."""
-    guarded.admin.must("PATCH", HERE, annotated({"mine": "1"}))
-    answer = guarded.by(token).patch(HERE, annotated(change))
-    assert_denied(answer, "writes baidu.com/vcuda-cards and baidu.com/vcuda-clear only")
-    assert annotations(guarded.admin, HERE) == {"mine": "1"}
-
-
-@pytest.mark.parametrize("token", ["bound", "free"])
-@pytest.mark.parametrize(
-    "change",
-    [{"mine": "2"}, {"mine": None}, {"new": "1"}, {**WHERE, "new": "1"}],
-    ids=["changed", "removed", "added", "beside-its-own"],
-)
-def test_of_a_pods_annotations_the_device_plugin_writes_one(
-    guarded: Guarded, change: dict[str, str | None], token: str
-) -> None:
-    """Others steer other programs: service meshes, AppArmor, our own policy."""
-    path = guarded.pod("here")
+    """A cordon is the operator's; others steer service meshes, AppArmor, our policy."""
+    path = HERE if of == "node" else guarded.pod("here")
     guarded.admin.must("PATCH", path, annotated({"mine": "1"}))
-    answer = guarded.by(token).patch(path, annotated(change))
-    assert_denied(answer, "writes baidu.com/vcuda-actual only")
+    changes: list[dict[str, str | None]] = [{"mine": "2"}, {"mine": None}, {"new": "1"}]
+    if of == "node":
+        says = "writes baidu.com/vcuda-cards and baidu.com/vcuda-clear only"
+        changes += [{CORDON: "GPU-1"}, {CARDS: "{}", "new": "1"}]
+    else:
+        says = "writes baidu.com/vcuda-actual only"
+        changes += [{**WHERE, "new": "1"}]
+    plugin = guarded.by(token)
+    for change in changes:
+        assert_denied(plugin.patch(path, annotated(change)), says)
     assert annotations(guarded.admin, path) == {"mine": "1"}
 
 
@@ -343,28 +325,22 @@ OF_A_POD: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("token", ["bound", "free"])
-@pytest.mark.parametrize("change", OF_A_NODE.values(), ids=OF_A_NODE)
-def test_of_its_node_the_device_plugin_writes_annotations_only(
-    guarded: Guarded, change: Json, token: str
+@pytest.mark.parametrize("changes", [OF_A_NODE, OF_A_POD], ids=["node", "pod"])
+def test_the_device_plugin_writes_annotations_only(
+    guarded: Guarded, changes: dict[str, Json], token: str
 ) -> None:
-    """Else whoever breaks into a node could draw pods to it that trust its labels."""
-    if change not in NOT_ITS_OWN.values():
-        guarded.admin.must("PATCH", HERE, labelled("kept", "as-it-is"))
-    answer = guarded.by(token).patch(HERE, change)
-    assert_denied(answer, "the device plugin of vcuda writes annotations only")
+    """Else whoever breaks into a node could draw pods to it that trust its labels.
 
-
-@pytest.mark.parametrize("token", ["bound", "free"])
-@pytest.mark.parametrize("change", OF_A_POD.values(), ids=OF_A_POD)
-def test_of_its_pods_the_device_plugin_writes_annotations_only(
-    guarded: Guarded, change: Json, token: str
-) -> None:
-    """Else it could run what it likes under other pods' accounts."""
-    path = guarded.pod("here")
-    if change not in NOT_ITS_OWN.values():
-        guarded.admin.must("PATCH", path, labelled("kept", "as-it-is"))
-    answer = guarded.by(token).patch(path, change, STRATEGIC_PATCH)
-    assert_denied(answer, "the device plugin of vcuda writes annotations only")
+    Or run what he likes under other pods' accounts.
+    """
+    path = HERE if changes is OF_A_NODE else guarded.pod("here")
+    plugin = guarded.by(token)
+    for name, change in changes.items():
+        if name not in NOT_ITS_OWN:
+            guarded.admin.must("PATCH", path, labelled("kept", "as-it-is"))
+        kind = MERGE_PATCH if changes is OF_A_NODE else STRATEGIC_PATCH
+        answer = plugin.patch(path, change, kind)
+        assert_denied(answer, "the device plugin of vcuda writes annotations only")
 
 
 def test_labels_finalizers_and_owners_that_are_there_may_stay(
@@ -452,17 +428,17 @@ def test_the_device_plugin_has_no_other_right(guarded: Guarded) -> None:
 
 
 EVENTS = "/api/v1/namespaces/default/events"
-OTHERS: dict[str, tuple[Json, str]] = {
-    "node": ({"source": {"component": COMPONENT, "host": "there"}}, "own node's name"),
-    "no-node": ({"source": {"component": COMPONENT}}, "own node's name"),
-    "component": ({"source": {"component": "kubelet", "host": "here"}}, "of events"),
-    "reason": ({"reason": "Killing"}, "of events"),
-    "type": ({"type": "Normal"}, "of events"),
-    "kind": (
+OTHERS: list[tuple[Json, str]] = [
+    ({"source": {"component": COMPONENT, "host": "there"}}, "own node's name"),
+    ({"source": {"component": COMPONENT}}, "own node's name"),
+    ({"source": {"component": "kubelet", "host": "here"}}, "of events"),
+    ({"reason": "Killing"}, "of events"),
+    ({"type": "Normal"}, "of events"),
+    (
         {"involvedObject": {"kind": "Node", "name": "here", "namespace": "default"}},
         "of events",
     ),
-}
+]
 
 
 def event(account: str, **other: object) -> Json:
@@ -488,14 +464,13 @@ def test_events_are_written_about_pods_in_ones_own_name(
     assert_denied(ours.post(EVENTS, event(other)), "of events")
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_events_are_denied(guarded: Guarded, name: str) -> None:
+def test_other_events_are_denied(guarded: Guarded) -> None:
     """Else a node that is broken into could make people and programs believe things."""
-    other, says = OTHERS[name]
-    answer = guarded.plugin("here").post(EVENTS, event(PLUGIN, **other))
-    assert_denied(answer, says)
-    made = guarded.user.post(EVENTS, event(PLUGIN, **other))
-    assert made[0] == 201, "others' events are no business of ours"
+    plugin = guarded.plugin("here")
+    for other, says in OTHERS:
+        assert_denied(plugin.post(EVENTS, event(PLUGIN, **other)), says)
+        made = guarded.user.post(EVENTS, event(PLUGIN, **other))
+        assert made[0] == 201, "others' events are no business of ours"
 
 
 def test_a_token_that_tells_no_node_writes_our_events(guarded: Guarded) -> None:

@@ -1,10 +1,16 @@
 """``install`` and ``uninstall`` against a real API server, without controllers.
 
-The stand-ins of the unit tests play DaemonSet controller and kubelets here too, so what
-memory promises there is held to what etcd and kube-apiserver do.
+The stand-ins of the unit tests play DaemonSet controller and kubelets here too. What
+memory cannot tell is held here: how lists are merged when the same field manager
+applies less than before, and which manager owns a field.
 """
 
+import base64
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,74 +18,146 @@ from click.testing import CliRunner
 
 from gpushare.kube import names
 from gpushare.kube.api import ApiObjects
-from gpushare.kube.facts import OURS, SYSTEM
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import Conflict
+from gpushare.kube.facts import OURS, SYSTEM, is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.command import install, uninstall
-from gpusharectl.install.progress import Exit
+from gpusharectl.install.manifests import load, settings_of
+from gpusharectl.install.options import WebhookOptions
+from gpusharectl.install.progress import Exit, Trouble
+from gpusharectl.install.webhook.apply import GuardedWriter, narrowed, probed
+from gpusharectl.install.webhook.objects import (
+    CONFIGURATIONS,
+    DEPLOYMENT,
+    SECRET,
+    files_of,
+    secret_of,
+)
+from gpusharectl.pki import make_authority
+from tests.controlplane.gate import raised
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
     BEFORE,
     KINDS,
     OPERATORS_KINDS,
     SCHEDULER,
+    WEBHOOKS_KINDS,
     InstalledCluster,
 )
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import pod, sweep
-from tests.testbed.operators import PROMETHEUS, forget_kinds, serve_kinds
+from tests.testbed.operators import CERT_MANAGER, PROMETHEUS, forget_kinds, serve_kinds
+from tests.testbed.waiting import wait_until
 
 pytestmark = [
     pytest.mark.controlplane,
     pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
 ]
 
-# Neither escalate nor bind, which cluster-admin has by its asterisk.
-ALL = ["get", "list", "watch", "create", "patch", "update", "delete"]
-STILL = [one for one in KINDS if one[1] != "Pod"]
+ALL_KINDS = (*KINDS, *WEBHOOKS_KINDS)
+STILL = [one for one in ALL_KINDS if one[1] != "Pod"]
+EXTENDER = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
+WANTED = WebhookOptions(wanted=True)
+SET = WebhookOptions(
+    wanted=True, void=True, set_scheduler="vcuda-scheduler", bitfusion_quota=True
+)
+LESS = WebhookOptions(void=False, set_scheduler="", bitfusion_quota=False)
+INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
+EVERY_VERB = ["get", "list", "watch", "create", "patch", "update", "delete"]
+"""Neither escalate nor bind, which cluster-admin has by its asterisk."""
+
+
+class Answered(ApiObjects):
+    """An API server that gets through to the webhook, of which there is no process.
+
+    Only in the installer's own trial; with ``lost`` it is the real one that answers.
+    """
+
+    lost = False
+
+    def create(self, body: Json, *, dry_run: bool = False) -> Json:
+        if self.lost or not dry_run:
+            return super().create(body, dry_run=dry_run)
+        answered: Json = deepcopy(body)
+        (container,) = answered["spec"]["containers"]
+        container["resources"]["limits"][names.CORE] = "1"
+        return answered
 
 
 @pytest.fixture
-def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
-    kubeconfig = plane.kubeconfig(plane.admin.token, "installer")
-    found = ApiObjects.connect(str(kubeconfig))
+def objects(plane: ControlPlane) -> Iterator[Answered]:
+    found = Answered.connect(str(plane.kubeconfig(plane.admin.token, "installer")))
     yield found
-    for api_version, kind in reversed(KINDS):
+    # The webhook's first, which would keep pods from being made.
+    for api_version, kind in reversed(ALL_KINDS):
         for body in found.list(api_version, kind, label_selector=OURS):
             found.delete(Ref.of(body), grace_period_s=0)
     forget_kinds(found, PROMETHEUS)
+    forget_kinds(found, CERT_MANAGER)
     sweep(plane.rest)
     found.close()
 
 
 @pytest.fixture
-def world(objects: ApiObjects, tmp_path: Path) -> InstalledCluster:
-    # Others on this control plane have spoken for our accounts.
-    for name in ("gpushare-extender", "gpushare-device-plugin", "gpushare-exporter"):
-        objects.delete(Ref("v1", "ServiceAccount", name, "kube-system"))
+def world(objects: Answered, tmp_path: Path) -> InstalledCluster:
+    """A cluster of two nodes that knows nothing of us."""
+    # Others on this control plane have made our accounts.
+    for name in ("extender", "device-plugin", "exporter", "webhook"):
+        objects.delete(Ref("v1", "ServiceAccount", f"gpushare-{name}", SYSTEM))
     return InstalledCluster(objects, tmp_path).populate()
 
 
-def test_there_and_back(world: InstalledCluster) -> None:
-    """From nothing to cards and back: not a field is other than before."""
+def there(world: InstalledCluster, ref: Ref) -> Json:
+    body = world.objects.get(ref)
+    assert body is not None, ref
+    return body
+
+
+def settings(world: InstalledCluster) -> dict[str, str]:
+    return dict(settings_of([there(world, DEPLOYMENT)], "webhook"))
+
+
+def entries(world: InstalledCluster) -> list[str]:
+    found = there(world, CONFIGURATIONS[0])["webhooks"]
+    return [one["name"].partition(".")[0] for one in found]
+
+
+def bundles(world: InstalledCluster) -> set[str]:
+    return {
+        one["clientConfig"].get("caBundle", "")
+        for ref in CONFIGURATIONS
+        for one in there(world, ref)["webhooks"]
+    }
+
+
+@pytest.mark.parametrize("webhook", [WebhookOptions(), SET], ids=["plain", "webhook"])
+def test_there_and_back(world: InstalledCluster, webhook: WebhookOptions) -> None:
+    """Every field is as before at the end; a second install writes nothing."""
     before = world.picture(STILL)
-    assert world.install() == Exit.DONE, world.screen.text
+    assert world.install(webhook=webhook) == Exit.DONE, world.screen.text
     assert world.label("gpu-1") == "true"
     assert "gpu-1: 1 card, 29 units" in world.screen.text
     assert world.files.read(SCHEDULER) == AFTER
+    if webhook.wanted:
+        assert entries(world)[-1] == "void"
+        assert len(bundles(world)) == 1
+        assert there(world, SECRET)["type"] == "kubernetes.io/tls"
+    versions = {
+        Ref.of(body): body["metadata"]["resourceVersion"]
+        for kind in STILL
+        for body in world.objects.list(*kind)
+    }
+    assert len(versions) > 10
+    assert world.install() == Exit.DONE
+    assert "none changed" in world.screen.text
+    for ref, version in versions.items():
+        assert there(world, ref)["metadata"]["resourceVersion"] == version, ref
     assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
     assert world.picture(STILL) == before
     assert world.ours() == []
     assert world.files.read(SCHEDULER) == BEFORE
-
-
-def test_again_no_resource_version_changes(world: InstalledCluster) -> None:
-    assert world.install() == Exit.DONE, world.screen.text
-    before = world.versions()
-    assert len(before) > 10
-    assert world.install() == Exit.DONE
-    assert world.versions() == before
-    assert "none changed" in world.screen.text
 
 
 def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
@@ -107,13 +185,13 @@ def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
 def test_a_dry_run_is_the_api_servers_own(world: InstalledCluster) -> None:
     """Nothing is written, and what is shown has the API server's defaults in it."""
     before = world.versions()
-    assert world.install(dry_run=True) == Exit.DONE, world.screen.text
+    assert world.install(dry_run=True, webhook=SET) == Exit.DONE, world.screen.text
     assert world.versions() == before
     assert "+++ DaemonSet kube-system/gpushare-extender" in world.screen.text
     assert "+      terminationGracePeriodSeconds: 30" in world.screen.text
+    assert "its contents are not shown" in world.screen.text
+    assert "+  matchPolicy: Equivalent" in world.screen.text
     assert world.install() == Exit.DONE
-    assert world.install(dry_run=True) == Exit.DONE
-    assert "+++" not in world.screen.text
     assert world.install(dry_run=True, image="gpushare:9") == Exit.DONE
     changed = [line for line in world.screen.lines if line[:2] in ("+ ", "- ")]
     assert [line.split()[1:] for line in changed] == [
@@ -128,15 +206,14 @@ def test_over_objects_that_kubectl_put_there(world: InstalledCluster) -> None:
     But for the image, which is the operator's, and stays until another is asked for.
     """
     assert world.install() == Exit.DONE
-    ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
-    world.objects.merge(ref, {"spec": {"minReadySeconds": 7}})
+    world.objects.merge(EXTENDER, {"spec": {"minReadySeconds": 7}})
     container = "/spec/template/spec/containers/0"
     changes = {
         f"{container}/image": "x:1",
         f"{container}/securityContext/readOnlyRootFilesystem": False,
     }
     world.objects.json_patch(
-        ref,
+        EXTENDER,
         [
             {"op": "replace", "path": path, "value": value}
             for path, value in changes.items()
@@ -144,7 +221,7 @@ def test_over_objects_that_kubectl_put_there(world: InstalledCluster) -> None:
     )
     for asked, runs in (("", "x:1"), ("gpushare:9", "gpushare:9")):
         assert world.install(image=asked) == Exit.DONE
-        spec = (world.objects.get(ref) or {})["spec"]
+        spec = there(world, EXTENDER)["spec"]
         (found,) = spec["template"]["spec"]["containers"]
         assert found["image"] == runs
         assert found["securityContext"]["readOnlyRootFilesystem"] is True
@@ -157,10 +234,9 @@ def test_tls_stays_until_it_is_taken_away(world: InstalledCluster) -> None:
     before = world.versions()
     assert world.install() == Exit.DONE, world.screen.text
     assert world.versions() == before
-    ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
-    assert "GPUSHARE_TLS_CERT" in str(world.objects.get(ref))
+    assert "GPUSHARE_TLS_CERT" in str(there(world, EXTENDER))
     assert world.install(tls=False) == Exit.DONE
-    body = world.objects.get(ref) or {}
+    body = there(world, EXTENDER)
     assert "tls" not in str(body["spec"]["template"]["spec"]).lower()
     assert "x/gpushare:1" in str(body["spec"])
 
@@ -210,49 +286,13 @@ def test_a_weaker_user_hears_all_that_is_missing(
     weak.close()
 
 
-def test_pods_with_cards_are_listed(
-    plane: ControlPlane, world: InstalledCluster
-) -> None:
-    assert world.install() == Exit.DONE
-    pods = "/api/v1/namespaces/default/pods"
-    plane.rest.must("POST", pods, pod("app-1", "default", units=4, cores=1))
-    target = {
-        "metadata": {"name": "app-1"},
-        "target": {"kind": "Node", "name": "gpu-1"},
-    }
-    plane.rest.must("POST", f"{pods}/app-1/binding", target)
-    assert world.uninstall() == Exit.REFUSED
-    assert "  default/app-1 on gpu-1" in world.screen.lines
-    assert world.uninstall(force=True) == Exit.DONE, world.screen.text
-
-
-def test_zeros_are_taken_from_a_nodes_status(world: InstalledCluster) -> None:
-    world.install()
-    world.uninstall()
-    body = world.objects.get(Ref("v1", "Node", "gpu-1")) or {}
-    assert body["status"]["capacity"][names.MEMORY] == "0"
-    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
-    body = world.objects.get(Ref("v1", "Node", "gpu-1")) or {}
-    assert sorted(body["status"]["capacity"]) == ["cpu", "memory", "pods"]
-    assert sorted(body["status"]["allocatable"]) == ["cpu", "memory", "pods"]
-
-
-def test_the_second_scheduler_is_taken_by_the_api_server(
-    world: InstalledCluster,
-) -> None:
-    code = world.install(dry_run=True, second_scheduler=True, scheduler_image="ks:1")
-    assert code == Exit.DONE, world.screen.text
-    assert "+++ Deployment kube-system/gpushare-scheduler" in world.screen.text
-    assert "+        image: ks:1" in world.screen.text
-
-
 def _rule(
     group: str, *resources: str, verbs: list[str] | None = None
 ) -> dict[str, object]:
     return {
         "apiGroups": [group],
         "resources": list(resources),
-        "verbs": verbs or ALL,
+        "verbs": verbs or EVERY_VERB,
     }
 
 
@@ -276,3 +316,163 @@ def test_the_command_line_all_the_way(
         Exit.DONE,
         "Nothing of gpushare is installed here.",
     )
+
+
+def test_settings_are_members_of_lists(world: InstalledCluster) -> None:
+    """What is taken away is gone; what ``kubectl set env`` wrote is another's field."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    path = "/spec/template/spec/containers/0/env/-"
+    one = {"name": "TOTAL_GPU_MEMORY", "value": "16000"}
+    step = {"op": "add", "path": path, "value": one}
+    world.objects.json_patch(DEPLOYMENT, [step])
+    assert world.install(webhook=SET) == Exit.DONE, world.screen.text
+    assert settings(world)["TOTAL_GPU_MEMORY"] == "16000"
+    assert settings(world)["GPUSHARE_VOID"] == "on"
+    assert world.install(webhook=LESS) == Exit.DONE, world.screen.text
+    assert settings(world)["TOTAL_GPU_MEMORY"] == "16000"
+    given = {"GPUSHARE_VOID", "GPUSHARE_SET_SCHEDULER", "GPUSHARE_BITFUSION_QUOTA"}
+    assert not given & set(settings(world))
+    assert "void" not in entries(world)
+    plugin = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", SYSTEM)
+    assert "GPUSHARE_BITFUSION_QUOTA" not in str(there(world, plugin)["spec"])
+
+
+def test_what_cert_manager_has_written_stays(world: InstalledCluster) -> None:
+    """Neither its annotation nor its authorities nor its Secret are touched."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    serve_kinds(world.objects, CERT_MANAGER)
+    for ref in CONFIGURATIONS:
+        world.objects.merge(ref, {"metadata": {"annotations": INJECTED}})
+    ours, secret = bundles(world), there(world, SECRET)["data"]
+    # Also before cert-manager has come round to it.
+    assert world.install() == Exit.DONE, world.screen.text
+    assert bundles(world) == ours
+    authority = make_authority(world.now).certificate_pem
+    before = {base64.b64encode(authority).decode()}
+    for ref in CONFIGURATIONS:
+        _injected(world, ref, before)
+    assert bundles(world) == before != ours
+    world.now += timedelta(days=250)
+    assert world.install() == Exit.DONE, world.screen.text
+    assert "cert-manager makes the webhook's certificate" in world.screen.text
+    assert bundles(world) == before
+    assert there(world, SECRET)["data"] == secret
+    for kind in ("Issuer", "Certificate"):
+        for name in ("gpushare-webhook", "gpushare-webhook-ca"):
+            there(world, Ref("cert-manager.io/v1", kind, name, SYSTEM))
+    # Deleted in need, as docs/webhook.md tells: the Certificates say whose it is.
+    for ref in CONFIGURATIONS:
+        world.objects.delete(ref)
+    assert world.install() == Exit.DONE, world.screen.text
+    assert there(world, SECRET)["data"] == secret
+    assert bundles(world) == {""}
+    assert world.uninstall() == Exit.DONE, world.screen.text
+    assert not world.objects.list("cert-manager.io/v1", "Certificate")
+
+
+def _injected(world: InstalledCluster, ref: Ref, authorities: set[str]) -> None:
+    """Write authorities as cert-manager does, so that they are no fields of ours."""
+    (text,) = authorities
+    body = there(world, ref)
+    steps = [
+        {
+            "op": "replace",
+            "path": f"/webhooks/{at}/clientConfig/caBundle",
+            "value": text,
+        }
+        for at in range(len(body["webhooks"]))
+    ]
+    world.objects.json_patch(ref, steps)
+
+
+def test_a_webhook_that_cannot_be_reached_is_not_asked(
+    plane: ControlPlane, world: InstalledCluster, objects: Answered
+) -> None:
+    """In the API server's own words; what was asked for the trial goes again.
+
+    Meanwhile pods with cards are made as if there were none of it.
+    """
+    objects.lost = True
+    asking = pod("asking", "default", units=4, cores=1)
+    where = "/api/v1/namespaces/default/pods"
+    made: list[Json] = []
+
+    def look() -> None:
+        narrow = world.objects.get(CONFIGURATIONS[0])
+        if narrow is not None and not made:
+            assert is_narrowed(narrow)
+            made.append(plane.rest.must("POST", where, asking))
+        step()
+
+    step, world.nodes.step = world.nodes.step, look
+    # On a clock that only pauses move: a dozen tries, instead of sixty.
+    world.clock.patience = partial(world.clock.patience, 12.0)
+    assert world.install(webhook=WANTED) == Exit.STOPPED
+    assert made
+    text = " ".join(world.screen.text.split())
+    assert 'failed calling webhook "pods.vcuda.baidu.com"' in text
+    assert "not told to ask it, so pods are created as before" in text
+    assert not any(world.objects.get(ref) for ref in CONFIGURATIONS)
+    there(world, DEPLOYMENT)
+    objects.lost = False
+    assert world.install() == Exit.DONE, world.screen.text
+    whole = [body for body in load("webhook") if Ref.of(body) in CONFIGURATIONS]
+    for body in whole:
+        found = there(world, Ref.of(body))["webhooks"]
+        assert [one["matchConditions"] for one in found] == [
+            one["matchConditions"] for one in body["webhooks"]
+        ]
+
+
+def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -> None:
+    """The API server holds to the version, and to who was first where there is none."""
+    first, second = (
+        GuardedWriter(world.objects, {SECRET: world.objects.get(SECRET)})
+        for _ in range(2)
+    )
+    first.put(made(b"1"))
+    with pytest.raises(Trouble):
+        second.put(made(b"2"))
+    late = GuardedWriter(world.objects, {SECRET: world.objects.get(SECRET)})
+    first.put(made(b"3"))
+    with pytest.raises(Trouble):
+        late.put(made(b"4"))
+    stale = made(b"5")
+    stale["metadata"]["resourceVersion"] = there(world, SECRET)["metadata"][
+        "resourceVersion"
+    ]
+    world.objects.merge(SECRET, {"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(Conflict):
+        world.objects.apply(stale)
+    assert files_of(there(world, SECRET)) == files_of(made(b"3"))
+    # A label of somebody's is no reason to give way.
+    first.put(made(b"6"))
+    found = there(world, SECRET)
+    assert files_of(found) == files_of(made(b"6"))
+    assert found["metadata"]["labels"]["a"] == "b"
+
+
+def made(content: bytes) -> Json:
+    return secret_of(dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), content))
+
+
+def test_the_trial_before_the_real_webhook(plane: ControlPlane, tmp_path: Path) -> None:
+    """It is answered; and of nobody else's pods is anything asked, whoever is down."""
+    config = plane.kubeconfig(plane.admin.token, "trial")
+    wrong = pod("wrong", units=4, cores=150)
+    with raised(plane, tmp_path) as gate:
+        objects = ApiObjects.connect(str(config))
+        assert probed(objects).reached is True
+        assert gate.post(wrong)[0] == 400
+        alone = replace(
+            gate, configurations=[narrowed(body) for body in gate.configurations]
+        )
+        alone.register()
+        wait_until(lambda: gate.post(wrong)[0] == 201, "the narrowed ones to count")
+        assert probed(objects).reached is True
+        gate.webhook.stop()
+        trial = probed(objects)
+        assert trial.reached is False
+        assert 'failed calling webhook "pods.vcuda.baidu.com"' in trial.words
+        gate.admitted(wrong)
+        objects.close()

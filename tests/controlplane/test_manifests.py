@@ -1,6 +1,7 @@
 """What we ship on a real API server: by kubectl alone, and by the installer's hand."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deviceplugin.cards.inventory import read_inventory
+from deviceplugin.exporter.settings import ExporterSettings
 from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
@@ -30,11 +33,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
 ]
 
+DOCUMENT = FOLDER.parent / "docs" / "bie.md"
 MINE = """
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [{folder}/{overlay}]
-components: [{folder}/nvidia-runtime]
+components: [{folder}/{component}]
 images: [{{name: gpushare, newName: local.test/gpushare, newTag: "9"}}]
 """
 SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp")
@@ -105,6 +109,11 @@ def built(plane: ControlPlane, folder: Path) -> dict[Ref, Json]:
     return by_ref(list(yaml.safe_load_all(text)))
 
 
+def way_to_manifests(folder: Path) -> Path:
+    """Return a relative path, which kustomize wants."""
+    return Path("../" * len(folder.resolve().parts[1:])) / FOLDER.relative_to("/")
+
+
 def there(objects: Objects, overlay: str) -> dict[Ref, Json]:
     """The overlay's objects as the API server has them."""
     found = {}
@@ -115,12 +124,16 @@ def there(objects: Objects, overlay: str) -> dict[Ref, Json]:
     return found
 
 
+def version_of(bodies: dict[Ref, Json]) -> dict[Ref, str]:
+    return {ref: body["metadata"]["resourceVersion"] for ref, body in bodies.items()}
+
+
 def versions(objects: Objects, overlay: str) -> dict[Ref, str]:
-    """Which version each object is at."""
-    return {
-        ref: body["metadata"]["resourceVersion"]
-        for ref, body in there(objects, overlay).items()
-    }
+    return version_of(there(objects, overlay))
+
+
+def essences(bodies: dict[Ref, Json]) -> dict[Ref, Json]:
+    return {ref: essence(body) for ref, body in bodies.items()}
 
 
 def essence(body: Json) -> Json:
@@ -143,38 +156,23 @@ def test_kubectl_builds_the_same(alone: ControlPlane, overlay: str) -> None:
     assert built(alone, FOLDER / overlay) == by_ref(list(load(overlay)))
 
 
-@pytest.mark.parametrize("overlay", WITH_DRIVER)
-def test_kubectl_builds_the_same_from_a_users_own(
-    alone: ControlPlane, overlay: str, tmp_path: Path
-) -> None:
-    """With a component, and another image."""
-    # kustomize wants a relative path.
-    way = Path("../" * len(tmp_path.resolve().parts[1:])) / FOLDER.relative_to("/")
-    text = MINE.format(folder=way, overlay=overlay)
-    (tmp_path / "kustomization.yaml").write_text(text)
-    image, components = "local.test/gpushare:9", ["nvidia-runtime"]
-    ours = load(overlay, image=image, components=components)
-    assert built(alone, tmp_path) == by_ref(list(ours))
-
-
 @pytest.mark.parametrize(
     ("overlay", "component"),
     [
+        *((overlay, "nvidia-runtime") for overlay in WITH_DRIVER),
         ("exporter", "exporter-evict"),
         ("webhook", "webhook-void"),
         ("webhook-cert-manager", "webhook-void"),
     ],
 )
-def test_kubectl_lays_a_component_over_it_likewise(
+def test_kubectl_builds_the_same_from_a_users_own(
     alone: ControlPlane, overlay: str, component: str, tmp_path: Path
 ) -> None:
-    """As a user adds it."""
-    way = Path("../" * len(tmp_path.resolve().parts[1:])) / FOLDER.relative_to("/")
-    text = MINE.format(folder=way, overlay=overlay)
-    text = text.replace("nvidia-runtime", component)
+    """With a component, and another image."""
+    way = way_to_manifests(tmp_path)
+    text = MINE.format(folder=way, overlay=overlay, component=component)
     (tmp_path / "kustomization.yaml").write_text(text)
-    image, components = "local.test/gpushare:9", [component]
-    ours = load(overlay, image=image, components=components)
+    ours = load(overlay, image="local.test/gpushare:9", components=[component])
     assert built(alone, tmp_path) == by_ref(list(ours))
 
 
@@ -206,10 +204,21 @@ def test_the_api_server_takes_every_pod(objects: Objects) -> None:
             assert made["spec"]["priority"] >= 2_000_000_000
 
 
-def test_apply_k_twice_changes_nothing(
+def test_both_ways_make_the_same(
     alone: ControlPlane, objects: Objects, overlay: str
 ) -> None:
-    """And kubectl says so."""
+    """As the API server keeps it; who began with one way may go on with the other.
+
+    The same once more changes nothing.
+    """
+    for _ in range(2):
+        made = {Ref.of(body): objects.apply(body) for body in load(overlay)}
+    ours = there(objects, overlay)
+    for body in load(overlay):
+        objects.apply(body)
+    assert versions(objects, overlay) == version_of(made) == version_of(ours)
+    for ref in ours:
+        assert objects.delete(ref)
     folder = str(FOLDER / overlay)
     kubectl(alone, "apply", "-k", folder)
     before = versions(objects, overlay)
@@ -218,44 +227,11 @@ def test_apply_k_twice_changes_nothing(
     # Of a budget it sends the selector each time, whatever is there.
     others = [line for line in said if not line.startswith("poddisruptionbudget")]
     assert all(line.endswith(" unchanged") for line in others), said
-
-
-def test_our_apply_twice_changes_nothing(objects: Objects, overlay: str) -> None:
-    """As the installer does it."""
-    for _ in range(2):
-        before = [objects.apply(body) for body in load(overlay)]
-    made = {Ref.of(body): body["metadata"]["resourceVersion"] for body in before}
-    first = versions(objects, overlay)
-    assert first == made
+    theirs = essences(there(objects, overlay))
+    assert theirs == essences(ours)
     for body in load(overlay):
         objects.apply(body)
-    assert versions(objects, overlay) == first
-
-
-def test_both_ways_make_the_same(
-    alone: ControlPlane, objects: Objects, overlay: str
-) -> None:
-    """As the API server keeps it, defaults and all."""
-    for body in load(overlay):
-        objects.apply(body)
-    ours = {ref: essence(body) for ref, body in there(objects, overlay).items()}
-    for ref in ours:
-        assert objects.delete(ref)
-    kubectl(alone, "apply", "-k", str(FOLDER / overlay))
-    theirs = {ref: essence(body) for ref, body in there(objects, overlay).items()}
-    assert theirs == ours
-
-
-def test_an_install_over_kubectls_own(
-    alone: ControlPlane, objects: Objects, overlay: str
-) -> None:
-    """Who began by hand may go on with the installer: no field is in dispute."""
-    kubectl(alone, "apply", "-k", str(FOLDER / overlay))
-    by_hand = {ref: essence(body) for ref, body in there(objects, overlay).items()}
-    for body in load(overlay):
-        objects.apply(body)
-    after = {ref: essence(body) for ref, body in there(objects, overlay).items()}
-    assert after == by_hand
+    assert essences(there(objects, overlay)) == theirs
 
 
 def test_what_kubernetes_own_scheduler_may(objects: Objects) -> None:
@@ -266,3 +242,37 @@ def test_what_kubernetes_own_scheduler_may(objects: Objects) -> None:
         for rule in role["rules"]:
             words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not words & {"*", "secrets", "escalate", "impersonate"}, rule
+
+
+def examples() -> dict[str, str]:
+    """The document's YAML, by the file name in the comment at its top."""
+    blocks = re.findall(
+        r"```yaml\n(# (\S+\.yaml).*?)```", DOCUMENT.read_text(), re.DOTALL
+    )
+    return {name: text for text, name in blocks}
+
+
+def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
+    """The example of docs/bie.md: the exporter is told where its list of cards is."""
+    manifests = way_to_manifests(tmp_path)
+    for name, text in examples().items():
+        (tmp_path / name).write_text(text.replace("manifests/", f"{manifests}/"))
+    found = {ref.kind: body for ref, body in built(alone, tmp_path).items()}
+    spec = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    environment = {one["name"]: one.get("value", "edge-1") for one in container["env"]}
+    settings, complaints = ExporterSettings.read(environment)
+    assert complaints == []
+    assert settings.inventory is not None
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    source = volumes[mounts[str(settings.inventory.parent)]]["configMap"]["name"]
+    assert source == found["ConfigMap"]["metadata"]["name"]
+    assert list(found["ConfigMap"]["data"]) == [settings.inventory.name]
+    cards = read_inventory(tmp_path / "inventory.yaml")
+    assert isinstance(cards, tuple), cards
+    used = Path(cards[0].used_mib_file or "")
+    host = volumes["readings"]["hostPath"]["path"]
+    # The same path inside, as the file says it.
+    assert mounts[host] == "readings"
+    assert used.is_relative_to(host)

@@ -86,17 +86,6 @@ def test_a_dry_run_shows_what_the_move_then_makes(
     assert there(objects, own) == after
 
 
-def test_the_old_name_beside_the_new_one(
-    kubeconfig: str, objects: Objects, own: str
-) -> None:
-    """And later without it; all namespaces are looked through."""
-    assert ran(kubeconfig, "migrate-quota", "--keep").exit_code == 0
-    both = {BITFUSION: "100", CORE: "100", "pods": "9"}
-    assert there(objects, own)["spec"]["hard"] == both
-    assert ran(kubeconfig, "migrate-quota", "-A").exit_code == 0
-    assert there(objects, own)["spec"]["hard"] == {CORE: "100", "pods": "9"}
-
-
 def test_a_bound_that_changed_meanwhile_is_not_written_over(
     objects: Objects, own: str
 ) -> None:
@@ -112,15 +101,6 @@ def test_a_bound_that_changed_meanwhile_is_not_written_over(
     moved = objects.json_patch(ref, planned.steps, dry_run=True)
     assert moved["spec"]["hard"] == {CORE: "100", "pods": "9"}
     assert BITFUSION in there(objects, own)["spec"]["hard"]
-
-
-def test_a_namespace_that_is_not_there(kubeconfig: str) -> None:
-    """A slip of the pen is no migration that is done."""
-    ended = ran(kubeconfig, "migrate-quota", "-n", "nowhere")
-    assert (ended.exit_code, ended.stderr) == (
-        1,
-        'Error: there is no namespace "nowhere"\n',
-    )
 
 
 def test_inspect_shows_quota_and_used(kubeconfig: str, own: str) -> None:

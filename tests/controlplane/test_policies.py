@@ -5,17 +5,33 @@ from dataclasses import replace
 
 import pytest
 
-from tests.controlplane.books import checked_book
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
+from gpushare.domain.frag.policy import ENOUGH, Packer
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Placement, PodRequest
+from gpushare.domain.placement import schedule
+from gpushare.domain.policies import Choice, Policy
+from gpushare.kube.cluster import Page
+from gpushare.kube.codec import pod_record
 from tests.controlplane.world import EAGER, POLICY, World, beside
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.rest import Json
+from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
 HEAVY = replace(EAGER, extender={"weight": 100})
 """Our score outweighs kube-scheduler's own, which spreads by CPU and memory."""
 SIZES = (30, 20, 40)
-CHOICE = {"first-fit": "edge-0", "best-fit": "edge-1", "spread": "edge-2"}
+CHOICE = {"": "edge-0", "first-fit": "edge-0", "best-fit": "edge-1", "spread": "edge-2"}
+
+
+SEEN = (50, 33, 17, 50, 33, 17, 100, 50, 33, 17)
+THEN = (17, 50, 33, 100, 33)
+"""Units of cards of 100."""
+LEARNT = "vcuda_extender_frag_learnt_timestamp_seconds"
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +52,18 @@ def best_fit(best_fit_house: World, space: str) -> World:
     return replace(best_fit_house, namespace=space, nodes=set())
 
 
+@pytest.fixture
+def frag(plane: ControlPlane, space: str) -> Iterator[World]:
+    with beside(plane, "frag", HEAVY, POLICY="frag") as world:
+        yield replace(world, namespace=space, nodes=set())
+
+
 @pytest.mark.parametrize("policy", CHOICE)
 def test_pods_own_policy(world: World, policy: str) -> None:
-    """First-fit takes the first card, best-fit the tightest, spread the emptiest."""
+    """First-fit, the default, takes the first card; spread takes the emptiest."""
     world.node("edge", *SIZES)
-    card = world.runs("pod", 5, 1, annotations={POLICY: policy})
-    assert card == CHOICE[policy]
-
-
-def test_default_policy(world: World) -> None:
-    """Where neither the pod nor the cluster says anything, first-fit holds."""
-    world.node("edge", *SIZES)
-    assert world.runs("pod", 5, 1) == CHOICE["first-fit"]
+    annotations = {POLICY: policy} if policy else None
+    assert world.runs("pod", 5, 1, annotations=annotations) == CHOICE[policy]
 
 
 def test_clusters_policy(best_fit: World) -> None:
@@ -56,16 +72,6 @@ def test_clusters_policy(best_fit: World) -> None:
     assert best_fit.runs("plain", 5, 1) == "edge-1"
     assert best_fit.runs("own", 5, 1, annotations={POLICY: "spread"}) == "edge-2"
     assert best_fit.runs("first", 5, 1, annotations={POLICY: "first-fit"}) == "edge-0"
-
-
-def test_best_fit_chooses_anew_for_each_pod(best_fit: World) -> None:
-    """The card with the least room that still holds the pod."""
-    best_fit.node("edge", 29, 29)
-    assert best_fit.runs("a", 20, 1) == "edge-0"
-    assert best_fit.runs("b", 12, 1) == "edge-1"
-    assert best_fit.runs("c", 9, 1) == "edge-0"
-    assert best_fit.runs("d", 5, 1) == "edge-1"
-    checked_book(best_fit.rest)
 
 
 @pytest.mark.parametrize("policy", ["first-fit", "best-fit"])
@@ -85,22 +91,6 @@ def test_emptier_nodes_first(world: World) -> None:
     assert used == {"a", "b", "c"}
 
 
-def test_scores_and_names(world: World) -> None:
-    """Filter keeps all nodes that fit; prioritize scores each of them from 0 to 10."""
-    for name, sizes in {"a": (10,), "b": (40,), "c": (40, 40)}.items():
-        world.node(name, *sizes)
-    world.runs("holder", 20, 1, annotations={POLICY: "first-fit"})
-    body = {"Pod": unborn(world.pod("asking", 15, 1)), "NodeNames": ["c", "a", "b"]}
-    kept = world.extender.rest.must("POST", "/scheduler/filter", body)
-    assert sorted(kept["NodeNames"]) == ["b", "c"]
-    refused = "Insufficient baidu.com/vcuda-memory on one card"
-    assert kept["FailedAndUnresolvableNodes"] == {"a": refused}
-    answer = world.extender.rest.must("POST", "/scheduler/prioritize", body)["text"]
-    scores = {each["Host"]: each["Score"] for each in answer}
-    assert set(scores) == {"a", "b", "c"}
-    assert all(0 <= score <= 10 for score in scores.values())
-
-
 def node_for(world: World, name: str, policy: str) -> str:
     a_pod = world.post(name, 5, 1, annotations={POLICY: policy})
     verdict = world.verdict(a_pod)
@@ -108,6 +98,49 @@ def node_for(world: World, name: str, policy: str) -> str:
     return verdict.node
 
 
-def unborn(a_pod: Json) -> Json:
-    """Give a pod that was never created a UID all the same."""
-    return {**a_pod, "metadata": {**a_pod["metadata"], "uid": "unborn"}}
+def test_kube_scheduler_follows_what_was_learnt(frag: World) -> None:
+    """Node and card of each pod, once enough were seen to learn from."""
+    assert len(SEEN) == ENOUGH
+    for name in ("a", "b", "c", "d"):
+        frag.node(name, 100, 100)
+    seen = [frag.post(f"seen-{n}", *asked(units)) for n, units in enumerate(SEEN)]
+    for each in seen:
+        assert frag.verdict(each).node
+    metrics = frag.extender.public
+    wait_until(lambda: LEARNT in str(metrics.get("/metrics")), "a lesson")
+    for number, units in enumerate(THEN):
+        pod = frag.post(f"then-{number}", *asked(units))
+        expected = chosen(frag, pod, seen)
+        found = frag.verdict(pod)
+        assert (found.node, found.cards) == expected, units
+
+
+def asked(units: int) -> tuple[int, int]:
+    return units, 100 if units == 100 else 1
+
+
+def request_of(pod: Json) -> PodRequest:
+    request = pod_record(pod).request
+    assert isinstance(request, PodRequest)
+    return request
+
+
+def chosen(
+    world: World, pod: Json, seen: list[Json]
+) -> tuple[str, tuple[str, ...]] | None:
+    """Decide in memory, over the API server's objects without the pod itself."""
+    ledger, hosts = Ledger(), Hosts()
+    packer = Packer(ledger, hosts)
+    choice = Choice("frag", packer=packer)
+    own = pod["metadata"]["uid"]
+    others = [each for each in world.pods() if each["metadata"]["uid"] != own]
+    nodes = tuple(world.rest.items("/api/v1/nodes"))
+    NodeBook(ledger, hosts=hosts).replace(iter([Page(nodes, "")]))
+    PodBook(ledger, choice, hosts=hosts).replace(iter([Page(tuple(others), "")]))
+    for each in seen:
+        packer.see(request_of(each))
+    packer.learn()
+    policy = choice.policy(None)
+    assert isinstance(policy, Policy)
+    found = schedule(request_of(pod), ledger.nodes(), policy)
+    return (found.node, found.cards()) if isinstance(found, Placement) else None

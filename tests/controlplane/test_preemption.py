@@ -11,10 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import assert_refused, checked_book
 from tests.controlplane.by_hand import NOBODY, bind
-from tests.controlplane.cases import assert_refused
-from tests.controlplane.gate import GROUP
+from tests.controlplane.gate import GROUP, asked_of_bindings
 from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import new_namespace, post_pod, read_pod
@@ -23,16 +22,7 @@ from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
-PRIORITIES = {
-    "p0": 0,
-    "p1": 1,
-    "p5": 5,
-    "p10": 10,
-    "p20": 20,
-    "p30": 30,
-    "p90": 90,
-    "p100": 100,
-}
+PRIORITIES = {f"p{value}": value for value in (0, 1, 5, 10, 20, 30, 90, 100)}
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TENANTS = {"a1": "p0", "a2": "p10", "b1": "p0", "b2": "p20", "c1": "p30"}
 """Of 8 units each, two on the cards a and b, one on c; every card has 16."""
@@ -255,23 +245,8 @@ def silent_bindings(world: World, namespace: str) -> Iterator[None]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         path = f"{GROUP}/validatingwebhookconfigurations"
-        labels = {"kubernetes.io/metadata.name": namespace}
-        rule: Json = {
-            "apiGroups": [""],
-            "apiVersions": ["v1"],
-            "operations": ["*"],
-            "resources": ["pods/binding"],
-        }
-        entry: Json = {
-            "name": "silent.vcuda.baidu.com",
-            "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": ""},
-            "rules": [rule],
-            "namespaceSelector": {"matchLabels": labels},
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-            "timeoutSeconds": 30,
-        }
-        body: Json = {"metadata": {"name": "silent"}, "webhooks": [entry]}
+        url = f"https://127.0.0.1:{port}/"
+        body = asked_of_bindings("silent", namespace, url)
         world.rest.must("POST", path, body)
         try:
             yield

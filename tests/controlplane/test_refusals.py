@@ -1,10 +1,12 @@
 """Why a pod waits, in the words that the API server's event holds."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import pytest
 
-from tests.controlplane.books import checked_book
-from tests.controlplane.cases import CASES, Case, assert_refused
-from tests.controlplane.world import World, cards_of
+from tests.controlplane.books import assert_refused, checked_book
+from tests.controlplane.world import POLICY, World, cards_of
 from tests.testbed.objects import read_pod
 from tests.testbed.rest import ApiError
 from tests.testbed.waiting import wait_until
@@ -20,32 +22,104 @@ BROKEN = {
     "newer": GOOD.replace('"v": 1', '"v": 2'),
 }
 
+Asked = tuple[int | None, int | None]
+"""Units and cores; None leaves the resource out."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Nodes with cards, what runs there already, and a pod that fits nowhere.
+
+    ``says`` is the event up to its first full stop, less ``0/<n> nodes are available``.
+    """
+
+    name: str
+    nodes: Mapping[str, tuple[int, ...]]
+    asks: Asked
+    says: str
+    holders: tuple[Asked, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+TWO = {"edge": (29, 29)}
+THREE_NODES = {"a": (29, 29), "b": (29, 29), "c": (29, 29)}
+CASES = (
+    Case(
+        "fragmented",
+        TWO,
+        (15, 1),
+        "1 Insufficient baidu.com/vcuda-memory on one card",
+        holders=((19, 1), (19, 1)),
+    ),
+    Case(
+        "memory-without-core",
+        TWO,
+        (15, None),
+        "1 Insufficient baidu.com/vcuda-memory on one card",
+        holders=((19, None), (19, None)),
+    ),
+    Case(
+        "core-without-memory",
+        TWO,
+        (None, 50),
+        "1 Insufficient baidu.com/vcuda-core on one card",
+        holders=((None, 60), (None, 60)),
+    ),
+    Case(
+        "core-here-memory-there",
+        TWO,
+        (10, 50),
+        "1 Insufficient baidu.com/vcuda-core and baidu.com/vcuda-memory on one card",
+        holders=((5, 80), (25, 30)),
+    ),
+    Case(
+        "whole-cards",
+        {"edge": (29, 29, 29)},
+        (30, 200),
+        "1 Insufficient untouched cards",
+        holders=((20, 1), (20, 1)),
+    ),
+    Case(
+        "cores-of-no-kind",
+        THREE_NODES,
+        (4, 150),
+        "3 Invalid vcuda request: 150 cores are neither a share of one card (1 to 99) "
+        "nor whole cards; ask 100 or 200",
+    ),
+    Case(
+        "policy-unknown",
+        THREE_NODES,
+        (4, 1),
+        '3 Invalid vcuda request: no policy "tetris"; '
+        "known are first-fit, best-fit, spread, frag",
+        annotations={POLICY: "tetris"},
+    ),
+)
+
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_refusal(world: World, case: Case) -> None:
     """What fits the node but none of its cards waits, and its event says so."""
-    case.arrange(world)
-    case.check(world)
+    for name, sizes in case.nodes.items():
+        world.node(name, *sizes)
+    for number, (units, cores) in enumerate(case.holders):
+        world.runs(f"holder-{number}", units, cores)
+    refused = world.post(case.name, *case.asks, annotations=case.annotations)
+    assert_refused(world, refused, case.says)
 
 
-@pytest.mark.parametrize("fault", BROKEN)
-def test_node_without_readable_cards(world: World, fault: str) -> None:
-    """A node whose annotation is missing or broken shares no cards; others go on."""
-    world.raw_node(fault, 58, 2, BROKEN[fault])
-    assert_refused(world, world.post("early", 4, 1), "1 No shared cards")
-    world.node("good", 29)
-    assert world.runs("late", 25, 1) == "good-0"
-    checked_book(world.rest)
-
-
-def test_mended_annotation_lets_the_pod_run(world: World) -> None:
-    """Once the annotation can be read, the pod that waited for it runs."""
-    world.raw_node("edge", 29, 1, BROKEN["not-json"])
-    waiting = world.post("waiting", 4, 1)
-    assert_refused(world, waiting, "1 No shared cards")
+def test_nodes_without_readable_cards(world: World) -> None:
+    """They share no cards; others go on, and so does one whose annotation is mended."""
+    for fault, text in BROKEN.items():
+        world.raw_node(fault, 58, 2, text)
+    waiting = world.post("early", 4, 1)
+    assert_refused(world, waiting, "5 No shared cards")
     mended = {"metadata": {"annotations": {"baidu.com/vcuda-cards": GOOD}}}
-    world.rest.must("PATCH", "/api/v1/nodes/edge", mended)
+    world.rest.must("PATCH", "/api/v1/nodes/not-json", mended)
     assert world.bound(waiting, timeout_s=60).cards == ("G",)
+    world.node("good", 29)
+    assert world.runs("late", 29, 1) == "good-0"
+    checked_book(world.rest)
 
 
 def test_refusals_are_counted_together(world: World) -> None:
@@ -73,18 +147,13 @@ def test_quantities_that_never_reach_us(world: World, quantity: str) -> None:
         world.post("odd", quantity, 1)
 
 
-@pytest.mark.parametrize("quantity", ["4", "4000m", "4e0", "0.004k"])
-def test_quantities_in_any_notation(world: World, quantity: str) -> None:
-    """Four units are four units, however they are written."""
-    world.node("edge", 4, 29)
-    assert world.runs("odd", quantity, 1) == "edge-0"
+def test_quantities_in_any_notation(world: World) -> None:
+    """Four units are four units, however they are written, and ``1k`` is a thousand."""
+    world.node("edge", *[4] * 4, 999, 1000)
+    for number, quantity in enumerate(("4", "4000m", "4e0", "0.004k")):
+        assert world.runs(f"odd-{number}", quantity, 1) == f"edge-{number}"
+    assert world.runs("large", "1k", 1) == "edge-5"
     checked_book(world.rest)
-
-
-def test_thousand_units(world: World) -> None:
-    """``1k`` is a thousand units, which only the larger card has."""
-    world.node("edge", 999, 1000)
-    assert world.runs("large", "1k", 1) == "edge-1"
 
 
 def test_bytes_for_units(world: World) -> None:
@@ -101,24 +170,6 @@ def test_pod_that_asks_zero(world: World) -> None:
     assert world.bound(zero).node == "plain"
     assert cards_of(read_pod(world.rest, zero)) == ()
     assert "annotations" not in read_pod(world.rest, zero)["metadata"]
-
-
-def test_parts_of_a_request(world: World) -> None:
-    """Memory alone holds no cores, and cores alone hold no memory."""
-    world.node("edge", 29)
-    world.runs("memory", 20)
-    world.runs("compute", None, 99)
-    assert checked_book(world.rest).free() == {("edge", "edge-0"): (1, 9)}
-
-
-def test_whole_cards_are_the_largest_untouched(world: World) -> None:
-    """Two whole cards: the largest that nobody holds, with all their memory."""
-    world.node("edge", 40, 20, 30, 10)
-    world.runs("holder", 1, 1)
-    whole = world.verdict(world.post("whole", 45, 200))
-    assert set(whole.cards) == {"edge-1", "edge-2"}
-    assert checked_book(world.rest).free()["edge", "edge-1"] == (0, 0)
-    assert world.runs("beside", 39, 1) == "edge-0"
 
 
 def test_room_that_comes_free_is_taken(world: World) -> None:

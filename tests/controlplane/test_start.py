@@ -1,15 +1,12 @@
 """How the extender starts: not without its books, and not with wrong settings."""
 
-import os
 import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.controlplane.books import checked_book
 from tests.controlplane.by_hand import ASK, BIND
-from tests.controlplane.extender import COMMAND, extender
+from tests.controlplane.extender import extender
 from tests.controlplane.world import World
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.waiting import wait_until
@@ -56,25 +53,3 @@ def test_not_ready_before_the_first_list(plane: ControlPlane) -> None:
         plane.kill("kube-apiserver", signal.SIGCONT)
         late.wait_ready()
         assert late.rest.must("POST", "/scheduler/filter", ASK)["Error"] == ""
-
-
-def test_settings_complaints_come_together() -> None:
-    """Everything that is wrong is said at once, and nothing starts."""
-    wrong = {
-        "GPUSHARE_LISTEN": "0.0.0.0:39999",
-        "GPUSHARE_PUBLIC_LISTEN": "nowhere",
-        "GPUSHARE_POLICY": "tetris",
-        "GPUSHARE_CARD_ORDER": "size",
-        "GPUSHARE_THREADS": "0",
-        "GPUSHARE_BIND_TIMEOUT_S": "soon",
-        "GPUSHARE_KUBECONFIG": "/nonexistent/kubeconfig",
-        "GPUSHARE_LOG_LEVL": "DEBUG",
-    }
-    path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(
-        COMMAND, env=path | wrong, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    for name in wrong:
-        assert name in done.stderr

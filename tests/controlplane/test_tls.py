@@ -1,8 +1,6 @@
 """Mutual TLS between the real kube-scheduler and the extender."""
 
-import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -11,10 +9,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from gpushare.addresses import free_address
 from tests.controlplane.books import checked_book
-from tests.controlplane.by_hand import NOBODY, bind
-from tests.controlplane.extender import COMMAND, Extender, extender
+from tests.controlplane.by_hand import NOBODY, bind, binding
+from tests.controlplane.extender import Extender, extender
 from tests.controlplane.world import EAGER, World, node_of
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
@@ -90,16 +87,6 @@ def shown(world: World) -> int:
         certificate = tls.getpeercert(binary_form=True)
         assert certificate
         return x509.load_der_x509_certificate(certificate).serial_number
-
-
-def binding(a_pod: Json, node: str) -> Json:
-    metadata = a_pod["metadata"]
-    return {
-        "PodName": metadata["name"],
-        "PodNamespace": metadata["namespace"],
-        "PodUID": metadata["uid"],
-        "Node": node,
-    }
 
 
 def test_pods_are_bound_over_mutual_tls(safe: World) -> None:
@@ -231,30 +218,3 @@ def test_kube_scheduler_wants_the_right_name(fresh: World) -> None:
         a_pod = fresh.post("waits", 4, 1)
         words = wait_until(lambda: fresh.messages(a_pod), "refusal")
         assert "not another.kube-system.svc" in words[-1]
-
-
-def test_files_that_do_not_fit_are_told_at_the_start(tmp_path: Path) -> None:
-    """In words, before anything listens."""
-    held = certificates(tmp_path / "tls")
-    environ = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(Path.cwd()),
-        "GPUSHARE_LISTEN": str(free_address()),
-        "GPUSHARE_TLS_CERT": held.path("server.crt"),
-        "GPUSHARE_TLS_KEY": held.path("client.key"),
-        "GPUSHARE_TLS_CLIENT_CA": held.path("none.crt"),
-    }
-
-    def words() -> str:
-        done = subprocess.run(
-            COMMAND, env=environ, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        return done.stderr
-
-    assert "GPUSHARE_TLS_CLIENT_CA: " in words()
-    environ["GPUSHARE_TLS_CLIENT_CA"] = held.path("ca.crt")
-    assert "GPUSHARE_TLS_KEY: " in words()
-    del environ["GPUSHARE_TLS_KEY"]
-    assert "GPUSHARE_TLS_KEY: is missing" in words()

@@ -9,7 +9,7 @@ import pytest
 from gpushare.addresses import free_address
 from tests.controlplane.books import checked_book
 from tests.controlplane.by_hand import ASK, bind
-from tests.controlplane.gate import GROUP
+from tests.controlplane.gate import GROUP, asked_of_bindings
 from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.objects import new_namespace, read_pod
 from tests.testbed.rest import Json
@@ -27,23 +27,7 @@ def failing_bindings(world: World) -> Iterator[None]:
     The API server answers such a binding with 500.
     """
     url = f"https://{free_address()}/"
-    label = {"kubernetes.io/metadata.name": world.namespace}
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods/binding"],
-    }
-    webhook = {
-        "name": "bindings.example.com",
-        "clientConfig": {"url": url},
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": label},
-        "failurePolicy": "Fail",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
-    body = {"metadata": {"name": "failing-bindings"}, "webhooks": [webhook]}
+    body = asked_of_bindings("failing-bindings", world.namespace, url)
     world.rest.must("POST", HOOKS, body)
     nobody = f"/api/v1/namespaces/{world.namespace}/pods/nobody/binding"
     target = {"metadata": {"name": "nobody"}, "target": {"kind": "Node", "name": "n"}}

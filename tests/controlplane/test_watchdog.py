@@ -59,7 +59,6 @@ class Watched:
     cluster: ApiServer
     tenants: Tenants
     uid: str = ""
-    used_mib: float = 3000.0
     rounds: int = 0
 
     @property
@@ -95,7 +94,7 @@ class Watched:
         """Each look is at a round of its own, a second after the last one."""
         self.rounds += 1
         owner = Owner(self.uid, cid("greedy/main"))
-        running = {A: [use(1, self.used_mib)]}
+        running = {A: [use(1, 3000.0)]}
         round_ = processes(running, {1: owner}, at=AT + self.rounds)
         return snapshot(found_card(0), round_=round_)
 
@@ -121,6 +120,12 @@ class Watched:
             stop.set()
             thread.join(60)
             assert not thread.is_alive()
+
+    def wait_reported(self, patrol: OveruseMonitor) -> None:
+        """Wait for a report, and ten rounds more in which nothing else may come."""
+        wait_until(lambda: patrol.tally().reports, "a report", 60)
+        rounds = self.rounds
+        wait_until(lambda: self.rounds > rounds + 10, "some more rounds", 60)
 
     def events(self) -> list[Json]:
         found = self.plane.rest.must("GET", f"/api/v1/namespaces/{self.space}/events")
@@ -189,9 +194,7 @@ def watched(
 def test_an_event_is_written_on_the_pod(plane: ControlPlane, space: str) -> None:
     """People see it in ``kubectl describe pod``; once, and the pod stays."""
     with watched(plane, space, []) as found, found.patrol("report") as patrol:
-        wait_until(lambda: patrol.tally().reports, "a report", 60)
-        rounds = found.rounds
-        wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
+        found.wait_reported(patrol)
         [event] = found.events()
         assert event["involvedObject"]["uid"] == found.uid
         assert event["type"] == "Warning"
@@ -206,9 +209,7 @@ def test_the_right_to_evict_is_not_there_by_itself(
 ) -> None:
     """The pod stays; the event is written, and the log says once what was refused."""
     with watched(plane, space, []) as found, found.patrol("evict") as patrol:
-        wait_until(lambda: patrol.tally().reports, "a report", 60)
-        rounds = found.rounds
-        wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
+        found.wait_reported(patrol)
         assert patrol.tally() == OveruseTally(reports=1)
         assert found.is_there()
     refused = [one for one in caplog.records if "refused" in one.message]
@@ -234,9 +235,7 @@ def test_a_budget_keeps_the_pod(
     with watched(plane, space, ["exporter-evict"]) as found:
         found.budget(0)
         with found.patrol("evict") as patrol:
-            wait_until(lambda: patrol.tally().reports, "a report", 60)
-            rounds = found.rounds
-            wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
+            found.wait_reported(patrol)
             assert patrol.tally() == OveruseTally(reports=1)
             assert found.is_there()
         found.budget(1)
@@ -244,14 +243,3 @@ def test_a_budget_keeps_the_pod(
             wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
     refused = [one for one in caplog.records if "refused" in one.message]
     assert ["Throttled" in one.because for one in refused] == [True]  # type: ignore[attr-defined]
-
-
-def test_a_pod_within_its_share_is_left_alone(plane: ControlPlane, space: str) -> None:
-    """Neither told of nor evicted, with all rights."""
-    with watched(plane, space, ["exporter-evict"]) as found:
-        found.used_mib = 2048.0
-        with found.patrol("evict") as patrol:
-            wait_until(lambda: found.rounds > 20, "some rounds", 60)
-            assert patrol.tally() == OveruseTally()
-        assert found.is_there()
-        assert found.events() == []

@@ -8,10 +8,8 @@ from gpushare.domain.model import Card, CardUUID
 from gpushare.kube.annotations import encode_cards
 from tests.controlplane.bitfusionpods import (
     ALL,
-    AMOUNT,
     BY_PERCENT,
     GPU,
-    GPU_MEMORY,
     NAMESPACE,
     QUOTA,
     quota,
@@ -105,22 +103,6 @@ def test_fifty_of_a_hundred(gate: Gate, resource: str) -> None:
     wait_until(lambda: described(gate), "both", accept=[resource, "100", "100"].__eq__)
     gate.kubectl("delete", "pod", "fits", "--now")
     wait_until(lambda: described(gate), "one", accept=[resource, "50", "100"].__eq__)
-
-
-def test_memory_counts_by_its_part_of_a_card(gate: Gate, resource: str) -> None:
-    """8000M of 16000 MB are 50, and a byte more is 51."""
-    body = quota("bitfusion-quota", resource, 100)
-    assert gate.kubectl("create", "-f", "-", stdin=body).returncode == 0
-    wait_until(lambda: described(gate), "quota", accept=[resource, "0", "100"].__eq__)
-    for name, size, used in (("half", "8000M", "50"), ("tenth", "1600M", "60")):
-        made = asking(container({AMOUNT: 1, GPU_MEMORY: size}), annotations=ALL)
-        made["metadata"]["name"] = name
-        gate.admitted(made, dry_run=False)
-        wait_until(
-            lambda used=used: described(gate),
-            f"{used} used",
-            accept=[resource, used, "100"].__eq__,
-        )
 
 
 def bound(gate: Gate, **limits: dict[str, str]) -> None:

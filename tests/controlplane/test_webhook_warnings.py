@@ -70,29 +70,6 @@ def test_more_units_than_any_card_has(gate: Gate) -> None:
     assert "29" in told
 
 
-def test_two_cards_hold_more_than_one(gate: Gate) -> None:
-    """Whole cards are counted together."""
-    cards(gate, "edge", 29, 29)
-    wait_until(lambda: warnings(gate, 29), "silence", accept=lambda said: not said)
-    two = asking(container({MEMORY: 58, CORE: 200}))
-    done = gate.kubectl("create", "--dry-run=server", "-f", "-", stdin=two)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_an_annotation_that_means_nothing(gate: Gate) -> None:
-    """It looks like ours; the pod is made all the same."""
-    cards(gate, "edge", 29)
-    wait_until(lambda: warnings(gate, 4), "silence", accept=lambda said: not said)
-    share = container({MEMORY: 4, CORE: 1})
-    misspelt = asking(share, annotations={"baidu.com/vcuda-container": "apart"})
-    done = gate.kubectl("create", "--dry-run=server", "-f", "-", stdin=misspelt)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == (
-        "Warning: the annotation baidu.com/vcuda-container is unknown here; did you "
-        "mean baidu.com/vcuda-containers?"
-    )
-
-
 def test_scheduler_and_runtime_class_are_set(gate: Gate) -> None:
     """For those who ask for a card; whoever has said otherwise keeps it."""
     share = container({MEMORY: 4, CORE: 1})

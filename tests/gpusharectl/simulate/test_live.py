@@ -325,7 +325,7 @@ RIGHTS: dict[str, tuple[Mapping[str, ClusterError], Json, str]] = {
 def test_whose_rights_are_missing(
     fails: Mapping[str, ClusterError], who: Json, words: str
 ) -> None:
-    """On a real API server: ``tests/controlplane/test_simulate_rights.py``."""
+    """On a real API server: ``tests/controlplane/test_simulate_live.py``."""
 
     def read(name: str) -> None:
         if name in fails:
