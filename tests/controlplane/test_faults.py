@@ -1,8 +1,12 @@
-"""What survives when a part is killed: no card over-committed, no pod forgotten."""
+"""What survives when a part is killed: no card over-committed, no pod forgotten.
+
+And what each pod costs the API server.
+"""
 
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from tests.controlplane.books import checked_book, pending_though_fitting
+from tests.controlplane.extender import USER
 from tests.controlplane.world import EAGER, World, beside, node_of, post_all
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.rest import Json
@@ -195,3 +200,23 @@ def random_pod(world: World, draw: random.Random, number: int) -> Json:
     if kind < 0.16:
         return world.pod(name, None, draw.randint(1, 99))
     return world.pod(name, draw.randint(1, 40), draw.randint(1, 60))
+
+
+def test_one_write_per_pod(world: World) -> None:
+    """Fifty pods cost fifty Bindings of our user's, one each, and no other write."""
+    world.node("edge", *[29] * 8)
+    mark = world.plane.audit.mark()
+    posted = post_all(world, [world.pod(f"pod-{n}", 4, 1) for n in range(50)])
+    for each in posted:
+        assert world.bound(each).cards
+    calls = wait_until(
+        lambda: [c for c in world.plane.audit.calls(mark) if c.user == USER.name],
+        "fifty bindings in the audit log",
+        accept=lambda seen: len([c for c in seen if c.verb == "create"]) >= 50,
+    )
+    bindings = [c.name for c in calls if c.resource == "pods/binding"]
+    assert Counter(bindings) == {f"pod-{n}": 1 for n in range(50)}
+    writes = world.plane.audit.writes(USER.name, mark)
+    assert writes == {"create pods/binding": 50}
+    assert {c.status for c in calls if c.verb == "create"} == {201}
+    checked_book(world.rest)

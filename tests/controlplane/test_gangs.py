@@ -94,12 +94,3 @@ def test_a_gang_that_fits_is_bound_over_nodes(world: World) -> None:
     cards = {world.bound(each).cards for each in members}
     assert cards == {("north-0",), ("north-1",), ("south-0",), ("south-1",)}
     checked_book(world.rest)
-
-
-def test_what_a_gang_can_do_without_waits(world: World) -> None:
-    """Two of three are enough, and there is room for two."""
-    world.node("edge", 16, 16)
-    members = gang(world, 10, 10, 10, least=2)
-    verdicts = [world.verdict(each) for each in members]
-    assert sorted(bool(verdict.node) for verdict in verdicts) == [False, True, True]
-    checked_book(world.rest)

@@ -6,7 +6,6 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.kube import names
 from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
@@ -101,17 +100,6 @@ def test_a_bound_that_changed_meanwhile_is_not_written_over(
     moved = objects.json_patch(ref, planned.steps, dry_run=True)
     assert moved["spec"]["hard"] == {CORE: "100", "pods": "9"}
     assert BITFUSION in there(objects, own)["spec"]["hard"]
-
-
-def test_inspect_shows_quota_and_used(kubeconfig: str, own: str) -> None:
-    """As the quota's status has them; and that no node offers what it bounds."""
-    data = orjson.loads(ran(kubeconfig, "inspect", "-o", "json").stdout)
-    (mine,) = (one for one in data["namespaces"] if one["name"] == own)
-    assert mine["quotas"] == [
-        {"name": "gpu", "resource": names.BITFUSION_GPU, "hard": 100, "used": 50}
-    ]
-    do = [one["do"] for one in data["warnings"] if one["about"] == own]
-    assert do == [f"gpusharectl migrate-quota -n {own}"]
 
 
 def test_without_the_right_the_rest_is_there(plane: ControlPlane, own: str) -> None:

@@ -156,13 +156,6 @@ def test_quantities_in_any_notation(world: World) -> None:
     checked_book(world.rest)
 
 
-def test_bytes_for_units(world: World) -> None:
-    """``16Gi`` is far more units than any node has, so kube-scheduler refuses it."""
-    world.node("edge", 94)
-    says = "1 Insufficient baidu.com/vcuda-memory"
-    assert_refused(world, world.post("bytes", "16Gi", 1), says)
-
-
 def test_pod_that_asks_zero(world: World) -> None:
     """A pod that asks zero is bound plainly, also where there are no cards."""
     world.raw_node("plain", 29, 1, None)

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.domain.model import Card, CardUUID
-from gpushare.kube.annotations import encode_cards
 from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpusharectl.install.manifests import load
 from tests.controlplane.extender import extender
+from tests.controlplane.world import card_node
 from tests.testbed import scheduler
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
@@ -111,14 +110,12 @@ def test_it_leads_under_a_name_of_its_own(pair: Pair) -> None:
 
 def test_a_pod_that_chooses_it_gets_a_card(pair: Pair) -> None:
     """The placement passes the guard, because the account is the extender's."""
-    cards = encode_cards([Card(CardUUID("GPU-1"), 0, 10)])
-    annotations = {"baidu.com/vcuda-cards": cards}
-    post_node(pair.plane.rest, "n", units=10, cores=100, annotations=annotations)
+    card_node(pair.plane.rest, "n", 10)
     spec = {"schedulerName": CHOSEN}
     made = pod("shares", "default", units=4, cores=1, spec=spec)
     pair.plane.rest.must("POST", PODS, made)
     found = wait_bound(pair.plane, "shares")
-    assert "GPU-1" in found["metadata"]["annotations"]["baidu.com/vcuda-placement"]
+    assert "n-0" in found["metadata"]["annotations"]["baidu.com/vcuda-placement"]
     pair.plane.rest.must("POST", PODS, pod("plain", "default", spec=spec))
     wait_bound(pair.plane, "plain")
 

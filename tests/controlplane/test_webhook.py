@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.controlplane.gate import FREE, PODS, Gate
-from tests.controlplane.newpods import asking, container, limits_of
+from tests.controlplane.gate import FREE, PODS, Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY, pod, post_node
 from tests.testbed.rest import Json
 

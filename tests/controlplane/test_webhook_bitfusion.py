@@ -20,8 +20,14 @@ from tests.controlplane.bitfusionpods import (
     STATUS,
     share,
 )
-from tests.controlplane.gate import Gate, raised, space_named
-from tests.controlplane.newpods import asking, container, limits_of
+from tests.controlplane.gate import (
+    Gate,
+    asking,
+    container,
+    limits_of,
+    raised,
+    space_named,
+)
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import CORE, MEMORY, sweep
 from tests.testbed.rest import Json
@@ -131,11 +137,20 @@ def test_without_the_annotation_nothing_changes(
 
 @pytest.mark.parametrize("label", ["all", "injection"])
 def test_a_namespaces_label(gate: Gate, label: str) -> None:
-    """It holds for pods that name bitfusion.io and say nothing; the annotation wins."""
+    """It holds for pods that name bitfusion.io and say nothing; the annotation wins.
+
+    Others are not reviewed.
+    """
     relabel(gate, label)
     silent = asking(container(share(), command=[LINE]))
     # The API server hears of the label a moment later.
+    entry = f"bitfusion-{label}.vcuda.baidu.com"
+    before = gate.reviews(entry)["admit"]
     wait_until(lambda: CORE in limits_of(gate.admitted(silent)), "label to hold")
+    after = gate.reviews(entry)["admit"]
+    assert after > before
+    gate.admitted(asking(container({"cpu": "1"}), annotations={"mine": "1"}))
+    assert gate.reviews(entry)["admit"] == after
     for own in ("all", "injection", "none", None):
         annotations = {MODE: own} if own else None
         made = gate.admitted(
@@ -145,19 +160,6 @@ def test_a_namespaces_label(gate: Gate, label: str) -> None:
         assert limits_of(made) == (kept if own == "none" else ours)
         command = made["spec"]["containers"][0]["command"]
         assert command == (WRAPPED if (own or label) == "all" else [LINE])
-
-
-def test_in_a_labelled_namespace_others_are_not_reviewed(gate: Gate) -> None:
-    """Only those that name a resource of Bitfusion's."""
-    relabel(gate, "all")
-    entry = "bitfusion-all.vcuda.baidu.com"
-    before = gate.reviews(entry)["admit"]
-    silent = asking(container(share()))
-    wait_until(lambda: CORE in limits_of(gate.admitted(silent)), "label to hold")
-    after = gate.reviews(entry)["admit"]
-    assert after > before
-    gate.admitted(asking(container({"cpu": "1"}), annotations={"mine": "1"}))
-    assert gate.reviews(entry)["admit"] == after
 
 
 def test_injection_is_taken_whole(gate: Gate) -> None:
@@ -201,15 +203,3 @@ def test_v6_requests_are_limits(gate: Gate, annotations: dict[str, str]) -> None
     told = gate.denied(asking(one, annotations=annotations))
     assert PERCENT in told
     assert "30" in told or "must be equal to" in told
-
-
-def test_client_packages_are_not_needed(gate: Gate) -> None:
-    """M14: translated all the same; kubectl shows a warning, and a short one."""
-    a_pod = asking(container(share()), annotations={MODE: "all"})
-    done = gate.kubectl("create", "-f", "-", stdin=a_pod)
-    assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if line]
-    assert all(line.startswith("Warning: ") for line in told), told
-    assert any("bitfusion-client/os" in line for line in told), told
-    (made,) = gate.pods()
-    assert limits_of(made) == {CORE: "50", MEMORY: "29"}

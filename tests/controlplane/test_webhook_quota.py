@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.domain.model import Card, CardUUID
-from gpushare.kube.annotations import encode_cards
 from tests.controlplane.bitfusionpods import (
     ALL,
     BY_PERCENT,
@@ -15,10 +13,17 @@ from tests.controlplane.bitfusionpods import (
     quota,
     share,
 )
-from tests.controlplane.gate import Gate, raised, space_named
-from tests.controlplane.newpods import asking, container, limits_of
+from tests.controlplane.gate import (
+    Gate,
+    asking,
+    container,
+    limits_of,
+    raised,
+    space_named,
+)
+from tests.controlplane.world import card_node
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY, post_node, sweep
+from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
@@ -150,22 +155,9 @@ def hold_to(gate: Gate, resource: str, number: int) -> None:
     wait_until(lambda: described(gate), "quota", accept=zero.__eq__)
 
 
-def test_no_core_in_words_is_counted(gate: Gate) -> None:
-    """Else a quota of cores counts nothing for any amount of memory."""
-    hold_to(gate, f"requests.{CORE}", 1)
-    asks = asking(container({MEMORY: 4, CORE: 0}))
-    assert limits_of(gate.admitted(asks, dry_run=False)) == {MEMORY: "4", CORE: "1"}
-    asks["metadata"]["name"] = "another"
-    assert f"exceeded quota: bitfusion-quota, requested: requests.{CORE}=1" in (
-        gate.denied(asks)
-    )
-
-
 def test_the_memory_of_whole_cards_is_counted(gate: Gate) -> None:
     """Of the cluster's smallest card, in place of none, or of less than it holds."""
-    sizes = [Card(CardUUID(f"GPU-{size}"), n, size) for n, size in enumerate((96, 29))]
-    annotations = {"baidu.com/vcuda-cards": encode_cards(sizes)}
-    post_node(gate.rest, "edge", units=125, cores=200, annotations=annotations)
+    card_node(gate.rest, "edge", 96, 29)
     hold_to(gate, f"requests.{MEMORY}", 60)
     whole = asking(container({CORE: 100}))
     full = {MEMORY: "29", CORE: "100"}

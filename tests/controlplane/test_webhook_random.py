@@ -23,8 +23,7 @@ from tests.controlplane.bitfusionpods import (
     PERCENT,
     STATUS,
 )
-from tests.controlplane.gate import FREE, Gate
-from tests.controlplane.newpods import asking, container, limits_of
+from tests.controlplane.gate import FREE, Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json
 

@@ -11,8 +11,7 @@ from threading import Thread
 import pytest
 
 from tests.controlplane.bitfusionpods import ALL, LINE, MODE, STATUS, share
-from tests.controlplane.gate import FREE, GROUP, Gate
-from tests.controlplane.newpods import asking, container, limits_of
+from tests.controlplane.gate import FREE, GROUP, Gate, asking, container, limits_of
 from tests.testbed.certificates import Certificates
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json

@@ -4,12 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.domain.model import Card, CardUUID
-from gpushare.kube.annotations import encode_cards
-from tests.controlplane.gate import Gate
-from tests.controlplane.newpods import asking, container, limits_of
+from tests.controlplane.gate import Gate, asking, container, limits_of
+from tests.controlplane.world import card_node
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY, post_node
+from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
@@ -44,25 +42,18 @@ def warnings(gate: Gate, units: int) -> str:
     return done.stderr
 
 
-def cards(gate: Gate, name: str, *units: int) -> None:
-    own = [Card(CardUUID(f"{name}-{n}"), n, size) for n, size in enumerate(units)]
-    annotations = {"baidu.com/vcuda-cards": encode_cards(own)}
-    total = {"units": sum(units), "cores": 100 * len(units)}
-    post_node(gate.rest, name, **total, annotations=annotations)
-
-
 def test_no_node_has_the_resource_and_then_one_has(gate: Gate) -> None:
     """It may come with the next node: a warning, which ends by itself."""
     told = wait_until(lambda: warnings(gate, 4), "warning of no node")
     assert told.startswith("Warning: "), told
     assert "no node" in told.lower(), told
-    cards(gate, "edge", 16, 29)
+    card_node(gate.rest, "edge", 16, 29)
     wait_until(lambda: warnings(gate, 4), "silence", accept=lambda said: not said)
 
 
 def test_more_units_than_any_card_has(gate: Gate) -> None:
     """Although the node has them: it names the largest card. Equal is fine."""
-    cards(gate, "edge", 16, 29)
+    card_node(gate.rest, "edge", 16, 29)
     wait_until(lambda: warnings(gate, 29), "silence", accept=lambda said: not said)
     told = warnings(gate, 30)
     assert told.startswith("Warning: "), told

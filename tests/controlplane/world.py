@@ -194,6 +194,14 @@ def _said(verdict: Verdict) -> bool:
     return bool(verdict.node or verdict.event)
 
 
+def card_node(rest: Rest, name: str, *units: int) -> None:
+    """Add a node with one card ``<name>-<n>`` for each number of units."""
+    cards = [Card(CardUUID(f"{name}-{n}"), n, each) for n, each in enumerate(units)]
+    annotations = {CARDS: encode_cards(cards)}
+    total = {"units": sum(units), "cores": 100 * len(units)}
+    post_node(rest, name, **total, annotations=annotations)
+
+
 def node_of(a_pod: Json) -> str:
     return str(a_pod.get("spec", {}).get("nodeName", ""))
 
