@@ -23,7 +23,7 @@ from tests.controlplane.gate import (
 )
 from tests.controlplane.world import card_node
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY
+from tests.testbed.objects import CORE, MEMORY, sweep
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
