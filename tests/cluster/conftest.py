@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fresh import Fresh, fresh
+from tests.cluster.fresh import Before, Fresh, fresh
 from tests.cluster.site import Site
 from tests.nvml.build import the_stub
 from tests.testbed.kubeadm import Cluster
@@ -55,3 +55,9 @@ def bare(
     with Cluster(cluster_programs, folder / "cluster", audit=True) as cluster:
         cluster.import_image(app_archive)
         yield fresh(cluster, the_stub(), folder)
+
+
+@pytest.fixture(scope="module")
+def before(host: Fresh) -> Before:
+    """How the cluster was before the tests of this file, whose own host it is."""
+    return host.tree(), host.everything()

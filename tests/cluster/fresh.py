@@ -26,6 +26,7 @@ PASSING = (
     "leases.coordination.k8s.io",
 )
 Tree = dict[str, tuple[int, bytes]]
+Before = tuple[Tree, dict[str, object]]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
-from tests.cluster.fresh import Fresh, Tree, said
+from tests.cluster.fresh import Before, Fresh, said
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import TWO_CARD_APPS as APPS
 from tests.cluster.manifests import TWO_P4, container, deployment, pod
@@ -74,17 +74,11 @@ URGENT = {
     "kind": "PriorityClass",
     "metadata": {"name": "urgent"},
 }
-Before = tuple[Tree, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
 def host(bare: Fresh) -> Fresh:
     return bare.begin(TWO_P4)
-
-
-@pytest.fixture(scope="module")
-def before(host: Fresh) -> Before:
-    return host.tree(), host.everything()
 
 
 def test_a_dry_run_touches_nothing(host: Fresh, before: Before) -> None:

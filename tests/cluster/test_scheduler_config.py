@@ -17,7 +17,7 @@ from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import SchedulerJobs
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.kube_scheduler.verify import Said
-from tests.cluster.fresh import Fresh
+from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant
 from tests.testbed.kubeadm.appimage import app_version
@@ -31,7 +31,6 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}
 """
-Tree = dict[str, tuple[int, bytes]]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from tests.cluster.fresh import Fresh, Tree
+from tests.cluster.fresh import Before, Fresh
 from tests.cluster.manifests import container, pod
 from tests.cluster.seen import ALLOCATION, allocation
 from tests.cluster.site import SYSTEM
@@ -28,7 +28,6 @@ from tests.controlplane.bitfusionpods import (
     share,
 )
 from tests.nvml.driver import stub_card
-from tests.testbed.audit import Call
 from tests.testbed.kubeadm.appimage import app_image_name, app_version
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
@@ -50,10 +49,6 @@ def denied(host: Fresh) -> str:
     done = host.cluster.try_kubectl(*asked, stdin=json.dumps(WRONG))
     assert done.returncode != 0, done.stdout
     return done.stderr
-
-
-def calls(host: Fresh) -> list[Call]:
-    return host.calls(USER)
 
 
 def asked_all_the_time(host: Fresh, stop: Event) -> Sequence[str]:
@@ -155,7 +150,6 @@ def running_of(host: Fresh, app: str) -> int:
 
 INSTALL = ("install", "--nodes", "cp", "--yes")
 WITH = ("--with-webhook", "--bitfusion-card-mib", CARD_MIB)
-Before = tuple[Tree, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +157,6 @@ def host(bare: Fresh) -> Fresh:
     put_benchmark(bare, IMAGE)
     make_namespace(bare)
     return bare.begin(TWO_T4)
-
-
-@pytest.fixture(scope="module")
-def before(host: Fresh) -> Before:
-    return host.tree(), host.everything()
 
 
 def test_installed_with_the_rest(host: Fresh, before: Before) -> None:
@@ -266,18 +255,18 @@ def test_quotas_in_bitfusions_own_name(host: Fresh) -> None:
 
 def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
     """It looks at nodes, and at nothing else."""
-    asked = {(call.verb, call.resource) for call in calls(host)}
+    asked = {(call.verb, call.resource) for call in host.calls(USER)}
     wanted = {("list", "nodes"), ("watch", "nodes")}
     # A watch is logged when it ends.
     wait_until(
-        lambda: {(call.verb, call.resource) for call in calls(host)},
+        lambda: {(call.verb, call.resource) for call in host.calls(USER)},
         "both rights used",
         120,
         accept=wanted.__le__,
         every_s=2,
     )
     assert {one for one in asked if "nodes" not in one[1]} == set()
-    assert [call for call in calls(host) if call.status == 403] == []
+    assert [call for call in host.calls(USER) if call.status == 403] == []
 
 
 def test_a_newer_version_without_a_gap(host: Fresh) -> None:

@@ -4,60 +4,12 @@ import http.client
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Self
 
 from tests.testbed.objects import finish_deletion, set_running
 from tests.testbed.rest import ApiError, Json, Rest, Watch
-
-Key = tuple[str, str]
-
-
-@dataclass
-class Terminating:
-    """Pods on their way out; ``due`` hands each out once, unless it is held."""
-
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _pods: dict[str, Json] = field(default_factory=dict)
-    _held: set[Key] = field(default_factory=set)
-    _closed: bool = False
-
-    def add(self, pod: Json) -> None:
-        with self._changed:
-            self._pods.setdefault(pod["metadata"]["uid"], pod)
-            self._changed.notify_all()
-
-    def hold(self, key: Key) -> None:
-        with self._changed:
-            self._held.add(key)
-
-    def release(self, key: Key) -> None:
-        with self._changed:
-            self._held.discard(key)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def due(self) -> list[Json]:
-        """Wait for pods that may end now and give them; an empty list after close."""
-        with self._changed:
-            while not self._closed:
-                if ready := [pod for pod in self._pods.values() if self._is_free(pod)]:
-                    for pod in ready:
-                        del self._pods[pod["metadata"]["uid"]]
-                    return ready
-                self._changed.wait()
-            return []
-
-    def _is_free(self, pod: Json) -> bool:
-        metadata = pod["metadata"]
-        return (metadata["namespace"], metadata["name"]) not in self._held
-
 
 PODS = "/api/v1/pods"
 BOUND = "spec.nodeName!="
@@ -74,7 +26,9 @@ class StandInKubelet:
 
     def __init__(self, rest: Rest) -> None:
         self._rest = rest
-        self._terminating = Terminating()
+        self._changed = threading.Condition()
+        self._leaving: dict[str, Json] = {}
+        self._held: set[tuple[str, str]] = set()
         self._started: set[str] = set()
         self._addresses = count(1)
         self._stopping = threading.Event()
@@ -86,10 +40,13 @@ class StandInKubelet:
 
     def hold(self, name: str, namespace: str = "default") -> None:
         """Keep this pod Terminating, once it is deleted, until ``release``."""
-        self._terminating.hold((namespace, name))
+        with self._changed:
+            self._held.add((namespace, name))
 
     def release(self, name: str, namespace: str = "default") -> None:
-        self._terminating.release((namespace, name))
+        with self._changed:
+            self._held.discard((namespace, name))
+            self._changed.notify_all()
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -98,7 +55,8 @@ class StandInKubelet:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._terminating.close()
+        with self._changed:
+            self._changed.notify_all()
         if self._watch is not None:
             self._watch.close()
         for thread in self._threads:
@@ -133,7 +91,9 @@ class StandInKubelet:
     def _see(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
         if "deletionTimestamp" in pod["metadata"]:
-            self._terminating.add(pod)
+            with self._changed:
+                self._leaving.setdefault(uid, pod)
+                self._changed.notify_all()
         elif pod["status"]["phase"] == "Pending" and uid not in self._started:
             self._started.add(uid)
             number = next(self._addresses)
@@ -141,9 +101,22 @@ class StandInKubelet:
             self._write(partial(set_running, self._rest, pod, address))
 
     def _end_due(self) -> None:
-        while pods := self._terminating.due():
+        while not self._stopping.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping.is_set() or self._free())
+                pods = self._free()
+                for pod in pods:
+                    del self._leaving[pod["metadata"]["uid"]]
             for pod in pods:
                 self._write(partial(finish_deletion, self._rest, pod))
+
+    def _free(self) -> list[Json]:
+        """Give the pods that may end now."""
+        return [pod for pod in self._leaving.values() if not self._is_held(pod)]
+
+    def _is_held(self, pod: Json) -> bool:
+        metadata = pod["metadata"]
+        return (metadata["namespace"], metadata["name"]) in self._held
 
     def _write(self, write: Callable[[], tuple[int, Json]]) -> None:
         if not self._stopping.is_set():

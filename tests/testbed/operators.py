@@ -1,5 +1,7 @@
 """Other operators' kinds, as far as an API server needs them to keep objects."""
 
+from functools import partial
+
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from tests.testbed.waiting import wait_until
@@ -16,8 +18,7 @@ def serve_kinds(objects: Objects, kinds: Kinds) -> None:
     """Let an API server know these kinds; nobody acts on their objects."""
     for kind, version in kinds.items():
         objects.apply(_definition(version, kind))
-        served = (version, kind)
-        wait_until(lambda served=served: objects.serves(*served), kind, 30)
+        wait_until(partial(objects.serves, version, kind), kind, 30)
 
 
 def forget_kinds(objects: Objects, kinds: Kinds) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.kubeadm import Programs, cgroups, instances, sysctls
+from tests.testbed.kubeadm import Programs, cgroups, instances
 from tests.testbed.kubeadm.instances import Record
 from tests.testbed.kubeadm.network import NODES_EACH, Addresses
 from tests.testbed.waiting import wait_until
@@ -87,7 +87,7 @@ def started(pid: int) -> str:
 
 def settings() -> dict[str, str]:
     """The machine's own settings; nothing while a cluster has changed them."""
-    return {} if instances.known() else sysctls.read()
+    return {} if instances.known() else instances.read_sysctls()
 
 
 def test_a_killed_run_is_cleared_up_after(

@@ -15,11 +15,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from tests.testbed.kubeadm import cgroups, network, sysctls
+from tests.testbed.kubeadm import cgroups, network
 from tests.testbed.kubeadm.network import INSTANCES, Addresses
 from tests.testbed.waiting import wait_until
 
 RECORDS = Path("/run/gpushare-kubeadm")
+SYSCTLS = (
+    "vm.overcommit_memory",
+    "vm.panic_on_oom",
+    "kernel.panic",
+    "kernel.panic_on_oops",
+    "kernel.keys.root_maxkeys",
+    "kernel.keys.root_maxbytes",
+)
+"""What a kubelet changes for the whole machine."""
 
 
 class NoRoomError(RuntimeError):
@@ -180,12 +189,25 @@ def _keep_sysctls() -> None:
     """Save the machine's settings, unless a cluster has changed them already."""
     saved = RECORDS / "sysctls.json"
     if not saved.exists():
-        saved.write_text(json.dumps(sysctls.read()))
+        saved.write_text(json.dumps(read_sysctls()))
 
 
 def _restore_sysctls() -> None:
     """Put them back once the last cluster has gone."""
     saved = RECORDS / "sysctls.json"
     if saved.exists() and not known():
-        sysctls.write_back(json.loads(saved.read_text()))
+        for name, value in json.loads(saved.read_text()).items():
+            # Best effort, because a container of ours may own some of them read-only.
+            with contextlib.suppress(OSError):
+                _sysctl(name).write_text(value)
         saved.unlink()
+
+
+def read_sysctls() -> dict[str, str]:
+    """Give the values as they are now; a setting that this kernel lacks is left out."""
+    present = [name for name in SYSCTLS if _sysctl(name).exists()]
+    return {name: _sysctl(name).read_text().strip() for name in present}
+
+
+def _sysctl(name: str) -> Path:
+    return Path("/proc/sys", *name.split("."))
