@@ -28,8 +28,6 @@ _TYPES = {
     "dict_type": "must be fields with values, not {found}",
     "model_type": "must be fields with values, not {found}",
     "string_type": "must be a text, not {found}",
-    "bool_type": "is {found}; it must be true or false",
-    "bool_parsing": "is {found}; it must be true or false",
 }
 
 
@@ -89,6 +87,20 @@ def _text(value: object) -> str:
 
 Text = typing.Annotated[str, BeforeValidator(_text)]
 """A text that is not empty."""
+
+_TRUE = ("true", "yes", "on")
+_FALSE = ("false", "no", "off")
+
+
+def _flag(value: object) -> bool:
+    word = value.lower() if isinstance(value, str) else ""
+    if word not in (*_TRUE, *_FALSE):
+        raise ValueError(f"is {_shown(value)}; it must be true or false")
+    return word in _TRUE
+
+
+Flag = typing.Annotated[bool, BeforeValidator(_flag)]
+"""True or false in the words of YAML; pydantic alone would take 1 and y, too."""
 
 
 def plain(value: object) -> object:

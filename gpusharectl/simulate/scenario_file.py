@@ -19,7 +19,7 @@ from gpushare.domain.refusal import users_words
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.yaml_file import Location, Part, Text, YamlFile, plain, whole
+from gpushare.yaml_file import Flag, Location, Part, Text, YamlFile, plain, whole
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.scenario import (
     Arrive,
@@ -203,7 +203,7 @@ class NodeEntry(_Several):
     memory: _Quantity = ""
     pods: _Count | None = None
     labels: _Labels = Field(default_factory=dict)
-    unschedulable: bool = False
+    unschedulable: Flag = False
 
     def nodes(self) -> Iterator[Json]:
         """Yield the nodes."""
@@ -306,7 +306,7 @@ class _Top(_Entry):
     name: Text = ""
     policy: _Policy = Choice().default
     card_order: Annotated[Text, _one_of(tuple(CARD_ORDERS))] = Choice().card_order
-    wait: bool = True
+    wait: Flag = True
     nodes: tuple[NodeEntry, ...]
     pods: tuple[PodEntry, ...] = ()
     events: tuple[EventEntry, ...] = ()

@@ -126,6 +126,7 @@ WRONG = {
     "policy": ("policy: best\nnodes: []", '1: policy: is "best"; known are first-fit'),
     "order": ("card_order: up\nnodes: []", '1: card_order: is "up"; known are '),
     "flag": ("wait: 2026-13-45\nnodes: []", '1: wait: is "2026-13-45"; it must be tr'),
+    "number as flag": ("wait: '1'\nnodes: []", '1: wait: is "1"; it must be tr'),
     "nodes": ("nodes: 3", "1: nodes: must be a list, not"),
     "name": ("nodes:\n- {name: A_b}", '2: nodes[0].name: is "A_b"; a name has small'),
     "same node": ("nodes:\n- {name: a}\n- {name: a}", "3: nodes[1].name: there is a n"),
