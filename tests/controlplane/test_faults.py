@@ -1,7 +1,4 @@
-"""What survives when a part is killed: no card over-committed, no pod forgotten.
-
-And what each pod costs the API server.
-"""
+"""What survives when a part is killed: no card over-committed, no pod forgotten."""
 
 import os
 import random

@@ -128,15 +128,6 @@ def test_a_pod_that_fits_nowhere_is_told_so(pair: Pair) -> None:
     assert "Insufficient" in first_event(pair.plane, made)
 
 
-def test_another_schedulers_pods_are_left_alone(pair: Pair) -> None:
-    """It has no say in who does not choose it."""
-    pair.plane.rest.must("POST", PODS, pod("others", "default"))
-    spec = {"schedulerName": CHOSEN}
-    pair.plane.rest.must("POST", PODS, pod("later", "default", spec=spec))
-    wait_bound(pair.plane, "later")
-    assert "nodeName" not in pair.plane.rest.must("GET", f"{PODS}/others")["spec"]
-
-
 def test_it_stays_off_nodes_with_cards(pair: Pair) -> None:
     """Unless an operator says so by a label, where there are no others."""
     (body,) = [

@@ -94,19 +94,6 @@ def test_pods_that_ask_nothing_are_not_reviewed(gate: Gate) -> None:
     assert gate.reviews() == {kind: count + 1 for kind, count in before.items()}
 
 
-def test_updates_of_a_pod_with_a_card_are_not_reviewed(gate: Gate) -> None:
-    """Labels, its binding, its end: none of them needs us."""
-    gate.admitted(asking(container(SHARE)), dry_run=False)
-    before = gate.reviews()
-    path = f"/api/v1/namespaces/{gate.namespace}/pods/tried"
-    gate.rest.must("PATCH", path, {"metadata": {"labels": {"a": "b"}}})
-    gate.rest.must("PATCH", f"{path}/status", {"status": {"message": "said"}})
-    target = {"metadata": {"name": "tried"}, "target": {"kind": "Node", "name": "n"}}
-    gate.rest.must("POST", f"{path}/binding", target)
-    gate.rest.must("DELETE", path)
-    assert gate.reviews() == before
-
-
 @pytest.mark.parametrize(
     ("name", "allowed"), [("NVIDIA_VISIBLE_DEVICES", False), ("MINE", True)]
 )
