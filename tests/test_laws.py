@@ -420,10 +420,7 @@ def test_whether_several_claims_fit_is_no_matter_of_policy(
 @moderately
 @given(clusters, st.lists(changes, max_size=25), requests(["new"]), policies)
 def test_a_kept_answer_is_the_fresh_one(
-    ledger: Ledger,
-    said: list[tuple[object, ...]],
-    asked: PodRequest,
-    chosen: Policy,
+    ledger: Ledger, said: list[tuple[object, ...]], asked: PodRequest, chosen: Policy
 ) -> None:
     """Asked at any moments in between, it is what judging every node now would say."""
     fitting = Fitting(ledger)

@@ -80,10 +80,7 @@ def _objects(address: str, port: int, bundle: bytes) -> list[tuple[str, Json]]:
     ports = [{"name": "https", "port": 443, "targetPort": port, "protocol": "TCP"}]
     service = {"metadata": {"name": NAME}, "spec": {"ports": ports}}
     slice_ = {
-        "metadata": {
-            "name": NAME,
-            "labels": {"kubernetes.io/service-name": NAME},
-        },
+        "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
         "addressType": "IPv4",
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],

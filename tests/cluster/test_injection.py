@@ -34,11 +34,7 @@ def test_default_runtime(site: Site) -> None:
     """
     site.gpus["cp"].set_cards(THREE_OF_4_GIB)
     assert "by=cdi" in site.gpus["cp"].log
-    others = [
-        pod("plain", container()),
-        by_hand("all", "all"),
-        by_hand("one", ALL[0]),
-    ]
+    others = [pod("plain", container()), by_hand("all", "all"), by_hand("one", ALL[0])]
     site.create(pod("served", container("main", 4, 1)), *others)
     site.wait_running("served", *(each["metadata"]["name"] for each in others))
     assert card_of(site, "served") == ALL[0]

@@ -66,10 +66,7 @@ def test_each_node_serves_its_own(site: Site, worker: Gpus) -> None:
     refused_with(site, "again", WITHOUT_PLUGIN)
     worker.start()
     site.wait_running("again")
-    assert (node_of(site, "again"), card_of(site, "again")) == (
-        "worker",
-        LARGE.uuid,
-    )
+    assert (node_of(site, "again"), card_of(site, "again")) == ("worker", LARGE.uuid)
 
 
 def check_logs(site: Site, nodes: Mapping[str, str]) -> None:

@@ -136,10 +136,5 @@ def extender(
         **{f"GPUSHARE_{key}": value for key, value in (tls | settings).items()},
     }
     return Extender(
-        plane.launcher,
-        name,
-        environment,
-        port,
-        public_port,
-        certificates=certificates,
+        plane.launcher, name, environment, port, public_port, certificates=certificates
     )

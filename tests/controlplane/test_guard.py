@@ -343,9 +343,7 @@ def test_the_device_plugin_writes_annotations_only(
         assert_denied(answer, "the device plugin of vcuda writes annotations only")
 
 
-def test_labels_finalizers_and_owners_that_are_there_may_stay(
-    guarded: Guarded,
-) -> None:
+def test_labels_finalizers_and_owners_that_are_there_may_stay(guarded: Guarded) -> None:
     """Our writes pass on objects that have them all."""
     full = {"labels": {"a": "b"}, "finalizers": ["baidu.com/stay"]}
     body = {"metadata": {**full, "ownerReferences": [OWNER], "annotations": {"a": "b"}}}
@@ -358,9 +356,7 @@ def test_labels_finalizers_and_owners_that_are_there_may_stay(
         guarded.admin.must("PATCH", each, released)
 
 
-def test_a_token_that_tells_no_node_is_held_by_its_name_alone(
-    guarded: Guarded,
-) -> None:
+def test_a_token_that_tells_no_node_is_held_by_its_name_alone(guarded: Guarded) -> None:
     """As on Kubernetes before 1.30, and where an operator made the token."""
     plugin, path = guarded.by("free"), guarded.pod("there")
     assert plugin.patch(path, annotated(dict(WHERE)))[0] == 200

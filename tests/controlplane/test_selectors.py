@@ -77,10 +77,7 @@ def test_the_card_that_it_may_have(
             {MODELS: P4, UUIDS: FIRST},
             f"{FULL} that baidu.com/vcuda-models and baidu.com/vcuda-uuids allow",
         ),
-        (
-            {MODELS: "T*4"},
-            f'1 Invalid vcuda request: {MODELS} has "T*4"{STAR}',
-        ),
+        ({MODELS: "T*4"}, f'1 Invalid vcuda request: {MODELS} has "T*4"{STAR}'),
     ],
 )
 def test_refusal(world: World, lists: dict[str, str], says: str) -> None:

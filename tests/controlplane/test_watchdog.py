@@ -165,11 +165,7 @@ def watched(
         tenants, stop = Tenants(), Event()
         selector = f"spec.nodeName={NODE}"
         reflector = Reflector(
-            cluster,
-            Kind.PODS,
-            tenants,
-            field_selector=selector,
-            pace=Pace(watch_s=5),
+            cluster, Kind.PODS, tenants, field_selector=selector, pace=Pace(watch_s=5)
         )
         thread = Thread(target=reflector.run, args=(stop,), daemon=True)
         thread.start()

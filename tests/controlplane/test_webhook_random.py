@@ -86,10 +86,7 @@ ANNOTATIONS: dict[str, Sequence[str]] = {
     "baidu.com/vcuda-~0/": ("x",),
     "a/b~c": ("~1 / ~0",),
 }
-NODE_SELECTORS: Sequence[Json] = (
-    {"disk": "ssd"},
-    {"kubernetes.io/hostname": "node-1"},
-)
+NODE_SELECTORS: Sequence[Json] = ({"disk": "ssd"}, {"kubernetes.io/hostname": "node-1"})
 COUNT = 900
 THEIRS = "bitfusion.io/"
 OURS = 'vcuda.baidu.com" denied the request: '

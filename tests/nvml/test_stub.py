@@ -48,11 +48,7 @@ def driver(tmp_path: Path) -> StubDriver:
 
 def smi(program: str | Path, *words: str, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
-        [program, *words],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
+        [program, *words], env=environment, check=False, capture_output=True, text=True
     )
     return done.returncode, done.stdout
 

@@ -30,10 +30,7 @@ def write_tokens(path: Path, users: Iterable[User]) -> None:
 
 def write_kubeconfig(path: Path, port: int, token: str) -> Path:
     """Write a kubeconfig for this token (JSON, which every YAML reader takes)."""
-    server = {
-        "server": f"https://127.0.0.1:{port}",
-        "insecure-skip-tls-verify": True,
-    }
+    server = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
     config = {
         "apiVersion": "v1",
         "kind": "Config",

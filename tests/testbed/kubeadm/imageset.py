@@ -82,12 +82,7 @@ def base_image(busybox: Path, names: tuple[str, ...] = BASE_NAMES) -> Image:
 def _images(
     control_plane: Binaries, names: dict[str, str], busybox: Path, folder: Path
 ) -> Iterator[tuple[str, Image]]:
-    for name in (
-        "etcd",
-        "kube-apiserver",
-        "kube-controller-manager",
-        "kube-scheduler",
-    ):
+    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"):
         program = Path(control_plane.path(name))
         inside = f"/usr/local/bin/{name}"
         yield name, Image((names[name],), {inside: program}, entrypoint=(inside,))
