@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
@@ -340,11 +341,12 @@ class InstallPlan(Plan):
             *(["the webhook (it is removed)"] if self.going else []),
             *(change.path for change in self.file_changes),
         ]
-        shown = [
-            *(change.diff() for change in self.changes),
-            *(f"- {ref}" for ref in self.going),
-            *(f"+ Node {name}: {LABELLED}" for name in labels),
-        ]
+        # Diffs take time, and only a dry run shows them.
+        shown = chain(
+            (change.diff() for change in self.changes),
+            (f"- {ref}" for ref in self.going),
+            (f"+ Node {name}: {LABELLED}" for name in labels),
+        )
         self.agree("Change", what, shown)
 
     def again(self) -> str:
