@@ -22,6 +22,15 @@ FROM_NOTHING = {
 }
 """They share a cluster of their own, on which nothing of ours runs in between."""
 
+LONGEST = (
+    "tests/gpusharectl/install/test_interrupted.py",
+    "tests/gpusharectl/install/webhook/test_apply.py",
+    "tests/test_card_laws.py",
+    "tests/deviceplugin/allocation/test_preferred.py",
+    "tests/bench/packing/",
+)
+"""Files of ten seconds and more begin first, since one process has a whole file."""
+
 NEEDED_BY_FIXTURE = {
     "binaries": "controlplane",
     "browser_program": "browser",
@@ -65,7 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if hypothesis.settings.get_current_profile_name() == "unit":
                 fewer_examples(item)
     first = {item.path for item in items if _waits(item)}
-    items.sort(key=lambda item: (not _on_one_plane(item), item.path not in first))
+    items.sort(
+        key=lambda item: (
+            not _on_one_plane(item),
+            not item.nodeid.startswith(LONGEST),
+            item.path not in first,
+        )
+    )
 
 
 def _on_one_plane(item: pytest.Item) -> bool:
