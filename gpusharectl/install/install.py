@@ -26,7 +26,7 @@ from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.plan import InstallPlan
 from gpusharectl.install.progress import Exit, Step, Trouble, Waiting, follow
 from gpusharectl.install.rollout import last_lines, wait_for_rollout
-from gpusharectl.install.scheduler import prove, put
+from gpusharectl.install.scheduler import configure, prove
 from gpusharectl.install.survey import NodeView, named, read_nodes, to_label
 from gpusharectl.install.webhook.apply import WebhookSteps, removal
 
@@ -69,7 +69,7 @@ class Install(InstallPlan):
         early = self.other_hosts if tls else ()
         late = [node for node in self.hosts if node not in early]
         here = partial(
-            put,
+            configure,
             screen=self.screen,
             alone=not self.other_hosts,
             at_once=not self.read_later,

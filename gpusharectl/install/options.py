@@ -244,8 +244,8 @@ class CommonOptions:
     yes: bool = _switch("Do not ask for confirmation.", "--yes", "-y")
     dry_run: bool = _switch("Show every change as a diff, and change nothing.")
     image: str = _option(
-        "The image of gpushare. Default: the one that runs there; for a first install "
-        "the one in manifests/.",
+        "The image of gpushare. Default: the one that runs there, else the one in "
+        "manifests/.",
         default="",
         **_IMAGE,
     )

@@ -1,4 +1,4 @@
-"""Set up kube-scheduler on this host, or undo it, step by step."""
+"""Configure kube-scheduler on this host, prove that it works, or restore it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 
 
-def put(
+def configure(
     host: HostScheduler, screen: Screen, *, alone: bool = True, at_once: bool = True
 ) -> None:
     """Put our extender into this host's kube-scheduler; on failure restore the files.
@@ -29,7 +29,7 @@ def put(
         _write(host, plan, screen)
     why = host.wait(screen.say)
     if why:
-        _set_back(host, screen, f"kube-scheduler did not start: {why}", plan)
+        _roll_back(host, screen, f"kube-scheduler did not start: {why}", plan)
     if not alone or (plan and not at_once):
         return
     why = host.probe()
@@ -38,7 +38,7 @@ def put(
         # Files that were there before are not the cause; a new run tries again.
         if not plan:
             raise Trouble(why)
-        _set_back(host, screen, why, plan)
+        _roll_back(host, screen, why, plan)
     screen.say("kube-scheduler runs and calls the extender")
 
 
@@ -50,7 +50,7 @@ def prove(host: HostScheduler, screen: Screen) -> None:
     screen.say("the kube-scheduler that leads calls the extender")
 
 
-def take(host: HostScheduler, screen: Screen) -> None:
+def restore(host: HostScheduler, screen: Screen) -> None:
     """Restore the configuration that this host's kube-scheduler had before us."""
     plan = host.restore()
     if isinstance(plan, Obstacle):
@@ -67,7 +67,7 @@ def take(host: HostScheduler, screen: Screen) -> None:
     screen.say("kube-scheduler runs with its old configuration")
 
 
-def _set_back(
+def _roll_back(
     host: HostScheduler, screen: Screen, why: str, plan: Sequence[FileChange]
 ) -> None:
     """Undo what was just written, or what an interrupted run had written before."""

@@ -38,7 +38,7 @@ from gpusharectl.install.progress import (
     Waiting,
     follow,
 )
-from gpusharectl.install.scheduler import take
+from gpusharectl.install.scheduler import restore
 from gpusharectl.install.survey import (
     LABELLED,
     LEFTOVERS,
@@ -230,7 +230,7 @@ class Uninstall(Plan):
         plugin = [ref for ref in self.found if ref == _PLUGIN]
         rest = [ref for ref in self.found if ref not in (*asking, *plugin)]
         first = removal(self.context, asking, "the webhook's configurations")
-        here = partial(take, screen=self.screen)
+        here = partial(restore, screen=self.screen)
         forget = partial(remove_stale_capacity, self.context)
         capacity = Step("the stale capacity of nodes", forget, "Kubelet")
         return [

@@ -119,7 +119,7 @@ def _card_terms(value: object) -> object:
 
 def _few_cards(cards: "tuple[CardEntry, ...]") -> "tuple[CardEntry, ...]":
     if sum(card.count for card in cards) > MOST_CARDS:
-        raise ValueError(f"these are too many; a node has at most {MOST_CARDS}")
+        raise ValueError(f"these are too many; a node has at most {MOST_CARDS} cards")
     return cards
 
 

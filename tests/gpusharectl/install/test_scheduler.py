@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpusharectl.install.progress import Exit, Trouble
-from gpusharectl.install.scheduler import prove, put, take
+from gpusharectl.install.scheduler import configure, prove, restore
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
     BEFORE,
@@ -24,13 +24,13 @@ def host(tmp_path: Path) -> Scheduler:
 def test_checked_written_awaited_proved(host: Scheduler) -> None:
     """Nothing to write is still awaited and proved: an earlier run may be cut off."""
     screen = Listener()
-    put(host, screen)
+    configure(host, screen)
     assert host.did == ["check", "apply", "wait", "probe"]
     assert screen.lines == [
         f"{SCHEDULER}  +1 -0 lines",
         "kube-scheduler runs and calls the extender",
     ]
-    put(host, screen)
+    configure(host, screen)
     assert host.did[4:] == ["wait", "probe"]
 
 
@@ -53,10 +53,10 @@ def test_one_that_does_not_come_up_is_put_back(
     host: Scheduler, there: bool, step: str, words: str, left: bytes, last: list[str]
 ) -> None:
     if there:
-        put(host, Listener())
+        configure(host, Listener())
     host.ill[step] = "x"
     with pytest.raises(Trouble, match=words):
-        put(host, Listener())
+        configure(host, Listener())
     assert host.files.read(SCHEDULER) == left
     assert host.did[-len(last) :] == last
 
@@ -64,14 +64,14 @@ def test_one_that_does_not_come_up_is_put_back(
 def test_a_file_that_cannot_be_edited_is_a_refusal(host: Scheduler) -> None:
     host.ill["plan"] = "is not YAML"
     with pytest.raises(Trouble, match="is not YAML") as caught:
-        put(host, Listener())
+        configure(host, Listener())
     assert caught.value.exit_code == Exit.REFUSED
 
 
 def test_of_several_none_is_proved_alone(host: Scheduler) -> None:
     """The leader answers the probe, and that may be one not set yet."""
     host.ill["probe"] = "bound without asking"
-    put(host, Listener(), alone=False)
+    configure(host, Listener(), alone=False)
     with pytest.raises(Trouble, match="bound without asking"):
         prove(host, Listener())
     host.ill.clear()
@@ -79,10 +79,10 @@ def test_of_several_none_is_proved_alone(host: Scheduler) -> None:
 
 
 def test_taken_back(host: Scheduler) -> None:
-    put(host, Listener())
+    configure(host, Listener())
     screen = Listener()
-    take(host, screen)
+    restore(host, screen)
     assert host.files.read(SCHEDULER) == BEFORE
     assert screen.lines[-1] == "kube-scheduler runs with its old configuration"
-    take(host, screen)
+    restore(host, screen)
     assert screen.lines[-1] == "kube-scheduler's configuration has nothing of ours"
