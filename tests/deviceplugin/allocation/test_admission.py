@@ -33,6 +33,7 @@ from tests.deviceplugin.node_fixture import (
     prefers,
     visible,
 )
+from tests.machine import needs
 from tests.testbed.waiting import wait_until
 
 
@@ -319,8 +320,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     kind = ["-t", "tmpfs", "-o", "size=64k"]
-    if subprocess.run(["mount", *kind, "none", folder], check=False).returncode:
-        pytest.skip("no leave to mount a file system; run as root")
+    mounted = subprocess.run(["mount", *kind, "none", folder], check=False)
+    needs(mounted.returncode == 0, "the right to mount a file system", "run as root")
     yield folder
     subprocess.run(["umount", folder], check=True)
 
