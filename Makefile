@@ -1,6 +1,6 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench bench-report soak fuzz testbed prometheus3 cluster cluster-down image picture proto lock format clean
+.PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-down image picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -10,7 +10,8 @@ MINUTES ?= 10
 EXAMPLES ?= 3000
 VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
 IMAGE ?= gpushare:$(VERSION)
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What is imported is compiled then; most of what is installed never is.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # One version of each for every Python and platform, with the digests of all its files.
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
     --fork-strategy fewest --generate-hashes --no-emit-index-url --no-annotate \
@@ -30,14 +31,18 @@ hold: $(VENV)/.runtime  ## The demo's cluster, left running for kubectl
 
 test: $(STAMP)  ## All tests, on a real control plane and a real cluster where they can be had
 	@$(MAKE) --no-print-directory --jobs=2 check testbed
-	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 3 --dist loadscope \
-		--no-loadscope-reorder --basetemp=$$folder/p --cov --cov-report=term \
-		&& rm -rf $$folder
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 4 --dist loadscope \
+		--no-loadscope-reorder --basetemp=$$folder/p && rm -rf $$folder
 
 unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit --hypothesis-profile=unit \
 		--ignore=tests/cluster --ignore=tests/controlplane --ignore=tests/gpu \
 		-n auto --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
+
+coverage: $(STAMP)  ## Branches that the tests without a cluster run
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest --ignore=tests/cluster \
+		--ignore=tests/gpu -n auto --dist loadscope --basetemp=$$folder/p \
+		--cov --cov-report=term && rm -rf $$folder
 
 check: $(STAMP)  ## Format, lint, types, and the law of the floors
 	@$(BIN)/ruff format --check --quiet . || { echo "make format would mend this"; exit 1; }

@@ -18,13 +18,18 @@ def wait_until(
     """Call ``look`` until ``accept`` accepts its answer, and return that answer.
 
     The first calls follow each other faster than ``every_s``, because most waits are
-    short. Raises AssertionError with ``what`` was waited for and the last answer.
+    short. A look that takes long, as kubectl does, is made less often: the machine
+    has to do what is waited for too. Raises AssertionError with ``what`` was waited
+    for and the last answer.
     """
     deadline = time.monotonic() + timeout_s
     pause_s = min(0.002, every_s)
-    while not accept(seen := look()):
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if accept(seen := look()):
+            return seen
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"no {what} within {timeout_s} s; last seen: {seen!r}")
-        time.sleep(pause_s)
+        time.sleep(max(pause_s, min(2 * (now - began), 0.5)))
         pause_s = min(2 * pause_s, every_s)
-    return seen

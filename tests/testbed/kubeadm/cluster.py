@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import secrets
 import ssl
 import subprocess
@@ -54,6 +55,7 @@ class Access:
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [kubectl, f"--kubeconfig={self.kubeconfig}", *arguments],
+            env={**os.environ, "GOGC": "off"},
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,

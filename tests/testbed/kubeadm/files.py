@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.testbed.process import GO
 from tests.testbed.rest import Json
 
 CONTAINERD_SOCKET = "unix:///run/containerd/containerd.sock"
@@ -114,6 +115,12 @@ def init_documents(
             "etcd": {
                 "local": {"extraArgs": [{"name": "unsafe-no-fsync", "value": "true"}]}
             },
+            # By itself it looks every 15 seconds.
+            "controllerManager": {
+                "extraArgs": [
+                    {"name": "horizontal-pod-autoscaler-sync-period", "value": "3s"}
+                ]
+            },
             **({"apiServer": _audited()} if audit else {}),
         },
         {
@@ -141,9 +148,10 @@ def patches() -> dict[str, str]:
     and then every ten: each of the many restarts would wait for that.
     """
     soon = {"initialDelaySeconds": 0, "periodSeconds": 1, "failureThreshold": 240}
+    own = [{"name": name, "value": value} for name, value in GO.items()]
     return {
         f"{PATCHES}/{name}+strategic.yaml": yaml.safe_dump(
-            {"spec": {"containers": [{"name": name, "startupProbe": soon}]}}
+            {"spec": {"containers": [{"name": name, "startupProbe": soon, "env": own}]}}
         )
         for name in STATIC_PODS
     }
