@@ -1,4 +1,4 @@
-# Everything sets itself up: `make demo` and `make test` are all that anyone needs.
+# Every target installs what it needs; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
 .PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-down image picture proto lock format clean
 
@@ -26,10 +26,10 @@ help:  ## List the targets
 demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under a minute
 	@$(BIN)/gpusharectl demo
 
-hold: $(VENV)/.runtime  ## The demo's cluster, left running for kubectl
+hold: $(VENV)/.runtime  ## Start the demo's cluster and leave it running for kubectl
 	@$(BIN)/gpusharectl demo --hold
 
-test: $(STAMP)  ## All tests, on a real control plane and a real cluster where they can be had
+test: $(STAMP)  ## All tests, on a real control plane and a real cluster if this machine can run them
 	@$(MAKE) --no-print-directory --jobs=2 check testbed
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 4 --dist loadscope \
 		--no-loadscope-reorder --basetemp=$$folder/p && rm -rf $$folder
@@ -39,29 +39,29 @@ unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler
 		--ignore=tests/cluster --ignore=tests/controlplane --ignore=tests/gpu \
 		-n auto --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
 
-coverage: $(STAMP)  ## Branches that the tests without a cluster run
+coverage: $(STAMP)  ## Show which branches the tests without a cluster run
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest --ignore=tests/cluster \
 		--ignore=tests/gpu -n auto --dist loadscope --basetemp=$$folder/p \
 		--cov --cov-report=term && rm -rf $$folder
 
-check: $(STAMP)  ## Format, lint, types, and the law of the floors
-	@$(BIN)/ruff format --check --quiet . || { echo "make format would mend this"; exit 1; }
+check: $(STAMP)  ## Format, lint, types and import rules
+	@$(BIN)/ruff format --check --quiet . || { echo "run make format to correct this"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results and docs
+bench: $(STAMP)  ## Measure speed, as ratios within one run; write bench/results and docs
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
 
 bench-report: $(STAMP)  ## Draw docs/performance.md from bench/results
 	@$(BIN)/python -m bench.report
 
-soak: $(STAMP)  ## Pods live and die under kill -9, for MINUTES=10; SEED= as a failure told it
+soak: $(STAMP)  ## Create and delete pods while components get kill -9, for MINUTES=10; SEED= repeats a failed run
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(POLICY),--policy $(POLICY))
 
-fuzz: $(STAMP)  ## Bent requests to the real servers, EXAMPLES=3000 for each address
+fuzz: $(STAMP)  ## Malformed requests to the real servers, EXAMPLES=3000 for each address
 	@FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --no-cov tests/fuzz
 
 testbed: $(STAMP)  ## Build the real binaries and images into the cache (minutes, once)
@@ -70,10 +70,10 @@ testbed: $(STAMP)  ## Build the real binaries and images into the cache (minutes
 prometheus3: $(STAMP)  ## Rules, alerts and dashboards on a real Prometheus 3 (built once, minutes)
 	@PROMETHEUS=3 $(BIN)/python -m pytest --no-cov tests/monitoring
 
-cluster: $(STAMP)  ## A real cluster of two nodes with stub cards, left running (root)
+cluster: $(STAMP)  ## Start a real cluster of two nodes with stub cards and leave it running (root)
 	@$(BIN)/python -m tests.testbed.kubeadm up --nodes 2
 
-cluster-down: $(STAMP)  ## Remove it, and every trace of it
+cluster-down: $(STAMP)  ## Remove that cluster and every trace of it
 	@$(BIN)/python -m tests.testbed.kubeadm down
 
 image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be given
@@ -91,11 +91,11 @@ image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be give
 	    --tag $(IMAGE) $(BUILD_FLAGS) .
 	@echo "Built $(IMAGE)"
 
-picture: $(STAMP)  ## Take the picture of the page in docs anew, by a real browser
+picture: $(STAMP)  ## Take the picture of the page in docs again, with a real browser
 	@$(BIN)/python -m tests.extender.page_picture docs/ui.png
 	@echo "Wrote docs/ui.png"
 
-proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
+proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces again
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto
 
 lock: $(STAMP)  ## Renew requirements/: newest versions that setup.cfg allows, with hashes
@@ -108,7 +108,7 @@ lock: $(STAMP)  ## Renew requirements/: newest versions that setup.cfg allows, w
 	@$(LOCK) setup.cfg --extra dev requirements/build.txt \
 	    --constraints requirements/runtime.txt --output-file requirements/dev.txt
 
-format: $(STAMP)  ## Format and mend what can be mended
+format: $(STAMP)  ## Format, and correct what ruff can correct
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

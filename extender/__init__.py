@@ -1,1 +1,1 @@
-"""The wing beside kube-scheduler: filter, prioritize, bind and preempt over HTTP."""
+"""The scheduler extender (filter, prioritize, bind, preempt) and the webhook."""

@@ -1,1 +1,1 @@
-"""The code that all processes share: the domain, and the access to Kubernetes."""
+"""What all processes share: the decision, access to Kubernetes, settings, logs."""

@@ -1,1 +1,1 @@
-"""The operator's hands: commands that look at and work on a cluster."""
+"""The operator's command line: inspect, install, simulate and more."""

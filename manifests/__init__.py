@@ -1,1 +1,1 @@
-"""Plain YAML, shipped with the packages."""
+"""YAML that is shipped with the packages."""

@@ -1,4 +1,4 @@
-"""The laws of the packages, and other rules for the tree as a whole."""
+"""The import rules of the packages, and other rules for the tree as a whole."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ def test_no_vague_names() -> None:
 def test_nothing_happens_on_import(path: Path) -> None:
     """A module's top level defines; it starts nothing and reads no environment.
 
-    gunicorn's configuration is the exception: reading it is its import.
+    gunicorn's configuration is the exception: gunicorn reads it by importing it.
     """
     if path.name == "gunicorn_conf.py":
         return

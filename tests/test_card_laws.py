@@ -1,4 +1,4 @@
-"""The laws of the cards that a pod may have, tried on invented nodes."""
+"""Properties of the cards that a pod may have, checked by hypothesis."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The laws of the house, tried on invented clusters."""
+"""Properties that hold for every cluster and pod, checked by hypothesis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""The cards of a node: found, read, joined, judged and advertised."""
+"""The cards of a node: sources, health, and what the node offers."""

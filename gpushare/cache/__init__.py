@@ -1,1 +1,1 @@
-"""What the API server says of pods and nodes, followed into the domain's ledger."""
+"""Pods and nodes of the API server, followed into the ledger."""

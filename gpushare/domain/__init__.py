@@ -1,6 +1,8 @@
-"""Placing pods on cards, as pure functions over frozen values.
+"""Place pods on cards: mostly pure functions over immutable values.
 
-No clock, no environment, no network, no log: what a function here needs, it is given;
-what it decides, it returns. Because of this ``why`` and ``simulate`` can ask the very
-functions that decide in production. The glossary is in ``docs/architecture.md``.
+Nothing here reads a clock, the environment or the network, or writes logs: what a
+function needs is an argument, and what it decides is its result. So ``why`` and
+``simulate`` call the same functions that decide in production. Mutable, and guarded by
+locks, are the ledger, the record of hosts, the kept answers (``cache``) and what
+``frag`` learns. The glossary is in ``docs/architecture.md``.
 """

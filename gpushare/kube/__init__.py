@@ -1,1 +1,1 @@
-"""The first floor: names on the wire, Kubernetes JSON, and the API server."""
+"""Names, Kubernetes JSON and access to the API server; used by every process."""

@@ -1,1 +1,1 @@
-"""The demo: a cluster of the real extender and device plugin, and stand-ins."""
+"""The demo: real extender and device plugin on a cluster without Kubernetes."""

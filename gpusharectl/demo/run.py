@@ -11,7 +11,7 @@ from threading import Event
 from rich.console import Console
 
 from gpusharectl.demo.cluster import CannotStartError, DemoCluster
-from gpusharectl.demo.story import HELD, SCENES, NotAsPromisedError, Story
+from gpusharectl.demo.story import HELD, SCENES, NotAsExpectedError, Story
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
@@ -23,7 +23,7 @@ extender and device plugin.
 
 
 def tell(console: Console) -> int:
-    """Play all scenes; return 0 if each had the promised result, else 1."""
+    """Play all scenes; return 0 if each had the expected result, else 1."""
     _hush()
     # An exception ends the children, as Ctrl-C does; the signal alone would not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
@@ -38,11 +38,11 @@ def tell(console: Console) -> int:
                 scene(story)
                 story.clear()
                 console.print()
-    except (CannotStartError, NotAsPromisedError) as error:
-        console.print(f"Not as promised: {error}", style="bold red", markup=False)
+    except (CannotStartError, NotAsExpectedError) as error:
+        console.print(f"Not as expected: {error}", style="bold red", markup=False)
         return 1
     took_s = time.monotonic() - began
-    console.print(f"All {len(SCENES)} scenes came out as promised, in {took_s:.0f} s.")
+    console.print(f"All {len(SCENES)} scenes had the expected result, in {took_s:.0f} s.")
     console.print("Play on with kubectl: gpusharectl demo --hold  (or: make hold)")
     return 0
 

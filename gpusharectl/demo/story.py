@@ -1,4 +1,4 @@
-"""Tell the demo's four scenes, and check that each has the promised result."""
+"""Tell the demo's four scenes, and check that each has the expected result."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ from gpusharectl.output import bar, legend
 _FILE = "allocation.json"
 
 
-class NotAsPromisedError(Exception):
-    """A result differs from what the documents promise; says how."""
+class NotAsExpectedError(Exception):
+    """A result differs from what the documents say; the text says how."""
 
 
 def check_container(
@@ -33,7 +33,7 @@ def check_container(
     (container,) = pod["spec"]["containers"]
     name = container["name"]
     if name not in given:
-        raise NotAsPromisedError(f"{_of(pod)}: {name} was never started")
+        raise NotAsExpectedError(f"{_of(pod)}: {name} was never started")
     total = sum((share.amount for share in placement.shares), NOTHING)
     variables = {
         "NVIDIA_VISIBLE_DEVICES": ",".join(placement.cards()),
@@ -47,7 +47,7 @@ def check_container(
     _must_equal(pod, _FILE, whose, told)
     cards = {card["uuid"]: card for card in told["cards"]}
     if cards.keys() != set(placement.cards()):
-        raise NotAsPromisedError(f"{_of(pod)}: {_FILE} names {list(cards)}")
+        raise NotAsExpectedError(f"{_of(pod)}: {_FILE} names {list(cards)}")
     for share in placement.shares:
         has = {"cores": share.amount.cores, "units": share.amount.units}
         has["memory_mib"] = share.amount.units * UNIT_MIB
@@ -56,14 +56,14 @@ def check_container(
 
 def _file(pod: Json, given: ContainerConfig) -> Json:
     if names.SHARE_FOLDER not in given.mounts:
-        raise NotAsPromisedError(
+        raise NotAsExpectedError(
             f"{_of(pod)}: nothing is mounted on {names.SHARE_FOLDER}"
         )
     path = Path(given.mounts[names.SHARE_FOLDER].host_path) / _FILE
     try:
         told: Json = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
-        raise NotAsPromisedError(f"{_of(pod)}: {_FILE}: {error}") from error
+        raise NotAsExpectedError(f"{_of(pod)}: {_FILE}: {error}") from error
     return told
 
 
@@ -71,7 +71,7 @@ def _must_equal(pod: Json, where: str, wanted: Json, found: Json) -> None:
     said = {key: found.get(key) for key in wanted}
     if said != wanted:
         text = f"{_of(pod)}: {where} should say {wanted}, but it is {said}"
-        raise NotAsPromisedError(text)
+        raise NotAsExpectedError(text)
 
 
 def _of(pod: Json) -> str:
@@ -154,7 +154,7 @@ class Story:
             pod = self._find(name)
             placement = pod_record(pod).placement if pod else None
             if pod is None or placement is None:
-                raise NotAsPromisedError(f"{name} is gone")
+                raise NotAsExpectedError(f"{name} is gone")
             self._check(pod, placement)
             total = sum(share.amount.units for share in placement.shares)
             self._step("inside", name, mib(total), Text(",".join(placement.cards())))
@@ -176,18 +176,18 @@ class Story:
             line.append(f" {sum(held.values()):>2}/{card.units} ")
             self.console.print(line.append_text(legend(held)))
 
-    def expect(self, promise: str, *, held: Sequence[Sequence[str]]) -> None:
+    def expect(self, result: str, *, held: Sequence[Sequence[str]]) -> None:
         """Check that the node's cards hold these pods, and say so."""
         seen = [set(self._held(card)) for card in self._cards()]
         if seen != [set(names_) for names_ in held]:
-            raise NotAsPromisedError(f"{promise}: the cards hold {seen}")
-        self.console.print(Text(f"  As promised: {promise}.", "bold green"))
+            raise NotAsExpectedError(f"{result}: the cards hold {seen}")
+        self.console.print(Text(f"  As expected: {result}.", "bold green"))
 
     def expect_event(self, name: str, begins: str) -> None:
         """Check the beginning of a pod's newest warning."""
         message = self._until(lambda: self.message(name), f"an event of {name}")
         if not message.startswith(begins):
-            raise NotAsPromisedError(f"{name} says: {message}")
+            raise NotAsExpectedError(f"{name} says: {message}")
 
     def _step(self, say: str, name: str, units: str, what: Text) -> None:
         text = Text(f"  {say:<6} {name:<10} {units:>8}  ", "bold")
@@ -238,7 +238,7 @@ class Story:
         while not (seen := look()):
             self.demo.check_children()
             if time.monotonic() > deadline:
-                raise NotAsPromisedError(f"waited in vain for {what}")
+                raise NotAsExpectedError(f"waited in vain for {what}")
             time.sleep(0.02)
         return seen
 
@@ -319,7 +319,7 @@ def two_cards(story: Story) -> None:
     for name, units in (("cuda-1", 4), ("cuda-2", 20), ("cuda-3", 20)):
         story.create(name, units)
     story.expect(
-        "the card that fits first: 4 and 20 share one, 20 has the other",
+        "the first card with room: 4 and 20 units on card 0, 20 on card 1",
         held=[["cuda-1", "cuda-2"], ["cuda-3"]],
     )
     story.inside("cuda-1", "cuda-2", "cuda-3")
@@ -335,7 +335,7 @@ def not_on_one_card(story: Story) -> None:
     story.expect_event("ai-3", _ONE_CARD)
     story.create("ai-4", 8)
     story.expect(
-        "12 units were free, but 10 on no card; 2 + 2 GiB share one",
+        "12 units were free, but no card had 10; 8 and 8 share one card",
         held=[["ai-1", "ai-4"], ["ai-2"]],
     )
 

@@ -1,1 +1,1 @@
-"""Putting this software into a cluster, and taking it out again."""
+"""Install into a cluster, and uninstall."""

@@ -1,1 +1,1 @@
-"""``gpusharectl simulate``: play a scenario with the extender's own decisions."""
+"""``gpusharectl simulate``: play a scenario with the decisions of the domain."""

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.kube.proto.deviceplugin_pb2 import Mount
 from gpusharectl.demo.devices import ContainerConfig
-from gpusharectl.demo.story import NotAsPromisedError, check_container
+from gpusharectl.demo.story import NotAsExpectedError, check_container
 from tests.builders import placement, pod_json
 
 ENVS = {
@@ -39,7 +39,7 @@ def look(
     check_container(pod, placement(units=4, cores=1), more.pop("given", given))
 
 
-def test_what_was_promised(tmp_path: Path) -> None:
+def test_what_is_expected(tmp_path: Path) -> None:
     look(tmp_path)
 
 
@@ -49,7 +49,7 @@ def test_wrong_variables(tmp_path: Path, name: str, value: str | None) -> None:
     envs = {key: told for key, told in ENVS.items() if key != name}
     if value is not None:
         envs[name] = value
-    with pytest.raises(NotAsPromisedError, match=f"its variables should say.*{name}"):
+    with pytest.raises(NotAsExpectedError, match=f"its variables should say.*{name}"):
         look(tmp_path, envs)
 
 
@@ -68,17 +68,17 @@ def test_wrong_variables(tmp_path: Path, name: str, value: str | None) -> None:
     ],
 )
 def test_a_wrong_file(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(NotAsPromisedError, match=r"default/pod: allocation\.json"):
+    with pytest.raises(NotAsExpectedError, match=r"default/pod: allocation\.json"):
         look(tmp_path, file=FILE | wrong)
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(NotAsPromisedError, match="No such file"):
+    with pytest.raises(NotAsExpectedError, match="No such file"):
         look(tmp_path, file=None)
-    with pytest.raises(NotAsPromisedError, match="nothing is mounted on /etc/vcuda"):
+    with pytest.raises(NotAsExpectedError, match="nothing is mounted on /etc/vcuda"):
         look(tmp_path, mounts={})
 
 
 def test_not_started(tmp_path: Path) -> None:
-    with pytest.raises(NotAsPromisedError, match="main was never started"):
+    with pytest.raises(NotAsExpectedError, match="main was never started"):
         look(tmp_path, given={})
