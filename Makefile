@@ -1,4 +1,4 @@
-# Every target installs what it needs; `make demo` and `make test` are enough to begin.
+# Targets set up .venv by themselves; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
 .PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-down image picture proto lock format clean
 
