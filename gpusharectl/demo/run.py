@@ -42,7 +42,9 @@ def tell(console: Console) -> int:
         console.print(f"Not as expected: {error}", style="bold red", markup=False)
         return 1
     took_s = time.monotonic() - began
-    console.print(f"All {len(SCENES)} scenes had the expected result, in {took_s:.0f} s.")
+    console.print(
+        f"All {len(SCENES)} scenes had the expected result, in {took_s:.0f} s."
+    )
     console.print("Play on with kubectl: gpusharectl demo --hold  (or: make hold)")
     return 0
 
