@@ -118,7 +118,7 @@ clean:  ## Remove the virtual environment and what tools left behind
 $(VENV)/bin/python:
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tests/make_venv.sh
 
-# Apart, because pip checks no hash of what is editable.
+# In two steps, because pip cannot check a hash of an editable install.
 $(VENV)/.runtime: $(PROJECT) | $(VENV)/bin/python
 	@echo "Installing gpushare and what it needs into $(VENV) (once, about half a minute) ..."
 	@$(PIP_INSTALL) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
