@@ -26,7 +26,7 @@ from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.codec import PodRecord
-from gpushare.kube.request_cache import Unmeetable, containers
+from gpushare.kube.resource_requests import Unmeetable, containers
 
 PodName = tuple[str, str]
 """Namespace and name: all that kubelet's pod resources tell of a pod."""

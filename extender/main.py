@@ -17,15 +17,15 @@ from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
 
-from extender.scheduling.bind import Binder, Books
-from extender.scheduling.lessons import Lessons
+from extender.scheduling.bind import Binder, ExtenderState
+from extender.scheduling.learning import FragLearning
 from extender.scheduling.service import Patience, Verbs
 from extender.server import tls
 from extender.server.app import Parts, VerbMetrics, create_app
 from extender.server.metrics import (
     CertificateCollector,
+    LearningCollector,
     LedgerCollector,
-    LessonCollector,
 )
 from extender.server.public import MetricsPage, Readiness, create_public_app
 from extender.server.ui import Page
@@ -128,40 +128,40 @@ def build_webhook() -> WSGIApplication:
 
 def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Applications:
     """Connect the extender's parts over a cluster; ``stop`` ends the threads."""
-    books = Books(
+    state = ExtenderState(
         wait_s=settings.wait_for_bind_s,
         pending_for_s=settings.pending_for_s,
         policy=settings.policy,
         card_order=settings.card_order,
     )
-    ledger, pods = books.ledger, books.pods
-    binder = Binder(cluster, books, timeout_s=settings.bind_timeout_s)
+    ledger, pods = state.ledger, state.pods
+    binder = Binder(cluster, state, timeout_s=settings.bind_timeout_s)
     reflectors = {
-        "nodes": Reflector(cluster, Kind.NODES, books.nodes),
+        "nodes": Reflector(cluster, Kind.NODES, state.nodes),
         "pods": Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED),
     }
     readiness = Readiness(tuple(reflectors.items()), settings.stale_after_s)
     synced = [reflector.synced for reflector in reflectors.values()]
-    lessons = Lessons(books.packer, wanted=settings.policy == FRAG, after=synced)
+    learning = FragLearning(state.packer, wanted=settings.policy == FRAG, after=synced)
     registry = CollectorRegistry()
-    registry.register(LedgerCollector(books, readiness))
-    registry.register(LessonCollector(lessons))
+    registry.register(LedgerCollector(state, readiness))
+    registry.register(LearningCollector(learning))
     if settings.tls:
         registry.register(CertificateCollector(settings.tls))
     parts = Parts(
-        verbs=Verbs(cluster, books, Patience(settings.wait_for_news_s)),
+        verbs=Verbs(cluster, state, Patience(settings.wait_for_news_s)),
         binder=binder,
         readiness=readiness,
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
-        snapshot=lambda: snapshot(ledger.nodes(), pods.records(), books.choice),
-        page=Page(books, readiness) if settings.ui else None,
+        snapshot=lambda: snapshot(ledger.nodes(), pods.records(), state.choice),
+        page=Page(state, readiness) if settings.ui else None,
         tls=settings.tls is not None,
     )
     for name, reflector in reflectors.items():
         start(f"reflector-{name}", partial(reflector.run, stop))
     start("housekeeper", partial(_settle_overdue, binder, stop))
-    start("learner", partial(lessons.run, stop))
+    start("learner", partial(learning.run, stop))
     start("warmer", partial(_warm, ledger, synced, stop))
     public = create_public_app(readiness, parts.metrics_page)
     return Applications(create_app(parts), public)
@@ -198,7 +198,10 @@ def start(name: str, target: Callable[[], None]) -> None:
         try:
             target()
         except Exception:
-            logger.exception("thread ended; starting anew", extra={"thread_name": name})
+            logger.exception(
+                "thread failed; the worker process exits and gunicorn starts a new one",
+                extra={"thread_name": name},
+            )
             os.kill(os.getpid(), signal.SIGTERM)
 
     Thread(target=run, name=name, daemon=True).start()

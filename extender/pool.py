@@ -18,7 +18,7 @@ _INTERNAL = "InternalIP"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class PoolNode:
     """What one node adds to the pool."""
 
     units: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Pool:
     """The label ``kubernetes.io/hostname`` of a node, by its InternalIPs."""
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeFacts]) -> Self:
+    def of(cls, nodes: Iterable[PoolNode]) -> Self:
         """Sum up all nodes of a cluster."""
         every = tuple(nodes)
         units = {size for node in every for size in node.units}
@@ -61,7 +61,7 @@ UNKNOWN = Pool()
 """Before the nodes are read."""
 
 
-def node_facts(node: Json) -> NodeFacts:
+def pool_node(node: Json) -> PoolNode:
     """Read what a node adds; raise ``Malformed`` if its annotation is broken."""
     units = tuple(card.units for card in codec.cards(node) if card.units)
     status = Reader(node).optional_object("status")
@@ -72,7 +72,7 @@ def node_facts(node: Json) -> NodeFacts:
     except (NotAQuantity, NotWhole) as error:
         where = status.path(f"allocatable.{names.MEMORY}")
         raise Malformed(where, str(error)) from error
-    return NodeFacts(
+    return PoolNode(
         units=units,
         has_resource=bool(units) or offers,
         addresses=tuple(

@@ -1,4 +1,4 @@
-"""HTTP headers of our page, which limit the code that a browser runs. Pure.
+"""HTTP headers of gpushare's page, which limit the code that a browser runs. Pure.
 
 The extender serves the page, and ``gpusharectl ui`` in front of it.
 """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import Pending, cautious
+from extender.scheduling.inflight import Pending, refused_with_pending
 from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
@@ -121,7 +121,7 @@ def test_caution_keeps_only_what_holds_both(
     fitting = Fitting(ledger)
     fits = fitting.answer(then, chosen).fits
     waiting = [Pending(first, chosen, [page.name], 5.0)]
-    refused = cautious(then, chosen, waiting, fitting, ledger, fits)
+    refused = refused_with_pending(then, chosen, waiting, fitting, ledger, fits)
     real = ledger.node(page.name)
     assert real is not None
     placed = place(first, real, chosen)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.scheduling.bind import Binder, Books
+from extender.scheduling.bind import Binder, ExtenderState
 from extender.scheduling.wire import BindingArgs
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
@@ -400,13 +400,13 @@ def run_bind(case: Json) -> Outcome:
         binding = Forbidden("not allowed")
     if "binding" in api or case["kind"] == "lifecycle":
         binding = Conflict("precondition failed")
-    books = Books(wait_s=0, pending_for_s=5)
-    ledger, whole = books.ledger, card(0, UNITS_WHERE_NONE_ARE_GIVEN)
-    books.nodes.apply(event("ADDED", node_json("n", whole)))
+    state = ExtenderState(wait_s=0, pending_for_s=5)
+    ledger, whole = state.ledger, card(0, UNITS_WHERE_NONE_ARE_GIVEN)
+    state.nodes.apply(event("ADDED", node_json("n", whole)))
     pod = pod_json("pod", units=4, cores=10)
-    books.pods.apply(event("ADDED", pod))
+    state.pods.apply(event("ADDED", pod))
     cluster = Answers(pod, binding, reaches=binding is None)
-    binder = Binder(cluster, books, timeout_s=4)  # type: ignore[arg-type]
+    binder = Binder(cluster, state, timeout_s=4)  # type: ignore[arg-type]
     args = BindingArgs("default", "pod", ref().uid, N)
     binds = len(case.get("steps", [None])) if case["kind"] == "bind" else 1
     errors = [bool(binder.bind(args).error) for _ in range(binds)]

@@ -1,7 +1,8 @@
 """Translate ``bitfusion-client/filter``, conditions on a server and its cards. Pure.
 
-A condition on the server becomes one on the node, a condition on the card one of our
-card selectors. Several conditions with the same key are alternatives.
+A condition on the server becomes a condition on the node; a condition on the card
+becomes an annotation that selects cards. Several conditions with the same key are
+alternatives.
 """
 
 import re
@@ -27,7 +28,7 @@ _MOST_QUOTED = 10_000
 
 
 @dataclass(slots=True)
-class Wishes:
+class Conditions:
     """The translated conditions; ``complaints`` are about those left out."""
 
     hostnames: list[str] = field(default_factory=list)
@@ -36,9 +37,9 @@ class Wishes:
     complaints: list[str] = field(default_factory=list)
 
 
-def wishes(texts: Iterable[str], pool: Pool) -> Wishes:
+def conditions(texts: Iterable[str], pool: Pool) -> Conditions:
     """Read conditions from the annotation and from each ``--filter`` of a command."""
-    found = Wishes()
+    found = Conditions()
     words = list(dict.fromkeys(_split(texts)))
     if len(words) > _MOST_WORDS:
         told = f"Filters after the first {_MOST_WORDS} words are left out"
@@ -80,7 +81,7 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     spec["affinity"] = affinity
 
 
-def limit_cards(annotations: dict[str, str], found: Wishes) -> None:
+def limit_cards(annotations: dict[str, str], found: Conditions) -> None:
     """Restrict the pod to these cards; its own lists stay."""
     for key, entries in ((names.MODELS, found.models), (names.UUIDS, found.uuids)):
         if entries:
@@ -98,7 +99,7 @@ def _split(texts: Iterable[str]) -> Iterator[str]:
                 yield word
 
 
-def _note(found: Wishes, word: str, pool: Pool) -> str:
+def _note(found: Conditions, word: str, pool: Pool) -> str:
     """Add one condition; return what is wrong if it is left out."""
     condition = _CONDITION.fullmatch(word)
     if condition is None:
@@ -128,7 +129,7 @@ def _note(found: Wishes, word: str, pool: Pool) -> str:
     return ""
 
 
-def _note_hostname(found: Wishes, hostname: str, pool: Pool) -> str:
+def _note_hostname(found: Conditions, hostname: str, pool: Pool) -> str:
     if not _LABEL.fullmatch(hostname):
         return "is left out: no node can have this name"
     found.hostnames.append(hostname)

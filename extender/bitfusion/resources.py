@@ -133,8 +133,8 @@ def asked_by(container: Json, path: str) -> Asked:
     limits = resources.get("limits") or {}
     requests = resources.get("requests") or {}
     found = {**requests, **limits}
-    ours = [name for name in found if name.startswith(RESOURCES)]
-    if not ours:
+    bitfusion = [name for name in found if name.startswith(RESOURCES)]
+    if not bitfusion:
         return Asked()
     where = {
         name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'

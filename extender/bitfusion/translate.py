@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from extender.bitfusion import client, resources
 from extender.bitfusion.command_line import Command, asked_by_calls, command_of
-from extender.bitfusion.filter import Wishes, limit_cards, limit_nodes, wishes
+from extender.bitfusion.filter import Conditions, conditions, limit_cards, limit_nodes
 from extender.bitfusion.resources import (
     MEMORY,
     MIB,
@@ -152,7 +152,12 @@ def _compare(
 
 
 def _rewritten(
-    pod: Json, found: Findings, wished: Wishes, rules: BitfusionRules, *, commands: bool
+    pod: Json,
+    found: Findings,
+    filters: Conditions,
+    rules: BitfusionRules,
+    *,
+    commands: bool,
 ) -> Json:
     """Return a changed copy of the pod; unchanged parts are the same objects.
 
@@ -174,8 +179,8 @@ def _rewritten(
     if len(found.asking) > 1 and not _handing_on(spec):
         # Each of them ran its own Bitfusion client.
         annotations.setdefault(names.CONTAINERS, names.APART)
-    limit_nodes(spec, wished.hostnames)
-    limit_cards(annotations, wished)
+    limit_nodes(spec, filters.hostnames)
+    limit_cards(annotations, filters)
     if callers:
         client.put_into(after, callers)
     return after
@@ -194,11 +199,11 @@ def _copied(pod: Json) -> Json:
 def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
     amounts = without(container.get("resources") or {})
     amount = part.amount
-    ours = {names.CORE: str(amount.cores), names.MEMORY: str(amount.units)}
+    added = {names.CORE: str(amount.cores), names.MEMORY: str(amount.units)}
     if rules.quota:
-        ours[names.BITFUSION_GPU] = str(part.quota)
+        added[names.BITFUSION_GPU] = str(part.quota)
     for key in ("limits", "requests"):
-        amounts[key] = {**amounts.get(key, {}), **ours}
+        amounts[key] = {**amounts.get(key, {}), **added}
     return amounts
 
 
@@ -292,15 +297,15 @@ def _translated(
     texts = [annotations.get(resources.FILTER) or ""]
     for one in found.asking:
         texts += [text for run in one.command.runs for text in run.filters]
-    wished = wishes(texts, pool)
-    may_fail = list(wished.complaints)
+    filters = conditions(texts, pool)
+    may_fail = list(filters.complaints)
     if pool.has_resource is False:
         told = f"Resource validation failed: no node has {names.MEMORY} yet"
         may_fail.append(told)
     may_fail += found.waits
     if rules.strict and may_fail:
         return Translation(pod, tuple(may_fail))
-    after = _rewritten(pod, found, wished, rules, commands=mode == _ALL)
+    after = _rewritten(pod, found, filters, rules, commands=mode == _ALL)
     warnings = [*may_fail, *found.remarks]
     if own and not client.packed(annotations):
         described = f"{resources.OS} or {resources.VERSION}"

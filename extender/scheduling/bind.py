@@ -65,8 +65,8 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Books:
-    """What the extender knows, in memory; reflectors fill ``nodes`` and ``pods``."""
+class ExtenderState:
+    """The extender's state in memory; reflectors fill ``nodes`` and ``pods``."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class Binder:
     def __init__(
         self,
         cluster: Cluster,
-        books: Books,
+        state: ExtenderState,
         *,
         timeout_s: float,
         now: Callable[[], str] = utc_now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
-        self._books = books
+        self._state = state
         self._timeout_s = timeout_s
         self._now = now
         self._clock = clock
@@ -138,7 +138,7 @@ class Binder:
             with self._alone(args.uid):
                 return self._bind(args)
         finally:
-            self._books.inflight.end(args.uid)
+            self._state.inflight.end(args.uid)
 
     @contextmanager
     def _alone(self, uid: PodUID) -> Iterator[None]:
@@ -157,7 +157,7 @@ class Binder:
         request = self._request(args)
         if isinstance(request, Bound):
             return request
-        if not self._books.nodes.knows(args.node):
+        if not self._state.nodes.knows(args.node):
             return Bound(Outcome.REFUSED, f"there is no node {args.node}")
         if isinstance(request, Refusal):
             return Bound(Outcome.REFUSED, refusal_text(request))
@@ -168,12 +168,12 @@ class Binder:
     def _request(self, args: BindingArgs) -> PodRequest | Refusal | Bound:
         """Return the request that filter judged, or what the pod asks for now.
 
-        That may change until the pod is bound, and our watch may be behind
-        kube-scheduler's. So our record counts only for a pod that is bound.
+        That may change until the pod is bound, and the extender's watch may be behind
+        kube-scheduler's. So the extender's record counts only for a pod that is bound.
         """
-        record = self._books.pods.find(args.namespace, args.name)
+        record = self._state.pods.find(args.namespace, args.name)
         if record is None or record.pod.uid != args.uid or not record.node:
-            judged = self._books.inflight.judged(args.uid)
+            judged = self._state.inflight.judged(args.uid)
             found = judged or self._read(args)
             if not isinstance(found, PodRecord):
                 return found
@@ -198,17 +198,17 @@ class Binder:
 
     def _place(self, args: BindingArgs, request: PodRequest) -> Bound:
         began = time.monotonic()
-        policy = self._books.choice.policy(request.policy)
+        policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return Bound(Outcome.REFUSED, refusal_text(policy))
-        held = self._books.ledger.placement(args.uid)
+        held = self._state.ledger.placement(args.uid)
         doubt = None if held is None else self._doubt(args, request, held)
         if doubt is not None:
             return doubt
         fresh = held is None
-        others = self._books.inflight.planned(args.node, args.uid)
-        decision = self._books.ledger.reserve(request, args.node, policy, others)
-        self._books.inflight.end(args.uid)
+        others = self._state.inflight.planned(args.node, args.uid)
+        decision = self._state.ledger.reserve(request, args.node, policy, others)
+        self._state.inflight.end(args.uid)
         if isinstance(decision, Refusal):
             return Bound(Outcome.CONFLICT, refusal_text(decision))
         if fresh:
@@ -266,7 +266,7 @@ class Binder:
                 return self._settle(args, placement, error, fresh=fresh)
             if not fresh and not isinstance(error, NotFound):
                 return Bound(Outcome.UNKNOWN, f"an earlier bind is unanswered: {error}")
-            self._books.ledger.cancel(args.uid)
+            self._state.ledger.cancel(args.uid)
             return Bound(Outcome.FAILED, f"the API server refused: {error}")
         return Bound(Outcome.BOUND)
 
@@ -294,10 +294,10 @@ class Binder:
             return Bound(
                 Outcome.UNKNOWN, f"it is not known whether the pod is bound: {error}"
             )
-        self._books.ledger.cancel(args.uid)
+        self._state.ledger.cancel(args.uid)
         if isinstance(found, PodRecord):
             # Bound differently than intended; what it holds must not be given away.
-            self._books.pods.settle(found)
+            self._state.pods.settle(found)
         return Bound(Outcome.FAILED, f"not bound: {error}")
 
     def _put_off(self, uid: PodUID, *, answered: bool) -> None:
@@ -322,8 +322,8 @@ class Binder:
                         self._settle_one(uid)
 
     def _settle_one(self, uid: PodUID) -> None:
-        placement = self._books.ledger.placement(uid)
-        if placement is None or uid not in self._books.ledger.reservations():
+        placement = self._state.ledger.placement(uid)
+        if placement is None or uid not in self._state.ledger.reservations():
             self._unseen.pop(uid, None)
             return
         pod = placement.pod
@@ -332,14 +332,14 @@ class Binder:
         )
         if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
             return
-        if isinstance(found, PodRecord) and self._books.pods.settle(found):
+        if isinstance(found, PodRecord) and self._state.pods.settle(found):
             return
         self._give_up(placement)
 
     def _give_up(self, placement: Placement) -> None:
         """Free a reservation whose bind can no longer take effect."""
         pod = placement.pod
-        self._books.ledger.cancel(pod.uid)
+        self._state.ledger.cancel(pod.uid)
         self._unseen.pop(pod.uid, None)
         facts = {"pod": str(pod), "node": placement.node}
         logger.warning("reservation given up", extra=facts)

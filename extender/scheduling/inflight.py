@@ -49,7 +49,7 @@ class _Cycle:
     until: float = 0.0
     asked: dict[PodUID, None] = field(default_factory=dict)
 
-    def begins_anew(self, uid: PodUID) -> bool:
+    def begins_again(self, uid: PodUID) -> bool:
         """Tell whether kube-scheduler asks about the group again from the start.
 
         Twice in a row about one pod belongs to one cycle (contracts 1.2).
@@ -90,7 +90,7 @@ class Inflight:
             for late in [g for g, cycle in self._cycles.items() if cycle.until <= now]:
                 del self._cycles[late]
             cycle = self._cycles.setdefault(group, _Cycle())
-            if cycle.begins_anew(uid):
+            if cycle.begins_again(uid):
                 cycle.asked.clear()
                 members = [u for u, p in self._pending.items() if p.group == group]
                 for member in members:
@@ -186,7 +186,7 @@ class Expected:
         return node
 
 
-def cautious(
+def refused_with_pending(
     request: PodRequest,
     policy: Policy,
     pending: Collection[Pending],
@@ -196,12 +196,14 @@ def cautious(
 ) -> dict[NodeName, Refusal]:
     """Refuse nodes where the pod fits now, but not once the pending pods are bound.
 
-    Most nodes have one card with room for all at once, which a cached answer tells. On
-    up to 200 of the others the pending pods are placed for trial. The rest is refused,
-    since another node will do.
+    Most nodes have one card with room for all of them, which is looked up in a cache.
+    On up to 200 of the other nodes the pending pods are placed in a copy of the node.
+    The rest is refused, since another node will do.
     """
     expected = Expected(pending)
-    doubtful = expected.nodes.intersection(fits) - _roomy(request, pending, fitting)
+    doubtful = expected.nodes.intersection(fits) - _with_room_for_all(
+        request, pending, fitting
+    )
     refused: dict[NodeName, Refusal] = {}
     decider = Decider(request, policy)
     for count, name in enumerate(sorted(doubtful)):
@@ -215,12 +217,13 @@ def cautious(
     return refused
 
 
-def _roomy(
+def _with_room_for_all(
     request: PodRequest, pending: Collection[Pending], fitting: Fitting
 ) -> frozenset[NodeName]:
     """Return the nodes with one card that has room for all of them.
 
-    The request must be allowed to use it. Wherever the others go, the card has room.
+    The request must be allowed to use that card. Wherever the other pods are placed,
+    the card has room for the request.
     """
     claims = [c for p in (request, *(p.request for p in pending)) for c in p.claims]
     if any(claim.whole_cards for claim in claims):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import filterfalse
 from threading import Lock
 
-from extender.scheduling.bind import Books
-from extender.scheduling.inflight import Expected, Pending, cautious
+from extender.scheduling.bind import ExtenderState
+from extender.scheduling.inflight import Expected, Pending, refused_with_pending
 from extender.scheduling.wire import (
     NODE_CACHE,
     ExtenderArgs,
@@ -45,12 +45,13 @@ class Patience:
     """How long filter may wait for news before it refuses a pod everywhere.
 
     kube-scheduler asks for a refused pod again within milliseconds of an event that may
-    help it, such as another pod's end. If its watch is a little ahead of ours, the
-    ledger still has no room; and if that event was the last, it does not ask again for
-    five minutes (contracts 1.7). So a pod that fits nowhere waits a moment for our
-    watch. Filter is on kube-scheduler's serial path: only ``_SHARE`` of all time may
-    go into waits, and ``_PART`` of that into the pods of one namespace. Otherwise the
-    refused pods of one namespace would leave no wait to the others.
+    help the pod, such as another pod's end. kube-scheduler's watch may be a little
+    ahead of the extender's; then the ledger still has no room. If that event was the
+    last, kube-scheduler does not ask again for five minutes (contracts 1.7). So a pod
+    that fits nowhere waits a moment for the extender's watch. Filter is on
+    kube-scheduler's serial path: only ``_SHARE`` of all time may go into waits, and
+    ``_PART`` of that into the pods of one namespace. Otherwise the refused pods of one
+    namespace would leave no wait to the others.
     """
 
     def __init__(
@@ -124,16 +125,16 @@ class Verbs:
     def __init__(
         self,
         cluster: Cluster,
-        books: Books,
+        state: ExtenderState,
         patience: Patience,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
-        self._books = books
-        self._ledger = books.ledger
-        self._inflight = books.inflight
-        self._fitting = Fitting(books.ledger)
-        self._scores = Scores(books.ledger)
+        self._state = state
+        self._ledger = state.ledger
+        self._inflight = state.inflight
+        self._fitting = Fitting(state.ledger)
+        self._scores = Scores(state.ledger)
         self._patience = patience
         self._clock = clock
 
@@ -149,7 +150,7 @@ class Verbs:
             return refuse_all(names, request)
         if not request.claims:
             return FilterResult(names)
-        policy = self._books.choice.policy(request.policy)
+        policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return refuse_all(names, policy)
         self._inflight.begin(request.pod.uid, args.group)
@@ -176,7 +177,7 @@ class Verbs:
             raise Malformed("NodeNames", NODE_CACHE)
         known: Mapping[NodeName, int] = {}
         if isinstance(request, PodRequest) and request.claims:
-            policy = self._books.choice.policy(request.policy)
+            policy = self._state.choice.policy(request.policy)
             if isinstance(policy, Policy):
                 chooser = policy.chooser
                 best = chooser and chooser.best(request, names, policy)
@@ -189,17 +190,17 @@ class Verbs:
         A node where none would help is left out, as is one without victims:
         kube-scheduler takes it for an error (contracts 1.3).
         """
-        request, pods = args.request, self._books.pods
+        request, pods = args.request, self._state.pods
         if isinstance(request, Refusal):
             raise Malformed("Pod", refusal_text(request))
         if not request.claims:
             return {n: v for n, v in args.proposals.items() if v.uids}
-        policy = self._books.choice.policy(request.policy)
+        policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
         members = self._inflight.members(request.pod.uid, args.group)
         reserved = self._ledger.reservations().union(m.request.pod.uid for m in members)
-        facts = Facts(self._books.hosts, self._budgets(), reserved, pods.started)
+        facts = Facts(self._state.hosts, self._budgets(), reserved, pods.started)
         expected, chosen = Expected(members), {}
         for name, proposal in args.proposals.items():
             if node := self._ledger.node(name):
@@ -289,7 +290,7 @@ class Verbs:
         name = args.nominated
         if name is None or name not in (result.refused or {}):
             return result
-        leaving = self._books.pods.leaving(name)
+        leaving = self._state.pods.leaving(name)
         if all(pod.pod.priority >= args.pod.priority for pod in leaving):
             return result
         return replace(result, awaited=name)
@@ -300,7 +301,7 @@ class Verbs:
         exceptions: dict[NodeName, Refusal | None] = {}
         if pending:
             exceptions.update(
-                cautious(
+                refused_with_pending(
                     request, policy, pending, self._fitting, self._ledger, answer.fits
                 )
             )
@@ -333,7 +334,7 @@ class Verbs:
         """Read the disruption budgets; none if that fails."""
         try:
             page = self._cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS)
-            return budgets(page.items, self._books.pods.records())
+            return budgets(page.items, self._state.pods.records())
         except (ClusterError, Malformed) as error:
             facts = {"because": f"{type(error).__name__}: {error}"}
             logger.warning("disruption budgets not read", extra=facts)

@@ -139,10 +139,10 @@ def create_app(parts: Parts) -> WSGIApplication:
         for verb, view in _VIEWS.items()
     }
 
-    def welcome(environ: WSGIEnvironment) -> bool:
+    def is_trusted(environ: WSGIEnvironment) -> bool:
         return parts.tls or _by_local_name(environ)
 
-    return posts(app, answers, welcome=welcome)
+    return posts(app, answers, is_trusted=is_trusted)
 
 
 def is_local(host: str) -> bool:

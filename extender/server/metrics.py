@@ -14,8 +14,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from extender.scheduling.bind import Books
-from extender.scheduling.lessons import Lessons
+from extender.scheduling.bind import ExtenderState
+from extender.scheduling.learning import FragLearning
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles, expires_at
 from gpushare.domain.model import Card
@@ -44,7 +44,7 @@ _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
         lambda node, card: node.unknown[card.uuid].units,
     ),
     "vcuda_card_healthy": (
-        "1 when the node reports the card as healthy.",
+        "1 if the device plugin reports the card as healthy; XIDs count.",
         lambda _, card: card.healthy,
     ),
     "vcuda_card_cordoned": (
@@ -57,14 +57,14 @@ _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
 class LedgerCollector(Collector):
     """The ledger at the moment of the scrape."""
 
-    def __init__(self, books: Books, readiness: Readiness) -> None:
-        self._ledger = books.ledger
-        self._books = books
+    def __init__(self, state: ExtenderState, readiness: Readiness) -> None:
+        self._ledger = state.ledger
+        self._state = state
         self._readiness = readiness
 
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges of cards, then those of the extender itself."""
-        books = self._books
+        state = self._state
         yield from self._cards()
         rooms = {n.name: n.summary.frontier for n in self._ledger.nodes() if n.cards}
         yield _by_label(
@@ -76,26 +76,26 @@ class LedgerCollector(Collector):
         for name, (text, value) in {
             "vcuda_extender_pending_yeses": (
                 "Pods let through by filter whose bind has not come.",
-                len(books.inflight),
+                len(state.inflight),
             ),
             "vcuda_extender_reservations": (
                 "Placements not yet seen back from the API server.",
-                len(books.ledger.reservations()),
+                len(state.ledger.reservations()),
             ),
             "vcuda_extender_pods_pending": (
                 "Pods that ask for cards and have no node yet.",
-                sum(map(_waits, books.pods.records())),
+                sum(map(_waits, state.pods.records())),
             ),
             "vcuda_extender_pods_without_placement": (
                 (
                     "Pods that ask for cards and were bound without the extender; is "
                     "its stanza in kube-scheduler's configuration?"
                 ),
-                len(books.pods.without_placement()),
+                len(state.pods.without_placement()),
             ),
             "vcuda_extender_nodes_not_understood": (
                 "Nodes whose annotation with cards cannot be read; the log says why.",
-                len(books.nodes.broken()),
+                len(state.nodes.broken()),
             ),
             "vcuda_extender_ready": (
                 "1 when filter answers.",
@@ -151,30 +151,30 @@ class CertificateCollector(Collector):
         yield _by_label(self._name, text, "file", ends)
 
 
-class LessonCollector(Collector):
+class LearningCollector(Collector):
     """How the policy ``frag`` learns."""
 
-    def __init__(self, lessons: Lessons) -> None:
-        self._lessons = lessons
+    def __init__(self, learning: FragLearning) -> None:
+        self._learning = learning
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the pods counted, the lessons that failed, and the last one's time."""
+        """Yield the pods counted, the failed attempts, and when it last learned."""
         yield _gauge(
             "vcuda_extender_frag_pods_seen",
             "Pods with cards that the policy frag has counted since the start.",
-            self._lessons.packer.seen,
+            self._learning.packer.seen,
         )
         yield CounterMetricFamily(
             "vcuda_extender_frag_lessons_failed",
-            "Lessons of the policy frag that failed; each is tried again.",
-            value=self._lessons.failed,
+            "Failed attempts of the policy frag to learn; each is tried again.",
+            value=self._learning.failed,
         )
-        if self._lessons.learned_at is not None:
+        if self._learning.learned_at is not None:
             yield _gauge(
                 "vcuda_extender_frag_learnt_timestamp_seconds",
                 "When the policy frag last learned; absent while it places as "
                 "best-fit.",
-                self._lessons.learned_at,
+                self._learning.learned_at,
             )
 
 

@@ -77,14 +77,14 @@ def posts(
     app: Flask,
     answers: Mapping[str, Answer],
     *,
-    welcome: Callable[[WSGIEnvironment], bool] = lambda _environ: True,
+    is_trusted: Callable[[WSGIEnvironment], bool] = lambda _environ: True,
     refused: Callable[[str], None] = lambda _path: None,
 ) -> WSGIApplication:
     """Answer POSTs of JSON to these paths, and leave all other requests to the app.
 
-    ``welcome`` tells which requests may take the short way. ``refused`` is called with
-    the path of a request whose body is not read. Errors that an answer raises become
-    what the app's error handlers make of them, on both ways.
+    ``is_trusted`` tells which requests may take the short way. ``refused`` is called
+    with the path of a request whose body is not read. Errors that an answer raises
+    become what the app's error handlers make of them, on both ways.
     """
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     for path, answer in answers.items():
@@ -93,7 +93,7 @@ def posts(
 
     def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         answer, length = answers.get(environ["PATH_INFO"]), plain_length(environ)
-        if answer is None or length is None or not welcome(environ):
+        if answer is None or length is None or not is_trusted(environ):
             return app(environ, start)
         # gunicorn handles a client that hangs up in the middle.
         body = environ["wsgi.input"].read(length)

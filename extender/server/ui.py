@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
-from extender.scheduling.bind import Books
+from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
 from gpushare.cache.shortage import Shortage, shortage
 from gpushare.cache.snapshot import snapshot
@@ -28,24 +28,24 @@ nodes, about 20 ms at 1,000 of them."""
 class Page:
     """The page's file with its headers, and the state that it shows."""
 
-    def __init__(self, books: Books, readiness: Readiness) -> None:
+    def __init__(self, known: ExtenderState, readiness: Readiness) -> None:
         file = resources.files("extender.server").joinpath("page", "index.html")
         self.html = file.read_bytes()
         self.headers = page_headers(self.html)
-        self._books = books
+        self._known = known
         self._readiness = readiness
 
     def state(self) -> dict[str, Any]:
         """Return what the page shows now."""
-        books, ages_s = self._books, self._readiness.ages_s()
+        known, ages_s = self._known, self._readiness.ages_s()
         facts = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "not_ready": self._readiness.why_not(),
-            "broken": dict(books.nodes.broken()),
+            "broken": dict(known.nodes.broken()),
             "heard_s": {what: round(age_s, 1) for what, age_s in ages_s.items()},
         }
-        nodes = tuple(books.ledger.nodes())
-        return facts | state(nodes, books.pods.records(), books.choice)
+        nodes = tuple(known.ledger.nodes())
+        return facts | state(nodes, known.pods.records(), known.choice)
 
 
 def state(

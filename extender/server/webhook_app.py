@@ -16,7 +16,7 @@ from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from extender.pool import UNKNOWN, NodeFacts, Pool, node_facts
+from extender.pool import UNKNOWN, Pool, PoolNode, pool_node
 from extender.server.public import MetricsPage, Readiness, bare_app, posts
 from extender.webhook.review import Question, allowed, denied, patch_between, question
 from extender.webhook.rules import Rules, review
@@ -173,7 +173,7 @@ class PoolBook:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, NodeFacts] = {}
+        self._nodes: dict[str, PoolNode] = {}
         self._pool = UNKNOWN
         self._lock = Lock()
 
@@ -201,11 +201,11 @@ class PoolBook:
                 self._pool = Pool.of(self._nodes.values())
 
 
-def _read(node: Json) -> tuple[str, NodeFacts]:
+def _read(node: Json) -> tuple[str, PoolNode]:
     name = str(node["metadata"]["name"])
     try:
-        return name, node_facts(node)
+        return name, pool_node(node)
     except Malformed as error:
         # Only info: the extender, which places pods by it, warns of it.
         logger.info("node not understood", extra={"node": name, "because": str(error)})
-        return name, NodeFacts()
+        return name, PoolNode()

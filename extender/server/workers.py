@@ -43,7 +43,7 @@ _BODY_COMES_LATER = {b"transfer-encoding", b"expect"}
 """Headers of requests whose body is not waited for; no API server sends them."""
 
 
-class Heard(Enum):
+class Received(Enum):
     """How much of a request has arrived."""
 
     NOTHING = "nothing"
@@ -52,7 +52,7 @@ class Heard(Enum):
     WHOLE = "whole"
 
 
-class Pieces:
+class RequestBuffer:
     """The bytes of a request as they arrive; ``kept`` are those not read yet.
 
     No byte of a body longer than ``most_body`` is kept, since its length is enough to
@@ -76,13 +76,13 @@ class Pieces:
         if not self.cut:
             self.kept += piece
 
-    def heard(self) -> Heard:
+    def received(self) -> Received:
         """Tell whether there is enough for an answer, even if it is an error."""
         if self._left is not None:
-            return Heard.WHOLE if self._left <= 0 else Heard.PART
+            return Received.WHOLE if self._left <= 0 else Received.PART
         if not self.kept:
-            return Heard.NOTHING
-        return Heard.WHOLE if len(self.kept) > MOST_HEAD else Heard.PART
+            return Received.NOTHING
+        return Received.WHOLE if len(self.kept) > MOST_HEAD else Received.PART
 
     def take(self, most: int) -> bytes:
         """Remove and return the next bytes; empty if there are none."""
@@ -116,39 +116,39 @@ class _Whole(socket.socket):
     answer_s = 1.0
     """Within which an answer has to be sent, from its first to its last byte."""
     _until: float | None = None
-    _pieces: Pieces | None = None
+    _buffer: RequestBuffer | None = None
     _read = False
     """Whether a part of the request was read."""
 
     @property
-    def pieces(self) -> Pieces:
+    def buffer(self) -> RequestBuffer:
         """What arrived and was not read."""
-        if self._pieces is None:
-            self._pieces = Pieces(self.most_body)
-        return self._pieces
+        if self._buffer is None:
+            self._buffer = RequestBuffer(self.most_body)
+        return self._buffer
 
-    def begin_anew(self, unread: bytes) -> bool:
+    def begin_next(self, unread: bytes) -> bool:
         """Expect another request; True if a part of it came with the previous one."""
         if self._read:
-            begun = unread + self.pieces.kept
-            self._pieces = Pieces(self.most_body)
+            begun = unread + self.buffer.kept
+            self._buffer = RequestBuffer(self.most_body)
             self._read = False
             if begun:
-                self._pieces.add(begun)
-        return bool(self.pieces.kept)
+                self._buffer.add(begun)
+        return bool(self.buffer.kept)
 
-    def hear(self) -> Heard:
+    def receive(self) -> Received:
         """Read what arrived without waiting; ``OSError`` if the client hung up."""
         with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             # With TLS each read is one record; the rest shows as readable again.
             for _ in range(_RECORDS):
-                if self.pieces.heard() is Heard.WHOLE:
+                if self.buffer.received() is Received.WHOLE:
                     break
                 piece = super().recv(_RECORD)
                 if not piece:
-                    raise _went_away("hung up")
-                self.pieces.add(piece)
-        return self.pieces.heard()
+                    raise _client_gone("hung up")
+                self.buffer.add(piece)
+        return self.buffer.received()
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001
         """Begin or end an answer; the socket itself never blocks."""
@@ -161,7 +161,7 @@ class _Whole(socket.socket):
         """Return what is kept; empty if the request was not complete after all."""
         del flags
         self._read = True
-        return self.pieces.take(buflen)
+        return self.buffer.take(buflen)
 
     def takes_answers(self) -> bool:
         """Tell whether the client takes answers, or lets them pile up."""
@@ -179,7 +179,7 @@ class _Whole(socket.socket):
             except (BlockingIOError, ssl.SSLWantWriteError):
                 left_s = self._until - time.monotonic()
                 if left_s <= 0 or not self._is_ready(select.POLLOUT, left_s):
-                    raise _went_away("answer not taken") from None
+                    raise _client_gone("answer not taken") from None
 
     def _is_ready(self, for_what: int, within_s: float) -> bool:
         looking = select.poll()
@@ -188,7 +188,7 @@ class _Whole(socket.socket):
 
 
 class WholeRequestSocket(_Whole):
-    """A socket that never waits: ``recv`` returns what ``hear`` has kept.
+    """A socket that never waits: ``recv`` returns what ``receive`` has kept.
 
     For gunicorn an empty result means that the client hung up.
     """
@@ -204,20 +204,20 @@ class WholeRequestTlsSocket(_Whole, ssl.SSLSocket):
 
     _shaken = False
 
-    def hear(self) -> Heard:
+    def receive(self) -> Received:
         """Do the handshake, then read what arrived; ``OSError`` on hang-up."""
         if not self._shaken:
             try:
                 self.do_handshake()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return Heard.PART
+                return Received.PART
             self._shaken = True
-        return super().hear()
+        return super().receive()
 
 
-def _went_away(words: str) -> ConnectionResetError:
+def _client_gone(text: str) -> ConnectionResetError:
     """Return the error by which gunicorn knows that a client went away."""
-    return ConnectionResetError(errno.ECONNRESET, words)
+    return ConnectionResetError(errno.ECONNRESET, text)
 
 
 REQUEST_S = 5.0
@@ -243,8 +243,8 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
-        # Until when each may take to send a request, the earliest first.
-        self._guests: dict[TConn, float] = {}
+        # Until when each may send its request, the earliest first.
+        self._deadlines: dict[TConn, float] = {}
         self._busy: dict[TConn, Future[bool]] = {}
         self._sizes: dict[TConn, int] = {}
 
@@ -268,13 +268,13 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         conn = TConn(self.cfg, wrapped, address, listener.getsockname())
         conn.initialized = True
         conn.parser = http.get_parser(self.cfg, wrapped, address)
-        self._hear(conn)
+        self._receive(conn)
 
     def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
         """Read the next request of a known client."""
         self.poller.unregister(client)
         self.keepalived_conns.remove(conn)
-        self._hear(conn)
+        self._receive(conn)
 
     def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ANN401
         """Keep the connection for another request, or close it at once.
@@ -282,12 +282,12 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         gunicorn waits two seconds in the main loop for the client to close first.
         """
         self._sizes.pop(conn, None)
-        sent_away = self._busy.pop(conn, None) is None
-        if sent_away or fs.cancelled() or fs.exception() or not fs.result():
+        dropped = self._busy.pop(conn, None) is None
+        if dropped or fs.cancelled() or fs.exception() or not fs.result():
             self._close(conn)
-        elif conn.sock.begin_anew(conn.parser.unreader.take_buffered()):
+        elif conn.sock.begin_next(conn.parser.unreader.take_buffered()):
             conn.sock.setblocking(False)  # noqa: FBT003
-            self._hear(conn)
+            self._receive(conn)
         else:
             super().finish_request(conn, fs)
 
@@ -300,7 +300,7 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
 
     def handle_request(self, req: Any, conn: TConn) -> Any:  # noqa: ANN401
         """Answer; for the last time if what followed the head was dropped."""
-        if conn.sock.pieces.cut:
+        if conn.sock.buffer.cut:
             req.force_close()
             # Otherwise gunicorn would ask for the body before it is refused.
             req._expected_100_continue = False  # noqa: SLF001
@@ -311,7 +311,7 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         now = time.monotonic()
         silent = self.keepalived_conns
         while silent and (force or silent[0].timeout <= now):
-            self._leave(silent[0])
+            self._drop(silent[0])
 
     def murder_pending(self) -> None:
         """Close what is late or too much; gunicorn's loop calls it after all events.
@@ -319,65 +319,65 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         Not before, since no event may be about a closed connection.
         """
         now = time.monotonic()
-        for conn in [one for one, until in self._guests.items() if until <= now]:
-            self._leave(conn)
-        while len(self._everybody()) > self.worker_connections - _SPARE:
-            if not self._send_away(lambda _: 1):
+        for conn in [one for one, until in self._deadlines.items() if until <= now]:
+            self._drop(conn)
+        while len(self._connections()) > self.worker_connections - _SPARE:
+            if not self._evict_one(lambda _: 1):
                 break
         while sum(self._sizes.values()) > _MOST_KEPT:
-            if not self._send_away(lambda one: self._sizes.get(one, 0), _ALWAYS_KEPT):
+            if not self._evict_one(lambda one: self._sizes.get(one, 0), _ALWAYS_KEPT):
                 break
 
-    def _hear(self, conn: TConn, _client: object = None) -> None:
+    def _receive(self, conn: TConn, _client: object = None) -> None:
         """Read; pass a complete request to a thread, or wait for the rest."""
         try:
-            heard = conn.sock.hear()
+            received = conn.sock.receive()
         except OSError:
-            self._leave(conn)
+            self._drop(conn)
             return
-        if heard is not Heard.WHOLE:
+        if received is not Received.WHOLE:
             self._wait(conn)
         elif conn.sock.takes_answers():
             self._unwait(conn)
-            self._sizes[conn] = len(conn.sock.pieces.kept)
+            self._sizes[conn] = len(conn.sock.buffer.kept)
             self.enqueue_req(conn)
         else:
-            self._leave(conn)
+            self._drop(conn)
 
     def _wait(self, conn: TConn) -> None:
-        if conn not in self._guests:
-            self._guests[conn] = time.monotonic() + REQUEST_S
-            ready = partial(self._hear, conn)
+        if conn not in self._deadlines:
+            self._deadlines[conn] = time.monotonic() + REQUEST_S
+            ready = partial(self._receive, conn)
             self.poller.register(conn.sock, EVENT_READ, ready)
-        self._sizes[conn] = len(conn.sock.pieces.kept)
+        self._sizes[conn] = len(conn.sock.buffer.kept)
 
     def _unwait(self, conn: TConn) -> None:
         self._sizes.pop(conn, None)
-        if self._guests.pop(conn, None) is not None:
+        if self._deadlines.pop(conn, None) is not None:
             self.poller.unregister(conn.sock)
 
-    def _send_away(self, weigh: Callable[[TConn], int], least: int = 0) -> bool:
+    def _evict_one(self, weigh: Callable[[TConn], int], least: int = 0) -> bool:
         """Close one connection of the address with the most; False if there is none."""
-        everybody = self._everybody()
+        connections = self._connections()
         weights: Counter[str] = Counter()
-        for conn in everybody:
+        for conn in connections:
             weights[conn.client[0]] += weigh(conn)
         address = max(weights, key=weights.__getitem__, default="")
         if weights[address] <= least:
             return False
-        his = (conn for conn in everybody if conn.client[0] == address)
-        self._leave(next(conn for conn in his if weigh(conn)))
+        own = (conn for conn in connections if conn.client[0] == address)
+        self._drop(next(conn for conn in own if weigh(conn)))
         return True
 
-    def _everybody(self) -> tuple[TConn, ...]:
+    def _connections(self) -> tuple[TConn, ...]:
         """Return all connections in the order in which they may be closed.
 
         First those that send a request, then those silent between two requests, then
         those being answered, the latest first. Not those that are closing already.
         """
-        return (*self._guests, *self.keepalived_conns, *reversed(self._busy))
+        return (*self._deadlines, *self.keepalived_conns, *reversed(self._busy))
 
-    def _leave(self, conn: TConn) -> None:
+    def _drop(self, conn: TConn) -> None:
         """Close a connection; if a thread answers it, after the answer."""
         self._unwait(conn)
         if fs := self._busy.pop(conn, None):
@@ -391,7 +391,7 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
 
     def _close(self, conn: TConn) -> None:
         # A request that waits for a thread is still in the queue.
-        conn.sock.pieces.kept.clear()
+        conn.sock.buffer.kept.clear()
         self.nr_conns -= 1
         conn.close()
 
@@ -401,9 +401,10 @@ LINGER_S = 0.05
 
 
 class LingeringWorker(WaitingWorker):
-    """Let up to half of the threads stay with a client; the others answer any client.
+    """Let up to half of the threads wait for a client's next request.
 
-    So busy clients, as many as there are threads, delay others by one request at most.
+    The other half answers any client. So even if there are as many busy clients as
+    threads, another client waits for one request at most.
     """
 
     answer_s = 30.0
@@ -411,7 +412,7 @@ class LingeringWorker(WaitingWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
-        self._seats = Semaphore(self.cfg.threads // 2)
+        self._lingering = Semaphore(self.cfg.threads // 2)
 
     def is_parent_alive(self) -> bool:
         """Check the master, and stop lingering threads if it is gone."""
@@ -422,26 +423,26 @@ class LingeringWorker(WaitingWorker):
     def handle(self, conn: TConn) -> Any:  # noqa: ANN401
         """Answer a request and those that follow closely; return whether to keep it."""
         kept = super().handle(conn)
-        if not self._seats.acquire(blocking=False):
+        if not self._lingering.acquire(blocking=False):
             return kept
         try:
             while kept is True and self.alive and _asks_again(conn):
                 kept = super().handle(conn)
             return kept
         finally:
-            self._seats.release()
+            self._lingering.release()
 
 
 def _asks_again(conn: TConn) -> bool:
     """Wait a moment for the complete next request; keep what has arrived of it."""
     sock, until = conn.sock, time.monotonic() + LINGER_S
-    sock.begin_anew(conn.parser.unreader.take_buffered())
+    sock.begin_next(conn.parser.unreader.take_buffered())
     sock.setblocking(False)  # noqa: FBT003
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     try:
         # Before the poll, which does not see bytes that TLS has already decrypted.
-        while sock.hear() is not Heard.WHOLE:
+        while sock.receive() is not Received.WHOLE:
             left_s = until - time.monotonic()
             if left_s <= 0 or not poll.poll(left_s * 1000):
                 return False

@@ -8,7 +8,15 @@ from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
 
-from extender.webhook.pod import APP, EPHEMERAL, INIT, PARTS, Spot, annotations, spots
+from extender.webhook.pod import (
+    APP,
+    EPHEMERAL,
+    INIT,
+    PARTS,
+    PodContainer,
+    annotations,
+    pod_containers,
+)
 from extender.webhook.validate import VISIBLE, VOID, brings_cards, shows_none
 from gpushare.domain.model import CORES_PER_CARD, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
@@ -16,50 +24,51 @@ from gpushare.domain.request import ContainerSpec, Role, effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.request_cache import Unmeetable, containers
+from gpushare.kube.resource_requests import Unmeetable, containers
 
 DEFAULT_CORES = 1
-"""Cores of a container that asks for memory only (seed 001)."""
+"""Cores of a container that asks for memory only."""
 _USUAL_SCHEDULER = "default-scheduler"
 _NVIDIAS_RESOURCES = "nvidia.com/"
 
 
 def asks(pod: Json) -> bool:
     """Tell whether any container names a resource of cards."""
-    return any(spot.is_ours for spot in spots(pod, INIT, APP))
+    return any(container.is_ours for container in pod_containers(pod, INIT, APP))
 
 
 def lacks_cores(pod: Json) -> bool:
     """Tell whether any container asks for memory and does not mention cores."""
-    return any(map(_lacks, spots(pod, INIT, APP)))
+    return any(map(_lacks, pod_containers(pod, INIT, APP)))
 
 
 def default_cores(pod: Json, *, even_zero: bool = False) -> None:
     """Set one core in each container that asks for memory only.
 
-    With ``even_zero`` also in those that ask for 0 cores. No container gets it if the
-    sum would become whole cards or an invalid number: 0 cores are valid too. But at
-    least one gets it if the pod would otherwise ask for memory and no core, which no
-    quota of cores would count.
+    With ``even_zero`` also in those that ask for 0 cores. If the cores of a pod whose
+    containers share a card would then reach 100 or more, which asks for whole cards or
+    is invalid, these containers keep 0 cores. If the pod would then have no core at
+    all, the first of them gets one, so that a quota of cores counts the pod.
     """
     places = _places(pod)
     lacking = [
-        spot
-        for spot, spec in places
-        if spec.amount.units and (_lacks(spot) or (even_zero and not spec.amount.cores))
+        container
+        for container, spec in places
+        if spec.amount.units
+        and (_lacks(container) or (even_zero and not spec.amount.cores))
     ]
-    paths = {spot.path for spot in lacking}
+    paths = {container.path for container in lacking}
     filled = [
         replace(spec, amount=Amount(DEFAULT_CORES, spec.amount.units))
-        if spot.path in paths
+        if container.path in paths
         else spec
-        for spot, spec in places
+        for container, spec in places
     ]
     if not _apart(pod) and effective(filled).cores >= CORES_PER_CARD:
         known = effective([spec for _, spec in places]).cores
         lacking = [] if known else lacking[:1]
-    for spot in lacking:
-        _give(spot, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
+    for container in lacking:
+        _give(container, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
 
 
 def memory_of_whole_cards(pod: Json, card_units: int) -> None:
@@ -71,17 +80,19 @@ def memory_of_whole_cards(pod: Json, card_units: int) -> None:
     for group in [[each] for each in places] if _apart(pod) else [places]:
         cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
         for index in _by_whole_cards(group):
-            spot, spec = group[index]
+            container, spec = group[index]
             own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
             lack = _lack_of_units(group, index, cards * card_units)
             split = spec.amount.cores % CORES_PER_CARD
             more = lack if split else min(lack, own)
             if more > 0:
-                group[index] = spot, _with_units(spec, more)
-                _give(spot, names.MEMORY, spec.amount.units + more, beside=names.CORE)
+                group[index] = container, _with_units(spec, more)
+                _give(
+                    container, names.MEMORY, spec.amount.units + more, beside=names.CORE
+                )
 
 
-def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
+def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
     """Hide all cards from containers under nvidia's RuntimeClass that ask for none.
 
     ``classes`` are more RuntimeClasses that bring cards. Return a warning for each of
@@ -90,25 +101,27 @@ def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
     """
     if not brings_cards(pod, classes):
         return []
-    known = {spot.name for spot in spots(old or {}, EPHEMERAL)}
+    known = {container.name for container in pod_containers(old or {}, EPHEMERAL)}
     none = {"name": VISIBLE, "value": VOID}
     warnings = []
-    ours = asks(pod)
-    for spot in spots(pod, *([INIT, APP] if old is None else [EPHEMERAL])):
-        if spot.name in known or not _asks_nothing(spot):
+    asks_cards = asks(pod)
+    for container in pod_containers(
+        pod, *([INIT, APP] if old is None else [EPHEMERAL])
+    ):
+        if container.name in known or not _asks_nothing(container):
             continue
-        variables = spot.variables
+        variables = container.variables
         own = [one for one in variables if one["name"] == VISIBLE]
         told = [one for one in own if not shows_none(one)]
-        if told and ours:
+        if told and asks_cards:
             continue
         if told or not own:
             found = [none if one in own else one for one in variables]
-            spot.container["env"] = found if own else [*found, none]
+            container.raw["env"] = found if own else [*found, none]
         if told:
             warnings.append(
-                f"{spot.path}: {VISIBLE} was set to {VOID}, because the container asks "
-                f"for no {names.MEMORY}"
+                f"{container.path}: {VISIBLE} was set to {VOID}, because the container "
+                f"asks for no {names.MEMORY}"
             )
     return warnings
 
@@ -132,25 +145,25 @@ def runtime_class(pod: Json, name: str) -> None:
         spec["runtimeClassName"] = name
 
 
-def _lacks(spot: Spot) -> bool:
-    resources = spot.resources()
+def _lacks(container: PodContainer) -> bool:
+    resources = container.resources()
     return names.MEMORY in resources and names.CORE not in resources
 
 
-def _places(pod: Json) -> list[tuple[Spot, ContainerSpec]]:
+def _places(pod: Json) -> list[tuple[PodContainer, ContainerSpec]]:
     """Return the containers with what each asks for; empty if that is not valid."""
     try:
         specs = containers(pod)
     except (Malformed, Unmeetable):
         return []
-    return list(zip(spots(pod, INIT, APP), specs, strict=True))
+    return list(zip(pod_containers(pod, INIT, APP), specs, strict=True))
 
 
 def _apart(pod: Json) -> bool:
     return annotations(pod).get(names.CONTAINERS) == names.APART
 
 
-def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
+def _by_whole_cards(group: list[tuple[PodContainer, ContainerSpec]]) -> list[int]:
     """Return the containers that ask for cores: whole cards first, init ones last."""
 
     def rank(index: int) -> tuple[bool, bool, int]:
@@ -163,7 +176,7 @@ def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
 
 
 def _lack_of_units(
-    group: list[tuple[Spot, ContainerSpec]], index: int, wanted: int
+    group: list[tuple[PodContainer, ContainerSpec]], index: int, wanted: int
 ) -> int:
     """Return the units that this container lacks for the pod to hold so many."""
     specs = [spec for _, spec in group]
@@ -178,20 +191,20 @@ def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:
     return replace(spec, amount=spec.amount + Amount(units=more))
 
 
-def _give(spot: Spot, resource: str, count: int, *, beside: str) -> None:
+def _give(container: PodContainer, resource: str, count: int, *, beside: str) -> None:
     for part in PARTS:
-        if beside in spot.asked(part):
-            spot.asked(part)[resource] = str(count)
+        if beside in container.asked(part):
+            container.asked(part)[resource] = str(count)
 
 
-def _asks_nothing(spot: Spot) -> bool:
-    """Tell whether it gets no card from us, or from NVIDIA's plugin or driver."""
-    if (spot.container.get("resources") or {}).get("claims"):
+def _asks_nothing(container: PodContainer) -> bool:
+    """Tell whether it asks no plugin or driver, gpushare's or NVIDIA's, for a card."""
+    if (container.raw.get("resources") or {}).get("claims"):
         return False
     return not any(
         name.startswith((_NVIDIAS_RESOURCES, names.PREFIX)) and not _is_none(raw)
         for part in PARTS
-        for name, raw in spot.asked(part).items()
+        for name, raw in container.asked(part).items()
     )
 
 

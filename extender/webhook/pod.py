@@ -18,26 +18,26 @@ PARTS = ("requests", "limits")
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """One container and its path, such as ``spec.containers[0]``."""
+class PodContainer:
+    """One container of a pod and its path, such as ``spec.containers[0]``."""
 
     kind: str
     path: str
-    container: Json
+    raw: Json
 
     @property
     def name(self) -> str:
         """The container's name."""
-        return str(self.container.get("name", ""))
+        return str(self.raw.get("name", ""))
 
     @property
     def variables(self) -> list[Json]:
         """Its environment variables, as written in the pod."""
-        return self.container.get("env") or []
+        return self.raw.get("env") or []
 
     def asked(self, part: str) -> Json:
         """Return the resources under ``requests`` or ``limits``."""
-        return (self.container.get("resources") or {}).get(part) or {}
+        return (self.raw.get("resources") or {}).get(part) or {}
 
     def resources(self) -> set[str]:
         """Return the names of all resources in its requests and limits."""
@@ -57,24 +57,24 @@ def annotations(pod: Json) -> dict[str, str]:
     return (pod.get("metadata") or {}).get("annotations") or {}
 
 
-def spots(pod: Json, *kinds: str) -> Iterator[Spot]:
+def pod_containers(pod: Json, *kinds: str) -> Iterator[PodContainer]:
     """Yield the containers of these kinds, or all, in kubelet's order."""
     spec = pod.get("spec") or {}
     for kind in kinds or _KINDS:
         for place, container in enumerate(spec.get(kind) or ()):
-            yield Spot(kind, f"spec.{kind}[{place}]", container)
+            yield PodContainer(kind, f"spec.{kind}[{place}]", container)
 
 
-def opened(pod: Json) -> Json:
+def copy_to_change(pod: Json) -> Json:
     """Copy the parts of a pod that ``mutate`` may change; all else is shared."""
     spec = {**pod["spec"]}
     for kind in _KINDS:
         if spec.get(kind):
-            spec[kind] = [_opened(container) for container in spec[kind]]
+            spec[kind] = [_copy_container(container) for container in spec[kind]]
     return {**pod, "spec": spec}
 
 
-def _opened(container: Json) -> Json:
+def _copy_container(container: Json) -> Json:
     found = {**container}
     if found.get("resources"):
         resources = found["resources"] = {**found["resources"]}

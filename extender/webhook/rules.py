@@ -6,14 +6,14 @@ from extender.bitfusion.resources import BitfusionRules
 from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from extender.webhook import mutate
-from extender.webhook.pod import annotations, insist_on_shape, opened
+from extender.webhook.pod import annotations, copy_to_change, insist_on_shape
 from extender.webhook.validate import (
     EnvFrom,
     Judged,
     card_variables,
-    covered,
-    forged,
+    forged_annotations,
     judged_request,
+    mounts_over_share,
     pool_warnings,
     unknown_resources,
 )
@@ -118,7 +118,7 @@ def _mutated(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdict:
     translated = told.pod is not pod
     after, warnings = told.pod, list(told.warnings)
     if rules.may_change or mutate.lacks_cores(after):
-        after = opened(after)
+        after = copy_to_change(after)
         warnings += _improve(after, rules, pool)
     judged = judged_request(after)
     denials = [*told.denials, *_denials(after, judged, rules)]
@@ -135,8 +135,8 @@ def _mutated(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdict:
 def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict:
     after, warnings = pod, []
     if mutating and rules.void:
-        after = opened(pod)
-        warnings = mutate.void(after, rules.bring_cards, old)
+        after = copy_to_change(pod)
+        warnings = mutate.hide_cards(after, rules.bring_cards, old)
     variables = card_variables(after, rules.env_from, rules.bring_cards, old)
     return _verdict(pod, after, list(variables), warnings)
 
@@ -153,16 +153,16 @@ def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
         if rules.set_scheduler:
             warnings += mutate.scheduler(pod, rules.set_scheduler)
     if rules.void:
-        warnings += mutate.void(pod, rules.bring_cards, None)
+        warnings += mutate.hide_cards(pod, rules.bring_cards, None)
     return warnings
 
 
 def _denials(pod: Json, judged: Judged, rules: Rules) -> list[str]:
     return [
-        *forged(pod),
+        *forged_annotations(pod),
         *judged.complaints,
         *card_variables(pod, rules.env_from, rules.bring_cards),
-        *covered(pod),
+        *mounts_over_share(pod),
     ]
 
 

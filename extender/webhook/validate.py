@@ -3,9 +3,9 @@
 The extender's own code (``kube.codec``) judges a request. Here each of its complaints
 is assigned to the field that a person wrote, and all are reported at once.
 
-Also what a pod must not bring: annotations that only we write, and variables or volumes
-that would override those by which the device plugin tells a container its card and its
-share, and so lift the pod's limit.
+Also find what a pod must not bring: annotations that only gpushare writes, and
+variables or volumes that would override those by which the device plugin tells a
+container its card and its share, and so lift the pod's limit.
 """
 
 import math
@@ -17,7 +17,14 @@ from posixpath import normpath
 from typing import Literal
 
 from extender.pool import Pool
-from extender.webhook.pod import APP, EPHEMERAL, INIT, Spot, annotations, spots
+from extender.webhook.pod import (
+    APP,
+    EPHEMERAL,
+    INIT,
+    PodContainer,
+    annotations,
+    pod_containers,
+)
 from gpushare.domain.model import PodRef, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal, users_words
@@ -26,7 +33,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.annotations import card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.request_cache import Unmeetable, claims_by, containers
+from gpushare.kube.resource_requests import Unmeetable, claims_by, containers
 
 _RESOURCES = (names.CORE, names.MEMORY)
 _NOBODY = PodRef(PodUID(""), "", "")
@@ -95,12 +102,13 @@ def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
 
 
 def unknown_resources(pod: Json) -> Iterator[str]:
-    """Warn of unknown resources with our prefix."""
-    for spot in spots(pod, INIT, APP):
-        for name in spot.asked("limits"):
+    """Warn of unknown resources with the prefix of gpushare's resources."""
+    for container in pod_containers(pod, INIT, APP):
+        for name in container.asked("limits"):
             if name.startswith(names.PREFIX) and name not in _RESOURCES:
                 known = " and ".join(_RESOURCES)
-                yield f"{spot.path}: {name} is not a known resource; known are {known}"
+                told = f"{name} is not a known resource; known are {known}"
+                yield f"{container.path}: {told}"
 
 
 def _policy(pod: Json) -> Iterator[str]:
@@ -112,14 +120,14 @@ def _policy(pod: Json) -> Iterator[str]:
 
 def _quantities(pod: Json) -> list[str]:
     found = []
-    for spot, part, resource in product(
-        spots(pod, INIT, APP), ("limits", "requests"), _RESOURCES
+    for container, part, resource in product(
+        pod_containers(pod, INIT, APP), ("limits", "requests"), _RESOURCES
     ):
-        value = spot.asked(part).get(resource)
+        value = container.asked(part).get(resource)
         # The API server copies limits into requests: report them once.
-        copied = part == "requests" and spot.asked("limits").get(resource) == value
+        copied = part == "requests" and container.asked("limits").get(resource) == value
         if value is not None and not copied and (why := _unmeetable(resource, value)):
-            found.append(f"{_resource(spot, part, resource)}: {why}")
+            found.append(f"{_resource(container, part, resource)}: {why}")
     return found
 
 
@@ -148,13 +156,13 @@ def _cores(
     pod: Json, specs: list[ContainerSpec]
 ) -> Iterator[tuple[list[str], Refusal]]:
     """Yield what is wrong with cores, each with the fields that ask for them."""
-    both = zip(spots(pod, INIT, APP), specs, strict=True)
-    asking = [(spot, spec) for spot, spec in both if spec.amount]
+    both = zip(pod_containers(pod, INIT, APP), specs, strict=True)
+    asking = [(container, spec) for container, spec in both if spec.amount]
     apart = annotations(pod).get(names.CONTAINERS) == names.APART
     for group in [[one] for one in asking] if apart else [asking]:
         found = claims_by([spec for _, spec in group], apart=False)
         if isinstance(found, Refusal):
-            with_cores = (spot for spot, spec in group if spec.amount.cores)
+            with_cores = (container for container, spec in group if spec.amount.cores)
             yield [_resource(s, "limits", names.CORE) for s in with_cores], found
 
 
@@ -173,7 +181,7 @@ def _of_annotation(detail: str, pod: Json) -> str:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
     if annotations(pod).get(names.CONTAINERS) != names.APART:
         return detail
-    asking = ", ".join(s.path for s in spots(pod, INIT) if s.is_ours)
+    asking = ", ".join(s.path for s in pod_containers(pod, INIT) if s.is_ours)
     if asking:
         detail = (
             f"{detail} for a card, as {asking} does; remove the annotation, or let it "
@@ -190,8 +198,8 @@ def _annotation(name: str) -> str:
     return f'metadata.annotations["{name}"]'
 
 
-def _resource(spot: Spot, part: str, name: str) -> str:
-    return f'{spot.path}.resources.{part}["{name}"]'
+def _resource(container: PodContainer, part: str, name: str) -> str:
+    return f'{container.path}.resources.{part}["{name}"]'
 
 
 EnvFrom = Literal["auto", "allow", "deny"]
@@ -208,8 +216,8 @@ _WRITTEN_BY = {names.PLACEMENT: "extender", names.ACTUAL: "device plugin"}
 _NVIDIA = "nvidia"
 
 
-def forged(pod: Json) -> Iterator[str]:
-    """Yield a denial for each annotation of a new pod that only we may write."""
+def forged_annotations(pod: Json) -> Iterator[str]:
+    """Yield a denial for each annotation that only gpushare may write on a pod."""
     for name, writer in _WRITTEN_BY.items():
         if name in annotations(pod):
             yield (
@@ -218,17 +226,17 @@ def forged(pod: Json) -> Iterator[str]:
             )
 
 
-def covered(pod: Json) -> Iterator[str]:
+def mounts_over_share(pod: Json) -> Iterator[str]:
     """Yield a denial for each mount that would hide a container's share."""
-    for spot in spots(pod, INIT, APP):
-        for place, mount in enumerate(spot.container.get("volumeMounts") or ()):
+    for container in pod_containers(pod, INIT, APP):
+        for place, mount in enumerate(container.raw.get("volumeMounts") or ()):
             # For kubelet a path without its first / is the same.
             inside = normpath(f"/{(mount.get('mountPath') or '').lstrip('/')}")
-            if spot.is_ours and f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
+            if container.is_ours and f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
                 yield (
-                    f"{spot.path}.volumeMounts[{place}].mountPath: the vcuda device "
-                    f"plugin tells a container its share in {names.SHARE_FOLDER}; "
-                    "mount the volume elsewhere"
+                    f"{container.path}.volumeMounts[{place}].mountPath: the vcuda "
+                    "device plugin tells a container its share in "
+                    f"{names.SHARE_FOLDER}; mount the volume elsewhere"
                 )
 
 
@@ -240,16 +248,20 @@ def card_variables(
     ``classes`` are the RuntimeClasses that bring cards and do not have nvidia in their
     names. Debugging containers that ``old`` already has are not judged again.
     """
-    if not any(spot.is_ours for spot in spots(pod, INIT, APP)):
+    if not any(container.is_ours for container in pod_containers(pod, INIT, APP)):
         return
-    known = {spot.name for spot in spots(old, EPHEMERAL)} if old else set()
+    known = (
+        {container.name for container in pod_containers(old, EPHEMERAL)}
+        if old
+        else set()
+    )
     from_all = env_from == "deny" or (env_from == "auto" and brings_cards(pod, classes))
-    for spot in spots(pod):
-        if spot.kind == EPHEMERAL and spot.name in known:
+    for container in pod_containers(pod):
+        if container.kind == EPHEMERAL and container.name in known:
             continue
-        yield from _named(spot)
-        if from_all and (spot.is_ours or spot.kind == EPHEMERAL):
-            yield from _from_elsewhere(spot)
+        yield from _named(container)
+        if from_all and (container.is_ours or container.kind == EPHEMERAL):
+            yield from _from_elsewhere(container)
 
 
 def brings_cards(pod: Json, classes: Container[str]) -> bool:
@@ -264,28 +276,28 @@ def shows_none(variable: Json) -> bool:
     return plain and (variable.get("value") or "") in NONE_VISIBLE
 
 
-def _named(spot: Spot) -> Iterator[str]:
-    for place, variable in enumerate(spot.variables):
+def _named(container: PodContainer) -> Iterator[str]:
+    for place, variable in enumerate(container.variables):
         name = variable["name"]
         if name != VISIBLE and not name.startswith(_FAMILIES):
             continue
-        if not spot.is_ours and shows_none(variable):
+        if not container.is_ours and shows_none(variable):
             continue
         yield (
-            f"{spot.path}.env[{place}]: only the vcuda device plugin may set "
+            f"{container.path}.env[{place}]: only the vcuda device plugin may set "
             f"{users_words(name)}, because it can lift the pod's limit; remove it"
         )
 
 
-def _from_elsewhere(spot: Spot) -> Iterator[str]:
-    for place, source in enumerate(spot.container.get("envFrom") or ()):
+def _from_elsewhere(container: PodContainer) -> Iterator[str]:
+    for place, source in enumerate(container.raw.get("envFrom") or ()):
         prefix = source.get("prefix") or ""
         if VISIBLE.startswith(prefix) or any(
             family.startswith(prefix) or prefix.startswith(family)
             for family in _FAMILIES
         ):
             yield (
-                f"{spot.path}.envFrom[{place}]: it could set {VISIBLE}, and so hide "
-                "the pod's card or show others; give it a prefix such as APP_, or list "
-                "its variables under env"
+                f"{container.path}.envFrom[{place}]: it could set {VISIBLE}, and so "
+                "hide the pod's card or show others; give it a prefix such as APP_, or "
+                "list its variables under env"
             )

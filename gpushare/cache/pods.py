@@ -22,7 +22,7 @@ from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.facts import is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.request_cache import Asked
+from gpushare.kube.resource_requests import Asked
 
 Leaving = Callable[[NodeName], Iterable[PodRecord]]
 """Return the pods of a node that are leaving."""
@@ -107,12 +107,13 @@ _PREEMPTED_FOR_S = 5.0
 
 
 class Charges:
-    """Record the placements of pods in the ledger, the most credible one of each.
+    """Record one placement of each pod in the ledger: the actual or the planned one.
 
-    The actual placement replaces the planned one only if the node has all its cards;
-    one with other cards would free what the pod holds. A pod without a credible
-    placement is charged on every card of its node. A believed actual placement stays
-    when its card disappears: the pod holds nothing of the remaining cards.
+    The actual placement replaces the planned one only if the node has all cards that it
+    names. An actual placement with other cards is ignored, because it would free what
+    the pod holds. A pod without a usable placement is charged on every card of its
+    node. An actual placement that was accepted stays when its card disappears: the pod
+    holds nothing of the remaining cards.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -185,7 +186,9 @@ class Charges:
         if uid not in self._doubted:
             self._doubted.add(uid)
             facts = {"pod": str(record.pod), "node": record.node}
-            logger.warning("actual placement is not possible there", extra=facts)
+            logger.warning(
+                "vcuda-actual is ignored: it does not fit the node's cards", extra=facts
+            )
         return False
 
 
@@ -193,10 +196,10 @@ class PodBook:
     """The sink for pods: record in the ledger who asks for cards and who holds what.
 
     A bound pod is charged until its phase is terminal or it is deleted; a deletion
-    timestamp alone frees nothing. An event without our annotation never removes a
-    reservation. ``on_gone`` is called with each UID that has left, ``on_new``
-    with each new request for cards. ``hosts`` records CPU and memory, also of pods
-    without cards; None if that is not needed.
+    timestamp alone frees nothing. An event of a pod without the annotation
+    ``vcuda-placement`` never removes a reservation. ``on_gone`` is called with each UID
+    that has left, ``on_new`` with each new request for cards. ``hosts`` records CPU and
+    memory, also of pods without cards; None if that is not needed.
     """
 
     def __init__(
@@ -260,9 +263,9 @@ class PodBook:
     def without_placement(self) -> tuple[PodRecord, ...]:
         """Return the pods that were bound without the extender.
 
-        Either an upgrade removed our stanza from kube-scheduler's configuration, or a
-        pod named its node itself. A pod whose containers ask for something invalid does
-        not count, because the device plugin rejects it.
+        Either an upgrade removed the extender's entry from kube-scheduler's
+        configuration, or a pod named its node itself. A pod whose containers ask for
+        something invalid does not count, because the device plugin rejects it.
         """
         return tuple(filter(self._is_unplaced, self.records()))
 

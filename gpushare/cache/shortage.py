@@ -12,6 +12,7 @@ from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
 
 _MOST_NAMES = 3
+_EVENTS = "see the pod's events for kube-scheduler's reason"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def shortage(record: PodRecord, nodes: Sequence[Node], choice: Choice) -> Shorta
     fits = tuple(n.name for n in seen if refusal(request, n, policy) is None)
     if fits:
         where = words.listed(fits, _MOST_NAMES)
-        return Shortage(f"there is room on {where}; see kube-scheduler's words", fits)
+        return Shortage(f"there is room on {where}; {_EVENTS}", fits)
     left = [node.as_limited_by(request) for node in seen]
     return Shortage(_too_little(request, left) + _excluded(request, nodes))
 
@@ -80,8 +81,8 @@ def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
 def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
     found = blocks(nodes)
     if not any(card.open for node in nodes for card in node.cards):
-        whose = " to it" if request.cards else ""
-        return f"no node has a card that is open{whose}"
+        whose = " that the pod may use" if request.cards else ""
+        return f"no node has a healthy, uncordoned card{whose}"
     if len(request.claims) > 1:
         asked = len(request.claims)
         return f"no node has room for its {asked} containers apart at the same time"
@@ -113,4 +114,7 @@ def _on_no_card(asked: Amount, found: Sequence[Block]) -> str:
     if asked.cores > cores:
         where = f" is {cores}, on {most_cores}" if most_cores else " is 0"
         return f"no card has {words.cores(asked.cores)} free; the most{where}"
-    return f"no card has both free, {words.bare(asked)}, though each is on some card"
+    return (
+        f"no single card has {words.bare(asked)} free at the same time; some cards "
+        "have one of the two"
+    )

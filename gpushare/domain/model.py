@@ -6,10 +6,10 @@ from typing import NewType
 from gpushare.domain.card_selector import CardSelector, Limit
 
 CORES_PER_CARD = 100
-"""A card's compute, in cores (seed 001)."""
+"""A card's compute, in cores."""
 
 UNIT_MIB = 256
-"""MiB in one unit: the smallest amount of memory to ask for (seed 001)."""
+"""MiB in one unit: the smallest amount of memory to ask for."""
 
 NodeName = NewType("NodeName", str)
 CardUUID = NewType("CardUUID", str)

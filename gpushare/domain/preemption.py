@@ -139,8 +139,8 @@ class _Search:
         own = violating(self._in_order(self._named), self._budgets)
         self._others_violations = max(0, proposal.budget_violations - len(own))
         self._host_free = facts.hosts.free(node.name)
-        # If our data says that even the proposal does not free enough CPU and memory,
-        # it differs from kube-scheduler's, and is not used.
+        # If the extender's data says that even the proposal does not free enough CPU
+        # and memory, it differs from kube-scheduler's, and is not used.
         self._host_known = self._frees_host(self._named)
         self._kept = self._taken_for_something_else()
 

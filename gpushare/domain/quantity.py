@@ -1,4 +1,4 @@
-"""Parse Kubernetes quantities into whole numbers of our units."""
+"""Parse Kubernetes quantities into whole numbers of units of 256 MiB."""
 
 import math
 import re

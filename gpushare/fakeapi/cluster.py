@@ -1,7 +1,7 @@
 """An API server in memory, for the demo, the simulator and tests.
 
-It implements the rules of a real API server that our processes rely on. One contract
-suite (``tests/contract/test_cluster.py``) tests both.
+It implements the rules of a real API server that gpushare's processes rely on. One
+contract suite (``tests/contract/test_cluster.py``) tests both.
 """
 
 import time

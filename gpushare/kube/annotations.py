@@ -1,4 +1,4 @@
-"""Read and write our annotations, which ``docs/protocol.md`` describes. Pure.
+"""Read and write the gpushare annotations, which ``docs/protocol.md`` describes. Pure.
 
 Two are JSON: a node's cards and a pod's placement. Two are lists by which a pod limits
 its cards.

@@ -246,7 +246,7 @@ class ApiObjects(Connection):
         return True
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:
-        """Ask whether we may; see ``Objects``."""
+        """Ask whether this client may do it; see ``Objects``."""
         whole, _, subresource = resource.partition("/")
         plural, _, group = whole.partition(".")
         asked = {

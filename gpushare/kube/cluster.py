@@ -21,7 +21,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 
 class Kind(StrEnum):
-    """The collections that we read, by their plural in the API's paths."""
+    """The collections that gpushare reads, by their plural in the API's paths."""
 
     PODS = "pods"
     NODES = "nodes"

@@ -1,7 +1,7 @@
-"""Pods, nodes and disruption budgets as domain values, read from their JSON. Pure.
+"""Read pods, nodes and disruption budgets from their JSON, and write refusals. Pure.
 
-What the containers of a pod ask is read by ``request_cache``; the JSON formats inside
-annotations are in ``annotations``.
+What the containers of a pod ask is read by ``resource_requests``; the JSON formats
+inside annotations are in ``annotations``.
 """
 
 import difflib
@@ -26,7 +26,7 @@ from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, place
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
-from gpushare.kube.request_cache import Asked, Unmeetable
+from gpushare.kube.resource_requests import Asked, Unmeetable
 
 _WORDS = {
     Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
@@ -139,7 +139,7 @@ def _request(
         return invalid(str(error))
     if isinstance(found, Refusal):
         return found
-    # Most pods have no annotation of ours, and filter reads many pods.
+    # Most pods have no annotation of gpushare, and filter reads many pods.
     chosen = card_selector(annotations) if annotations else None
     if isinstance(chosen, Refusal):
         return chosen
@@ -191,9 +191,9 @@ def _by_spec(
 
 
 def unknown_annotations(pod: Json) -> Iterator[str]:
-    """Yield messages about a few annotations that look like ours and are unknown.
+    """Yield messages about a few unknown annotations that look like gpushare's.
 
-    Those are our names with a typing error, or under another domain or none.
+    Those are gpushare's names with a typing error, or under another domain or none.
     """
     raw = (pod.get("metadata") or {}).get("annotations") or {}
     unknown = (key for key in raw if _looks_ours(key) and key not in _KNOWN)
@@ -212,7 +212,7 @@ def _looks_ours(key: str) -> bool:
 
 
 def is_ours(pod: Json) -> bool:
-    """Return whether a pod names any of our resources, even with quantity 0."""
+    """Return whether a pod names any gpushare resource, even with quantity 0."""
     spec = pod.get("spec") or {}
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():

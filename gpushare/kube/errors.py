@@ -7,7 +7,7 @@
     ├── Conflict      409: precondition failed, already bound
     │   └── AlreadyExists  there is an object of that name
     ├── Forbidden     401, 403: RBAC does not allow it
-    ├── Invalid       400, 415, 422: the API server refuses what we sent
+    ├── Invalid       400, 415, 422: the API server refuses what was sent
     ├── Gone          410: the resource version is too old; list again
     ├── Throttled     429: try again, after ``retry_after_s`` if given
     ├── Unreachable   no connection, so nothing was sent

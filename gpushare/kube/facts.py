@@ -1,7 +1,7 @@
 """Facts of pods and nodes, read from their JSON by one function each. Pure.
 
 Nothing here fails on an object of an API server: a missing field reads as empty or
-None. What a pod asks for is in ``request_cache``.
+None. What a pod asks for is in ``resource_requests``.
 """
 
 from collections.abc import Iterator
@@ -30,14 +30,16 @@ SECOND_SCHEDULER = "gpushare-scheduler"
 """The second kube-scheduler, which has an extender beside it in the same pod."""
 WEBHOOK = names.WEBHOOK_NAME
 SYSTEM = "kube-system"
-"""The namespace of all our parts and of kube-scheduler."""
+"""The namespace of gpushare's components and of kube-scheduler."""
 WEBHOOK_CONFIGURATIONS = tuple(
     Ref("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", WEBHOOK)
     for kind in ("Mutating", "Validating")
 )
-"""What makes the API server call our webhook."""
-PROBE_ONLY = "the-installers-trial-alone"
+"""What makes the API server call the gpushare webhook."""
+PROBE_ONLY = "installer-probe-pod-only"
 """Name of the matchCondition that limits the webhook to the installer's probe pod."""
+_PROBE_ONLY_NAMES = (PROBE_ONLY, "the-installers-trial-alone")
+"""Also the name that earlier versions wrote."""
 SYSTEM_NAMESPACES = frozenset({SYSTEM, "kube-public", "kube-node-lease"})
 """The namespaces of the cluster itself, whose pods the webhook does not change."""
 TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -106,7 +108,7 @@ def is_ready(thing: Json) -> bool:
 
 
 def is_part(pod: Json, part: str = "") -> bool:
-    """Return whether a pod belongs to one of our parts, or to the named one."""
+    """Return whether a pod belongs to a component of gpushare, or to the named one."""
     if part:
         return label(pod, PART_NAME) == part
     return label(pod, PART_OF) == PRODUCT
@@ -222,7 +224,7 @@ def is_narrowed(configuration: Json) -> bool:
     An interrupted installation leaves it so.
     """
     return any(
-        condition["name"] == PROBE_ONLY
+        condition["name"] in _PROBE_ONLY_NAMES
         for one in configuration.get("webhooks") or ()
         for condition in one.get("matchConditions") or ()
     )

@@ -4,10 +4,10 @@ The domain is one constant, so that a fork for another vendor changes one line.
 """
 
 DOMAIN = "baidu.com"
-"""The domain of all our resources, annotations and labels (seed 001)."""
+"""The domain of all gpushare resources, annotations and labels."""
 
 PREFIX = f"{DOMAIN}/vcuda"
-"""The prefix of all our keys; keys without it are ignored."""
+"""The prefix of all gpushare keys; keys without it are ignored."""
 
 CORE = f"{PREFIX}-core"
 """Resource: hundredths of a card's compute, 100 a card."""
@@ -55,7 +55,7 @@ SCHEDULER_NODE_LABEL = f"{PREFIX}-scheduler"
 """Node label, written by operators: ``true`` allows a second scheduler on the node."""
 
 COMPONENT = "vcuda"
-"""The source of our events, unless a part sets another."""
+"""The source of gpushare's events, unless a component sets another."""
 
 EXTENDER_PORT = 39999
 """Scheduler verbs, on loopback."""

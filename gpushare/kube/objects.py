@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from gpushare.kube.cluster import Json
 
 FIELD_MANAGER = "gpusharectl"
-"""Our name as a field manager of server-side apply."""
+"""gpushare's name as a field manager of server-side apply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from extender.scheduling.bind import Binder, Books, Bound
+from extender.scheduling.bind import Binder, Bound, ExtenderState
 from extender.scheduling.service import Patience, Verbs
 from extender.scheduling.wire import (
     ExtenderArgs,
@@ -103,15 +103,15 @@ class ExtenderFixture:
     ) -> None:
         self.clock = Clock()
         self.cluster = ScriptedCluster()
-        self.books = Books(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)
-        self.ledger, self.inflight = self.books.ledger, self.books.inflight
-        self.pods, self.nodes = self.books.pods, self.books.nodes
+        self.state = ExtenderState(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)
+        self.ledger, self.inflight = self.state.ledger, self.state.inflight
+        self.pods, self.nodes = self.state.pods, self.state.nodes
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
         self.patience = Patience(wait_for_news_s)
-        self.verbs = Verbs(self.cluster, self.books, self.patience)
+        self.verbs = Verbs(self.cluster, self.state, self.patience)
         self.binder = Binder(
-            self.cluster, self.books, timeout_s=4.0, now=lambda: AT, clock=self.clock
+            self.cluster, self.state, timeout_s=4.0, now=lambda: AT, clock=self.clock
         )
 
     def create(self, name: str = "pod", *, seen: bool = True, **how: Any) -> Json:

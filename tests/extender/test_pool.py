@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extender.pool import UNKNOWN, NodeFacts, Pool, node_facts
+from extender.pool import UNKNOWN, Pool, PoolNode, pool_node
 from extender.server.webhook_app import PoolBook
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -27,9 +27,9 @@ def largest(book: PoolBook, *, smallest: bool = False) -> int | None:
 def test_the_largest_and_the_smallest_card() -> None:
     """Over all nodes; sick and cordoned cards may be well before the pod's time."""
     shut = node_json("a", card(0, 29, healthy=False), card(1, 94, cordoned=True))
-    pool = Pool.of([node_facts(shut), node_facts(node("b", 59))])
+    pool = Pool.of([pool_node(shut), pool_node(node("b", 59))])
     assert pool == Pool(94, 29, has_resource=True)
-    assert Pool.of([node_facts(node("a"))]) == Pool(has_resource=False)
+    assert Pool.of([pool_node(node("a"))]) == Pool(has_resource=False)
     assert UNKNOWN.has_resource is None
 
 
@@ -45,7 +45,7 @@ def test_the_largest_and_the_smallest_card() -> None:
 def test_a_node_that_offers_units_has_the_resource(
     units: tuple[int, ...], says: str | None, has: bool
 ) -> None:
-    assert node_facts(node("a", *units, allocatable=says)).has_resource is has
+    assert pool_node(node("a", *units, allocatable=says)).has_resource is has
 
 
 def test_addresses_lead_to_the_name_to_ask_for() -> None:
@@ -54,7 +54,7 @@ def test_addresses_lead_to_the_name_to_ask_for() -> None:
     found = node("a")
     addresses = [{"type": kind, "address": one} for kind, one in listed.items()]
     found["status"] = {"addresses": addresses}
-    pool = Pool.of([node_facts(found), NodeFacts()])
+    pool = Pool.of([pool_node(found), PoolNode()])
     assert pool.node_of_address == {"10.0.0.1": "host-a"}
 
 
@@ -65,7 +65,7 @@ def test_addresses_lead_to_the_name_to_ask_for() -> None:
 def test_a_broken_node_is_told(broken: Json) -> None:
     """By its field; in the book the others count, and it too once it is mended."""
     with pytest.raises(Malformed, match=r"vcuda-cards|status\.allocatable"):
-        node_facts(broken)
+        pool_node(broken)
     book = PoolBook()
     book.replace(iter([page(broken, node("b", 29))]))
     assert largest(book) == 29

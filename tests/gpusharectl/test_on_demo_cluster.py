@@ -132,7 +132,7 @@ def test_nothing_comes_to_a_cordoned_card(demo: DemoCluster) -> None:
     demo.cluster.create(Kind.PODS, pod_json("late", units=5, cores=1))
     wait_until(lambda: scheduled(demo, "late"), "late to be tried")
     said = " ".join(ran(demo, why, "late").split())
-    assert "no node has a card that is open" in said
+    assert "no node has a healthy, uncordoned card" in said
     assert "To run it: uncordon: gpusharectl uncordon-card" in said
     assert not runs(demo, "late")
     ran(demo, uncordon_card, "node-1", "0")

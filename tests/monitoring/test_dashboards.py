@@ -112,7 +112,7 @@ def extender_page(folder: Path) -> str:
         metrics.filtered(FilterResult((), {NodeName(NODE): "no room"}))
     metrics.bound(Bound(Outcome.CONFLICT, "taken"))
     heard = (("pods", reflector(extender.clock, listed=True)),)
-    registry.register(LedgerCollector(extender.books, Readiness(heard, 60)))
+    registry.register(LedgerCollector(extender.state, Readiness(heard, 60)))
     held = certificates(folder / "tls")
     registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
     return generate_latest(registry).decode()

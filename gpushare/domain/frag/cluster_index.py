@@ -14,16 +14,16 @@ _LONGEST_LOG = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
-    """The cards of the cluster, used or not, on which learned tables depend."""
+class CardStock:
+    """The number and sizes of all cards, on which learned tables depend."""
 
     sizes: CardSizes
     cards: int
     largest: int
     """The most cards of one node."""
 
-    def like(self, other: "Build") -> bool:
-        """Return whether tables learned for the one are valid for the other.
+    def like(self, other: "CardStock") -> bool:
+        """Return whether tables that were learned for one are valid for the other.
 
         Single nodes of a known kind that come and go do not require learning again.
         """
@@ -50,7 +50,7 @@ class ClusterIndex:
         self._untouched: Counter[int] = Counter()
         self._sizes: Counter[tuple[str, int]] = Counter()
         self._numbers: Counter[int] = Counter()
-        self._build: Build | None = None
+        self._stock: CardStock | None = None
         """None if cards were added or removed since it was computed."""
         self._log: list[int] = []
         self._log_start = 0
@@ -72,12 +72,12 @@ class ClusterIndex:
         idle, untouched = dict(self._idle), dict(self._untouched)
         return Pool(cards, cpu, memory, idle, untouched, self._largest or None)
 
-    def build(self) -> Build:
-        """Return the cards of the cluster."""
-        if self._build is None:
+    def card_stock(self) -> CardStock:
+        """Return the number and sizes of the cluster's cards."""
+        if self._stock is None:
             cards = sum(self._sizes.values())
-            self._build = Build(CardSizes.of(self._sizes), cards, self._largest)
-        return self._build
+            self._stock = CardStock(CardSizes.of(self._sizes), cards, self._largest)
+        return self._stock
 
     def now(self) -> int:
         """Return the log's end, for ``since``."""
@@ -124,12 +124,12 @@ class ClusterIndex:
                 self._untouched[node.state.untouched] += sign
         had, has = before and before.node.cards, after and after.node.cards
         if had is not has:
-            self._rebuild(had or (), -1)
-            self._rebuild(has or (), +1)
+            self._count_cards(had or (), -1)
+            self._count_cards(has or (), +1)
         self._note(at)
 
-    def _rebuild(self, cards: tuple[Card, ...], sign: int) -> None:
-        self._build = None
+    def _count_cards(self, cards: tuple[Card, ...], sign: int) -> None:
+        self._stock = None
         self._numbers[len(cards)] += sign
         for card in cards:
             self._sizes[card.model, card.units] += sign

@@ -17,7 +17,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gpushare.domain.frag.cluster_index import Build, ClusterIndex
+from gpushare.domain.frag.cluster_index import CardStock, ClusterIndex
 from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.prices import Tables, plain
@@ -34,9 +34,10 @@ ENOUGH = 10
 _MOST_COSTS = 2_000_000
 """Costs kept over all kinds, 8 bytes each: 200 kinds at 10,000 nodes."""
 _MOST_KINDS = 1024
-_EIGHTHS = 0.6
-"""Deviation at which a price is changed, which prices all nodes again. At 0.5, two
-pods that come and go in turn would change it each time."""
+_DRIFT_LIMIT = 0.6
+"""Eighths of a price's range. A price that is off by more is changed, and then all
+nodes are priced again. At 0.5, two pods that come and go in turn would change it each
+time."""
 _STALE = math.nan
 
 
@@ -87,8 +88,8 @@ class Packer:
         self._lock = Lock()
         self._index = ClusterIndex(ledger, hosts)
         self._tables = plain()
-        self._learned: Build | None = None
-        self._rebuilt = False
+        self._learned: CardStock | None = None
+        self._stock_changed = False
         self._wanted = False
         self._rows: OrderedDict[Kind, _Row] = OrderedDict()
 
@@ -113,7 +114,7 @@ class Packer:
     @property
     def due(self) -> bool:
         """Whether to learn again, because of new pods or other cards."""
-        return self.learner.seen >= ENOUGH and (self.learner.due or self._rebuilt)
+        return self.learner.seen >= ENOUGH and (self.learner.due or self._stock_changed)
 
     def see(self, request: PodRequest) -> None:
         """Count a pod; call it once for each pod."""
@@ -124,11 +125,11 @@ class Packer:
         totals = self._totals(self._ledger.nodes())
         with self._lock:
             self._index.follow(self._tables)
-            pool, build = self._index.pool(*totals), self._index.build()
-        tables = self.learner.tables(build.sizes, pool)
+            pool, stock = self._index.pool(*totals), self._index.card_stock()
+        tables = self.learner.tables(stock.sizes, pool)
         with self._lock:
             self._use(tables)
-            self._learned, self._rebuilt = build, False
+            self._learned, self._stock_changed = stock, False
 
     def best(
         self, request: PodRequest, names: Sequence[NodeName], policy: Policy
@@ -167,14 +168,14 @@ class Packer:
         found = standing.share_costs(claim, request.host)
         return {uuid: cost for cost, group in found for uuid in group.cards}
 
-    def _follow(self, learned: Build) -> None:
+    def _follow(self, learned: CardStock) -> None:
         """Apply changes; the scarcity of blocks and models changes with every pod."""
         if not self._index.follow(self._tables):
             return
         pool = self._index.pool()
-        if self._tables.drifted(pool, _EIGHTHS):
+        if self._tables.drifted(pool, _DRIFT_LIMIT):
             self._use(self._tables.under(pool))
-        self._rebuilt = not self._index.build().like(learned)
+        self._stock_changed = not self._index.card_stock().like(learned)
 
     def _totals(self, nodes: Iterable[Node]) -> tuple[int, int | None, int | None]:
         have = [node for node in nodes if node.cards]

@@ -165,7 +165,11 @@ class _Master:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """Σ w·min(G, X/a) over kinds that weigh w and ask a of X for each card's worth."""
+    """How much of the free cards' worth a free amount X of CPU or memory can serve.
+
+    It is Σ w·min(G, X/a): a kind of pods weighs w and asks a of X for each card's
+    worth, so it can use the worth G of the free cards, or less if X is short.
+    """
 
     rates: tuple[float, ...]
     """The a, rising."""
@@ -198,7 +202,11 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Σ w·min(B, ⌊X/c⌋) over kinds that weigh w and ask c of X for each block."""
+    """How many of the free blocks a free amount X of CPU can serve.
+
+    It is Σ w·min(B, ⌊X/c⌋): a kind of pods weighs w and asks c of X for each block of
+    whole cards, so it can use all B free blocks, or fewer if X is short.
+    """
 
     costs: tuple[int, ...]
     """The c, rising."""

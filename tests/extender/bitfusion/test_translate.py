@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonpatch import apply_patch
 
-from extender.bitfusion.filter import wishes
+from extender.bitfusion.filter import conditions
 from extender.bitfusion.resources import BitfusionRules
 from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
@@ -179,7 +179,7 @@ def test_more_cards_than_a_list_may_name(key: str, value: str, annotation: str) 
 
 
 def test_a_uuid_longer_than_any_card_has() -> None:
-    (told,) = wishes([f"device.id=GPU-{'0' * 200}"], Pool()).complaints
+    (told,) = conditions([f"device.id=GPU-{'0' * 200}"], Pool()).complaints
     assert "is left out: it is not a UUID" in told
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import Inflight, Pending, cautious
+from extender.scheduling.inflight import Inflight, Pending, refused_with_pending
 from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
@@ -113,7 +113,7 @@ def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
 def careful(ledger: Ledger, asked: PodRequest, *others: Pending) -> dict[str, Reason]:
     fitting = Fitting(ledger)
     fits = fitting.answer(asked, FIRST_FIT).fits
-    found = cautious(asked, FIRST_FIT, others, fitting, ledger, fits)
+    found = refused_with_pending(asked, FIRST_FIT, others, fitting, ledger, fits)
     return {name: no.reason for name, no in found.items()}
 
 
@@ -246,7 +246,7 @@ def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
         new = only(request("new", 20), uuid)
         waits = Pending(only(request("other", units), *other), FIRST_FIT, [N], 5.0)
         fits = kept.answer(new, FIRST_FIT).fits
-        found = cautious(new, FIRST_FIT, [waits], kept, ledger, fits)
+        found = refused_with_pending(new, FIRST_FIT, [waits], kept, ledger, fits)
         assert (fits, N in found) == ({N}, refused)
 
 

@@ -37,7 +37,7 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 def watched(extender: ExtenderFixture) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(LedgerCollector(extender.books, Readiness((), 60)))
+    registry.register(LedgerCollector(extender.state, Readiness((), 60)))
     return registry
 
 

@@ -10,7 +10,7 @@ import pytest
 from werkzeug.test import Client
 
 from extender.main import assemble
-from extender.scheduling.bind import Books
+from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
 from extender.server.ui import MOST_REASONS, Page, state
 from extender.settings import ExtenderSettings
@@ -58,7 +58,7 @@ def test_who_waits_is_told_why_in_inspects_words() -> None:
     odd = pod_json("zodd", cores=150)
     shown = seen(pages, pods=(late, small, odd, first))["pending"]
     why = "no card has 17 units free; the most is 16, on n card 1"
-    room = "there is room on n; see kube-scheduler's words"
+    room = "there is room on n; see the pod's events for kube-scheduler's reason"
     keys = ("name", "asks", "because", "room")
     assert [tuple(pod[key] for key in keys) for pod in shown[:3]] == [
         ("first", "17 units (4.25 GiB) and 1 core", why, False),
@@ -97,14 +97,14 @@ def test_who_is_leaving_and_what_is_wrong() -> None:
     stays = bound_json(placement("new", 0, 4))
     shown = seen(node(unplaced=[request("lost", 4)]), pods=(leaves, stays))
     assert shown["leaving"] == ["uid-old"]
-    books = Books(wait_s=0, pending_for_s=5)
+    known = ExtenderState(wait_s=0, pending_for_s=5)
     broken = node_json("odd", annotations={"baidu.com/vcuda-cards": "{"})
-    books.nodes.apply(event("ADDED", broken))
+    known.nodes.apply(event("ADDED", broken))
     clock = Clock()
     heard = reflector(clock, listed=True)
     clock.now = 0.123
     never = reflector(clock, listed=False)
-    told = Page(books, Readiness((("nodes", heard), ("pods", never)), 60)).state()
+    told = Page(known, Readiness((("nodes", heard), ("pods", never)), 60)).state()
     assert told["not_ready"] == ["pods have not been listed yet"]
     assert told["broken"].keys() == {"odd"}
     assert told["heard_s"] == {"nodes": 0.1}

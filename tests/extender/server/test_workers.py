@@ -21,8 +21,8 @@ from extender.server.tls import ServerTls, TlsFiles
 from extender.server.workers import (
     MOST_HEAD,
     REQUEST_S,
-    Heard,
-    Pieces,
+    Received,
+    RequestBuffer,
     WaitingWorker,
     WholeRequestTlsSocket,
 )
@@ -40,64 +40,66 @@ def of_length(length: int, body: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "heard", "cut"),
+    ("data", "received", "cut"),
     [
-        (b"", Heard.NOTHING, False),
-        (b"P", Heard.PART, False),
-        (LINE, Heard.PART, False),
-        (LINE + b"\r\n", Heard.WHOLE, False),
-        (of_length(4), Heard.PART, False),
-        (of_length(4, b"bod"), Heard.PART, False),
-        (of_length(4, b"body"), Heard.WHOLE, False),
-        (of_length(4, b"body and more"), Heard.WHOLE, False),
-        (CHUNKED, Heard.WHOLE, True),
-        (CHUNKED + b"4\r\nbody\r\n", Heard.WHOLE, True),
-        (EXPECTING, Heard.WHOLE, True),
-        (LINE + b"A: " + bytes(MOST_HEAD), Heard.WHOLE, False),
-        (LINE + b"Content-Length: many\r\n\r\n", Heard.WHOLE, True),
-        (LINE + b"Content-Length: -1\r\n\r\n", Heard.WHOLE, True),
-        (LINE + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", Heard.WHOLE, True),
-        (b"\r\n\r\n", Heard.WHOLE, False),
+        (b"", Received.NOTHING, False),
+        (b"P", Received.PART, False),
+        (LINE, Received.PART, False),
+        (LINE + b"\r\n", Received.WHOLE, False),
+        (of_length(4), Received.PART, False),
+        (of_length(4, b"bod"), Received.PART, False),
+        (of_length(4, b"body"), Received.WHOLE, False),
+        (of_length(4, b"body and more"), Received.WHOLE, False),
+        (CHUNKED, Received.WHOLE, True),
+        (CHUNKED + b"4\r\nbody\r\n", Received.WHOLE, True),
+        (EXPECTING, Received.WHOLE, True),
+        (LINE + b"A: " + bytes(MOST_HEAD), Received.WHOLE, False),
+        (LINE + b"Content-Length: many\r\n\r\n", Received.WHOLE, True),
+        (LINE + b"Content-Length: -1\r\n\r\n", Received.WHOLE, True),
+        (LINE + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", Received.WHOLE, True),
+        (b"\r\n\r\n", Received.WHOLE, False),
     ],
 )
 @pytest.mark.parametrize("size", [7, 1 << 20])
-def test_how_much_there_is(data: bytes, heard: Heard, size: int, *, cut: bool) -> None:
+def test_how_much_there_is(
+    data: bytes, received: Received, size: int, *, cut: bool
+) -> None:
     """However the bytes come; what is no request is for the parser to say.
 
     Another request may follow one that was kept whole, and not one that was cut.
     """
-    pieces = Pieces(MOST)
+    buffer = RequestBuffer(MOST)
     for at in range(0, len(data), size):
-        pieces.add(data[at : at + size])
-    assert (pieces.heard(), pieces.cut) == (heard, cut)
+        buffer.add(data[at : at + size])
+    assert (buffer.received(), buffer.cut) == (received, cut)
     if not cut:
-        assert b"".join(iter(lambda: pieces.take(3), b"")) == data
+        assert b"".join(iter(lambda: buffer.take(3), b"")) == data
 
 
 @pytest.mark.parametrize("head", [CHUNKED, EXPECTING, of_length(10**20)])
 def test_a_body_whose_end_is_not_known(head: bytes) -> None:
     """Its head alone is answered; what comes after it is no request."""
-    pieces = Pieces(MOST)
-    pieces.add(head + b"4\r\nPOST")
-    pieces.add(b" / HTTP/1.1\r\n\r\n")
-    assert pieces.cut
-    assert pieces.heard() is Heard.WHOLE
-    assert pieces.take(10 * MOST) == head
+    buffer = RequestBuffer(MOST)
+    buffer.add(head + b"4\r\nPOST")
+    buffer.add(b" / HTTP/1.1\r\n\r\n")
+    assert buffer.cut
+    assert buffer.received() is Received.WHOLE
+    assert buffer.take(10 * MOST) == head
 
 
 @pytest.mark.parametrize("size", [100, 5000])
 def test_a_body_that_is_too_long_is_heard_out_and_not_kept(size: int) -> None:
     """Its length is refused; hung up on before its end, a client would not see that."""
-    pieces = Pieces(MOST)
+    buffer = RequestBuffer(MOST)
     data = of_length(MOST + 1, bytes(MOST + 1))
     kept = 0
     for at in range(0, len(data), size):
-        assert pieces.heard() is not Heard.WHOLE
-        pieces.add(data[at : at + size])
-        kept = max(kept, len(pieces.kept))
-    assert pieces.heard() is Heard.WHOLE
-    assert pieces.cut
-    assert pieces.take(10 * MOST) == of_length(MOST + 1)
+        assert buffer.received() is not Received.WHOLE
+        buffer.add(data[at : at + size])
+        kept = max(kept, len(buffer.kept))
+    assert buffer.received() is Received.WHOLE
+    assert buffer.cut
+    assert buffer.take(10 * MOST) == of_length(MOST + 1)
     assert kept <= len(of_length(MOST + 1)) + size
 
 
@@ -122,16 +124,16 @@ def meeting(
     with wrapped as server, ThreadPoolExecutor(1) as pool:
         assert isinstance(server, WholeRequestTlsSocket)
         server.setblocking(False)
-        assert server.hear() is Heard.PART
+        assert server.receive() is Received.PART
         meet = held.client(None).wrap_socket
         shaking = pool.submit(meet, near, server_hostname="localhost")
-        wait_until(server.hear, "hands", accept=lambda one: one is Heard.NOTHING)
+        wait_until(server.receive, "hands", accept=lambda one: one is Received.NOTHING)
         with shaking.result(30) as client:
             yield client, server
 
 
-def hears(server: WholeRequestTlsSocket, wanted: Heard) -> None:
-    wait_until(server.hear, wanted.value, accept=lambda heard: heard is wanted)
+def hears(server: WholeRequestTlsSocket, wanted: Received) -> None:
+    wait_until(server.receive, wanted.value, accept=lambda one: one is wanted)
 
 
 def test_half_a_request_keeps_nobody_waiting(held: Certificates) -> None:
@@ -139,15 +141,15 @@ def test_half_a_request_keeps_nobody_waiting(held: Certificates) -> None:
     with meeting(held) as (client, server):
         for piece in (REQUEST[:9], REQUEST[9:], b"bod"):
             client.sendall(piece)
-            before = len(server.pieces.kept)
+            before = len(server.buffer.kept)
             wait_until(
-                lambda: server.hear() and len(server.pieces.kept),
+                lambda: server.receive() and len(server.buffer.kept),
                 "a piece",
                 accept=lambda seen, before=before: seen > before,  # type: ignore[misc]
             )
-            assert server.hear() is Heard.PART
+            assert server.receive() is Received.PART
         client.sendall(b"y")
-        hears(server, Heard.WHOLE)
+        hears(server, Received.WHOLE)
         server.setblocking(True)
         assert server.recv(9) == REQUEST[:9]
         assert server.recv(1000) == REQUEST[9:] + b"body"
@@ -155,20 +157,20 @@ def test_half_a_request_keeps_nobody_waiting(held: Certificates) -> None:
         assert server.recv(1) == b""
         server.sendall(b"200")
         assert client.recv(10) == b"200"
-        assert not server.begin_anew(b"")
+        assert not server.begin_next(b"")
         server.setblocking(False)
-        assert server.hear() is Heard.NOTHING
+        assert server.receive() is Received.NOTHING
 
 
 def test_what_came_of_the_next_request_is_not_lost(held: Certificates) -> None:
     with meeting(held) as (client, server):
         client.sendall(REQUEST + b"body" + REQUEST)
-        hears(server, Heard.WHOLE)
+        hears(server, Received.WHOLE)
         first = server.recv(len(REQUEST) + 8)
-        assert server.begin_anew(first[len(REQUEST) + 4 :])
-        assert server.hear() is Heard.PART
+        assert server.begin_next(first[len(REQUEST) + 4 :])
+        assert server.receive() is Received.PART
         client.sendall(b"more")
-        hears(server, Heard.WHOLE)
+        hears(server, Received.WHOLE)
         assert server.recv(1000) == REQUEST + b"more"
 
 
@@ -185,10 +187,10 @@ def test_who_leaves_is_noticed(
 ) -> None:
     with meeting(held) as (client, server):
         client.sendall(REQUEST)
-        hears(server, Heard.PART)
+        hears(server, Received.PART)
         leave(client)
         with pytest.raises(OSError):
-            wait_until(server.hear, "the end", accept=lambda _: False)
+            wait_until(server.receive, "the end", accept=lambda _: False)
 
 
 def test_an_answer_that_is_not_taken(held: Certificates) -> None:
@@ -230,14 +232,14 @@ MIB = 1 << 20
 
 @dataclass(eq=False)
 class Sock:
-    """A client who has said so much, and reads his answers or not."""
+    """A client who has said so much, and reads its answers or not."""
 
-    heard: Heard = Heard.WHOLE
+    received: Received = Received.WHOLE
     reads: bool = True
-    pieces: Pieces = field(default_factory=lambda: Pieces(8 * MIB))
+    buffer: RequestBuffer = field(default_factory=lambda: RequestBuffer(8 * MIB))
 
-    def hear(self) -> Heard:
-        return self.heard
+    def receive(self) -> Received:
+        return self.received
 
     def takes_answers(self) -> bool:
         return self.reads
@@ -263,7 +265,7 @@ class Conn:
 def room(most: int = 900) -> Any:
     """A worker that has nobody yet, and no process around it; no thread answers."""
     worker: Any = WaitingWorker.__new__(WaitingWorker)
-    worker._guests, worker._sizes, worker._busy = {}, {}, {}
+    worker._deadlines, worker._sizes, worker._busy = {}, {}, {}
     watched: list[object] = []
     worker.watched, worker.news = watched, []
     worker.poller = SimpleNamespace(
@@ -288,7 +290,7 @@ def comes(
     if silent:
         worker.keepalived_conns.append(conn)
     else:
-        worker._guests[conn] = time.monotonic() - late
+        worker._deadlines[conn] = time.monotonic() - late
         worker._sizes[conn] = size
     return conn
 
@@ -297,8 +299,8 @@ def asks(worker: Any, address: str, size: int = 0, sock: Sock | None = None) -> 
     """One whose request is whole: a thread answers him, or will."""
     conn = Conn(address, sock=sock or Sock())
     worker.nr_conns += 1
-    conn.sock.pieces.kept += bytes(size)
-    worker._hear(conn)
+    conn.sock.buffer.kept += bytes(size)
+    worker._receive(conn)
     return conn
 
 
@@ -313,7 +315,7 @@ def seen(worker: Any, *conns: Conn) -> list[bool]:
 def looked(worker: Any, *conns: Conn) -> list[bool]:
     """The same of all that wait: of who was closed it knows nothing more."""
     closed = seen(worker, *conns)
-    waiting = (*worker._guests, *worker.keepalived_conns)
+    waiting = (*worker._deadlines, *worker.keepalived_conns)
     assert not [one for one in waiting if one.closed]
     assert worker.nr_conns == len(waiting)
     assert worker.watched == [one.sock for one in conns if not one.closed]
@@ -351,7 +353,7 @@ def test_the_bytes_of_half_requests_have_a_limit() -> None:
 
 
 def test_who_is_always_busy_counts_as_well() -> None:
-    """Else he had everybody closed who is silent between two requests."""
+    """Else he had connections closed who is silent between two requests."""
     worker = room(most=12)
     server = [comes(worker, "server", silent=True) for _ in range(2)]
     flood = [asks(worker, "flood") for _ in range(3)]
@@ -375,7 +377,7 @@ def test_bytes_that_wait_their_turn_count_as_well() -> None:
     flood = [asks(worker, "flood", 7 * MIB) for _ in range(10)]
     assert seen(worker, *flood) == [False] * 9 + [True]
     assert not server.closed
-    assert sum(len(one.sock.pieces.kept) for one in flood) == 63 * MIB
+    assert sum(len(one.sock.buffer.kept) for one in flood) == 63 * MIB
     assert set(worker._sizes) == {server, *flood[:9]}
 
 
@@ -387,11 +389,11 @@ def test_who_reads_no_answers_gets_no_thread() -> None:
 
 def test_who_shakes_hands_and_says_nothing() -> None:
     worker, began = room(), time.monotonic()
-    conn = asks(worker, "idle", sock=Sock(Heard.PART))
-    conn.sock.heard = Heard.NOTHING
-    worker._hear(conn)
-    assert began <= worker._guests[conn] <= time.monotonic() + REQUEST_S
-    worker._guests[conn] = 0
+    conn = asks(worker, "idle", sock=Sock(Received.PART))
+    conn.sock.received = Received.NOTHING
+    worker._receive(conn)
+    assert began <= worker._deadlines[conn] <= time.monotonic() + REQUEST_S
+    worker._deadlines[conn] = 0
     assert looked(worker, conn) == [True]
     assert worker._sizes == {}
 

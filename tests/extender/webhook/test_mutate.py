@@ -12,7 +12,7 @@ from gpushare.domain.model import Amount
 from gpushare.domain.request import effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.request_cache import containers
+from gpushare.kube.resource_requests import containers
 from tests.builders import container_json, pod_json
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -152,7 +152,7 @@ def under(runtime: str | None, *containers: Json, key: str = "containers") -> Js
 
 
 def voided(pod: Json, runtime: str = "", key: str = "containers") -> list[list[Json]]:
-    assert mutate.void(pod, [runtime], None) == []
+    assert mutate.hide_cards(pod, [runtime], None) == []
     return [one.get("env") or [] for one in pod["spec"][key]]
 
 
@@ -190,10 +190,10 @@ def test_a_variable_of_its_own_is_written_over(own: Json) -> None:
     """And told, since somebody meant it."""
     env = [{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES"} | own]
     pod = under("nvidia", container_json("a") | {"env": env})
-    (warning,) = mutate.void(pod, (), None)
+    (warning,) = mutate.hide_cards(pod, (), None)
     assert "spec.containers[0]: NVIDIA_VISIBLE_DEVICES was set to void" in warning
     assert pod["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}, VOID]
-    assert mutate.void(pod, (), None) == []
+    assert mutate.hide_cards(pod, (), None) == []
 
 
 def test_of_a_pod_that_runs_only_the_new_debugging_container_changes() -> None:
@@ -201,7 +201,7 @@ def test_of_a_pod_that_runs_only_the_new_debugging_container_changes() -> None:
     before = deepcopy(pod)
     before["spec"]["ephemeralContainers"] = [{"name": "x"}]
     pod["spec"]["ephemeralContainers"] = [{"name": "x"}, {"name": "y"}]
-    assert mutate.void(pod, (), before) == []
+    assert mutate.hide_cards(pod, (), before) == []
     assert pod["spec"]["containers"] == before["spec"]["containers"]
     voided = [{"name": "x"}, {"name": "y", "env": [VOID]}]
     assert pod["spec"]["ephemeralContainers"] == voided

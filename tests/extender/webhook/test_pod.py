@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.webhook.pod import APP, INIT, insist_on_shape, spots
+from extender.webhook.pod import APP, INIT, insist_on_shape, pod_containers
 from gpushare.kube.json_reader import Malformed
 from tests.builders import container_json, pod_json
 
@@ -103,11 +103,18 @@ def test_spots_say_where_a_container_stands() -> None:
         containers=[container_json("a", units=1), container_json("b")],
         init=[container_json("i", cores=0)],
     )
-    found = [(spot.path, spot.name, spot.is_ours) for spot in spots(pod)]
+    found = [
+        (container.path, container.name, container.is_ours)
+        for container in pod_containers(pod)
+    ]
     assert found == [
         ("spec.initContainers[0]", "i", True),
         ("spec.containers[0]", "a", True),
         ("spec.containers[1]", "b", False),
     ]
-    assert [spot.kind for spot in spots(pod, APP)] == [APP, APP]
-    assert [spot.kind for spot in spots(pod, INIT, APP)] == [INIT, APP, APP]
+    assert [container.kind for container in pod_containers(pod, APP)] == [APP, APP]
+    assert [container.kind for container in pod_containers(pod, INIT, APP)] == [
+        INIT,
+        APP,
+        APP,
+    ]

@@ -10,9 +10,9 @@ from extender.pool import UNKNOWN, Pool
 from extender.webhook.validate import (
     EnvFrom,
     card_variables,
-    covered,
-    forged,
+    forged_annotations,
     judged_request,
+    mounts_over_share,
     pool_warnings,
     unknown_resources,
 )
@@ -225,7 +225,7 @@ def mounted(*paths: str, units: int | None = 1) -> list[str]:
     mounts = [{"name": "v", "mountPath": path} for path in paths]
     pod = pod_with([], units=units)
     pod["spec"]["containers"][-1]["volumeMounts"] = mounts
-    return list(covered(pod))
+    return list(mounts_over_share(pod))
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,12 @@ def test_a_volume_over_what_a_container_is_told(path: str) -> None:
 @pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL])
 def test_annotations_that_others_write(name: str) -> None:
     """Whatever they say, and whether or not the pod asks for anything."""
-    (complaint,) = forged(pod_json(annotations={name: "{}"}))
+    (complaint,) = forged_annotations(pod_json(annotations={name: "{}"}))
     assert complaint.startswith(f'metadata.annotations["{name}"]: only the ')
     assert "remove it" in complaint
-    assert list(forged(pod_json(annotations={names.POLICY: "spread"}))) == []
+    assert (
+        list(forged_annotations(pod_json(annotations={names.POLICY: "spread"}))) == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_an_impossible_card_frees_nothing(caplog: pytest.LogCaptureFixture) -> N
     followed.hear(pod(None, IMPOSSIBLE))
     assert followed.free == [9, 29]
     assert [r.message for r in caplog.records] == [
-        "actual placement is not possible there"
+        "vcuda-actual is ignored: it does not fit the node's cards"
     ]
 
 

@@ -12,7 +12,7 @@ from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
 from gpushare.kube.cluster import Json
-from gpushare.kube.request_cache import Asked
+from gpushare.kube.resource_requests import Asked
 from tests.builders import event, node_json, page, pod_json
 
 N = NodeName("n")

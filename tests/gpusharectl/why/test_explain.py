@@ -162,7 +162,7 @@ CASES = {
         [BOTH],
         [picky("H100, *GH200*")],
         [
-            "open to it; 2 of 2 cards excluded by baidu.com/vcuda-models.",
+            "that the pod may use; 2 of 2 cards excluded by baidu.com/vcuda-models.",
             "It may use cards of the models *gh200*, h100, and no others.",
             "To run it: let it use more cards (baidu.com/vcuda-models).",
         ],

@@ -62,7 +62,7 @@ def test_nodes_that_come_and_go_leave_nothing(pair: Cluster) -> None:
     index = pair.packer._index
     assert len(index.nodes) <= 4
     assert set(index.places) == {A, B}
-    assert index.build().cards == 4
+    assert index.card_stock().cards == 4
 
 
 def test_the_book_of_hosts_forgets_too(monkeypatch: pytest.MonkeyPatch) -> None:

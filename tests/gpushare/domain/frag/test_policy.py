@@ -287,4 +287,4 @@ def _sums_are_right(cluster: Cluster) -> None:
         sum(state.untouched // k for state in states) for k in (1, 2, 3)
     ]
     cards = sum(len(page.cards) for page in cluster.ledger.nodes())
-    assert index.build().cards == cards
+    assert index.card_stock().cards == cards

@@ -10,7 +10,7 @@ from gpushare.kube.errors import Forbidden
 from gpushare.kube.facts import is_narrowed
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.apply import NAME, Result, probe_pod, probed
+from gpusharectl.install.webhook.apply import NAME, Result, narrowed, probe_pod, probed
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
@@ -37,6 +37,22 @@ def test_nobodys_pods_wait_until_it_is_proved(
     assert during == [True, True]
     assert not any(is_narrowed(world.objects.kept[ref]) for ref in CONFIGURATIONS)
     assert not [ref for ref in world.objects.kept if ref.name == NAME]
+
+
+def test_what_an_earlier_version_left_is_finished(
+    world: InstalledCluster, objects: FakeObjects
+) -> None:
+    """It was interrupted, and had another name for the condition."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    whole = {ref: objects.kept[ref] for ref in CONFIGURATIONS}
+    for ref in CONFIGURATIONS:
+        body = objects.kept[ref] = narrowed(whole[ref])
+        for one in body["webhooks"]:
+            one["matchConditions"][0]["name"] = "the-installers-trial-alone"
+    assert world.install() == Exit.DONE, world.screen.text
+    assert [one["webhooks"] for one in whole.values()] == [
+        objects.kept[ref]["webhooks"] for ref in CONFIGURATIONS
+    ]
 
 
 def test_one_that_cannot_be_reached_is_not_asked(

@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender import main
-from extender.scheduling.bind import Books
-from extender.scheduling.lessons import Lessons
+from extender.scheduling.bind import ExtenderState
+from extender.scheduling.learning import FragLearning
 from extender.scheduling.service import Patience, Verbs
 from extender.scheduling.wire import ExtenderArgs
-from extender.server.metrics import LessonCollector
+from extender.server.metrics import LearningCollector
 from extender.settings import ExtenderSettings
 from gpushare.domain.frag import learner as learner_room
 from gpushare.domain.frag.policy import ENOUGH
@@ -25,12 +25,12 @@ NAMES = [NodeName("a"), NodeName("b")]
 
 class Scene:
     def __init__(self) -> None:
-        self.books = Books(wait_s=0, pending_for_s=5)
-        self.packer = self.books.packer
-        self.verbs = Verbs(Embedded(), self.books, Patience(0))
+        self.state = ExtenderState(wait_s=0, pending_for_s=5)
+        self.packer = self.state.packer
+        self.verbs = Verbs(Embedded(), self.state, Patience(0))
         for name in NAMES:
-            self.books.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
-        self.books.ledger.record(placement("p", "b-0", 50, 1, node="b"))
+            self.state.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
+        self.state.ledger.record(placement("p", "b-0", 50, 1, node="b"))
 
     def see(self, times: int = ENOUGH) -> None:
         for number in range(times):
@@ -47,43 +47,43 @@ def scene() -> Scene:
     return Scene()
 
 
-def values(lessons: Lessons) -> dict[str, float]:
+def values(learning: FragLearning) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(LessonCollector(lessons))
+    registry.register(LearningCollector(learning))
     return {s.name: s.value for family in registry.collect() for s in family.samples}
 
 
 def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
-    """The first one starts the lessons; pods of other policies do not."""
+    """The first one starts the learning; pods of other policies do not."""
     scene.see()
-    lessons = Lessons(scene.packer, wanted=False)
+    learning = FragLearning(scene.packer, wanted=False)
     assert scene.scores("best-fit") == [0, 5]
-    assert not lessons.take()
+    assert not learning.learn_if_due()
     scene.scores()
-    assert lessons.take()
+    assert learning.learn_if_due()
     assert scene.scores() == [0, 10]
 
 
 def test_not_before_enough_was_seen_and_not_twice(scene: Scene) -> None:
-    """A lesson is due after so many pods, not after so much time; the winner takes all.
+    """Learning is due after so many pods, not after so much time; the winner takes all.
 
     Nor before nodes and pods are read: pods alone could be measured by no card.
     """
     nodes, pods = Event(), Event()
-    lessons = Lessons(scene.packer, wanted=True, after=(nodes, pods))
+    learning = FragLearning(scene.packer, wanted=True, after=(nodes, pods))
     scene.see(ENOUGH - 1)
     pods.set()
-    assert not lessons.take()
+    assert not learning.learn_if_due()
     scene.packer.see(request("last", 50, 1))
-    assert not lessons.take()
+    assert not learning.learn_if_due()
     assert scene.scores() == [0, 5], "best-fit until something is learnt"
     nodes.set()
-    assert lessons.take()
+    assert learning.learn_if_due()
     assert scene.scores() == [0, 10]
-    assert not lessons.take()
+    assert not learning.learn_if_due()
 
 
-def test_a_lesson_that_fails_is_tried_again(
+def test_learning_that_fails_is_tried_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pods are placed as before, and metrics tell of it."""
@@ -96,25 +96,25 @@ def test_a_lesson_that_fails_is_tried_again(
     def fail(*_args: object) -> None:
         raise ArithmeticError("no price")
 
-    lessons = Lessons(scene.packer, wanted=True, clock=lambda: 1234.0)
+    learning = FragLearning(scene.packer, wanted=True, clock=lambda: 1234.0)
     with monkeypatch.context() as troubled:
         troubled.setattr(learner_room, "learn", fail)
-        assert not lessons.take()
-    assert values(lessons) == metrics
+        assert not learning.learn_if_due()
+    assert values(learning) == metrics
     assert scene.scores() == [0, 5]
-    assert lessons.take()
+    assert learning.learn_if_due()
     metrics["vcuda_extender_frag_learnt_timestamp_seconds"] = 1234.0
-    assert values(lessons) == metrics
+    assert values(learning) == metrics
 
 
 def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Lessons] = []
+    made: list[FragLearning] = []
 
-    def note(*args: Any, **how: Any) -> Lessons:
-        made.append(Lessons(*args, **how))
+    def note(*args: Any, **how: Any) -> FragLearning:
+        made.append(FragLearning(*args, **how))
         return made[0]
 
-    monkeypatch.setattr(main, "Lessons", note)
+    monkeypatch.setattr(main, "FragLearning", note)
     stop = Event()
     try:
         main.assemble(ExtenderSettings(), Embedded(), stop)
@@ -126,12 +126,12 @@ def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_thread_learns_by_itself(scene: Scene) -> None:
-    lessons, stop = Lessons(scene.packer, wanted=True), Event()
-    thread = Thread(target=lessons.run, args=(stop,))
+    learning, stop = FragLearning(scene.packer, wanted=True), Event()
+    thread = Thread(target=learning.run, args=(stop,))
     thread.start()
     try:
         scene.see()
-        wait_until(lambda: lessons.learned_at is not None, "a lesson")
+        wait_until(lambda: learning.learned_at is not None, "the first tables")
     finally:
         stop.set()
         thread.join()

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.model import HostAmount
-from gpushare.kube import names, request_cache
+from gpushare.kube import names, resource_requests
 from gpushare.kube.codec import pod_ref, pod_request
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.request_cache import LONGEST_KEY, Asked, Unmeetable, containers
+from gpushare.kube.resource_requests import LONGEST_KEY, Asked, Unmeetable, containers
 from tests.builders import pod_json
 
 LARGE = "x" * LONGEST_KEY
@@ -45,7 +45,7 @@ SPEC = st.fixed_dictionaries(
 
 
 def key(pod: Any) -> bytes | None:
-    return request_cache._key(pod)
+    return resource_requests._key(pod)
 
 
 def read(pod: Any) -> Any:
@@ -110,18 +110,18 @@ def test_large_pods_are_not_kept() -> None:
     """Any user can create pods; large ones are read and not kept."""
     pod = pod_json(units=4)
     pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
-    before = len(request_cache._HOSTS), len(request_cache._CLAIMS)
+    before = len(resource_requests._HOSTS), len(resource_requests._CLAIMS)
     asked = pod_request(pod, pod_ref(pod))
     assert asked.host == HostAmount(1000, 0)
     assert [claim.amount.units for claim in asked.claims] == [4]
-    assert (len(request_cache._HOSTS), len(request_cache._CLAIMS)) == before
+    assert (len(resource_requests._HOSTS), len(resource_requests._CLAIMS)) == before
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_cache, "MOST_KINDS", 2)
-    monkeypatch.setattr(request_cache, "_HOSTS", {})
+    monkeypatch.setattr(resource_requests, "MOST_KINDS", 2)
+    monkeypatch.setattr(resource_requests, "_HOSTS", {})
     for cpu in range(1, 6):
         pod = pod_json()
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
         assert Asked(pod).host() == HostAmount(1000 * cpu, 0)
-        assert len(request_cache._HOSTS) <= 2
+        assert len(resource_requests._HOSTS) <= 2
