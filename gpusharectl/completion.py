@@ -57,7 +57,7 @@ def card_names(
 def pod_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer the pods that name our resources, with their namespace unless ``-n``."""
+    """Offer pods that name gpushare's resources, with namespace unless ``-n``."""
     namespace, pods = context.params.get("namespace"), _our_pods(context)
     if namespace is None:
         return _offered([facts.full_name(pod) for pod in pods], begun)
@@ -68,7 +68,7 @@ def pod_names(
 def namespace_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer the namespaces of pods that name our resources."""
+    """Offer the namespaces of pods that name gpushare's resources."""
     found = {pod["metadata"]["namespace"] for pod in _our_pods(context)}
     return _offered(sorted(found), begun)
 

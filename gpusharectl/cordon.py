@@ -26,7 +26,10 @@ _TRIES = 10
 """A busy node's status is written every few seconds."""
 _FEWEST_LETTERS = 4
 _MOST_NAMES = 5
-_CODES = "Exit codes: 0 it is so now; 1 it could not be done; 2 wrong command line."
+_CODES = (
+    "Exit codes: 0 the cards are now as requested; 1 it could not be done; 2 wrong "
+    "command line."
+)
 
 
 class Order(Enum):
@@ -217,11 +220,11 @@ def _staying(pods: Sequence[str]) -> str:
 def _cleared(name: str, card: Card, *, changed: bool) -> Iterator[str]:
     which = _which(name, card)
     if card.healthy:
-        yield f"{which} is not reported as sick; the order is written anyway."
+        yield f"{which} is not reported as sick; the annotation is written anyway."
     now = "is to be cleared" if changed else "was already to be cleared"
     yield (
         f"{which} {now}: the device plugin there forgets the card's faults and removes "
-        "the order, within seconds."
+        f"the annotation {names.CLEAR}, within seconds."
     )
     yield "  A card that does not answer stays sick until it answers."
     yield f"  Next: gpusharectl inspect --node {name}"

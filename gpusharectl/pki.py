@@ -255,7 +255,7 @@ def due(certificate: x509.Certificate, now: datetime) -> bool:
 
 
 def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
-    """Read ``name.crt`` and ``name.key``; None if they are not a pair that we make."""
+    """Read ``name.crt`` and ``name.key``; None if ``plan`` writes no such pair."""
     try:
         certificate = x509.load_pem_x509_certificate(files[f"{name}.crt"])
         key = serialization.load_pem_private_key(files[f"{name}.key"], None)

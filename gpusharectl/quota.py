@@ -96,8 +96,9 @@ _NAME = re.compile(r"requests\.[a-z0-9.-]+/[A-Za-z0-9._-]+")
 _LEFT = 1
 _MOST_SHOWN = 10
 _CODES = (
-    "Exit codes: 0 it is so now, or --dry-run has shown every change; 1 it could not "
-    "be done, or a quota has both names with different numbers; 2 wrong command line."
+    "Exit codes: 0 the quotas are now as requested, or --dry-run has shown every "
+    "change; 1 it could not be done, or a quota has both names with different numbers; "
+    "2 wrong command line."
 )
 
 

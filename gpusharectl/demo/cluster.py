@@ -32,11 +32,11 @@ from gpusharectl.demo.kubelet import StandInKubelet
 from gpusharectl.demo.scheduler import StandInScheduler
 
 _STOP_WITHIN_S = 10.0
-_LEASH = """\
+_DIE_WITH_PARENT = """\
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-# We may have ended before prctl took hold: then no signal comes any more.
+# The parent may have ended before prctl took hold: then no signal comes any more.
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
@@ -50,7 +50,7 @@ class CannotStartError(RuntimeError):
 
 
 class Child:
-    """One of our programs, run by the same Python and with a log of its own.
+    """One of gpushare's programs, run by the same Python and with a log of its own.
 
     On Linux it ends with the thread that makes it, however that ends.
     """
@@ -65,8 +65,14 @@ class Child:
         environment |= {PREFIX + name: value for name, value in settings.items()}
         command = [sys.executable, "-m", *module]
         if sys.platform == "linux":
-            leash = [sys.executable, "-IS", "-c", _LEASH, str(os.getpid())]
-            command = leash + command
+            die_with_parent = [
+                sys.executable,
+                "-IS",
+                "-c",
+                _DIE_WITH_PARENT,
+                str(os.getpid()),
+            ]
+            command = die_with_parent + command
         with log.open("wb") as words:
             self._process = subprocess.Popen(  # noqa: S603
                 command,

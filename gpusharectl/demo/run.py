@@ -69,7 +69,7 @@ def hold(console: Console, stop: Event) -> int:
 
 
 def _hush() -> None:
-    # gRPC would write notes between our lines when a plugin ends.
+    # gRPC would write notes between the demo's lines when a plugin ends.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 

@@ -25,7 +25,7 @@ class SchedulerTarget:
     restart: bool = False
     tls: bool = False
     frag: bool = False
-    """Whether the policy is ``frag``: our score outweighs all others."""
+    """Whether the policy is ``frag``: the extender's score outweighs all others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.plan import InstallPlan
-from gpusharectl.install.progress import Exit, Step, Trouble, Waiting, follow
+from gpusharectl.install.progress import Exit, InstallError, Step, Waiting, follow
 from gpusharectl.install.rollout import last_lines, wait_for_rollout
 from gpusharectl.install.scheduler import configure, prove
-from gpusharectl.install.survey import NodeView, named, read_nodes, to_label
+from gpusharectl.install.survey import NodeFacts, named, read_nodes, to_label
 from gpusharectl.install.webhook.apply import WebhookSteps, removal
 
 FOUND_WITHIN_S = 60.0
@@ -151,9 +151,9 @@ class Install(InstallPlan):
                 found = amount(node)
             self.screen.say(f"{name}: {found}")
         if not looked_at:
-            raise Trouble(f"no card is shared yet: {', '.join(chosen)} not Ready")
+            raise InstallError(f"no card is shared yet: {', '.join(chosen)} not Ready")
         if len(without) == len(looked_at):
-            raise Trouble(
+            raise InstallError(
                 f"no card is offered; {'; '.join(map(str, left))}",
                 "load the driver there (nvidia-smi must answer); the device plugin "
                 "then finds the cards by itself. To see them: gpusharectl inspect",
@@ -177,7 +177,7 @@ class Install(InstallPlan):
         return Step(f"the rollout of the {what}", wait, "Waiting")
 
 
-def amount(node: NodeView) -> str:
+def amount(node: NodeFacts) -> str:
     """Return what a node shares: ``2 cards, 58 units``; n/a before it has reported."""
     if node.cards is None:
         return "n/a"
@@ -185,7 +185,7 @@ def amount(node: NodeView) -> str:
     return f"{cards}, {node.units} units"
 
 
-def _without(nodes: Sequence[NodeView], chosen: Sequence[str]) -> list[Waiting]:
+def _without(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> list[Waiting]:
     found = []
     for name in chosen:
         node = named(nodes, name)

@@ -1,8 +1,8 @@
 """Compose the objects of ``manifests/`` as ``kubectl kustomize`` does, and set them up.
 
-Our overlays use resources, components, and JSON patches with a target by kind and name;
-nothing else is implemented. A test compares the result with the real kubectl for every
-overlay and component (``docs/decisions/0048``).
+gpushare's overlays use resources, components, and JSON patches with a target by kind
+and name; nothing else is implemented. A test compares the result with the real kubectl
+for every overlay and component (``docs/decisions/0048``).
 """
 
 import hashlib
@@ -57,8 +57,8 @@ def load(
 ) -> tuple[Json, ...]:
     """Return the objects of an overlay in the order in which they are applied.
 
-    ``image`` replaces our image, tag included; ``components`` change the overlay.
-    Raises ``ManifestError``.
+    ``image`` replaces gpushare's image, tag included; ``components`` change the
+    overlay. Raises ``ManifestError``.
     """
     wholes = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE)
     for name, kind, known in (
@@ -84,8 +84,8 @@ def assemble(
         found = changed
 
     def put(_: str, container: Json) -> Json:
-        ours = image and container["image"].partition(":")[0] == PRODUCT
-        return {**container, "image": image} if ours else container
+        replaced = image and container["image"].partition(":")[0] == PRODUCT
+        return {**container, "image": image} if replaced else container
 
     return with_containers(found, put)
 
@@ -163,11 +163,11 @@ def loaded(
         found += load(name, image=image, components=void)
         settings = options.webhook.settings()
     quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
-    ours = {UI: ON} if options.ui else {}
-    ours |= {POLICY: options.policy} if options.policy else {}
+    settings = {UI: ON} if options.ui else {}
+    settings |= {POLICY: options.policy} if options.policy else {}
     found = with_settings(found, "webhook", settings)
     found = with_settings(found, "device-plugin", quota)
-    found = with_settings(found, "extender", ours)
+    found = with_settings(found, "extender", settings)
     if options.policy == FRAG:
         found = tuple(map(_packing, found))
     # The second scheduler's pods read their configuration only at their start, so a
@@ -183,7 +183,7 @@ def loaded(
 
 
 def _packing(body: Json) -> Json:
-    """Let our score outweigh all others in the second kube-scheduler too."""
+    """Let the extender's score outweigh all others in the second kube-scheduler too."""
     if body["kind"] != "ConfigMap":
         return body
     texts = body.get("data") or {}
@@ -208,7 +208,7 @@ def with_images(
 
 
 def image_of(manifests: Sequence[Json]) -> str:
-    """Return the image of ours that these workloads run; "" if none does."""
+    """Return the image of gpushare that these workloads run; "" if none does."""
     images = (
         str(one["image"]) for one in containers(manifests) if one["name"] != SCHEDULER
     )

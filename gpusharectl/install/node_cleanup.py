@@ -1,9 +1,9 @@
 """Remove what a device plugin leaves on its node: its files, and a capacity of 0.
 
-A temporary pod of our own image removes the files, since nothing else of ours runs
-there any more. It needs no scheduler and no rights, and mounts only the folder above
-ours. kubelet keeps the capacity of a plugin that is gone for five minutes, then reports
-0 for ever; that is removed from the node's status.
+A temporary pod of gpushare's image removes the files, since nothing else of gpushare
+runs there any more. It needs no scheduler and no rights, and mounts only the folder
+above the device plugin's. kubelet keeps the capacity of a plugin that is gone for five
+minutes, then reports 0 for ever; that is removed from the node's status.
 """
 
 import shutil
@@ -16,9 +16,9 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, phase
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
-from gpusharectl.install.progress import Trouble, Waiting
+from gpusharectl.install.progress import InstallError, Waiting
 from gpusharectl.install.rollout import events_of, pod_wait
-from gpusharectl.install.survey import NodeView, read_nodes
+from gpusharectl.install.survey import NodeFacts, read_nodes
 
 NAME = "gpushare-clean"
 _LIB = "/var/lib"
@@ -33,7 +33,7 @@ FORGOTTEN_WITHIN_S = 360.0
 
 
 def clean(folder: Path) -> list[str]:
-    """Remove our files below a host's /var/lib; return their paths, sorted."""
+    """Remove gpushare's files below a host's /var/lib; return their paths, sorted."""
     gone = []
     for path in sorted([folder / _STATE, *folder.glob(_SOCKETS)]):
         if path.is_dir() and not path.is_symlink():
@@ -136,7 +136,7 @@ def remove_stale_capacity(context: Context) -> None:
     """Wait until kubelet reports capacity 0, and remove it from the nodes."""
     left = context.until(lambda: _kept(context.objects), FORGOTTEN_WITHIN_S)
     if left:
-        raise Trouble("; ".join(f"{one.who} waits for {one.what}" for one in left))
+        raise InstallError("; ".join(f"{one.who} waits for {one.what}" for one in left))
 
 
 def _kept(objects: Objects) -> list[Waiting]:
@@ -151,7 +151,7 @@ def _kept(objects: Objects) -> list[Waiting]:
     return found
 
 
-def _forget(objects: Objects, node: NodeView) -> None:
+def _forget(objects: Objects, node: NodeFacts) -> None:
     """Remove the resources, unless kubelet reports a capacity again just now."""
     steps: list[dict[str, object]] = []
     for resource in node.stale_capacity:

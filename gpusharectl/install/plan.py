@@ -32,9 +32,9 @@ from gpusharectl.install.preflight import (
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
+    InstallError,
     Screen,
     Step,
-    Trouble,
     no_terminal,
 )
 from gpusharectl.install.survey import (
@@ -71,7 +71,7 @@ def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> No
     if bad:
         why = "; ".join(one.text for one in bad)
         remedy = "; ".join(one.remedy for one in bad if one.remedy)
-        raise Trouble(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
+        raise InstallError(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
     if not sure and any(one.weight is Weight.DOUBT for one in shown):
         remedy = "the same command without these nodes"
         screen.confirm("Share these cards anyway?", remedy)
@@ -132,7 +132,7 @@ class Plan:
     def keep_files(self, planned: Sequence[FileChange] | Obstacle) -> None:
         """Keep what changes in this host's files; refuse if they cannot be edited."""
         if isinstance(planned, Obstacle):
-            raise Trouble(f"{planned}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
+            raise InstallError(f"{planned}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
         self.file_changes = planned
 
     def again(self) -> str:
@@ -167,7 +167,7 @@ class Plan:
             others = self.context.others(self.target)
             why = others.run(action, node, self.screen.say)
             if why:
-                raise Trouble(f"on {node}: {why}")
+                raise InstallError(f"on {node}: {why}")
 
         return Step(f"kube-scheduler's configuration on {node}", act, "Scheduler")
 
@@ -239,7 +239,7 @@ class InstallPlan(Plan):
             return
         image = options.scheduler_image or kube_scheduler_image(context.objects)
         if not image:
-            raise Trouble(
+            raise InstallError(
                 "no pod in this cluster shows the image of kube-scheduler; "
                 f"{NOTHING_DONE}",
                 "the same command with --scheduler-image IMAGE, an image of "
@@ -278,7 +278,7 @@ class InstallPlan(Plan):
         found = options.nodes or (signs if options.all_gpu_nodes else labelled)
         if options.all_gpu_nodes and not found:
             them = ", ".join(node.name for node in nodes) or "none"
-            raise Trouble(
+            raise InstallError(
                 f"no node shows a sign of an NVIDIA GPU (nodes: {them}); "
                 f"{NOTHING_DONE}",
                 "if some have one, name them: gpusharectl install --nodes NODE,NODE",
@@ -291,7 +291,7 @@ class InstallPlan(Plan):
                 raise no_terminal(_NAME_THEM)
         if wrong := self._unknown(found):
             why = f"{wrong} {NOTHING_DONE.capitalize()}"
-            raise Trouble(why, exit_code=Exit.USAGE)
+            raise InstallError(why, exit_code=Exit.USAGE)
         return found
 
     def _asked(self, default: Sequence[str], driver: str) -> tuple[str, ...]:
@@ -327,9 +327,12 @@ class InstallPlan(Plan):
         """Apply all objects as a dry run; show the changes, or ask for consent."""
         context, bodies = self.context, list(self.manifests)
         if self.options.webhook.wanted:
-            ours = not self.facts.by_cert_manager
+            by_installer = not self.facts.by_cert_manager
             self.manifests, self.webhook = split(
-                context.objects, self.manifests, context.now(), ours=ours
+                context.objects,
+                self.manifests,
+                context.now(),
+                by_installer=by_installer,
             )
             secret = [self.webhook.secret] if self.webhook.secret else []
             bodies = [*self.manifests, *secret, *self.webhook.asking]

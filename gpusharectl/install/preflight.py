@@ -1,4 +1,4 @@
-"""Judge what speaks for and against an install. Pure: ``survey`` reads, this judges."""
+"""Check whether an installation can succeed; return findings. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.survey import (
     CONTROL_PLANE_LABEL,
     Facts,
-    NodeView,
+    NodeFacts,
     minor,
     named,
 )
@@ -106,7 +106,7 @@ def _version(facts: Facts) -> Finding:
 
 
 def judge_rights(facts: Facts) -> Finding:
-    """Judge our rights; all missing ones are named at once."""
+    """Judge the user's rights; all missing ones are named at once."""
     if not facts.missing:
         return _ok("you have all needed rights")
     return _refusal(
@@ -120,14 +120,16 @@ def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
     if options.second_scheduler and facts.extended:
         yield _refusal(
-            "the default scheduler calls our extender already; a second scheduler "
-            "beside it would place pods on the same cards without knowing of the first",
+            "the default scheduler calls the gpushare extender already; a second "
+            "scheduler beside it would place pods on the same cards without knowing of "
+            "the first",
             "install without --second-scheduler, or first: gpusharectl uninstall",
         )
     elif not options.second_scheduler and facts.second:
         yield _refusal(
-            "the second scheduler is installed here; the default scheduler with our "
-            "extender would place pods on the same cards without knowing of it",
+            "the second scheduler is installed here; the default scheduler with the "
+            "gpushare extender would place pods on the same cards without knowing of "
+            "it",
             "install with --second-scheduler, or first: gpusharectl uninstall",
         )
     elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
@@ -273,7 +275,7 @@ def judge_nodes(
             yield from list(_node(node, facts)) or [well]
 
 
-def _node(node: NodeView, facts: Facts) -> Iterator[Finding]:
+def _node(node: NodeFacts, facts: Facts) -> Iterator[Finding]:
     kubelet = minor(node.kubelet)
     if kubelet is not None and kubelet < OLDEST:
         yield _refusal(

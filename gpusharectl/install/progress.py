@@ -34,7 +34,7 @@ class Exit(IntEnum):
     REFUSED = 3
 
 
-class Trouble(Exception):
+class InstallError(Exception):
     """Ends a run: why, in one sentence.
 
     ``remedy`` is what to do if the same command again does not help; ``exit_code`` is
@@ -109,22 +109,22 @@ class Screen:
             raise no_terminal(option) from error
 
     def confirm(self, question: str, remedy: str = "") -> None:
-        """Ask a person; raises ``Trouble`` on no, and without a terminal."""
+        """Ask a person; raises ``InstallError`` on no, and without a terminal."""
         try:
             agreed = click.confirm(question, default=False)
         except click.Abort as error:
             raise no_terminal("--yes") from error
         if not agreed:
-            raise Trouble(f"you said no; {NOTHING_DONE}", remedy)
+            raise InstallError(f"you said no; {NOTHING_DONE}", remedy)
 
     def _print(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
 
 
-def no_terminal(option: str) -> Trouble:
+def no_terminal(option: str) -> InstallError:
     """Return that a question cannot be asked, and which option answers it."""
     why = f"there is no terminal to ask at; {NOTHING_DONE}"
-    return Trouble(why, f"the same command with {option}", Exit.USAGE)
+    return InstallError(why, f"the same command with {option}", Exit.USAGE)
 
 
 class LiveScreen(Screen):
@@ -192,7 +192,7 @@ def follow(
             if step.title:
                 screen.begin(step.title)
             step.act()
-        except (KeyboardInterrupt, ClusterError, OSError, Trouble) as error:
+        except (KeyboardInterrupt, ClusterError, OSError, InstallError) as error:
             trouble = _trouble(error)
         else:
             continue
@@ -209,19 +209,23 @@ def follow(
     return Exit.DONE
 
 
-def _trouble(error: BaseException) -> Trouble:
+def _trouble(error: BaseException) -> InstallError:
     """Return what an error means for the person who installs."""
-    if isinstance(error, Trouble):
+    if isinstance(error, InstallError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Trouble("interrupted; no file is half-written, and what is done stays")
+        return InstallError(
+            "interrupted; no file is half-written, and what is done stays"
+        )
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return Trouble(f"{where}{error.strerror or error}; the file was not changed")
+        return InstallError(
+            f"{where}{error.strerror or error}; the file was not changed"
+        )
     why = str(error)
     if isinstance(error, Unreachable):
         why = f"the API server cannot be reached ({why}); is this the right context?"
     if isinstance(error, Forbidden):
         why = f"you have no permission for this ({why}); use an administrator's "
         why += "kubeconfig"
-    return Trouble(why)
+    return InstallError(why)

@@ -17,7 +17,7 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
-from gpusharectl.install.progress import Trouble, Waiting
+from gpusharectl.install.progress import InstallError, Waiting
 from gpusharectl.install.survey import read_nodes
 
 _NO_IMAGE = {"ErrImageNeverPull", "InvalidImageName"}
@@ -38,8 +38,8 @@ def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
         return
     them = "; ".join(map(str, left))
     if any(one.hopeless for one in left):
-        raise Trouble(f"waiting longer will not help: {them}")
-    raise Trouble(f"not ready within {context.patience.timeout_s:g} s: {them}")
+        raise InstallError(f"cannot succeed by waiting: {them}")
+    raise InstallError(f"not ready within {context.patience.timeout_s:g} s: {them}")
 
 
 def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpusharectl.install.progress import Exit, Screen, Trouble
+from gpusharectl.install.progress import Exit, InstallError, Screen
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 
@@ -10,7 +10,7 @@ from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 def configure(
     host: HostScheduler, screen: Screen, *, alone: bool = True, at_once: bool = True
 ) -> None:
-    """Put our extender into this host's kube-scheduler; on failure restore the files.
+    """Add the extender to this host's kube-scheduler; on failure restore the files.
 
     If the host is ``alone``, it is proved here that kube-scheduler calls the extender;
     of several hosts only the leader schedules, so ``prove`` does it later. ``at_once``
@@ -18,11 +18,11 @@ def configure(
     """
     plan = host.plan()
     if isinstance(plan, Obstacle):
-        raise Trouble(str(plan), exit_code=Exit.REFUSED)
+        raise InstallError(str(plan), exit_code=Exit.REFUSED)
     if plan:
         why = host.check(plan)
         if why:
-            raise Trouble(
+            raise InstallError(
                 "kube-scheduler rejects the new configuration, so nothing was "
                 f"written: {why}"
             )
@@ -37,7 +37,7 @@ def configure(
         why = f"kube-scheduler does not call the extender: {why}"
         # Files that were there before are not the cause; a new run tries again.
         if not plan:
-            raise Trouble(why)
+            raise InstallError(why)
         _roll_back(host, screen, why, plan)
     screen.say("kube-scheduler runs and calls the extender")
 
@@ -46,22 +46,22 @@ def prove(host: HostScheduler, screen: Screen) -> None:
     """Prove, with several control-plane hosts, that the leader calls the extender."""
     why = host.probe()
     if why:
-        raise Trouble(f"kube-scheduler does not call the extender: {why}")
-    screen.say("the kube-scheduler that leads calls the extender")
+        raise InstallError(f"kube-scheduler does not call the extender: {why}")
+    screen.say("the kube-scheduler that holds the lease calls the extender")
 
 
 def restore(host: HostScheduler, screen: Screen) -> None:
-    """Restore the configuration that this host's kube-scheduler had before us."""
+    """Restore the configuration that this host's kube-scheduler had before."""
     plan = host.restore()
     if isinstance(plan, Obstacle):
-        raise Trouble(str(plan))
+        raise InstallError(str(plan))
     if not plan:
-        screen.say("kube-scheduler's configuration has nothing of ours")
+        screen.say("kube-scheduler's configuration has no gpushare entries")
         return
     _write(host, plan, screen)
     why = host.wait(screen.say)
     if why:
-        raise Trouble(
+        raise InstallError(
             f"kube-scheduler has its old configuration again, but does not start: {why}"
         )
     screen.say("kube-scheduler runs with its old configuration")
@@ -74,14 +74,14 @@ def _roll_back(
     why = why.rstrip(".")
     before = () if plan else host.restore()
     if isinstance(before, Obstacle):
-        raise Trouble(f"{why}; it could not be undone: {before}")
+        raise InstallError(f"{why}; it could not be undone: {before}")
     if plan:
         host.roll_back()
     else:
         host.apply(before)
     again = host.wait(screen.say)
     after = f", but with that it does not start: {again}" if again else ", and it runs"
-    raise Trouble(f"{why}; its old configuration is restored{after}")
+    raise InstallError(f"{why}; its old configuration is restored{after}")
 
 
 def _write(host: HostScheduler, plan: Sequence[FileChange], screen: Screen) -> None:

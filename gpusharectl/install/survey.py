@@ -53,16 +53,16 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeFacts:
     """One node, as far as an installer cares."""
 
     name: str
     ready: bool
     control_plane: bool
     labelled: bool
-    """Whether it has our label with the value ``true``."""
+    """Whether it has gpushare's label with the value ``true``."""
     label: bool
-    """Whether it has our label with any value."""
+    """Whether it has gpushare's label with any value."""
     takes_scheduler: bool
     """Whether its label lets a second kube-scheduler run beside cards."""
     signs: tuple[str, ...]
@@ -71,12 +71,12 @@ class NodeView:
     """Resources by which another device plugin offers cards."""
     offered: tuple[str, ...]
     stale_capacity: tuple[str, ...]
-    """Our resources of which kubelet reports a capacity of 0."""
+    """gpushare's resources of which kubelet reports a capacity of 0."""
     known: tuple[str, ...]
-    """Our resources in the node's capacity."""
+    """gpushare's resources in the node's capacity."""
     allocatable: tuple[str, ...]
     cards: int | None
-    """How many cards our device plugin has found; None if it has not reported."""
+    """How many cards the device plugin has found; None if it has not reported."""
     units: int
     runtime: str
     """The container runtime as people write it, such as containerd 2.4.2."""
@@ -86,7 +86,7 @@ class NodeView:
     annotations: tuple[str, ...]
 
 
-def node_view(node: Json) -> NodeView:
+def node_facts(node: Json) -> NodeFacts:
     """Return the view of a Node object; what is absent is empty."""
     metadata, status = node["metadata"], node.get("status") or {}
     labels: Mapping[str, str] = metadata.get("labels") or {}
@@ -102,8 +102,8 @@ def node_view(node: Json) -> NodeView:
     number = None if cards is None else len(cards)
     runtime = info.get("containerRuntimeVersion", "").replace("docker://", "Docker ")
     handlers = [one.get("name") for one in status.get("runtimeHandlers") or ()]
-    ours = (names.CARDS, names.CORDON, names.CLEAR)
-    return NodeView(
+    written = (names.CARDS, names.CORDON, names.CLEAR)
+    return NodeFacts(
         name=metadata["name"],
         ready=facts.is_ready(node),
         control_plane=CONTROL_PLANE_LABEL in labels,
@@ -122,12 +122,12 @@ def node_view(node: Json) -> NodeView:
         handlers=tuple(filter(None, handlers)),
         kubelet=info.get("kubeletVersion", ""),
         addresses=tuple(facts.addresses(node)),
-        annotations=tuple(key for key in ours if key in annotations),
+        annotations=tuple(key for key in written if key in annotations),
     )
 
 
-def to_label(nodes: Sequence[NodeView], chosen: Sequence[str]) -> tuple[str, ...]:
-    """Return the chosen nodes that lack our label."""
+def to_label(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> tuple[str, ...]:
+    """Return the chosen nodes that lack gpushare's label."""
     return tuple(
         node.name for node in nodes if node.name in chosen and not node.labelled
     )
@@ -139,7 +139,7 @@ def minor(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def named(nodes: Sequence[NodeView], name: str) -> NodeView | None:
+def named(nodes: Sequence[NodeFacts], name: str) -> NodeFacts | None:
     """Return the node of this name; None if there is none."""
     return next((node for node in nodes if node.name == name), None)
 
@@ -259,7 +259,7 @@ def needed(
 
 
 def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
-    """Return those of the rights that we do not have."""
+    """Return those of the rights that the user does not have."""
     return tuple(
         one for one in rights if not objects.may(one.verb, one.resource, one.namespace)
     )
@@ -271,7 +271,7 @@ class Facts:
 
     version: str
     flavour: Flavour
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[NodeFacts, ...]
     here: str = ""
     """The node that this host is; "" if it is none of this cluster's."""
     driver_here: bool = False
@@ -279,7 +279,7 @@ class Facts:
     schedulers: tuple[str, ...] = ()
     """The nodes on which a kube-scheduler runs as a static pod."""
     extended: bool = False
-    """Whether our extender is installed for the cluster's own kube-scheduler."""
+    """Whether the extender is installed for the cluster's own kube-scheduler."""
     second: bool = False
     plugin: bool = False
     runtime_classes: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ class Facts:
     guard: bool = True
     """Whether the API server serves ValidatingAdmissionPolicies."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """The image that each workload of ours runs, the scheduler's side first."""
+    """The image that each workload of gpushare runs, the scheduler's side first."""
     tls: bool = False
     operator: bool = False
     """Whether the API server serves the kinds of Prometheus Operator."""
@@ -371,9 +371,9 @@ def survey(
     )
 
 
-def read_nodes(objects: Objects) -> tuple[NodeView, ...]:
+def read_nodes(objects: Objects) -> tuple[NodeFacts, ...]:
     """Return all nodes, sorted by name."""
-    found = map(node_view, objects.list("v1", "Node"))
+    found = map(node_facts, objects.list("v1", "Node"))
     return tuple(sorted(found, key=lambda node: node.name))
 
 
@@ -403,10 +403,10 @@ def leader(objects: Objects) -> str:
 
 
 def kube_scheduler_image(objects: Objects) -> str:
-    """Return the image of kube-scheduler: our second one's, else the cluster's own."""
-    ours = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
+    """Return the second kube-scheduler's image, else that of the cluster's own."""
+    found = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
     pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
-    specs = [one["spec"]["template"]["spec"] for one in ours]
+    specs = [one["spec"]["template"]["spec"] for one in found]
     images = (
         str(container["image"])
         for spec in (*specs, *(pod["spec"] for pod in pods))
@@ -419,7 +419,7 @@ def kube_scheduler_image(objects: Objects) -> str:
 def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
     """Return whether cert-manager makes the webhook's certificate.
 
-    It would overwrite ours, also while the configurations are deleted.
+    It would overwrite the installer's, also while the configurations are deleted.
     """
     if any(map(is_cert_managers, configurations)):
         return True
@@ -428,12 +428,12 @@ def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
 
 
 def may_get(objects: Objects, ref: Ref) -> bool:
-    """Return whether we may read an object."""
+    """Return whether the user may read an object."""
     return objects.may("get", resource(ref.api_version, ref.kind), ref.namespace)
 
 
 def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
-    """Return one object or none; none if we may not read its kind."""
+    """Return one object or none; none if the user may not read its kind."""
     found = objects.get(ref) if may_get(objects, ref) else None
     return () if found is None else (found,)
 

@@ -33,8 +33,8 @@ from gpusharectl.install.preflight import judge_host, judge_rights
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
+    InstallError,
     Step,
-    Trouble,
     Waiting,
     follow,
 )
@@ -43,7 +43,7 @@ from gpusharectl.install.survey import (
     LABELLED,
     LEFTOVERS,
     STATUS,
-    NodeView,
+    NodeFacts,
     named,
     needed,
     read_nodes,
@@ -55,7 +55,7 @@ from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRETS
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
-"""The second scheduler creates it itself, so it has no label of ours."""
+"""The second scheduler creates it itself, so it has no label of gpushare."""
 GUARD_LINGERS_S = 10.0
 """The API server notices a moment later that a policy is deleted."""
 _LAST = ("ClusterRole", "Role", "ServiceAccount")
@@ -84,11 +84,11 @@ def uninstall(context: Context, options: UninstallOptions) -> Exit:
     return follow(plan.steps(), context.screen, plan.again)
 
 
-def ours(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
-    """Return all our objects in the order of deletion, workloads first.
+def installed(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
+    """Return all objects of gpushare in the order of deletion, workloads first.
 
-    They are found by their names in the manifests, and by our label, which those of
-    older versions have too. The pods of workloads are deleted with these.
+    They are found by their names in the manifests, and by gpushare's label, which
+    those of older versions have too. The pods of workloads are deleted with these.
     """
     refs = [*map(Ref.of, manifests), LEASE, *SECRETS]
     found = {ref for ref in dict.fromkeys(refs) if objects.get(ref) is not None}
@@ -137,13 +137,13 @@ class Uninstall(Plan):
 
     options: UninstallOptions
     found: tuple[Ref, ...] = ()
-    """All our objects in the order of deletion."""
+    """All objects of gpushare in the order of deletion."""
     held: Sequence[tuple[str, str]] = ()
     """The pods that hold cards now, after their nodes."""
     image: str = ""
     """The image of the pods that clean the nodes."""
     remains: dict[str, str] = field(default_factory=dict)
-    """The nodes that still have our folder, and why."""
+    """The nodes that still have the device plugin's folder, and why."""
 
     def check(self) -> None:
         """Find what is installed, and refuse what cannot work."""
@@ -162,7 +162,7 @@ class Uninstall(Plan):
         )
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
         weigh(found, self.screen)
-        self.found = tuple(ours(objects, self.manifests))
+        self.found = tuple(installed(objects, self.manifests))
         # Any version of the image can clean the nodes.
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
         self.image = options.image or running
@@ -185,7 +185,7 @@ class Uninstall(Plan):
         self.screen.say("\n".join([f"{number} with cards:", *lines]))
         if not self.options.force:
             forced = replace(self.options, force=True).again()
-            raise Trouble(
+            raise InstallError(
                 f"{number} with cards would lose their device plugin; {NOTHING_DONE}",
                 f"delete them first, or: {forced}",
                 Exit.REFUSED,
@@ -197,20 +197,20 @@ class Uninstall(Plan):
         )
 
     @property
-    def _touched(self) -> tuple[NodeView, ...]:
-        """The nodes with our label or annotations."""
+    def _touched(self) -> tuple[NodeFacts, ...]:
+        """The nodes with gpushare's label or annotations."""
         return tuple(
             node for node in self.facts.nodes if node.label or node.annotations
         )
 
     def summary(self) -> list[str]:
-        """Return what is removed, for a question; empty if nothing of ours is left."""
+        """Return what is removed, for a question; empty if nothing is installed."""
         them = ", ".join(node.name for node in self._touched)
         stale = self.options.wait and any(node.known for node in self.facts.nodes)
         return [
             *([f"{len(self.found)} objects"] if self.found else []),
             *([f"label, annotations and files on {them}"] if them else []),
-            *(f"our part of {change.path}" for change in self.file_changes),
+            *(f"gpushare's entries in {change.path}" for change in self.file_changes),
             *(["the stale capacity of nodes"] if stale else []),
         ]
 
@@ -270,7 +270,7 @@ class Uninstall(Plan):
             self.screen.say(f"{FOLDER} removed on {', '.join(done)}")
 
     def nodes(self) -> None:
-        """Remove our label and annotations from all nodes."""
+        """Remove gpushare's label and annotations from all nodes."""
         for node in read_nodes(self.context.objects):
             if node.label or node.annotations:
                 metadata = {
@@ -300,15 +300,15 @@ class Uninstall(Plan):
         if self.remains:
             them = ", ".join(f"{name} ({why})" for name, why in self.remains.items())
             remedy = f"on these nodes, as root: {_REMOVE}"
-            raise Trouble(f"{FOLDER} stays on {them}", remedy)
+            raise InstallError(f"{FOLDER} stays on {them}", remedy)
         self.screen.note("Done: the cluster is as it was before the install.")
 
     def _delete(self, refs: Sequence[Ref], name: str = "") -> None:
-        """Delete objects, and wait for the pods of that name, or for all of ours."""
+        """Delete objects, and wait for the pods of that name, or for all."""
         gone = [ref for ref in refs if self.context.objects.delete(ref)]
         left = self.context.until(lambda: self._ending(name))
         if left:
-            raise Trouble("; ".join(f"{one.who} has not ended" for one in left))
+            raise InstallError("; ".join(f"{one.who} has not ended" for one in left))
         few = len(gone) < _MANY
         told = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
         nothing = "nothing was left to delete"
@@ -343,4 +343,4 @@ class Uninstall(Plan):
 
         left = self.context.until(look, GUARD_LINGERS_S)
         if left:
-            raise Trouble(str(left[0]))
+            raise InstallError(str(left[0]))

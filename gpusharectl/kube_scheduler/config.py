@@ -1,4 +1,4 @@
-"""Edit a KubeSchedulerConfiguration: put our extender in, and take it out again. Pure.
+"""Edit a KubeSchedulerConfiguration: add and remove the extender. Pure.
 
 For the policy ``frag`` kube-scheduler must score every node
 (``percentageOfNodesToScore: 100``). A profile's value overrules the one of the whole
@@ -26,8 +26,8 @@ from gpusharectl.kube_scheduler.host_files import Obstacle
 GROUP = "kubescheduler.config.k8s.io"
 KIND = "KubeSchedulerConfiguration"
 PACKING_WEIGHT = 100
-"""Our 10 points count 10,000 then; kube-scheduler's own scores add up to about 1,200 at
-their default weights."""
+"""The extender's 10 points count 10,000 then; kube-scheduler's own scores add up to
+about 1,200 at their default weights."""
 _SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), ((1, 22), "v1beta2"))
 _KEY = "percentageOfNodesToScore"
 _ALL = 100
@@ -41,7 +41,7 @@ class Wanted:
     """What to write into the configuration."""
 
     extender: Json
-    """Our entry of ``extenders`` as it is shipped."""
+    """The extender's entry in ``extenders``, as it is shipped."""
     api: str
     """API version of a new file: ``v1``, ``v1beta3`` or ``v1beta2``. An existing file
     keeps its own."""
@@ -53,7 +53,8 @@ class Wanted:
     """The extender's ``tlsConfig``; None is plain HTTP."""
     all_nodes: bool = False
     """For the policy ``frag``: score every node (by default kube-scheduler scores only
-    a part of 100 nodes and more), and let our score outweigh all others."""
+    a part of 100 nodes and more), and let the extender's score outweigh
+    all others."""
     scored: Percentages = field(default_factory=dict)
     """The values that ``all_nodes`` has overwritten in the present configuration; they
     are written back if it is off."""
@@ -79,9 +80,9 @@ def api_for(version: str) -> str:
 
 
 def with_stanza(old: str | None, wanted: Wanted) -> str:
-    """Return the configuration with our extender and everything else unchanged.
+    """Return the configuration with the extender and everything else unchanged.
 
-    An ``Obstacle`` wants the file's name before its words.
+    The caller puts the file's name before an ``Obstacle``'s text.
     """
     config = read(old) if old is not None else configured_by(wanted.flags)
     for extender in _others(config):
@@ -109,7 +110,7 @@ def with_stanza(old: str | None, wanted: Wanted) -> str:
 
 
 def without_stanza(text: str, scored: Percentages) -> str:
-    """Return the configuration without our extender; unchanged if it has none.
+    """Return the configuration without the extender; unchanged if it has none.
 
     ``scored`` are the values that ``all_nodes`` has overwritten in it.
     """
@@ -124,12 +125,12 @@ def without_stanza(text: str, scored: Percentages) -> str:
 
 
 def has_stanza(text: str) -> bool:
-    """Return whether our extender is in the configuration."""
+    """Return whether gpushare's extender is in the configuration."""
     return bool(_ours(text))
 
 
 def is_weighted(text: str, extender: Json) -> bool:
-    """Return whether our extender's weight differs from the shipped one.
+    """Return whether the extender's weight differs from the shipped one.
 
     It does for ``frag``, or if somebody has changed it.
     """
@@ -194,7 +195,7 @@ def _places(config: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _ours(text: str) -> list[Json]:
-    """Return our entries of ``extenders``; none in what is no configuration."""
+    """Return gpushare's entries in ``extenders``; none if this is no configuration."""
     try:
         extenders = read(text).get("extenders") or []
     except Obstacle:
@@ -207,7 +208,7 @@ def _others(config: Json) -> list[Json]:
 
 
 def _is_ours(extender: Json) -> bool:
-    """Recognise it by our port, path and resources; the scheme differs with TLS."""
+    """Recognise it by its port, path and resources; the scheme differs with TLS."""
     url = urlsplit(str(extender.get("urlPrefix", "")))
     return (
         url.path.rstrip("/") == EXTENDER_PREFIX

@@ -100,7 +100,7 @@ def _yaml(content: bytes | None) -> Any:  # noqa: ANN401
 def host_troubles(
     nodes: Sequence[Json], kubernetes: str, files: HostFiles, hostname: str = ""
 ) -> tuple[Trouble, ...]:
-    """Report that this host's kube-scheduler no longer uses our configuration.
+    """Report that this host's kube-scheduler no longer uses gpushare's configuration.
 
     Empty on hosts without kube-scheduler, on hosts of another cluster, and where the
     files may not be read: the pods then say nearly the same. ``kubernetes`` is the API

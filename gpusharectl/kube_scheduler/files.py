@@ -1,12 +1,15 @@
 """Plan the files on one host that make kube-scheduler call the extender.
 
 kubeadm and k3s differ only in their ``Starter``. ``SchedulerFiles.plan`` returns the
-files in an order that leaves a working scheduler wherever it is interrupted: first our
+files in an order that leaves a working scheduler wherever it is interrupted: first the
 record and the backup, then what kube-scheduler will read, at last the starter's file.
 
-Our configuration is made from the one that kube-scheduler had before, or from ours if
-somebody has edited it. The record (``state.json``) tells by SHA-256 who changed a file.
-A record that cannot be read counts as none; then the files themselves are compared.
+Three configurations play a part. The cluster's own one is what kube-scheduler read
+before the first installation. gpushare's is written to a folder of its own: it is the
+cluster's own one with the extender added. If somebody has edited gpushare's, the next
+installation starts from that edited one. The record (``state.json``) tells by SHA-256
+who changed a file. A record that cannot be read counts as none; then the files
+themselves are compared.
 """
 
 import hashlib
@@ -44,15 +47,15 @@ from gpusharectl.kube_scheduler.host_files import (
     HostFiles,
     Obstacle,
 )
-from gpusharectl.kube_scheduler.static_pod import Ours
+from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.yaml_edit import data
 
 READABLE = 0o644
-"""Our configuration has no secret, and a kube-scheduler without root has to read it."""
+"""The configuration has no secret, and a kube-scheduler without root has to read it."""
 
 
 class Found(NamedTuple):
-    """What kube-scheduler has been reading before us."""
+    """What kube-scheduler read before gpushare was installed."""
 
     config: str
     """Its own configuration on the host; "" for none."""
@@ -62,33 +65,33 @@ class Found(NamedTuple):
 class Starter(Protocol):
     """The file that says how kube-scheduler is started. Pure; None is no file.
 
-    An ``Obstacle`` wants the file's name before its words.
+    The caller puts the file's name before an ``Obstacle``'s text.
     """
 
     path: str
     folder: str
-    """Where our own files lie."""
+    """The folder of gpushare's files."""
     remedy: str
     """What to do if the file is broken."""
 
-    def kubeconfig(self, bare: str | None) -> str:
+    def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the kubeconfig's path if it is not among the flags, else ""."""
         ...
 
-    def edited(self, text: str | None, ours: Ours) -> str:
-        """Return the text with our configuration; unchanged if it has it."""
+    def edited(self, text: str | None, additions: Additions) -> str:
+        """Return the text with the additions; unchanged if it has them."""
         ...
 
-    def bare(self, text: str | None, ours: Ours) -> str | None:
-        """Return the text without what is ours; None if nothing is left."""
+    def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
+        """Return the text without the additions; None if nothing is left."""
         ...
 
-    def is_edited(self, text: str | None, ours: Ours) -> bool:
-        """Return whether kube-scheduler is told to read our configuration."""
+    def is_edited(self, text: str | None, additions: Additions) -> bool:
+        """Return whether kube-scheduler is told to read gpushare's configuration."""
         ...
 
-    def found(self, bare: str | None) -> Found:
-        """Return what kube-scheduler reads according to a text without ours."""
+    def found(self, without_gpushare: str | None) -> Found:
+        """Return what kube-scheduler reads according to a text without additions."""
         ...
 
 
@@ -99,13 +102,14 @@ class Desired:
     kubernetes: str
     """The cluster's version, such as ``v1.36.3``."""
     program: str
-    """Our own version, for the record."""
+    """The version of gpusharectl, for the record."""
     extender: Json
-    """Our entry of ``extenders`` as it is shipped."""
+    """The extender's entry in ``extenders``, as it is shipped."""
     now: datetime
     tls: bool = False
     frag: bool = False
-    """Whether the policy is ``frag``: score all nodes, and our score outweighs all."""
+    """Whether the policy is ``frag``: all nodes are scored, and the extender's
+    score outweighs all others."""
 
 
 def desired_now(kubernetes: str, *, tls: bool = False, frag: bool = False) -> Desired:
@@ -115,7 +119,7 @@ def desired_now(kubernetes: str, *, tls: bool = False, frag: bool = False) -> De
 
 
 def shipped_extender() -> Json:
-    """Return our entry of ``extenders``: plain HTTP on loopback."""
+    """Return the extender's shipped entry in ``extenders``: plain HTTP on loopback."""
     text = files("manifests").joinpath("scheduler-extender.yaml").read_text()
     (extender,) = yaml.safe_load(text)["extenders"]
     found: Json = extender
@@ -135,7 +139,10 @@ def packing_configuration(text: str) -> str:
 
 
 class Digests(BaseModel):
-    """SHA-256 of a file: ``before`` us, as it ``was`` when we began, and ``after``."""
+    """SHA-256 of a file ``before`` the first installation; ``was`` is this run's start.
+
+    ``after`` is what this run writes. "" if there is no file.
+    """
 
     before: str
     was: str
@@ -143,14 +150,14 @@ class Digests(BaseModel):
 
 
 class Record(BaseModel):
-    """``state.json``: what we did, and which version of ``gpusharectl`` did it."""
+    """``state.json``: what was done to which files, and by which ``gpusharectl``."""
 
     gpusharectl: str
     files: dict[str, Digests]
     scored: Percentages = {}
-    """The values of ``percentageOfNodesToScore`` that we have overwritten."""
+    """The values of ``percentageOfNodesToScore`` that gpushare has overwritten."""
     edited: bool = False
-    """Whether our configuration contains what somebody wrote into it."""
+    """Whether gpushare's configuration contains what somebody wrote into it."""
 
     @classmethod
     def decoded(cls, content: bytes | None) -> "Record | None":
@@ -167,15 +174,15 @@ class HostState:
 
     main: str | None
     """The starter's file."""
-    bare: str | None
-    """The starter's file as it would be without us."""
+    without_gpushare: str | None
+    """The starter's file without gpushare's additions."""
     config: bytes | None
-    """Our configuration."""
+    """gpushare's configuration."""
     record: Record | None
 
     @property
     def text(self) -> str:
-        """Our configuration as text."""
+        """The configuration as text."""
         return (self.config or b"").decode(errors="replace")
 
     @property
@@ -211,7 +218,7 @@ class HostCertificates:
         return [f"{self.folder}/{name}" for name in self.files.names(self.folder)]
 
     def for_scheduler(self) -> Json:
-        """Return the ``tlsConfig`` of our entry of ``extenders``."""
+        """Return the ``tlsConfig`` of the extender's entry in ``extenders``."""
         own = f"{self.folder}/{pki.SCHEDULER.name}"
         return {
             "caFile": f"{self.folder}/{pki.AUTHORITY}.crt",
@@ -242,19 +249,19 @@ class SchedulerFiles:
     def plan(self) -> Sequence[FileChange]:
         """Return the files to write, in order; none if all are as wanted.
 
-        ``Obstacle`` says why our extender cannot be put in.
+        ``Obstacle`` says why the extender cannot be added.
         """
         state, desired = self._read(), self._desired
         text, record = self._built(state, desired)
         tls = self.certificates.planned(desired.now) if desired.tls else ()
         with Obstacle.about(self._starter.path):
-            main = self._starter.edited(state.main, self._ours(text, tls))
+            main = self._starter.edited(state.main, self._additions(text, tls))
         changes = [
             *tls,
             self._change(self.config, text, READABLE),
             self._change(self._starter.path, main),
         ]
-        backup = self._change(self.backup, state.bare)
+        backup = self._change(self.backup, state.without_gpushare)
         for each in changes:
             before = backup.after if each.path == self._starter.path else None
             old, was = record.files.get(each.path), digest_of(each.before)
@@ -270,18 +277,18 @@ class SchedulerFiles:
         )
 
     def restore(self) -> Sequence[FileChange]:
-        """Return the files to put back or remove, in order; none if none is ours.
+        """Return the files to put back or remove, in order; none if none is gpushare's.
 
-        A configuration of ours that somebody has edited stays, without our extender,
+        If somebody has edited gpushare's configuration, it stays, without the extender,
         and kube-scheduler goes on reading it. ``Obstacle`` if a file cannot be read.
         """
         state = self._read()
-        main, kept = state.bare, None
+        main, kept = state.without_gpushare, None
         if self._is_read(state) and self._is_edited(state):
             with Obstacle.about(self.config):
                 kept = without_stanza(state.text, self._known(state))
             with Obstacle.about(self._starter.path):
-                main = self._starter.edited(state.main, self._ours(kept, ()))
+                main = self._starter.edited(state.main, self._additions(kept, ()))
         others = (self.next, self.backup, self.state)
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
         wanted = {self._starter.path: main, self.config: kept, **dict.fromkeys(gone)}
@@ -289,7 +296,7 @@ class SchedulerFiles:
         return list(filter(_differs, changes))
 
     def missing(self) -> str:
-        """Return in words that somebody has undone our configuration, or ""."""
+        """Return in words how somebody has undone the configuration, or ""."""
         record = Record.decoded(self._files.read(self.state))
         if record is None or self._starter.path not in record.files:
             return ""
@@ -304,11 +311,11 @@ class SchedulerFiles:
                 "when it upgrades)"
             )
         if not has_stanza(state.text):
-            return f"{self.config} no longer has our entry in extenders"
+            return f"{self.config} no longer has the gpushare entry in extenders"
         return ""
 
     def make(self, changes: Sequence[FileChange]) -> None:
-        """Write and remove files, then remove our folders if they are empty."""
+        """Write and remove files, then remove gpushare's folders if they are empty."""
         self._files.make(changes)
         for folder in ("/backup", "/tls", ""):
             self._files.remove_empty(f"{self._starter.folder}{folder}")
@@ -323,20 +330,22 @@ class SchedulerFiles:
                 main = None if content is None else content.decode()
             except UnicodeDecodeError:
                 raise Obstacle(f"is not UTF-8 text; {self._starter.remedy}") from None
-            bare = self._starter.bare(main, self._ours("", ()))
+            without_gpushare = self._starter.without_gpushare(
+                main, self._additions("", ())
+            )
         now = digest_of(content), digest_of(backup)
         if digests and now == (digests.after, digests.before):
-            # The backup is more reliable than what we work out.
-            bare = None if backup is None else backup.decode()
-        return HostState(main, bare, self._files.read(self.config), record)
+            # The backup is more reliable than the text with the additions removed.
+            without_gpushare = None if backup is None else backup.decode()
+        return HostState(main, without_gpushare, self._files.read(self.config), record)
 
     def _is_read(self, state: HostState) -> bool:
-        return self._starter.is_edited(state.main, self._ours("", ()))
+        return self._starter.is_edited(state.main, self._additions("", ()))
 
     def _built(self, state: HostState, desired: Desired) -> tuple[str, Record]:
-        """Return our configuration as it is to be, and the record without its files.
+        """Return gpushare's configuration to write, and the record without its files.
 
-        It has our extender, and everything else as it was.
+        It has the extender, and everything else as it was.
         """
         api = api_for(desired.kubernetes)
         found, edited = self._found(state), self._is_edited(state)
@@ -349,7 +358,7 @@ class SchedulerFiles:
             desired.extender,
             api,
             found.flags,
-            self._starter.kubeconfig(state.bare),
+            self._starter.kubeconfig(state.without_gpushare),
             self.certificates.for_scheduler() if desired.tls else None,
             all_nodes=desired.frag,
             scored=known,
@@ -369,15 +378,15 @@ class SchedulerFiles:
         )
 
     def _is_edited(self, state: HostState) -> bool:
-        """Return whether it contains more than our extender and what was there before.
+        """Return whether somebody has edited gpushare's configuration.
 
-        If the record does not tell, the two are compared.
+        If the record does not tell, it is compared with what gpushare would write.
         """
         if state.config is None:
             return False
         if state.record and not state.record.edited:
-            ours = state.record.files.get(self.config)
-            if ours and digest_of(state.config) in {ours.was, ours.after}:
+            written = state.record.files.get(self.config)
+            if written and digest_of(state.config) in {written.was, written.after}:
                 return False
         plain = replace(self._desired, tls=False, frag=False)
         try:
@@ -389,12 +398,12 @@ class SchedulerFiles:
 
     def _found(self, state: HostState) -> Found:
         with Obstacle.about(self._starter.path):
-            return self._starter.found(state.bare)
+            return self._starter.found(state.without_gpushare)
 
     def _known(self, state: HostState) -> Percentages:
-        """Return the values from before us, if ours has set its own.
+        """Return the cluster's own values, if gpushare's configuration overwrites them.
 
-        They are in the record; if that is lost, in the configuration from before us.
+        They are in the record; if that is lost, in the cluster's own configuration.
         """
         if not is_weighted(state.text, self._desired.extender):
             return {}
@@ -417,11 +426,11 @@ class SchedulerFiles:
             if name.startswith(".") and UNFINISHED in name
         ]
 
-    def _ours(self, config: str, tls: Sequence[FileChange]) -> Ours:
+    def _additions(self, config: str, tls: Sequence[FileChange]) -> Additions:
         digest = hashlib.sha256(config.encode())
         if self._desired.tls:
             digest.update(self.certificates.stamp(tls).encode())
-        return Ours(self.config, self._starter.folder, digest.hexdigest())
+        return Additions(self.config, self._starter.folder, digest.hexdigest())
 
     def _change(self, path: str, after: str | None, mode: int = NEW_FILE) -> FileChange:
         content = None if after is None else after.encode()

@@ -25,7 +25,7 @@ class Patience:
     probe_s: float = 60.0
     """A lease that was not released expires after 15 s."""
     job_s: float = 600.0
-    """Another node may have to pull our image first."""
+    """Another node may have to pull gpushare's image first."""
     pace: Pace = field(default_factory=Pace)
 
 
@@ -56,7 +56,7 @@ class HostScheduler(ABC):
             return obstacle
 
     def restore(self) -> Sequence[FileChange] | Obstacle:
-        """Return the files to put back or remove; none if nothing is ours."""
+        """Return the files to put back or remove; none if nothing is gpushare's."""
         try:
             return self._files.restore()
         except Obstacle as obstacle:

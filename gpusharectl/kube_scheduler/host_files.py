@@ -190,7 +190,7 @@ def _fill(unfinished: Path, content: bytes, mode: int, uid: int, gid: int) -> No
     with os.fdopen(os.open(unfinished, flags, NEW_FILE), "wb") as file:
         file.write(content)
         file.flush()
-        # The mode first: after the owner is changed, we may no longer change it.
+        # The mode first: after the owner is changed, this process may not change it.
         os.fchmod(file.fileno(), mode)
         if (uid, gid) != (os.geteuid(), os.getegid()):
             os.fchown(file.fileno(), uid, gid)

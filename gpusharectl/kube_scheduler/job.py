@@ -83,7 +83,7 @@ _LONGEST_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class HostJob:
-    """What to do on a node, and with which image of ours."""
+    """What to do on a node, and with which image of gpushare."""
 
     action: Action
     node: str
@@ -144,8 +144,8 @@ class HostJob:
         check = check_container(container(mirror), f"{folder}/scheduler.yaml")
         own = check.get("volumeMounts", ())
         own = [each for each in own if each["mountPath"] != folder]
-        ours = {**copies, "mountPath": folder, "subPath": folder[1:], "readOnly": True}
-        return [step, {**check, "volumeMounts": [*own, ours]}]
+        mount = {**copies, "mountPath": folder, "subPath": folder[1:], "readOnly": True}
+        return [step, {**check, "volumeMounts": [*own, mount]}]
 
     def _step(self, name: str, action: Action) -> Json:
         told = [f"--root={_ROOT}", f"--into={_INTO}", f"--kubernetes={self.kubernetes}"]

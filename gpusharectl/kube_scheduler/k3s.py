@@ -1,9 +1,9 @@
 """kube-scheduler on a server of k3s, which runs it in its own process.
 
-Our configuration is one more ``kube-scheduler-arg`` in ``config.yaml``. kube-scheduler
-uses the last of several ``config=`` arguments, so one that was there can stay. k3s
-reads its files only at its start: ``wait`` restarts it if it is allowed to, and says
-otherwise what to run.
+gpushare's configuration is one more ``kube-scheduler-arg`` in ``config.yaml``.
+kube-scheduler uses the last of several ``config=`` arguments, so one that was there can
+stay. k3s reads its files only at its start: ``wait`` restarts it if it is allowed to,
+and says otherwise what to run.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from gpusharectl.kube_scheduler.config import CONFIG, parsed
 from gpusharectl.kube_scheduler.files import Desired, Found
 from gpusharectl.kube_scheduler.host import HostScheduler, Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from gpusharectl.kube_scheduler.static_pod import Ours
+from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.verify import Say, probed
 
 ARGS = "kube-scheduler-arg"
@@ -48,38 +48,38 @@ class K3sFile:
     folder = "/etc/rancher/k3s/vcuda"
     remedy = "correct the file so that k3s can read it"
 
-    def kubeconfig(self, bare: str | None) -> str:
+    def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
-        told = settings(bare).get("data-dir")
+        told = settings(without_gpushare).get("data-dir")
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
-    def edited(self, text: str | None, ours: Ours) -> str:
-        """Return the text with our argument as the last one."""
+    def edited(self, text: str | None, additions: Additions) -> str:
+        """Return the text with gpushare's argument as the last one."""
         body = settings(text)
-        if self.is_edited(text, ours):
+        if self.is_edited(text, additions):
             return text or ""
-        bare = self.bare(text, ours)
-        argument = f"config={ours.config}"
-        wanted = {**body, ARGS: [*_arguments(settings(bare)), argument]}
-        return _checked(_with_argument(bare or "", argument), wanted)
+        without_gpushare = self.without_gpushare(text, additions)
+        argument = f"config={additions.config}"
+        wanted = {**body, ARGS: [*_arguments(settings(without_gpushare)), argument]}
+        return _checked(_with_argument(without_gpushare or "", argument), wanted)
 
-    def bare(self, text: str | None, ours: Ours) -> str | None:
-        """Return the text without our argument; None if nothing else is in it."""
+    def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
+        """Return the text without that argument; None if nothing else is in it."""
         body = settings(text)
-        kept = [each for each in _arguments(body) if not _is_ours(each, ours)]
-        made = _checked(_without_argument(text or "", ours), {**body, ARGS: kept})
+        kept = [each for each in _arguments(body) if not _is_added(each, additions)]
+        made = _checked(_without_argument(text or "", additions), {**body, ARGS: kept})
         return None if text is None or (text and not made) else made
 
-    def is_edited(self, text: str | None, ours: Ours) -> bool:
-        """Return whether kube-scheduler is told to read our configuration."""
+    def is_edited(self, text: str | None, additions: Additions) -> bool:
+        """Return whether kube-scheduler is told to read gpushare's configuration."""
         try:
-            return _flags(_arguments(settings(text))).get(CONFIG) == ours.config
+            return _flags(_arguments(settings(text))).get(CONFIG) == additions.config
         except Obstacle:
             return False
 
-    def found(self, bare: str | None) -> Found:
+    def found(self, without_gpushare: str | None) -> Found:
         """Return its own configuration and its flags; paths are the host's."""
-        body = settings(bare)
+        body = settings(without_gpushare)
         if str(body.get("disable-scheduler", "")).lower() == "true":
             raise Obstacle(
                 "says disable-scheduler: run gpusharectl install on a server of k3s "
@@ -126,8 +126,8 @@ def _flags(arguments: list[str]) -> dict[str, str]:
     return parsed([f"--{each.lstrip('-')}" for each in arguments])
 
 
-def _is_ours(argument: str, ours: Ours) -> bool:
-    return argument.lstrip("-") == f"config={ours.config}"
+def _is_added(argument: str, additions: Additions) -> bool:
+    return argument.lstrip("-") == f"config={additions.config}"
 
 
 def _with_argument(text: str, argument: str) -> str:
@@ -142,8 +142,8 @@ def _with_argument(text: str, argument: str) -> str:
     return yaml_edit.add_item(text, root, ARGS, argument)
 
 
-def _without_argument(text: str, ours: Ours) -> str:
-    if text == _with_argument("", f"config={ours.config}"):
+def _without_argument(text: str, additions: Additions) -> str:
+    if text == _with_argument("", f"config={additions.config}"):
         return ""
     if not _has_content(text):
         return text
@@ -151,9 +151,9 @@ def _without_argument(text: str, ours: Ours) -> str:
     node = yaml_edit.child(root, ARGS)
     if isinstance(node, SequenceNode):
         for item in node.value:
-            if isinstance(item, ScalarNode) and _is_ours(item.value, ours):
+            if isinstance(item, ScalarNode) and _is_added(item.value, additions):
                 dropped = yaml_edit.drop_item(text, root, ARGS, item)
-                return _without_argument(dropped, ours)
+                return _without_argument(dropped, additions)
     return text
 
 
@@ -194,7 +194,10 @@ class K3sScheduler(HostScheduler):
         super().roll_back()
 
     def wait(self, say: Say) -> str:
-        """Restart k3s if files have changed and we may; return why it failed, or ""."""
+        """Restart k3s if files have changed; return why it failed, or "".
+
+        Without ``run`` it only says which command restarts it.
+        """
         if not self._unread:
             return ""
         command = " ".join(self.restart_command())
@@ -211,7 +214,7 @@ class K3sScheduler(HostScheduler):
         try:
             seen = self._patience.pace.until(self._objects.version, seconds)
         except ClusterError as error:
-            return f"k3s has restarted, but refuses our request: {error}"
+            return f"k3s has restarted, but its API server refuses the request: {error}"
         return "" if seen else f"k3s does not answer within {seconds:g} s"
 
     def probe(self) -> str:
@@ -239,7 +242,7 @@ class K3sScheduler(HostScheduler):
         return ("systemctl", "restart", "k3s")
 
     def _set_elsewhere(self) -> str:
-        """Return what other file names a configuration and overrules ours, or ""."""
+        """Return which other file overrules gpushare's configuration, or ""."""
         for name in self._host.names(_DROP_INS):
             path = f"{_DROP_INS}/{name}"
             if not name.endswith((".yaml", ".yml")):

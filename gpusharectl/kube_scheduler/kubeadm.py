@@ -8,7 +8,7 @@ from gpusharectl.kube_scheduler import static_pod
 from gpusharectl.kube_scheduler.files import READABLE, Desired, Found
 from gpusharectl.kube_scheduler.host import HostScheduler, Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from gpusharectl.kube_scheduler.static_pod import REMEDY, Ours, SchedulerPod
+from gpusharectl.kube_scheduler.static_pod import REMEDY, Additions, SchedulerPod
 from gpusharectl.kube_scheduler.verify import (
     MirrorPod,
     Said,
@@ -32,29 +32,29 @@ class KubeadmFile:
     folder = "/etc/kubernetes/vcuda"
     remedy = REMEDY
 
-    def kubeconfig(self, bare: str | None) -> str:  # noqa: ARG002
+    def kubeconfig(self, without_gpushare: str | None) -> str:  # noqa: ARG002
         """Return "": kubeadm always passes it as a flag."""
         return ""
 
-    def edited(self, text: str | None, ours: Ours) -> str:
-        """Return the manifest with our configuration."""
+    def edited(self, text: str | None, additions: Additions) -> str:
+        """Return the manifest with the additions."""
         if text is None:
             raise Obstacle(_ABSENT)
-        return static_pod.edited(text, ours)
+        return static_pod.edited(text, additions)
 
-    def bare(self, text: str | None, ours: Ours) -> str | None:
+    def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
         """Return the manifest without it."""
-        return None if text is None else static_pod.taken_out(text, ours)
+        return None if text is None else static_pod.taken_out(text, additions)
 
-    def is_edited(self, text: str | None, ours: Ours) -> bool:
-        """Return whether kube-scheduler is told to read our configuration."""
-        return text is not None and static_pod.is_edited(text, ours)
+    def is_edited(self, text: str | None, additions: Additions) -> bool:
+        """Return whether kube-scheduler is told to read gpushare's configuration."""
+        return text is not None and static_pod.is_edited(text, additions)
 
-    def found(self, bare: str | None) -> Found:
+    def found(self, without_gpushare: str | None) -> Found:
         """Return its own configuration, by its path on the host, and its flags."""
-        if bare is None:
+        if without_gpushare is None:
             raise Obstacle(_ABSENT)
-        pod = SchedulerPod.read(bare)
+        pod = SchedulerPod.read(without_gpushare)
         return Found(pod.on_host(pod.config) if pod.config else "", pod.flags)
 
 

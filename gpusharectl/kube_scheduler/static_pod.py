@@ -1,11 +1,11 @@
 """Read and edit kube-scheduler's static pod; the rest of its text stays. Pure.
 
-``edited`` adds ``--config``, the volume and mount of our folder, and an annotation
-whose change makes kubelet restart the pod. ``taken_out`` removes exactly that and
-returns the old text, byte for byte. Comments, order and style of everything else stay;
-flags that the configuration replaces stay too, since they say the same. The result is
-parsed again and compared with what was meant, so a manifest in an unexpected form is
-refused.
+``edited`` adds ``--config``, the volume and mount of gpushare's folder, and an
+annotation whose change makes kubelet restart the pod. ``taken_out`` removes exactly
+that and returns the old text, byte for byte. Comments, order and style of everything
+else stay; flags that the configuration replaces stay too, since they say the same. The
+result is parsed again and compared with what was meant, so a manifest in an unexpected
+form is refused.
 """
 
 import copy
@@ -39,7 +39,7 @@ class SchedulerPod:
 
     @classmethod
     def read(cls, text: str) -> "SchedulerPod":
-        """Parse a manifest; an ``Obstacle`` wants the file's name before its words."""
+        """Parse a manifest; the caller puts its path before an ``Obstacle``'s text."""
         try:
             root = yaml_edit.document(text)
         except Obstacle as obstacle:
@@ -153,15 +153,15 @@ VOLUME = "gpushare-scheduler-config"
 STAMP = f"{PREFIX}-scheduler-config"
 """Annotation of the pod: a digest of the configuration."""
 FORMER = f"{PREFIX}-scheduler-former"
-"""Annotation of the pod: the text of the ``--config`` that ours replaces."""
+"""Annotation of the pod: the text of the ``--config`` that gpushare's replaces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """What is added to the pod."""
+class Additions:
+    """What gpushare adds to kube-scheduler's manifest."""
 
     config: str
-    """Our configuration, the same path on the host and in the pod."""
+    """gpushare's configuration, the same path on the host and in the pod."""
     folder: str
     """The folder that contains it."""
     stamp: str = ""
@@ -169,34 +169,38 @@ class Ours:
 
     @property
     def mount(self) -> Json:
-        """The mount of our folder."""
+        """The mount of gpushare's folder."""
         return {"mountPath": self.folder, "name": VOLUME, "readOnly": True}
 
     @property
     def volume(self) -> Json:
-        """The volume with our folder."""
+        """The volume with gpushare's folder."""
         return {"hostPath": {"path": self.folder, "type": "Directory"}, "name": VOLUME}
 
     def like(self, node: ScalarNode) -> str:
-        """Return our configuration in this word's form: with or without the flag."""
+        """Return the configuration in this word's form: with or without the flag."""
         with_flag = node.value.startswith("-")
         return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
 
 
-def edited(manifest: str, ours: Ours) -> str:
-    """Return the manifest with our configuration; unchanged if it has it."""
-    if _has_all(SchedulerPod.read(manifest), ours):
+def edited(manifest: str, additions: Additions) -> str:
+    """Return the manifest with the additions; unchanged if it has them."""
+    if _has_all(SchedulerPod.read(manifest), additions):
         return manifest
     adds = (
         _add_flag,
-        lambda pod, ours: _annotated(pod, STAMP, ours.stamp),
-        lambda pod, ours: add_item(pod.text, pod.container, _MOUNTS, ours.mount),
-        lambda pod, ours: add_item(pod.text, pod.spec, "volumes", ours.volume),
+        lambda pod, additions: _annotated(pod, STAMP, additions.stamp),
+        lambda pod, additions: add_item(
+            pod.text, pod.container, _MOUNTS, additions.mount
+        ),
+        lambda pod, additions: add_item(
+            pod.text, pod.spec, "volumes", additions.volume
+        ),
     )
-    return _stepped(taken_out(manifest, ours), ours, adds, _has_all)
+    return _stepped(taken_out(manifest, additions), additions, adds, _has_all)
 
 
-def taken_out(manifest: str, ours: Ours) -> str:
+def taken_out(manifest: str, additions: Additions) -> str:
     """Return the manifest without what ``edited`` adds; unchanged if there is none."""
     drops = (
         _drop_flag,
@@ -204,13 +208,15 @@ def taken_out(manifest: str, ours: Ours) -> str:
         lambda pod, _: _without_volume(pod.text, pod.container, _MOUNTS),
         lambda pod, _: _without_volume(pod.text, pod.spec, "volumes"),
     )
-    return _stepped(manifest, ours, drops, lambda pod, _: pod.config != ours.config)
+    return _stepped(
+        manifest, additions, drops, lambda pod, _: pod.config != additions.config
+    )
 
 
-def is_edited(manifest: str, ours: Ours) -> bool:
-    """Return whether kube-scheduler is told to read our configuration."""
+def is_edited(manifest: str, additions: Additions) -> bool:
+    """Return whether kube-scheduler is told to read gpushare's configuration."""
     try:
-        return SchedulerPod.read(manifest).config == ours.config
+        return SchedulerPod.read(manifest).config == additions.config
     except Obstacle:
         return False
 
@@ -224,41 +230,45 @@ _ODD = (
 
 def _stepped(
     manifest: str,
-    ours: Ours,
-    steps: Sequence[Callable[[SchedulerPod, Ours], str]],
-    is_done: Callable[[SchedulerPod, Ours], bool],
+    additions: Additions,
+    steps: Sequence[Callable[[SchedulerPod, Additions], str]],
+    is_done: Callable[[SchedulerPod, Additions], bool],
 ) -> str:
     """Apply the steps, each to the text that the one before has returned.
 
-    Nothing but what is ours may differ afterwards.
+    Nothing but the additions may differ afterwards.
     """
     before = made = SchedulerPod.read(manifest)
     try:
         for step in steps:
-            made = SchedulerPod.read(step(made, ours))
+            made = SchedulerPod.read(step(made, additions))
     except Obstacle:
         raise Obstacle(_ODD) from None
-    if not is_done(made, ours) or _bare(made.body, ours) != _bare(before.body, ours):
+    if not is_done(made, additions) or _without_additions(
+        made.body, additions
+    ) != _without_additions(before.body, additions):
         raise Obstacle(_ODD)
     return made.text
 
 
-def _add_flag(pod: SchedulerPod, ours: Ours) -> str:
+def _add_flag(pod: SchedulerPod, additions: Additions) -> str:
     nodes = pod.config_nodes()
     if not nodes:
         has_args = yaml_edit.items(yaml_edit.child(pod.container, "args"))
         key = "args" if has_args else "command"
-        return add_item(pod.text, pod.container, key, f"{CONFIG_FLAG}={ours.config}")
+        return add_item(
+            pod.text, pod.container, key, f"{CONFIG_FLAG}={additions.config}"
+        )
     node = nodes[-1][1]
     # The lower one first, since positions above it stay valid.
-    text = yaml_edit.replace(pod.text, node, ours.like(node))
+    text = yaml_edit.replace(pod.text, node, additions.like(node))
     return _annotated(SchedulerPod.read(text), FORMER, yaml_edit.raw(pod.text, node))
 
 
-def _drop_flag(pod: SchedulerPod, ours: Ours) -> str:
+def _drop_flag(pod: SchedulerPod, additions: Additions) -> str:
     former = pod.annotation(FORMER)
     for key, node in pod.config_nodes():
-        if node.value != ours.like(node):
+        if node.value != additions.like(node):
             continue
         if former:
             return yaml_edit.replace(pod.text, node, former)
@@ -270,7 +280,7 @@ def _annotated(pod: SchedulerPod, name: str, value: str) -> str:
     return yaml_edit.add_entry(pod.text, pod.metadata, "annotations", name, value)
 
 
-def _drop_annotations(pod: SchedulerPod, _: Ours) -> str:
+def _drop_annotations(pod: SchedulerPod, _: Additions) -> str:
     for name in (STAMP, FORMER):
         if pod.annotation(name):
             text = yaml_edit.drop_entry(pod.text, pod.metadata, "annotations", name)
@@ -286,17 +296,17 @@ def _without_volume(text: str, parent: MappingNode, key: str) -> str:
     return text
 
 
-def _has_all(pod: SchedulerPod, ours: Ours) -> bool:
+def _has_all(pod: SchedulerPod, additions: Additions) -> bool:
     return (
-        pod.config == ours.config
-        and pod.annotation(STAMP) == ours.stamp
-        and ours.mount in (pod.main.get("volumeMounts") or [])
-        and ours.volume in (pod.body["spec"].get("volumes") or [])
+        pod.config == additions.config
+        and pod.annotation(STAMP) == additions.stamp
+        and additions.mount in (pod.main.get("volumeMounts") or [])
+        and additions.volume in (pod.body["spec"].get("volumes") or [])
     )
 
 
-def _bare(body: Json, ours: Ours) -> Json:
-    """Return the pod without what is ours, and without lists that are then empty."""
+def _without_additions(body: Json, additions: Additions) -> Json:
+    """Return the pod without the additions, and without lists that are then empty."""
     body = copy.deepcopy(body)
     main, metadata, spec = container(body), body["metadata"], body["spec"]
     annotations = metadata.get("annotations") or {}
@@ -311,10 +321,10 @@ def _bare(body: Json, ours: Ours) -> Json:
         main[key] = [
             new
             for word in main.get(key) or []
-            for new in (before if _names_ours(word, ours) else [word])
+            for new in (before if _names_config(word, additions) else [word])
         ]
     return body
 
 
-def _names_ours(word: object, ours: Ours) -> bool:
-    return word in {ours.config, f"{CONFIG_FLAG}={ours.config}"}
+def _names_config(word: object, additions: Additions) -> bool:
+    return word in {additions.config, f"{CONFIG_FLAG}={additions.config}"}

@@ -1,4 +1,4 @@
-"""Check kube-scheduler on a node: its new configuration, its restart, its calls to us.
+"""Check kube-scheduler on a node: its new configuration, its restart, its calls.
 
 ``checked``: would kube-scheduler load the new configuration? A pod with its image and
 its mounts writes the configuration out and exits (``--write-config-to``). It validates
@@ -6,13 +6,14 @@ the file, opens the kubeconfig and builds the extenders, and connects to nobody.
 
 ``MirrorPod.wait``: does kubelet run kube-scheduler from the present manifest? kubelet
 checks only every 10 to 15 s whether the old pod has ended, but at once when the mirror
-pod changes, so we change it.
+pod changes, so this module changes it.
 
 ``probed``: does kube-scheduler call the extender? A pod asks ``vcuda-core: "0"``, which
 makes it the extender's (contracts 1.2), and has an annotation that only the extender
 refuses, with a message of its own. That message on the pod proves filter. Then the
 annotation is removed, and the pod is bound; kube-scheduler allows only one binder, so
-that proves bind. A kube-scheduler that does not call us binds the pod at once.
+that proves bind. A kube-scheduler that does not call the extender binds the pod at
+once.
 """
 
 import copy
@@ -56,7 +57,7 @@ class Pace:
         """Call ``look`` until it returns something; None if time is up.
 
         Retryable errors are waited out, because the API server on the host whose files
-        we change may restart.
+        are changed may restart.
         """
         deadline = self.clock() + timeout_s
         while True:
@@ -268,10 +269,12 @@ def _filtered(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
         if pod is None:
             return "somebody deleted the probe pod"
         if pod["spec"].get("nodeName"):
+            holder = _holder(objects)
+            named = f" ({holder})" if holder else ""
             return (
                 "the probe pod was bound without a call to the extender: the "
-                f"kube-scheduler that leads{_leader(objects)} does not use our "
-                "configuration"
+                f"kube-scheduler that holds the lease{named} does not use "
+                "gpushare's configuration"
             )
         return "" if _MARK in _message(pod) else None
 
@@ -300,9 +303,10 @@ def _nothing(objects: Objects, ref: Ref, timeout_s: float) -> str:
     said = _message(pod) if pod else ""
     if said:
         return f"after {timeout_s:g} s the probe pod still waits: {said}"
+    holder = _holder(objects)
+    lease = f" (lease held by {holder})" if holder else ""
     return (
-        f"no kube-scheduler tried to place the probe pod within {timeout_s:g} s"
-        f"{_leader(objects)}"
+        f"no kube-scheduler tried to place the probe pod within {timeout_s:g} s{lease}"
     )
 
 
@@ -310,10 +314,11 @@ def _message(pod: Json) -> str:
     return str(condition(pod, "PodScheduled").get("message") or "")
 
 
-def _leader(objects: Objects) -> str:
+def _holder(objects: Objects) -> str:
+    """Return the host of the kube-scheduler that holds the lease; "" for none."""
     lease = objects.get(_LEASE) or {}
     holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
-    return f" (lease held by {holder.rpartition('_')[0] or holder})" if holder else ""
+    return holder.rpartition("_")[0] or holder
 
 
 LOOK = "gpusharectl/look"
@@ -367,7 +372,7 @@ class MirrorPod:
     def _hurry(self, ref: Ref, pod: Json) -> None:
         """Change the old mirror pod, so that kubelet checks whether it has ended.
 
-        If we have no right to, or are too late, kubelet checks in its own time.
+        Without the right to, or too late, kubelet checks in its own time.
         """
         # The value differs from every earlier one. And a new pod, which may exist by
         # now under the same name, has another version, so it stays unchanged.

@@ -1,4 +1,4 @@
-"""Replay the public trace with our own decisions, and show the figures of its paper."""
+"""Replay the public trace with gpushare's decisions; show the figures of its paper."""
 
 import csv
 import io

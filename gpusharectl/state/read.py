@@ -25,7 +25,7 @@ from gpusharectl.access import Access
 
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
-"""Leases of the cluster's own kube-schedulers and of ours."""
+"""Leases of the cluster's own kube-schedulers and of gpushare's second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Placements:
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """A pod that names our resources: decoded, and as the API server has it."""
+    """A pod that names gpushare's resources: decoded, and as the API server has it."""
 
     record: PodRecord
     body: Json
@@ -66,9 +66,9 @@ class SeenPod:
 class ClusterState:
     """The placements, and the objects beside them, all read at one time.
 
-    ``pods`` name our resources and have not ended. ``parts`` are our own pods and
-    kube-scheduler's, all in kube-system. ``quotas`` are all ResourceQuotas, None if
-    they could not be read. ``reviewed``: the API server calls our webhook; None if that
+    ``pods`` name gpushare's resources and have not ended. ``parts`` are gpushare's pods
+    and kube-scheduler's, all in kube-system. ``quotas`` are all ResourceQuotas, None if
+    they could not be read. ``reviewed``: the API server calls the webhook; None if that
     could not be read. ``troubles`` were found while reading.
     """
 
@@ -115,7 +115,7 @@ def read_state(access: Access, now: datetime, *, whole: bool = False) -> Cluster
     for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
         if codec.is_ours(pod):
             pods.append(pod)
-        # In other namespaces anybody may use the labels of our parts.
+        # In other namespaces anybody may use the labels of gpushare's parts.
         in_system = pod["metadata"]["namespace"] == facts.SYSTEM
         if in_system and (facts.is_part(pod) or facts.is_kube_scheduler(pod)):
             parts.append(pod)

@@ -55,7 +55,7 @@ def _of_part(command: str, part: str) -> str:
 
 
 def _scheduler(state: ClusterState, reported: set[str]) -> Iterator[Trouble]:
-    """Report each kube-scheduler without our configuration: it binds without a card."""
+    """Report each kube-scheduler that does not use gpushare's configuration."""
     if any(facts.is_part(pod, facts.SECOND_SCHEDULER) for pod in state.parts):
         return
     for pod in filter(facts.is_kube_scheduler, state.parts):
@@ -153,8 +153,8 @@ def _annotations(state: ClusterState) -> Iterator[Trouble]:
                 cards = words.listed(sorted(missing), 3)
                 what = f"{key} names cards that the node does not have: {cards}"
                 by_hand = f"kubectl annotate node {name} {key}-"
-                ours = f"gpusharectl {command} {name} {min(missing)}"
-                yield Trouble(name, what, ours if command else by_hand)
+                by_command = f"gpusharectl {command} {name} {min(missing)}"
+                yield Trouble(name, what, by_command if command else by_hand)
 
 
 def _placements(state: ClusterState) -> Iterator[Trouble]:
@@ -205,7 +205,7 @@ def _not_started(state: ClusterState) -> Iterator[Trouble]:
 
 
 def _misspelt(state: ClusterState) -> Iterator[Trouble]:
-    """Report annotations of pods that look like ours and have no meaning."""
+    """Report annotations of pods that look like gpushare's and have no meaning."""
     found: dict[str, list[str]] = {}
     for seen in state.pods.values():
         for text in codec.unknown_annotations(seen.body):

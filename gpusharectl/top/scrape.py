@@ -52,7 +52,7 @@ _READ = frozenset({*_OF_CARD, *_OF_CONTAINER, *_OF_NODE, _SOURCE})
 
 
 class UnreadableError(ValueError):
-    """It is not a page of our exporter."""
+    """It is not a page of gpushare-exporter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class PageSeen:
 
 
 def read_page(body: bytes) -> PageSeen:
-    """Read a page; ``UnreadableError`` if it is none of our exporter."""
+    """Read a page; ``UnreadableError`` if it is not gpushare-exporter's."""
     cards: dict[str, dict[str, Any]] = {}
     containers: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     node: dict[str, dict[str, float]] = {name: {} for name in _OF_NODE}
@@ -139,7 +139,7 @@ def read_page(body: bytes) -> PageSeen:
                 mib = name.endswith("_bytes")
                 seen[_OF_CARD[name]] = value / _MIB if mib else value
     if not node[_INFO]:
-        raise UnreadableError(f"it lacks {_INFO}, so it is not from our exporter")
+        raise UnreadableError(f"it lacks {_INFO}, so it is not from gpushare-exporter")
     troubles = {about for about, is_so in node[_TROUBLE].items() if is_so}
     if 0 in node[_CONFIG].values():
         troubles.add("config")

@@ -28,7 +28,10 @@ _CODES = (
 
 @click.command(epilog=_CODES)
 @click.option(
-    "-n", "--namespace", metavar="NAME", help="The namespace of POD; default: default."
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help='The namespace of POD; without it: the namespace "default".',
 )
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."

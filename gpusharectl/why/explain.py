@@ -1,7 +1,7 @@
 """Why a pod waits or is where it is: one frozen value for each kind of answer. Pure.
 
-The domain decides, over the same placements as in the extender; nothing is decided
-here.
+The domain decides what fits, over the same placements as in the extender. This module
+decides which next step to suggest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class _OfPod:
 
 @dataclass(frozen=True, slots=True)
 class NoShare(_OfPod):
-    """It requests none of our resources, has ended, or its request is invalid.
+    """It requests none of gpushare's resources, has ended, or its request is invalid.
 
     ``words`` say why it ended, from its status, or what to request instead.
     """
@@ -152,7 +152,10 @@ class Unplaced(_OfPod):
 
 Answer = NoShare | Pending | Placed | Unplaced
 MOST_WAYS = 80
-"""Cards on which pods to delete are looked for, the nearest to fitting first."""
+"""Cards or nodes on which pods to delete are looked for, the nearest to fitting first.
+
+What is nearest: ``CardVerdict.distance`` and ``NodeVerdict.distance``.
+"""
 
 
 def why(state: ClusterState, pod: Json) -> Answer:
@@ -342,18 +345,19 @@ class _Waiting:
         request, policy = self._request, self._policy
         if self._fits:
             return (), 0
+        judged = list(zip(self._nodes, self._verdicts, strict=True))
         if len(request.claims) > 1 or request.claims[0].whole_cards:
-            nodes = self._nodes[:MOST_WAYS]
-            ways = [from_node(request, node, policy) for node in nodes]
-            return tuple(filter(None, ways)), len(nodes)
+            judged = sorted(judged, key=lambda one: one[1].distance)[:MOST_WAYS]
+            ways = [from_node(request, node, policy) for node, _ in judged]
+            return tuple(filter(None, ways)), len(judged)
         nearest = sorted(
             (
                 (node, card)
-                for node, verdict in zip(self._nodes, self._verdicts, strict=True)
+                for node, verdict in judged
                 for card in verdict.cards
-                if card.free is not None and card.ever
+                if card.can_fit
             ),
-            key=lambda one: (one[1].missing.units, one[1].missing.cores),
+            key=lambda one: one[1].distance,
         )[:MOST_WAYS]
         ways = [from_card(request, node, one.card, policy) for node, one in nearest]
         return tuple(filter(None, ways)), len(nearest)

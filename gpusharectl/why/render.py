@@ -14,7 +14,7 @@ from gpusharectl.output import Words, age
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import source
 from gpusharectl.why.explain import Answer, Held, NoShare, Pending, Placed, Unplaced
-from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers, Way
+from gpusharectl.why.verdict import CardVerdict, Offers, Way
 
 _MOST_NODES = 10
 _DIM, _BOLD = "dim", "bold"
@@ -63,8 +63,9 @@ def _unplaced(answer: Unplaced) -> Iterator[Text]:
     yield Words(f"{answer.pod} requests {asks} and is on {answer.node}.", _BOLD)
     yield Words(
         "Its card is not known yet, so each card of the node is charged for it. It was "
-        "bound without the extender (nodeName set by hand, or kube-scheduler without "
-        "our configuration), and the device plugin has not reported its card."
+        "bound without the extender (nodeName set by hand, or by a kube-scheduler "
+        "that does not call the extender), and the device plugin has not reported its "
+        "card."
     )
     if answer.complaint:
         yield Words(f"Its placement annotation is not valid: {answer.complaint}.")
@@ -91,10 +92,11 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
         where = ", ".join(map(_card_name, answer.planned))
         yield Words(f"The plan was {where}; kubelet chose another card, which counts.")
     if answer.because:
-        yield Words(f"Why there, as far as it can be seen now: {answer.because}.")
+        yield Words(f"Reason, judged by the present state: {answer.because}.")
     for one in answer.earlier:
+        card = f"card {one.card.index}"
         yield Words(
-            f"  Card {one.card.index} comes before it in this order: it {one.words}"
+            f"  The policy's order has {card} before this one; {card} {one.words}."
         )
     if facts.is_leaving(answer.body):
         yield Words("It is terminating, and holds its share until it has ended.")
@@ -159,7 +161,8 @@ def _table(answer: Pending) -> Table:
         table.add_column(head, no_wrap=True)
     table.add_column("result", ratio=1)
     ways = {(way.node, way.card.uuid): way for way in answer.ways if way.card}
-    shown = sorted(answer.nodes, key=_nearest_first)[:_MOST_NODES]
+    nearest = sorted(answer.nodes, key=lambda node: (node.distance, node.name))
+    shown = nearest[:_MOST_NODES]
     for node in sorted(shown, key=lambda node: node.name):
         name = str(node.name)
         for card in node.cards:
@@ -173,16 +176,9 @@ def _table(answer: Pending) -> Table:
             told = f"{refusal_text(node.no)}; {told}"
         table.add_row(name, "", "", Words(told, _DIM))
     if left := len(answer.nodes) - len(shown):
-        more = f"and {words.counted(left, 'node')} more, which are no nearer"
+        more = f"{left} more {'node' if left == 1 else 'nodes'}, not nearer to fitting"
         table.add_row("…", "", "", Words(f"{more} (-o json)", _DIM))
     return table
-
-
-def _nearest_first(node: NodeVerdict) -> tuple[bool, int, int, str]:
-    lacks = [c.missing for c in node.cards if c.free is not None]
-    units = min((lack.units for lack in lacks), default=10**9)
-    cores = min((lack.cores for lack in lacks), default=10**9)
-    return (not node.fits, units, cores, str(node.name))
 
 
 def _free(card: CardVerdict, request: PodRequest) -> str:

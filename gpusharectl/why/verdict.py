@@ -44,6 +44,16 @@ class CardVerdict:
     ever: bool
     excluded: tuple[Limit, ...] = ()
 
+    @property
+    def can_fit(self) -> bool:
+        """Whether a share would fit if pods left: the card is open and large enough."""
+        return self.free is not None and self.ever
+
+    @property
+    def distance(self) -> tuple[int, int]:
+        """Sort key among cards that ``can_fit``: missing units, then missing cores."""
+        return _by_units(self.missing)
+
 
 @dataclass(frozen=True, slots=True)
 class Offers:
@@ -60,12 +70,18 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """One node, judged for one request; ``no`` is None if it fits."""
+    """One node, judged for one request; ``no`` is None if it fits.
+
+    Nodes with a smaller ``distance`` are nearer to fitting. Those that fit come first,
+    those on which the request can never fit come last. Between them count the whole
+    cards that are missing, then what the nearest card of each share lacks.
+    """
 
     name: NodeName
     no: Refusal | None
     cards: tuple[CardVerdict, ...]
     offers: Offers
+    distance: tuple[int, int, int, int]
 
     @property
     def fits(self) -> bool:
@@ -78,7 +94,38 @@ def judge(request: PodRequest, node: Node, policy: Policy) -> NodeVerdict:
     seen = node.as_seen_by(request.pod)
     cards = tuple(_card(request, seen, card, policy) for card in seen.cards)
     no = refusal(request, seen, policy)
-    return NodeVerdict(seen.name, no, cards, offers(seen.as_limited_by(request)))
+    limited = seen.as_limited_by(request)
+    distance = (0, 0, 0, 0) if no is None else _distance(request, limited)
+    return NodeVerdict(seen.name, no, cards, offers(limited), distance)
+
+
+def _distance(request: PodRequest, node: Node) -> tuple[int, int, int, int]:
+    """Return what a node without room lacks: all cards of a request added up."""
+    can_fit, whole, missing = True, 0, NOTHING
+    cards = [card for card in node.cards if card.open]
+    for claim in request.claims:
+        if count := claim.whole_cards:
+            largest = node.summary.untouched[:count]
+            can_fit = can_fit and len(cards) >= count
+            whole += count - len(largest)
+            missing += NOTHING.peak(Amount(units=claim.amount.units - sum(largest)))
+            continue
+        lacks = [
+            _missing(claim.amount, node.free[card.uuid])
+            for card in cards
+            if claim.amount.fits(card.capacity)
+        ]
+        can_fit = can_fit and bool(lacks)
+        missing += min(lacks, key=_by_units, default=NOTHING)
+    return (1 if can_fit else 2, whole, *_by_units(missing))
+
+
+def _missing(asked: Amount, free: Amount) -> Amount:
+    return NOTHING.peak(asked - free)
+
+
+def _by_units(amount: Amount) -> tuple[int, int]:
+    return (amount.units, amount.cores)
 
 
 def offers(node: Node) -> Offers:
@@ -110,7 +157,7 @@ def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVe
     ever = refusal(single, empty, policy) is None
     missing = NOTHING
     if free is not None and not claim.whole_cards:
-        missing = NOTHING.peak(claim.amount - free)
+        missing = _missing(claim.amount, free)
     untouched, whole = card in node.untouched, bool(claim.whole_cards)
     excluded = request.limits(card)
     return CardVerdict(card, free, untouched, missing, whole, fits, ever, excluded)

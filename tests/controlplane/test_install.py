@@ -25,7 +25,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.command import install, uninstall
 from gpusharectl.install.manifests import load, settings_of
 from gpusharectl.install.options import WebhookOptions
-from gpusharectl.install.progress import Exit, Trouble
+from gpusharectl.install.progress import Exit, InstallError
 from gpusharectl.install.webhook.apply import GuardedWriter, narrowed, probed
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
@@ -431,11 +431,11 @@ def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -
         for _ in range(2)
     )
     first.put(made(b"1"))
-    with pytest.raises(Trouble):
+    with pytest.raises(InstallError):
         second.put(made(b"2"))
     late = GuardedWriter(world.objects, {SECRET: world.objects.get(SECRET)})
     first.put(made(b"3"))
-    with pytest.raises(Trouble):
+    with pytest.raises(InstallError):
         late.put(made(b"4"))
     stale = made(b"5")
     stale["metadata"]["resourceVersion"] = there(world, SECRET)["metadata"][

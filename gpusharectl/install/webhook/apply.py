@@ -24,7 +24,7 @@ from gpushare.kube.facts import PROBE_ONLY, is_narrowed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import BY_CERT_MANAGER, with_stamp
-from gpusharectl.install.progress import Step, Trouble, Waiting
+from gpusharectl.install.progress import InstallError, Step, Waiting
 from gpusharectl.install.rollout import wait_for_rollout
 from gpusharectl.install.survey import may_get, served
 from gpusharectl.install.webhook.objects import (
@@ -88,20 +88,20 @@ class WebhookPlan:
 
 
 def split(
-    objects: Objects, manifests: Sequence[Json], now: datetime, *, ours: bool
+    objects: Objects, manifests: Sequence[Json], now: datetime, *, by_installer: bool
 ) -> tuple[tuple[Json, ...], WebhookPlan]:
     """Split the manifests into those to apply first, and a plan for the webhook.
 
-    ``ours``: the installer makes the certificate, not cert-manager. The only Secret
-    that is read is the webhook's own.
+    ``by_installer``: the installer makes the certificate, not cert-manager. The only
+    Secret that is read is the webhook's own.
     """
     asking = tuple(body for body in manifests if Ref.of(body) in CONFIGURATIONS)
     others = tuple(body for body in manifests if body not in asking)
     there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
     present = bundle_of(body for body in there.values() if body)
-    if not ours:
-        # Applied without the caBundle of cert-manager, one that was once ours would
-        # be removed.
+    if not by_installer:
+        # Applied without the caBundle of cert-manager, one that the installer once
+        # wrote would be removed.
         kept = (_with_present_bundle(body, there[Ref.of(body)]) for body in asking)
         return others, WebhookPlan(tuple(kept), there)
     secret = objects.get(SECRET)
@@ -135,7 +135,7 @@ class GuardedWriter:
     seen: dict[Ref, Json | None]
 
     def put(self, body: Json) -> None:
-        """Apply an object; ``Trouble`` if another install has changed it since.
+        """Apply an object; ``InstallError`` if another install has changed it since.
 
         From then on, what was written is what was seen.
         """
@@ -151,11 +151,11 @@ class GuardedWriter:
                 else:
                     self.objects.apply(_at_version(body, now))
             except Conflict:
-                # Somebody wrote between our read and our write; read again.
+                # Somebody wrote between this read and this write; read again.
                 continue
             self.seen[ref] = body
             return
-        raise Trouble(
+        raise InstallError(
             f"another install has changed {ref} meanwhile; its changes were not "
             "overwritten"
         )
@@ -246,7 +246,7 @@ class WebhookSteps:
                 else "The API server still asks it, so no pod with cards is created "
                 "until it is reached; install --no-webhook would let them through"
             )
-            raise Trouble(
+            raise InstallError(
                 "the webhook's pods are Ready, but the API server cannot reach them: "
                 f"{result.words}. {stays}. The usual cause is a firewall between the "
                 "two",
@@ -288,8 +288,8 @@ def still_there(context: Context) -> tuple[Ref, ...]:
     """Return the existing objects of a webhook in the order in which they are deleted.
 
     The configurations are first. Each object is looked for, since an earlier removal
-    may have been interrupted. If anything exists, objects that we may not read count as
-    existing, so that the right to them is asked for.
+    may have been interrupted. If anything exists, objects that the user may not read
+    count as existing, so that the right to them is asked for.
     """
     objects = context.objects
     rest = map(Ref.of, reversed(served(objects, context.load(BY_CERT_MANAGER))))
@@ -358,11 +358,11 @@ def narrowed(configuration: Json) -> Json:
 def _is_changed(pod: Json) -> bool | None:
     """Return whether the webhook has added the cores; None if that cannot be known.
 
-    Other webhooks may add containers, or remove ours.
+    Other webhooks may add containers, or remove the probe's.
     """
     containers = pod["spec"].get("containers") or ()
-    ours = [one for one in containers if one.get("name") == _CONTAINER["name"]]
-    limits = ((ours[0].get("resources") or {}).get("limits") or {}) if ours else {}
+    probes = [one for one in containers if one.get("name") == _CONTAINER["name"]]
+    limits = ((probes[0].get("resources") or {}).get("limits") or {}) if probes else {}
     if names.CORE in limits:
         return True
     return False if names.MEMORY in limits else None

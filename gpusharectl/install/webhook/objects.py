@@ -45,7 +45,7 @@ class InstalledWebhook:
 def is_cert_managers(body: Json) -> bool:
     """Return whether cert-manager writes this configuration or Secret.
 
-    It annotates what it makes, and our overlay annotates the configurations.
+    It annotates what it makes, and gpushare's overlay annotates the configurations.
     """
     annotations = body["metadata"].get("annotations") or {}
     return _INJECTED in annotations or _ISSUED in annotations

@@ -28,7 +28,13 @@ from gpusharectl.install import install, uninstall
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import InstallOptions, UninstallOptions
-from gpusharectl.install.progress import Exit, Patience, Trouble, Waiting, no_terminal
+from gpusharectl.install.progress import (
+    Exit,
+    InstallError,
+    Patience,
+    Waiting,
+    no_terminal,
+)
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.testbed.objects import node as any_node
@@ -238,7 +244,7 @@ class Listener:
     def confirm(self, question: str, remedy: str = "") -> None:
         self.asked.append(question)
         if self._answer("--yes") != "y":
-            raise Trouble("you said no; nothing was changed", remedy)
+            raise InstallError("you said no; nothing was changed", remedy)
 
     @property
     def text(self) -> str:

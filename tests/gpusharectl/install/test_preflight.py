@@ -8,18 +8,18 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpusharectl.install.options import CommonOptions, InstallOptions, UninstallOptions
 from gpusharectl.install.preflight import Weight, judge_cluster, judge_host, judge_nodes
-from gpusharectl.install.survey import Facts, NodeView, node_view
+from gpusharectl.install.survey import Facts, NodeFacts, node_facts
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.installed_cluster import CARDS, CONTROL_PLANE, node
 
 
-def view(name: str = "cp", *, labels: Json | None = None, **status: Any) -> NodeView:
+def view(name: str = "cp", *, labels: Json | None = None, **status: Any) -> NodeFacts:
     body = node(name, "10.0.0.1", labels={CONTROL_PLANE: "", **(labels or {})})
     body["status"].update(status)
-    return node_view(body)
+    return node_facts(body)
 
 
-def facts(*nodes: NodeView, **more: Any) -> Facts:
+def facts(*nodes: NodeFacts, **more: Any) -> Facts:
     wanted = {"here": "cp", "driver_here": True, **more}
     return replace(Facts("v1.36.3", Flavour.KUBEADM, nodes or (view(),)), **wanted)
 
@@ -44,14 +44,18 @@ SECOND, HERE = InstallOptions(second_scheduler=True), InstallOptions()
 
 
 LEAVING = UninstallOptions()
-BARE = facts(node_view(node("cp", "10.0.0.1")))
+BARE = facts(node_facts(node("cp", "10.0.0.1")))
 MANAGED = facts(flavour=Flavour.MANAGED, here="")
 
 
 @pytest.mark.parametrize(
     ("given", "choice", "words"),
     [
-        (facts(extended=True), SECOND, "the default scheduler calls our extender"),
+        (
+            facts(extended=True),
+            SECOND,
+            "the default scheduler calls the gpushare extender",
+        ),
         (facts(second=True), HERE, "the second scheduler is installed here"),
         (facts(second=True), SECOND, ""),
         (facts(extended=True), HERE, ""),
@@ -119,7 +123,7 @@ NODES = {
 @pytest.mark.parametrize(
     ("seen", "more", "weight", "words"), NODES.values(), ids=NODES.keys()
 )
-def test_nodes(seen: NodeView, more: Json, weight: Weight, words: str) -> None:
+def test_nodes(seen: NodeFacts, more: Json, weight: Weight, words: str) -> None:
     (found,) = judge_nodes(facts(seen, **more), ["cp"])
     assert found.weight is weight
     assert words in found.text
@@ -135,7 +139,7 @@ def test_nodes(seen: NodeView, more: Json, weight: Weight, words: str) -> None:
     ],
 )
 def test_a_second_scheduler_wants_a_node_without_cards(
-    others: list[NodeView], refused: bool
+    others: list[NodeFacts], refused: bool
 ) -> None:
     """Or one of which an operator says that it may be there."""
     seen = facts(view(), *others)
@@ -148,8 +152,8 @@ def test_a_second_scheduler_wants_a_node_without_cards(
 
 def test_cards_that_cannot_be_read_are_unknown_and_not_none() -> None:
     body = node("gpu-1", "10.0.0.2")
-    assert node_view(body).cards is None
+    assert node_facts(body).cards is None
     body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": "{"}
-    assert node_view(body).cards is None
+    assert node_facts(body).cards is None
     body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": CARDS}
-    assert (node_view(body).cards, node_view(body).units) == (1, 29)
+    assert (node_facts(body).cards, node_facts(body).units) == (1, 29)

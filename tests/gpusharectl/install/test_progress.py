@@ -14,10 +14,10 @@ from rich.console import Console
 from gpushare.kube.errors import Forbidden, Unavailable, Unreachable
 from gpusharectl.install.progress import (
     Exit,
+    InstallError,
     LiveScreen,
     Screen,
     Step,
-    Trouble,
     Waiting,
     drawn,
     follow,
@@ -96,7 +96,7 @@ def test_questions(what: str, typed: str, said: str) -> None:
             answer = (
                 screen.ask("?", "gpu-9", "--nodes") if which else screen.confirm("?")
             )
-        except Trouble as trouble:
+        except InstallError as trouble:
             answer = trouble.remedy or trouble.why
         click.echo(f"={answer}")
 
@@ -111,7 +111,7 @@ def well() -> None:
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (Trouble("it broke."), "it broke."),
+        (InstallError("it broke."), "it broke."),
         (KeyboardInterrupt(), "interrupted; no file is half-written, and"),
         (Unavailable("504"), "504."),
         (
@@ -144,7 +144,7 @@ def test_three_sentences(error: BaseException, why: str) -> None:
 
 def test_what_was_refused_at_once_needs_no_undoing() -> None:
     def refuse() -> None:
-        raise Trouble("no", "do this", Exit.REFUSED)
+        raise InstallError("no", "do this", Exit.REFUSED)
 
     screen = Listener()
     assert follow([Step("one", refuse)], screen, str, "undo") == Exit.REFUSED

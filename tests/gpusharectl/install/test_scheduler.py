@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.install.progress import Exit, Trouble
+from gpusharectl.install.progress import Exit, InstallError
 from gpusharectl.install.scheduler import configure, prove, restore
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
@@ -55,7 +55,7 @@ def test_one_that_does_not_come_up_is_put_back(
     if there:
         configure(host, Listener())
     host.ill[step] = "x"
-    with pytest.raises(Trouble, match=words):
+    with pytest.raises(InstallError, match=words):
         configure(host, Listener())
     assert host.files.read(SCHEDULER) == left
     assert host.did[-len(last) :] == last
@@ -63,7 +63,7 @@ def test_one_that_does_not_come_up_is_put_back(
 
 def test_a_file_that_cannot_be_edited_is_a_refusal(host: Scheduler) -> None:
     host.ill["plan"] = "is not YAML"
-    with pytest.raises(Trouble, match="is not YAML") as caught:
+    with pytest.raises(InstallError, match="is not YAML") as caught:
         configure(host, Listener())
     assert caught.value.exit_code == Exit.REFUSED
 
@@ -72,7 +72,7 @@ def test_of_several_none_is_proved_alone(host: Scheduler) -> None:
     """The leader answers the probe, and that may be one not set yet."""
     host.ill["probe"] = "bound without asking"
     configure(host, Listener(), alone=False)
-    with pytest.raises(Trouble, match="bound without asking"):
+    with pytest.raises(InstallError, match="bound without asking"):
         prove(host, Listener())
     host.ill.clear()
     prove(host, Listener())
@@ -85,4 +85,4 @@ def test_taken_back(host: Scheduler) -> None:
     assert host.files.read(SCHEDULER) == BEFORE
     assert screen.lines[-1] == "kube-scheduler runs with its old configuration"
     restore(host, screen)
-    assert screen.lines[-1] == "kube-scheduler's configuration has nothing of ours"
+    assert screen.lines[-1] == "kube-scheduler's configuration has no gpushare entries"

@@ -106,7 +106,7 @@ def test_it_shows_and_asks(world: InstalledCluster) -> None:
     assert world.uninstall("y") == Exit.DONE
     (asked,) = world.screen.asked
     assert asked.startswith("Remove 18 objects; label, annotations and files on gpu")
-    assert asked.endswith(f"; our part of {SCHEDULER}?")
+    assert asked.endswith(f"; gpushare's entries in {SCHEDULER}?")
 
 
 def test_missing_rights_are_named_at_once(world: InstalledCluster) -> None:

@@ -256,7 +256,9 @@ def test_lost_stanza(host: HostFiles) -> None:
     install(host)
     for content in (b"apiVersion: v1\n", None):
         host.make([FileChange(CONFIG, None, content)])
-        assert "no longer has our entry in extenders" in scheduler(host).missing()
+        assert (
+            "no longer has the gpushare entry in extenders" in scheduler(host).missing()
+        )
     install(host)
     assert scheduler(host).missing() == ""
 

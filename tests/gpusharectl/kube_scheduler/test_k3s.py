@@ -11,7 +11,7 @@ from gpusharectl.kube_scheduler.files import Desired, shipped_extender
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler, Run
-from gpusharectl.kube_scheduler.static_pod import Ours
+from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.verify import Pace
 
 GOLDEN = Path(__file__).parent / "golden" / "k3s"
@@ -19,7 +19,7 @@ ASKED = Desired(
     "v1.31.4+k3s1", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
 )
 FOLDER = "/etc/rancher/k3s"
-OURS = Ours(f"{FOLDER}/vcuda/scheduler.yaml", f"{FOLDER}/vcuda")
+OURS = Additions(f"{FOLDER}/vcuda/scheduler.yaml", f"{FOLDER}/vcuda")
 FILE = K3sFile()
 
 
@@ -129,7 +129,7 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
     assert FILE.edited(before, OURS) == wanted
     assert FILE.edited(wanted, OURS) == wanted
     assert FILE.is_edited(wanted, OURS)
-    assert FILE.found(FILE.bare(wanted, OURS)) == FILE.found(before)
+    assert FILE.found(FILE.without_gpushare(wanted, OURS)) == FILE.found(before)
 
 
 @pytest.mark.parametrize(

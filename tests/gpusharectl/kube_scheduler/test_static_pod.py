@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from gpusharectl.kube_scheduler.host_files import Obstacle
 from gpusharectl.kube_scheduler.static_pod import (
     FORMER,
-    Ours,
+    Additions,
     SchedulerPod,
     edited,
     is_edited,
     taken_out,
 )
 
-OURS = Ours("/etc/kubernetes/vcuda/scheduler.yaml", "/etc/kubernetes/vcuda", "abc")
+OURS = Additions("/etc/kubernetes/vcuda/scheduler.yaml", "/etc/kubernetes/vcuda", "abc")
 FLAG = f"--config={OURS.config}"
 GOLDEN = Path(__file__).parent / "golden"
 KUBEADM = (GOLDEN / "kubeadm.yaml").read_text()

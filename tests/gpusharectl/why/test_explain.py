@@ -13,7 +13,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState
-from gpusharectl.why.explain import why
+from gpusharectl.why.explain import MOST_WAYS, why
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import answer_data
 from gpusharectl.why.verdict import judge
@@ -67,7 +67,7 @@ def test_each_pod_has_its_answer(scene: str, name: str) -> None:
 
 P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")
 ONE, BOTH = node_of("n", P4), node_of("n", P4, T4)
-EARLIER = "comes before it in this order: it"
+EARLIER = "before this one; card"
 
 
 def bound(index: int, units: int, name: str = "p", priority: int = 0) -> Json:
@@ -125,9 +125,9 @@ CASES = {
         ],
         [bound(3, 5)],
         [
-            f"Card 0 {EARLIER} has too little room, 3 units",
-            f"Card 1 {EARLIER} is sick",
-            f"Card 2 {EARLIER} is cordoned",
+            f"card 0 {EARLIER} 0 has too little room, 3 units",
+            f"card 1 {EARLIER} 1 is sick",
+            f"card 2 {EARLIER} 2 is cordoned",
         ],
     ),
     "lower-priority": (
@@ -143,7 +143,7 @@ CASES = {
     "many-nodes": (
         [node_of(f"n-{n:02}", card(0, 10 + n, uuid=f"G{n}")) for n in range(40)],
         [asking(units=60)],
-        ["and 30 nodes more, which are no nearer", "n-39", "!n-29"],
+        ["30 more nodes, not nearer to fitting", "n-39", "!n-29"],
     ),
     "zero": ([], [pod_json("zero", units=0)], ["requests no part of a card"]),
     "ended": (
@@ -197,6 +197,17 @@ def test_the_answer_for_the_first_pod_says(
     found = " ".join(shown(cluster_state(nodes, pods), pods[0]).split())
     for one in words:
         assert (one.removeprefix("!") in found) != one.startswith("!"), one
+
+
+def test_the_nearest_node_is_found_wherever_it_is() -> None:
+    """The last of more nodes than are looked at is the only one that can fit."""
+    small = [node_of(f"n-{n:02}", card(0, uuid=f"G{n}")) for n in range(MOST_WAYS + 5)]
+    large = node_of("z", card(0, uuid="Z0"), card(1, uuid="Z1"))
+    holder = bound_json(placement("holder", node="z", shares=[share("Z1", 5, 1)]))
+    pod = asking(cores=200)
+    found = shown(cluster_state([*small, large], [pod, holder]), pod)
+    assert "z would have room without default/holder" in found
+    assert "\nz " in found
 
 
 def test_a_misspelt_annotation_is_reported() -> None:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.domain.model import CORES_PER_CARD, Amount, Claim, PodRequest, PodUID
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    Amount,
+    Claim,
+    PodRequest,
+    PodUID,
+)
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import POLICIES, Policy
@@ -91,6 +97,43 @@ def test_a_card_that_fits_lacks_nothing(
         if one.free is not None:
             assert one.fits == (not one.missing)
             assert asked.claims[0].amount.fits(one.free + one.missing)
+
+
+@moderately
+@given(nodes(), SIZES, CORES, POLICY)
+def test_a_node_is_as_near_as_its_nearest_card(
+    page: Node, units: int, cores: int, policy: Policy
+) -> None:
+    """Units and cores are those that one and the same card lacks."""
+    verdict = judge(request("new", max(1, units), cores), page, policy)
+    near = min((one.distance for one in verdict.cards if one.can_fit), default=None)
+    if near is None:
+        assert verdict.distance == (2, 0, 0, 0)
+    else:
+        assert verdict.distance == (0 if verdict.fits else 1, 0, *near)
+
+
+def test_which_node_is_nearer() -> None:
+    """One card decides; cards that can never fit and closed cards do not count."""
+
+    def order(asked: PodRequest, *pages: Node) -> list[str]:
+        found = [judge(asked, page, FIRST_FIT) for page in pages]
+        return [verdict.name for verdict in sorted(found, key=lambda v: v.distance)]
+
+    busy = [placement("a", 0, 11, 99), placement("b", 1, 20, 1)]
+    near = node(card(0, 20), holds=[placement("a", 0, 11, 60)], name="near")
+    mixed = node(card(0, 20), card(1, 20), holds=busy, name="mixed")
+    small = node(card(0, 9), name="small")
+    closed = node(card(0, 20, cordoned=True), card(1, 9), name="closed")
+    free = node(card(0, 20), name="free")
+    asked = request("new", 10, 50)
+    found = order(asked, closed, small, mixed, near, free)
+    assert found == ["free", "near", "mixed", "closed", "small"]
+    cards, held = (card(0), card(1)), [placement("a", 0, 1), placement("b", 1, 1)]
+    one, single = node(*cards, holds=held[:1], name="one"), node(card(0), name="single")
+    both = node(*cards, holds=held, name="both")
+    whole = request("new", 0, 200)
+    assert order(whole, single, both, one) == ["one", "both", "single"]
 
 
 @moderately

@@ -17,7 +17,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.options import WebhookOptions
-from gpusharectl.install.progress import Exit, Trouble
+from gpusharectl.install.progress import Exit, InstallError
 from gpusharectl.install.webhook.apply import GuardedWriter
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
@@ -218,6 +218,6 @@ def test_what_others_write_beside_it_is_no_conflict() -> None:
     assert files_of(objects.kept[SECRET]) == {"ca.crt": b"2"}
     assert objects.kept[SECRET]["metadata"]["labels"]["a"] == "b"
     objects.merge(SECRET, {"data": secret_of({"ca.crt": b"3"})["data"]})
-    with pytest.raises(Trouble, match="Secret kube-system/gpushare-webhook-tls"):
+    with pytest.raises(InstallError, match="Secret kube-system/gpushare-webhook-tls"):
         writes.put(secret_of({"ca.crt": b"1"}))
     assert files_of(objects.kept[SECRET]) == {"ca.crt": b"3"}
