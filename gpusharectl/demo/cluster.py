@@ -65,14 +65,8 @@ class Child:
         environment |= {PREFIX + name: value for name, value in settings.items()}
         command = [sys.executable, "-m", *module]
         if sys.platform == "linux":
-            die_with_parent = [
-                sys.executable,
-                "-IS",
-                "-c",
-                _DIE_WITH_PARENT,
-                str(os.getpid()),
-            ]
-            command = die_with_parent + command
+            parent = str(os.getpid())
+            command = [sys.executable, "-IS", "-c", _DIE_WITH_PARENT, parent, *command]
         with log.open("wb") as words:
             self._process = subprocess.Popen(  # noqa: S603
                 command,

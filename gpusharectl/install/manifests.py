@@ -163,11 +163,11 @@ def loaded(
         found += load(name, image=image, components=void)
         settings = options.webhook.settings()
     quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
-    settings = {UI: ON} if options.ui else {}
-    settings |= {POLICY: options.policy} if options.policy else {}
+    extender = {UI: ON} if options.ui else {}
+    extender |= {POLICY: options.policy} if options.policy else {}
     found = with_settings(found, "webhook", settings)
     found = with_settings(found, "device-plugin", quota)
-    found = with_settings(found, "extender", settings)
+    found = with_settings(found, "extender", extender)
     if options.policy == FRAG:
         found = tuple(map(_packing, found))
     # The second scheduler's pods read their configuration only at their start, so a

@@ -139,9 +139,10 @@ def packing_configuration(text: str) -> str:
 
 
 class Digests(BaseModel):
-    """SHA-256 of a file ``before`` the first installation; ``was`` is this run's start.
+    """SHA-256 of one file at three times; "" if there was no file.
 
-    ``after`` is what this run writes. "" if there is no file.
+    ``before`` the first installation, as it ``was`` when this run began, and ``after``
+    this run.
     """
 
     before: str

@@ -136,7 +136,7 @@ def named_after(template: Json, namespace: str, name: str) -> Json:
     return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": kept | own}
 
 
-OURS = (names.PLACEMENT, names.ACTUAL)
+WRITTEN_KEYS = (names.PLACEMENT, names.ACTUAL)
 """Annotations that the extender and the device plugin write."""
 _OTHERS_SPEC = ("nodeName", "schedulingGates")
 _MOST_MIB = 2**63 >> 20
@@ -162,7 +162,9 @@ def before_it_ran(pod: Json) -> Json:
     """
     metadata = dict(pod.get("metadata") or {})
     annotations = metadata.get("annotations") or {}
-    metadata["annotations"] = {k: v for k, v in annotations.items() if k not in OURS}
+    metadata["annotations"] = {
+        k: v for k, v in annotations.items() if k not in WRITTEN_KEYS
+    }
     spec = {k: v for k, v in pod["spec"].items() if k not in _OTHERS_SPEC}
     rest = {key: value for key, value in pod.items() if key != "status"}
     return {**rest, "metadata": metadata, "spec": spec}

@@ -151,7 +151,7 @@ class GuardedWriter:
                 else:
                     self.objects.apply(_at_version(body, now))
             except Conflict:
-                # Somebody wrote between this read and this write; read again.
+                # Somebody wrote between the read and the write; read again.
                 continue
             self.seen[ref] = body
             return
