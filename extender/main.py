@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from extender.scheduling.bind import Binder, ExtenderState
 from extender.scheduling.learning import FragLearning
-from extender.scheduling.service import Patience, Verbs
+from extender.scheduling.service import Verbs, WaitAllowance
 from extender.server import tls
 from extender.server.app import Parts, VerbMetrics, create_app
 from extender.server.metrics import (
@@ -149,7 +149,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     if settings.tls:
         registry.register(CertificateCollector(settings.tls))
     parts = Parts(
-        verbs=Verbs(cluster, state, Patience(settings.wait_for_news_s)),
+        verbs=Verbs(cluster, state, WaitAllowance(settings.wait_for_news_s)),
         binder=binder,
         readiness=readiness,
         metrics=VerbMetrics(registry),

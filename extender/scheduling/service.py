@@ -41,7 +41,7 @@ _MOST_NAMESPACES = 1000
 _UNANSWERED = "The result of an earlier bind to another node is not known yet"
 
 
-class Patience:
+class WaitAllowance:
     """How long filter may wait for news before it refuses a pod everywhere.
 
     kube-scheduler asks for a refused pod again within milliseconds of an event that may
@@ -126,7 +126,7 @@ class Verbs:
         self,
         cluster: Cluster,
         state: ExtenderState,
-        patience: Patience,
+        wait_allowance: WaitAllowance,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -135,7 +135,7 @@ class Verbs:
         self._inflight = state.inflight
         self._fitting = Fitting(state.ledger)
         self._scores = Scores(state.ledger)
-        self._patience = patience
+        self._wait_allowance = wait_allowance
         self._clock = clock
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -157,7 +157,7 @@ class Verbs:
         asked = _Asked(names, request, policy, args.group)
         held = self._ledger.placement(request.pod.uid)
         if held is None:
-            result = self._with_patience(asked)
+            result = self._decide_with_wait(asked)
         else:
             result = self._again(asked, held.node)
         if result.kept and asked.group:
@@ -225,20 +225,20 @@ class Verbs:
         others = dict.fromkeys((n for n in asked.names if n != node), _UNANSWERED)
         return FilterResult(result.kept, others)
 
-    def _with_patience(self, asked: _Asked) -> FilterResult:
+    def _decide_with_wait(self, asked: _Asked) -> FilterResult:
         """Decide; if a pod fits nowhere, decide again when news comes in time."""
         position = self._ledger.position()
         result = self._decide(asked)
         if result.kept or not asked.names:
             return result
         began, namespace = self._clock(), asked.request.pod.namespace
-        deadline = began + self._patience.allowed_s(namespace)
+        deadline = began + self._wait_allowance.allowed_s(namespace)
         while not result.kept and (left_s := deadline - self._clock()) > 0:
             if not self._ledger.wait_for_change(position, left_s):
                 break
             position = self._ledger.position()
             result = self._decide(asked)
-        self._patience.spend(namespace, self._clock() - began)
+        self._wait_allowance.spend(namespace, self._clock() - began)
         return result
 
     def _decide(self, asked: _Asked) -> FilterResult:

@@ -112,8 +112,8 @@ def unknown_resources(pod: Json) -> Iterator[str]:
 
 
 def _policy(pod: Json) -> Iterator[str]:
-    wish = annotations(pod).get(names.POLICY)
-    found = None if wish is None else Choice().policy(wish)
+    asked = annotations(pod).get(names.POLICY)
+    found = None if asked is None else Choice().policy(asked)
     if isinstance(found, Refusal):
         yield f"{_annotation(names.POLICY)}: {found.detail}"
 

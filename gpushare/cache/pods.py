@@ -22,7 +22,7 @@ from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.facts import is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import Asked
+from gpushare.kube.resource_requests import RequestedResources
 
 Leaving = Callable[[NodeName], Iterable[PodRecord]]
 """Return the pods of a node that are leaving."""
@@ -377,7 +377,7 @@ def _follow_host(hosts: Hosts, uid: PodUID, pod: Json) -> None:
     node = node_of(pod)
     if is_terminal(pod):
         hosts.release(uid)
-    elif node and (amount := Asked(pod).host()) is not None:
+    elif node and (amount := RequestedResources(pod).host()) is not None:
         priority = pod["spec"].get("priority")
         known = priority if type(priority) is int else 0
         hosts.hold(uid, NodeName(node), amount, known)

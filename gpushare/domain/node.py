@@ -17,7 +17,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, shortage
+from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, insufficient
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Summary:
             largest = self.untouched[:whole]
             enough = len(largest) == whole and sum(largest) >= amount.units
             return None if enough else UNTOUCHED_CARDS
-        return None if self.has_room(amount) else shortage(amount, self.most)
+        return None if self.has_room(amount) else insufficient(amount, self.most)
 
     def has_room(self, amount: Amount) -> bool:
         """Return whether a single card has the whole amount free."""

@@ -24,7 +24,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node, Summary
 from gpushare.domain.policies import Policy, Rank
-from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, shortage
+from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, insufficient
 
 _MOST_STEPS = 500
 """Steps of the search for several claims on one node: about 5 ms."""
@@ -176,7 +176,7 @@ class Search:
         units = sum(units for _, units, _ in self._cards if units > 0)
         cores = sum(cores for _, _, cores in self._cards if cores > 0)
         there = Amount(cores, units)
-        return None if self.total.fits(there) else shortage(self.total, there)
+        return None if self.total.fits(there) else insufficient(self.total, there)
 
     def _fill(self, depth: int) -> bool:
         """Place the claims from this one on; restore everything if that fails."""
@@ -231,7 +231,7 @@ class Search:
             return UNTOUCHED_CARDS
         cores = max(cores for _, _, cores in self._cards)
         units = max(units for _, units, _ in self._cards)
-        return shortage(amount, Amount(cores, units))
+        return insufficient(amount, Amount(cores, units))
 
 
 def _without(card: CardCapacity, amount: Amount) -> CardCapacity:

@@ -117,13 +117,13 @@ class Choice:
     card_order: CardOrder = "index"
     packer: Chooser | None = None
 
-    def policy(self, wish: str | None) -> Policy | Refusal:
+    def policy(self, asked: str | None) -> Policy | Refusal:
         """Return the pod's policy, or the cluster's; refuse an unknown name.
 
         >>> Choice().policy("best-fit").name
         'best-fit'
         """
-        name = self.default if wish is None else wish
+        name = self.default if asked is None else asked
         found = POLICIES.get(name)
         if found is None:
             known = ", ".join(POLICIES)

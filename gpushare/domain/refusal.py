@@ -47,7 +47,7 @@ _MEMORY = Refusal(Reason.MEMORY)
 _CORE_AND_MEMORY = Refusal(Reason.CORE_AND_MEMORY)
 
 
-def shortage(amount: Amount, most: Amount) -> Refusal:
+def insufficient(amount: Amount, most: Amount) -> Refusal:
     """Return the refusal that names the parts of an amount above the maximum."""
     short_of_cores = amount.cores > most.cores
     short_of_units = amount.units > most.units

@@ -1,7 +1,7 @@
 """Read and write the gpushare annotations, which ``docs/protocol.md`` describes. Pure.
 
-Two are JSON: a node's cards and a pod's placement. Two are lists by which a pod limits
-its cards.
+Two are JSON: a node's cards and a pod's placement. A placement that charges less than
+the pod requests is rejected. Two are lists by which a pod limits its cards.
 """
 
 import re

@@ -217,7 +217,9 @@ def _read_well(source: str) -> Iterator[None]:
         yield
     except (*_BAD_FILE, config.ConfigException, OSError) as error:
         said = " ".join(str(error).split())
-        raise Unavailable(f"no way to the API server by {source}: {said}") from error
+        raise Unavailable(
+            f"cannot connect to the API server with {source}: {said}"
+        ) from error
 
 
 def _no_answer(error: Exception) -> ClusterError:

@@ -26,7 +26,7 @@ from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, place
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
-from gpushare.kube.resource_requests import Asked, Unmeetable
+from gpushare.kube.resource_requests import RequestedResources, Unmeetable
 
 _WORDS = {
     Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
@@ -132,7 +132,7 @@ def _request(
         return invalid(
             f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
         )
-    asked = Asked(pod)
+    asked = RequestedResources(pod)
     try:
         found = asked.claims(apart=where == names.APART)
     except Unmeetable as error:

@@ -37,7 +37,7 @@ class Unmeetable(ValueError):
     """A quantity that is valid for Kubernetes and that no card can meet."""
 
 
-class Asked:
+class RequestedResources:
     """What one pod asks; results are shared with all pods that ask the same."""
 
     __slots__ = ("_key", "_pod")

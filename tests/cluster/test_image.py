@@ -63,7 +63,7 @@ def test_extender_comes_as_far_as_the_api_server(idle: Site) -> None:
     words = fails_inside(
         idle, NAME, *command, "--check-config", "extender.main:build()"
     )
-    assert "no way to the API server by the pod's service account" in words
+    assert "cannot connect to the API server with the pod's service account" in words
 
 
 def test_nobody_in_particular(idle: Site) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from extender.scheduling.bind import Binder, Bound, ExtenderState
-from extender.scheduling.service import Patience, Verbs
+from extender.scheduling.service import Verbs, WaitAllowance
 from extender.scheduling.wire import (
     ExtenderArgs,
     FilterResult,
@@ -108,8 +108,8 @@ class ExtenderFixture:
         self.pods, self.nodes = self.state.pods, self.state.nodes
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
-        self.patience = Patience(wait_for_news_s)
-        self.verbs = Verbs(self.cluster, self.state, self.patience)
+        self.wait_allowance = WaitAllowance(wait_for_news_s)
+        self.verbs = Verbs(self.cluster, self.state, self.wait_allowance)
         self.binder = Binder(
             self.cluster, self.state, timeout_s=4.0, now=lambda: AT, clock=self.clock
         )

@@ -102,7 +102,7 @@ def test_a_file_that_may_not_be_read(config: Path) -> None:
 def test_a_file_that_is_no_kubeconfig(config: Path, text: str) -> None:
     config.write_text(text)
     said = refusal(str(config))
-    assert said.startswith(f"no way to the API server by {config}: "), said
+    assert said.startswith(f"cannot connect to the API server with {config}: "), said
     assert said.endswith("; correct the file, or name another with --kubeconfig")
 
 

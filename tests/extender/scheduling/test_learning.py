@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from extender import main
 from extender.scheduling.bind import ExtenderState
 from extender.scheduling.learning import FragLearning
-from extender.scheduling.service import Patience, Verbs
+from extender.scheduling.service import Verbs, WaitAllowance
 from extender.scheduling.wire import ExtenderArgs
 from extender.server.metrics import LearningCollector
 from extender.settings import ExtenderSettings
@@ -27,7 +27,7 @@ class Scene:
     def __init__(self) -> None:
         self.state = ExtenderState(wait_s=0, pending_for_s=5)
         self.packer = self.state.packer
-        self.verbs = Verbs(Embedded(), self.state, Patience(0))
+        self.verbs = Verbs(Embedded(), self.state, WaitAllowance(0))
         for name in NAMES:
             self.state.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
         self.state.ledger.record(placement("p", "b-0", 50, 1, node="b"))

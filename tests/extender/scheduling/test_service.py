@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.scheduling.bind import Outcome
-from extender.scheduling.service import Patience, judge
+from extender.scheduling.service import WaitAllowance, judge
 from extender.scheduling.wire import PreemptionArgs, filter_reply
 from gpushare.domain.cache import Answer
 from gpushare.domain.model import NodeName, PodUID
@@ -409,22 +409,24 @@ def test_waits_take_a_fifth_of_the_time(
 ) -> None:
     """After an hour without refusals no more than a second is saved."""
     clock = Clock()
-    patience = Patience(0.4, clock=clock)
-    patience.spend("a", spent_s)
+    wait_allowance = WaitAllowance(0.4, clock=clock)
+    wait_allowance.spend("a", spent_s)
     clock.now += passed_s
-    assert patience.allowed_s("b") == allowed_s
+    assert wait_allowance.allowed_s("b") == allowed_s
     clock.now += 3600
-    assert patience.allowed_s("b") == 0.4
-    patience.spend("c", 0.7)
-    assert patience.allowed_s("b") == 0.0
+    assert wait_allowance.allowed_s("b") == 0.4
+    wait_allowance.spend("c", 0.7)
+    assert wait_allowance.allowed_s("b") == 0.0
 
 
-def waits(patience: Patience, namespace: str, clock: Clock, most: int) -> int:
+def waits(
+    wait_allowance: WaitAllowance, namespace: str, clock: Clock, most: int
+) -> int:
     found = 0
     for _ in range(most):
-        waited_s = patience.allowed_s(namespace)
+        waited_s = wait_allowance.allowed_s(namespace)
         found += waited_s > 0
-        patience.spend(namespace, waited_s)
+        wait_allowance.spend(namespace, waited_s)
         clock.now += waited_s
     return found
 
@@ -435,13 +437,13 @@ def test_refused_pods_of_one_namespace_do_not_take_the_time_of_all() -> None:
     They earn 15 % of the time, and all namespaces together 20 %, however many.
     """
     clock = Clock()
-    patience = Patience(0.02, clock=clock)
-    assert waits(patience, "crowd", clock, 3000) <= 45
-    assert waits(patience, "victim", clock, 5) == 5
+    wait_allowance = WaitAllowance(0.02, clock=clock)
+    assert waits(wait_allowance, "crowd", clock, 3000) <= 45
+    assert waits(wait_allowance, "victim", clock, 5) == 5
     clock.now += 2.0
-    assert waits(patience, "crowd", clock, 3000) == pytest.approx(18, abs=2)
+    assert waits(wait_allowance, "crowd", clock, 3000) == pytest.approx(18, abs=2)
     clock.now += 10.0
-    total = sum(waits(patience, f"n{n}", clock, 3) for n in range(5000))
+    total = sum(waits(wait_allowance, f"n{n}", clock, 3) for n in range(5000))
     assert 50 <= total <= 64
 
 
@@ -468,4 +470,4 @@ def test_a_pod_that_fits_does_not_wait() -> None:
     fits = extender.filter(extender.create("a", units=4))
     never = extender.filter(extender.create("b", cores=150))
     assert (list(fits.kept), list(never.kept)) == (["n"], [])
-    assert extender.patience.allowed_s("default") == 5.0
+    assert extender.wait_allowance.allowed_s("default") == 5.0

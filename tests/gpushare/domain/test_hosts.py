@@ -12,7 +12,7 @@ from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
 from gpushare.kube.cluster import Json
-from gpushare.kube.resource_requests import Asked
+from gpushare.kube.resource_requests import RequestedResources
 from tests.builders import event, node_json, page, pod_json
 
 N = NodeName("n")
@@ -81,7 +81,7 @@ def test_what_a_pod_asks_of_its_node(
     asked: Json, amount: tuple[int, int] | None
 ) -> None:
     """Its peak: containers and sidecars, or an init container that asks more."""
-    assert Asked(asked).host() == (amount and HostAmount(*amount))
+    assert RequestedResources(asked).host() == (amount and HostAmount(*amount))
 
 
 def test_what_is_not_asked_is_never_short() -> None:

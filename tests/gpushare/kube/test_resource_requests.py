@@ -11,7 +11,12 @@ from gpushare.domain.model import HostAmount
 from gpushare.kube import names, resource_requests
 from gpushare.kube.codec import pod_ref, pod_request
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import LONGEST_KEY, Asked, Unmeetable, containers
+from gpushare.kube.resource_requests import (
+    LONGEST_KEY,
+    RequestedResources,
+    Unmeetable,
+    containers,
+)
 from tests.builders import pod_json
 
 LARGE = "x" * LONGEST_KEY
@@ -62,7 +67,10 @@ def test_the_key_has_all_that_is_asked(spec: Any) -> None:
     if found is not None:
         alike = {"spec": orjson.loads(found)}
         assert read(alike) == read({"spec": spec})
-        assert Asked(alike)._host() == Asked({"spec": spec})._host()
+        assert (
+            RequestedResources(alike)._host()
+            == RequestedResources({"spec": spec})._host()
+        )
 
 
 @given(SPEC, SPEC)
@@ -72,12 +80,12 @@ def test_pods_read_before_make_no_difference(before: Any, spec: Any) -> None:
 
     def answer() -> Any:
         try:
-            return pod_request(pod, pod_ref(pod)), Asked(pod).host()
+            return pod_request(pod, pod_ref(pod)), RequestedResources(pod).host()
         except Malformed as error:
             return str(error)
 
     first = answer()
-    Asked({"spec": before}).host()
+    RequestedResources({"spec": before}).host()
     assert answer() == first
 
 
@@ -91,7 +99,7 @@ def test_names_and_images_are_not_in_the_key() -> None:
 @pytest.mark.parametrize("pod", [{}, {"spec": None}, {"spec": []}])
 def test_a_malformed_pod_has_no_key(pod: Any) -> None:
     assert key(pod) is None
-    assert Asked(pod).host() is None
+    assert RequestedResources(pod).host() is None
 
 
 def test_a_spec_that_is_too_deep_has_no_key() -> None:
@@ -102,7 +110,7 @@ def test_a_spec_that_is_too_deep_has_no_key() -> None:
     pod = pod_json()
     pod["spec"]["containers"][0]["resources"] = {"requests": {}, "junk": deep}
     assert key(pod) is None
-    assert Asked(pod).host() is None
+    assert RequestedResources(pod).host() is None
     assert pod_request(pod, pod_ref(pod)).claims == ()
 
 
@@ -123,5 +131,5 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for cpu in range(1, 6):
         pod = pod_json()
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
-        assert Asked(pod).host() == HostAmount(1000 * cpu, 0)
+        assert RequestedResources(pod).host() == HostAmount(1000 * cpu, 0)
         assert len(resource_requests._HOSTS) <= 2
