@@ -105,7 +105,7 @@ class Reading:
                 close = difflib.get_close_matches(name, self._asked, 1, _LIKE)
                 if close:
                     self.complaints.append(
-                        f"{name} is no setting; did you mean {close[0]}?"
+                        f"{name} is not a setting; did you mean {close[0]}?"
                     )
 
     def _complain(self, name: str, raw: str, fix: str) -> None:

@@ -89,7 +89,7 @@ def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None
     """A misspelt name is told too, or it would be passed over in silence."""
     assert complaints(**{name: value, "LOGLEVEL": "x"}) == [
         f"GPUSHARE_{name}: '{value}' is not valid; {fix}",
-        "GPUSHARE_LOGLEVEL is no setting; did you mean GPUSHARE_LOG_LEVEL?",
+        "GPUSHARE_LOGLEVEL is not a setting; did you mean GPUSHARE_LOG_LEVEL?",
     ]
 
 

@@ -106,5 +106,5 @@ def test_names_that_are_almost_ours_are_complained_of() -> None:
     env.text("POLICY")
     env.misspelt()
     assert env.complaints == [
-        "GPUSHARE_POLICI is no setting; did you mean GPUSHARE_POLICY?"
+        "GPUSHARE_POLICI is not a setting; did you mean GPUSHARE_POLICY?"
     ]

@@ -108,5 +108,5 @@ def test_nobody_can_be_evicted_without_pods() -> None:
     assert complaint.startswith("GPUSHARE_WATCHDOG: evict needs pods; ")
     assert not complaints(WATCHDOG="evict")
     assert complaints(PODS="off", FIELD_FILE="x") == [
-        "GPUSHARE_FIELD_FILE is no setting; did you mean GPUSHARE_FIELDS_FILE?"
+        "GPUSHARE_FIELD_FILE is not a setting; did you mean GPUSHARE_FIELDS_FILE?"
     ]
