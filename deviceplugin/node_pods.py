@@ -2,8 +2,8 @@
 
 ``NodePods`` follows the API server. ``PodResources`` asks kubelet, with a deadline,
 which containers hold which devices. kubelet answers 100 requests a second, 10 at once,
-to all its clients together (contracts 2.6). Beyond that it answers "rate limit", and we
-ask again a moment later. ``EventRecorder`` warns about pods.
+to all its clients together (contracts 2.6). Beyond that it answers "rate limit", and
+``PodResources`` asks again a moment later. ``EventRecorder`` warns about pods.
 """
 
 import logging
@@ -86,7 +86,7 @@ class NodePods:
             return None if uid is None else self._pods.get(uid)
 
     def wait_for(self, name: PodName, timeout_s: float) -> NodePod | None:
-        """Wait for a pod of this name: kubelet's watch may be ahead of ours."""
+        """Wait for a pod of this name: kubelet may know it before ``NodePods``."""
         with self._changed:
             self._changed.wait_for(lambda: name in self._by_name, timeout_s)
         return self.find(name)

@@ -79,7 +79,7 @@ class NodePod:
         )
 
     @cached_property
-    def passing(self) -> frozenset[str]:
+    def regular_init_containers(self) -> frozenset[str]:
         """The init containers that end before the next container starts."""
         return frozenset(a.name for a in self.gpu_containers if a.role is Role.INIT)
 
@@ -215,15 +215,15 @@ def steps_left(pod: NodePod, listed: Listed, allocated: Allocated) -> tuple[Step
     listed; ``allocated`` tells of those.
     """
     held = listed.held(pod.name)
-    passing = pod.passing
-    steps = [step for step in pod.steps if step.container not in passing]
+    init = pod.regular_init_containers
+    steps = [step for step in pod.steps if step.container not in init]
     lacking = [
         step
         for step in steps
         if step.resource not in held.get(step.container, ())
         and step.container not in pod.running
     ]
-    if not passing:
+    if not init:
         return tuple(lacking)
     if steps and not lacking:
         return ()
@@ -232,7 +232,7 @@ def steps_left(pod: NodePod, listed: Listed, allocated: Allocated) -> tuple[Step
         for step in pod.steps
         if step in lacking
         or (
-            step.container in passing
+            step.container in init
             and (pod.uid, step.container, step.resource) not in allocated
         )
     )

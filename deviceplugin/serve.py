@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.occupancy import Occupancy, Records
-from deviceplugin.allocation.preferred import Admission
+from deviceplugin.allocation.preferred import DeviceChooser
 from deviceplugin.allocation.prestart import PreStart, Reporter
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
@@ -130,7 +130,7 @@ def assemble(
     reporter = Reporter(
         cluster, pods, resources, occupancy, offer, records, follow_pods.synced
     )
-    admission = Admission(pods, resources, occupancy, recorder)
+    device_chooser = DeviceChooser(pods, resources, occupancy, recorder)
     prestart = PreStart(
         pods, resources, occupancy, records, reporter, recorder, follow_pods.in_touch
     )
@@ -142,7 +142,7 @@ def assemble(
     watcher = Watcher(
         source, offer, health, file, node, name, cluster, chooser, metrics
     )
-    parts = Parts(offer, admission, prestart, records, chooser, metrics)
+    parts = Parts(offer, device_chooser, prestart, records, chooser, metrics)
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(state / "quota-cards")

@@ -1,4 +1,4 @@
-"""Keeps the offer up to date: finds cards, reads them, and applies annotations."""
+"""Find the node's cards, read them, apply annotations, and update what is offered."""
 
 import logging
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class CollidingCardsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Everything that changes the offer while the plugin runs."""
+    """Updates the offered devices while cards, their health or annotations change."""
 
     source: CardSource
     offer: Offer

@@ -55,7 +55,7 @@ class InjectionChooser:
         self.held: Mapping[CardUUID, str] = {}
         """The cards that cannot be injected in that way, each with the reason.
 
-        None if the settings chose the way: the administrator may know better.
+        Empty if the settings chose the way: the administrator may know better.
         """
 
     def look(self, cards: Iterable[CardUUID]) -> None:

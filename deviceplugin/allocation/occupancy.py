@@ -1,14 +1,14 @@
-"""What is taken of this node's cards, and what was allocated, over restarts.
+"""Which pod has which cards of this node, and the allocations on disk.
 
-Two parts. ``Occupancy`` says where each pod is: what kubelet lists outweighs the pod's
+``Occupancy`` returns where each pod is: what kubelet lists outweighs the pod's
 annotation, and the annotation outweighs what was decided here for a pod without one.
 
-``Records`` keeps allocations on disk. ``<folder>/<name>/`` is mounted read-only into
-the container; ``<folder>/<name>.json`` says to which container it belongs, because
-kubelet does not list init containers that end. The name is a hash of the device ids and
-one of the pod's UID and the container: kubelet may pass an init container's devices on
-to another container of its pod (contracts 2.3), and without its checkpoint to another
-pod.
+``Records`` keeps allocations on disk, over restarts. ``<folder>/<name>/`` is mounted
+read-only into the container; ``<folder>/<name>.json`` says to which container it
+belongs, because kubelet does not list init containers that end. The name is a hash
+of the device ids and one of the pod's UID and the container: kubelet may pass an init
+container's devices on to another container of its pod (contracts 2.3), and without its
+checkpoint to another pod.
 """
 
 import hashlib
@@ -148,7 +148,7 @@ class Records:
     def _make(self, name: str) -> Path:
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        # Whatever our umask is: any user of the container must be able to read it.
+        # Whatever the umask is: any user of the container must be able to read it.
         folder.chmod(0o755)
         return folder
 
@@ -216,7 +216,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 class Occupancy:
-    """What is taken of this node's cards; computed at each question.
+    """Which pods hold which cards of this node; computed at each call.
 
     ``before`` are the allocations from before this process began.
     """
@@ -260,7 +260,7 @@ class Occupancy:
         for pod in self._pods.all():
             held = found.setdefault(pod.name, {})
             for (uid, container, resource), ids in allocated.items():
-                if uid == pod.uid and container not in pod.passing:
+                if uid == pod.uid and container not in pod.regular_init_containers:
                     held.setdefault(container, {})[resource] = ids
         return Listed(found)
 
@@ -273,7 +273,7 @@ class Occupancy:
             return False
         with self._lock:
             return any(
-                uid == pod.uid and container not in pod.passing
+                uid == pod.uid and container not in pod.regular_init_containers
                 for uid, container, _ in self._allocated
             )
 
@@ -284,18 +284,20 @@ class Occupancy:
         """
         with self._lock:
             allocated = dict(self._allocated)
-        known = {pod.uid: pod for pod in self._pods.all() if pod.passing}
-        passing = {
+        known = {
+            pod.uid: pod for pod in self._pods.all() if pod.regular_init_containers
+        }
+        unlisted = {
             one
             for (uid, container, _), ids in allocated.items()
             if uid in known
-            and container in known[uid].passing
+            and container in known[uid].regular_init_containers
             and known[uid].name != but
             for one in ids
             if one not in listed.holder
         }
         held = [ids for pod, _, _, ids in listed.holders() if pod != but]
-        return [*held, frozenset(passing)]
+        return [*held, frozenset(unlisted)]
 
     def forget_ended(self) -> None:
         """Drop what is known of pods that have ended."""
@@ -306,7 +308,7 @@ class Occupancy:
                 k: ids for k, ids in self._allocated.items() if k[0] in living
             }
 
-    def namesakes(self, pod: PodRef) -> set[PodUID]:
+    def earlier_pods_of_this_name(self, pod: PodRef) -> set[PodUID]:
         """Return the earlier pods of this pod's name.
 
         kubelet lists by name and has one pod of a name: what the earlier ones seem to
@@ -317,7 +319,7 @@ class Occupancy:
         return found - {pod.uid}
 
     def charged(self, listed: Listed, cards: Cards) -> Node:
-        """Return the node with all placements that are held or promised."""
+        """Return the node charged with all placements, actual and planned."""
         placements: dict[PodUID, Placement] = {}
         for pod in self._pods.all():
             found = self.placement(pod, listed, cards)
@@ -344,7 +346,7 @@ class Occupancy:
         return expected
 
     def expected(self, pod: NodePod) -> Placement | None:
-        """Return where a pod is to be, by its annotation or by our own decision."""
+        """Return where a pod is to be, by its annotation, else as decided here."""
         with self._lock:
             return pod.placement or self._decided.get(pod.uid)
 

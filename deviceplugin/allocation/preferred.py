@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 _LIST_WITHIN_S = 1.0
 _SEEN_WITHIN_S = 0.05
 _LEARNED_WITHIN_S = 0.3
-"""In all, because kubelet waits; its watch of pods may be ahead of ours."""
+"""In all, because kubelet waits; kubelet may know a pod before the plugin does."""
 _FEW = 3
 _ADMISSION_LASTS_S = 2.0
 """kubelet makes the steps of one admission milliseconds apart; later it is another."""
@@ -121,8 +121,8 @@ class _Progress:
         return time.monotonic() - self.at < _ADMISSION_LASTS_S
 
 
-class Admission:
-    """Answers kubelet's two calls, for one pod after another."""
+class DeviceChooser:
+    """Chooses device ids for the pod being admitted; one pod after another."""
 
     def __init__(
         self,
@@ -141,12 +141,15 @@ class Admission:
     def prefer(self, question: Question) -> list[str]:
         """Choose ids for the pod being admitted; ``DeniedError`` with the reason."""
         with self._lock:
-            active = self._begin(question)
+            active = self._pod_being_admitted(question)
             chosen = self._chosen(active, question)
             if chosen is None:
                 # Its own card has too few devices left: move it to another card.
                 if self._is_halfway(active.pod):
-                    why = f"its card has too few free devices of {question.resource}"
+                    why = (
+                        "the pod's card has too few free devices of "
+                        f"{question.resource}"
+                    )
                     raise self._denied(active.pod, why)
                 active = replace(active, placement=self._placed(active.pod, question))
                 chosen = self._chosen(active, question)
@@ -187,7 +190,7 @@ class Admission:
             shown = cards.as_found(self._shown(active, step, on))
             return Assigned(pod.name, pod.uid, step.container, shown)
 
-    def _begin(self, question: Question) -> ActivePod:
+    def _pod_being_admitted(self, question: Question) -> ActivePod:
         """Find the pod being admitted, at each call: kubelet may have failed it."""
         before, listed = self._progress, self._finder.listed()
         self._progress = _Progress(listed=listed)
@@ -311,7 +314,7 @@ class FallbackPlacement:
     ) -> Placement | Refusal:
         """Place a pod on cards of which kubelet has devices left."""
         node = self.occupancy.charged(listed, question.cards).as_seen_by(request.pod)
-        node = node.without(self.occupancy.namesakes(request.pod))
+        node = node.without(self.occupancy.earlier_pods_of_this_name(request.pod))
         policy = POLICIES.get(request.policy or "", POLICIES[DEFAULT_POLICY])
         found = place(request, node, policy)
         if isinstance(found, Refusal):

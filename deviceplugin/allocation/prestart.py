@@ -171,7 +171,7 @@ class PreStart:
         owner, containers = self._owner(resource, frozenset(ids))
         pod = self._pod_of(owner)
         if pod is not None and not owner.container:
-            owner = replace(owner, container=_passing(pod, resource, len(ids)))
+            owner = replace(owner, container=_init_container(pod, resource, len(ids)))
         its = {**containers.get(owner.container, {}), resource: frozenset(ids)}
         held = {**containers, owner.container: its}
         if pod is None:
@@ -197,7 +197,9 @@ class PreStart:
             try:
                 self.reporter.report(pod, actual)
             except ClusterError as error:
-                raise NotYetError(f"its card could not be reported: {error}") from error
+                raise NotYetError(
+                    f"the pod's card could not be reported: {error}"
+                ) from error
             self.occupancy.decide(actual)
         return actual
 
@@ -220,8 +222,8 @@ class PreStart:
             its = (of_pod or {}).items()
             holder = next((name for name, h in its if h.get(resource) == ids), None)
             # An init container that ends is not listed; then the record says it.
-            passing = holder is None and record.container not in (of_pod or {})
-            if of_pod is not None and (holder or passing):
+            ended = holder is None and record.container not in (of_pod or {})
+            if of_pod is not None and (holder or ended):
                 container = holder or record.container
                 return owner(record.pod, record.uid, container), of_pod
         listed = self._list()
@@ -231,10 +233,10 @@ class PreStart:
                 return owner(pod, uid, container), listed.held(pod)
         if record is None:
             raise NotYetError("it is not known which container holds these devices")
-        heirs = {listed.holder[one] for one in ids if one in listed.holder}
-        if record.pod == UNKNOWN_POD and len(heirs) == 1:
+        holders = {listed.holder[one] for one in ids if one in listed.holder}
+        if record.pod == UNKNOWN_POD and len(holders) == 1:
             # An init container's, which kubelet has passed on within its pod.
-            pod = heirs.pop()
+            pod = holders.pop()
             return owner(pod, PodUID(""), ""), listed.held(pod)
         return owner(record.pod, record.uid, record.container), listed.held(record.pod)
 
@@ -280,7 +282,7 @@ class PreStart:
         """
         expected = self.occupancy.expected(pod)
         if expected is None or not {card.uuid for card in on} <= set(expected.cards()):
-            wrong = pod.why_refused() or "it is not known which cards it may have"
+            wrong = pod.why_refused() or "it is not known which cards the pod may have"
             raise self._not_yet(pod, wrong)
         return expected
 
@@ -291,10 +293,13 @@ class PreStart:
         ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
         placed = placement_of_unknown_pod(ref, self.occupancy.node, held, cards)
         if len(placed.shares) != 1:
-            raise NotYetError("a pod known to kubelet alone can have one card at most")
+            raise NotYetError(
+                "a pod that only kubelet knows, such as a static pod, can have one "
+                "card at most"
+            )
         if wrong := self._why_no_room(placed, cards):
             raise NotYetError(wrong)
-        logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
+        logger.info("pod that only kubelet knows", extra={"pod": "/".join(owner.pod)})
         return placed
 
     def _insist_on_its_cards(
@@ -322,7 +327,7 @@ class PreStart:
                 return (
                     f"kubelet chose card {share.card}, which has {room.units} units "
                     f"and {room.cores} cores left, not {share.amount.units} and "
-                    f"{share.amount.cores}; it starts when there is room"
+                    f"{share.amount.cores}; the container starts when the card has room"
                 )
         return ""
 
@@ -351,16 +356,18 @@ class PreStart:
             except OSError as error:
                 where = self.records.folder(known)
                 why = f"{where} cannot be written: {error.strerror}"
-                raise NotYetError(f"{why}; it starts when it can") from error
+                raise NotYetError(
+                    f"{why}; the container starts when the file can be written"
+                ) from error
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.recorder.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
 
 
-def _passing(pod: NodePod, resource: str, count: int) -> str:
+def _init_container(pod: NodePod, resource: str, count: int) -> str:
     """Name the init container that asks for exactly this; empty if none does."""
-    its = (one for one in pod.steps if one.container in pod.passing)
+    its = (one for one in pod.steps if one.container in pod.regular_init_containers)
     asked = (
         one.container for one in its if (one.resource, one.count) == (resource, count)
     )

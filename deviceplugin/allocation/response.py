@@ -65,7 +65,7 @@ def container_setup(
     if injection == "env":
         variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
     nodes = _nodes_of(nvidia) if injection == "nodes" else []
-    nodes += dict.fromkeys(node for card in others for node in card.nodes)
+    nodes += dict.fromkeys(node for card in others for node in card.device_nodes)
     answer = pb.ContainerAllocateResponse(envs=variables)
     answer.mounts.add(
         container_path=names.SHARE_FOLDER, host_path=folder, read_only=True

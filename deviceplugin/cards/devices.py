@@ -1,6 +1,7 @@
 """Cards as kubelet's devices: device ids, snapshots of the cards, and placements. Pure.
 
-``resource`` is one of our two resource names throughout; device ids name the card.
+``resource`` is ``baidu.com/vcuda-core`` or ``baidu.com/vcuda-memory`` throughout;
+device ids name the card.
 """
 
 import hashlib
@@ -56,7 +57,7 @@ class DeviceId:
 
     @classmethod
     def parse(cls, text: str) -> "DeviceId | None":
-        """Parse an id; None if it is not one of ours."""
+        """Parse an id; None if it has not the form of this plugin's ids."""
         found = _DEVICE.fullmatch(text)
         if found is None:
             return None

@@ -20,8 +20,8 @@ from gpushare.kube.json_reader import Malformed, Reader
 
 logger = logging.getLogger(__name__)
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults that a program causes itself, after which the card works as before.
+HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that make no card sick: a program caused them, and the card works as before.
 
 The same that NVIDIA's own device plugin ignores (k8s-device-plugin,
 ``internal/rm/health.go``): 13 graphics engine exception, 31 memory page fault, 43 the
@@ -42,7 +42,7 @@ class Health:
     """
 
     def __init__(self, harmless: Iterable[int] = ()) -> None:
-        self._harmless = APPLICATION_XIDS | frozenset(harmless)
+        self._harmless = HARMLESS_XIDS | frozenset(harmless)
         self._lock = threading.Lock()
         self._known: frozenset[CardUUID] = frozenset()
         self._load = ""
@@ -161,7 +161,7 @@ class HealthFile:
             return
         except (OSError, Malformed) as error:
             complaint = f"{self._path}: {error}; faults from before are forgotten"
-            logger.warning("health cannot be restored", extra={"why": complaint})
+            logger.warning("health cannot be restored", extra={"because": complaint})
 
     def save(self, health: Health) -> None:
         """Write the faults if they changed."""
@@ -176,7 +176,7 @@ class HealthFile:
                 self._saved = text
             except OSError as error:
                 why = f"{self._path}: {error.strerror}; a restart forgets the faults"
-                logger.warning("health cannot be saved", extra={"why": why})
+                logger.warning("health cannot be saved", extra={"because": why})
 
     def _write(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

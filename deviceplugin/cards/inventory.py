@@ -174,7 +174,7 @@ def read_inventory(file: Path) -> tuple[InventoryCard, ...] | list[str]:
             index=index,
             memory_mib=one.memory_mib,
             model=one.model,
-            nodes=(*one.nodes, *inventory.shared_nodes),
+            device_nodes=(*one.nodes, *inventory.shared_nodes),
             variables=one.variables,
             known_to_driver=False,
         )
@@ -183,7 +183,7 @@ def read_inventory(file: Path) -> tuple[InventoryCard, ...] | list[str]:
 
 
 class WrittenSource:
-    """Cards that somebody wrote down: always the same, and none reports faults."""
+    """Cards from a file or the settings: always the same, and none reports faults."""
 
     def __init__(self, cards: Iterable[FoundCard]) -> None:
         self._found = Found(tuple(sorted(cards, key=lambda card: card.index)))
@@ -194,7 +194,7 @@ class WrittenSource:
         return self._found
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait in vain."""
+        """Wait and return None: these cards report no faults."""
         self._closed.wait(timeout_s)
         return None
 
@@ -236,7 +236,7 @@ class InventoryCards(WrittenSource):
 
 def _reading(one: InventoryCard) -> CardReading:
     card = one.card
-    missing = [node for node in card.nodes if not os.path.exists(node)]  # noqa: PTH110
+    missing = [node for node in card.device_nodes if not os.path.exists(node)]  # noqa: PTH110
     if missing:
         return CardReading(card.uuid, None, f"{', '.join(missing)} is missing")
     used = _used_mib(one.used_mib_file)

@@ -357,7 +357,7 @@ class Session:
 
     def _note(self, why: str) -> None:
         if why != self._trouble:
-            logger.warning("the driver reports no faults", extra={"why": why})
+            logger.warning("the driver reports no faults", extra={"because": why})
         self._trouble = why
 
     def _named(self, at: int) -> CardUUID | None:
@@ -405,7 +405,7 @@ class Session:
 
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:
-            extra = {"card": uuid, "why": str(why)}
+            extra = {"card": uuid, "because": str(why)}
             logger.warning("a card's faults are not reported", extra=extra)
         self._silent.add(uuid)
 

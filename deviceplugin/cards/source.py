@@ -31,9 +31,9 @@ class FoundCard:
     """One card as its source knows it; nothing here changes while the driver is loaded.
 
     ``index`` orders cards and is the number that people use. ``bus`` is the PCI
-    address, ``minor`` the number in ``/dev/nvidiaN``; None if there is none. ``nodes``
-    are the device nodes of this card alone, ``variables`` what a container needs beside
-    them; both are empty for NVIDIA's cards, which ``allocation`` knows.
+    address, ``minor`` the number in ``/dev/nvidiaN``; None if there is none.
+    ``device_nodes`` are those of this card alone, ``variables`` what a container needs
+    beside them; both are empty for NVIDIA's cards, which ``allocation`` knows.
     """
 
     uuid: CardUUID
@@ -42,7 +42,7 @@ class FoundCard:
     model: str = ""
     bus: str | None = None
     minor: int | None = None
-    nodes: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     known_to_driver: bool = True
     simulated: bool = False

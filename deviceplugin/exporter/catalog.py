@@ -1,8 +1,9 @@
-"""The table of the exporter's metrics that no driver tells. Pure.
+"""The table of the metrics that the exporter computes. Pure.
 
-``fields`` has the drivers' metrics. Those of containers and allocations have names that
-existing dashboards use (``DCGM_CUSTOM_``), all others are ours (``vcuda_``), in
-Prometheus' base units. docs/monitoring.md has a row for each.
+``telemetry.fields`` has the metrics that are read from the driver. Here, those
+of containers and allocations have names that existing dashboards use
+(``DCGM_CUSTOM_``). All others begin with ``vcuda_`` and are in Prometheus' base units.
+docs/monitoring.md has a row for each.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,9 @@ ALLOCATE_MODE = _card(
     "Allocation of the card: 0 none, 1 to one pod alone, 2 shared (0 to 2).",
 )
 CARD_INFO = _card("vcuda_card_info", "1 for each card that was found.", ("healthy",))
-CARD_HEALTHY = _card("vcuda_card_healthy", "1 if the card answers, else 0.")
+CARD_HEALTHY = _card(
+    "vcuda_card_healthy", "1 if the card answers the exporter; XIDs do not count."
+)
 CARD_ALLOCATED = _card(
     "vcuda_card_memory_allocated_bytes", "Card memory allocated to pods (bytes)."
 )

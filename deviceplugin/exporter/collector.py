@@ -1,4 +1,4 @@
-"""The page of metrics, from what is known; a scrape waits for nothing.
+"""Build ``/metrics`` from the latest snapshot; a scrape never reads a card.
 
 Rules: an unknown value is no sample. A card's metric has one series for each card, and
 a container's one for each container on a card, summed over its processes: 0 while it is
@@ -20,7 +20,7 @@ from deviceplugin.cards.source import FoundCard
 from deviceplugin.exporter import catalog as own
 from deviceplugin.exporter.catalog import OwnField
 from deviceplugin.exporter.kubelet_check import KubeletRound
-from deviceplugin.exporter.owners import Tenancy
+from deviceplugin.exporter.owners import OwnerPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import (
@@ -121,7 +121,7 @@ class Exposition(Collector):
         return _Page(
             self._site,
             self._snapshot(),
-            self._book.tenancy(),
+            self._book.owner_pods(),
             self._book.now(),
             self._book.has_pods,
             self._kubelet(),
@@ -140,7 +140,7 @@ class _Page:
 
     site: Site
     snapshot: Snapshot
-    tenancy: Tenancy | None
+    owner_pods: OwnerPods | None
     usage: Usage
     has_pods: bool
     kubelet: KubeletRound | None
@@ -151,14 +151,14 @@ class _Page:
     @property
     def pods_told(self) -> bool:
         """Whether the pods are known and up to date."""
-        return self.tenancy is not None and (self.pods_age_s or 0.0) <= PODS_LATE_S
+        return self.owner_pods is not None and (self.pods_age_s or 0.0) <= PODS_LATE_S
 
     @cached_property
     def troubles(self) -> Mapping[str, str]:
         """What is missing and why, by topic."""
         troubles = dict(self.snapshot.troubles)
         if self.has_pods and not self.pods_told:
-            silent = _NOT_LISTED if self.tenancy is None else _SILENT
+            silent = _NOT_LISTED if self.owner_pods is None else _SILENT
             troubles.setdefault("pods", silent)
         if self.kubelet is not None and self.kubelet.failure:
             troubles.setdefault("kubelet", self.kubelet.failure)
@@ -335,8 +335,8 @@ def _container_labels(card: Labels, use: ContainerUse) -> Labels:
 def _put_placements(page: _Page) -> None:
     """Put how many pods are not on their planned cards; nothing if it is not known."""
     kubelet = page.kubelet
-    if page.tenancy is not None and page.on(ALLOTMENT):
-        moved = [one.name for one in page.tenancy.tenants if one.moved]
+    if page.owner_pods is not None and page.on(ALLOTMENT):
+        moved = [one.name for one in page.owner_pods.all if one.moved]
         _put_disagreements(page, "actual", moved)
     if kubelet is not None and not kubelet.failure and page.on(KUBELET):
         _put_disagreements(page, "kubelet", kubelet.misplaced)
@@ -383,5 +383,5 @@ def _put_rounds(page: _Page) -> None:
     if page.has_pods and page.on(ALLOTMENT):
         labels = page.node_labels(group=ALLOTMENT)
         page.put(own.SUCCESS, labels, page.pods_told)
-        if page.tenancy is not None and page.pods_age_s is not None:
+        if page.owner_pods is not None and page.pods_age_s is not None:
             page.put(own.TIMESTAMP, labels, time.time() - page.pods_age_s)

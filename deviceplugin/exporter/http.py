@@ -26,7 +26,7 @@ Unit = Literal["mib", "bytes"]
 
 _IN_A_MIB = {"mib": 1, "bytes": 1 << 20}
 _OPENMETRICS = "application/openmetrics-text"
-_OURS = frozenset({_OPENMETRICS, "text/plain", "text/*", "*/*"})
+_SUPPORTED = frozenset({_OPENMETRICS, "text/plain", "text/*", "*/*"})
 _FAST = 1
 """gzip's level: its best takes as long as the page itself, for a tenth less."""
 
@@ -60,7 +60,7 @@ class ExporterPages:
         return _json(collect_page(self.snapshot(), self.node, self.unit))
 
     def _metrics(self, request: Request) -> Response:
-        # By its own rules for what is asked; the writing is ours.
+        # prometheus_client chooses the format; the text is written here.
         _, content_type = choose_encoder(_preferred(request))
         metrics = self.metrics.collect()
         if names := request.args.getlist("name[]"):
@@ -115,17 +115,17 @@ def _memory(used: int, total: int) -> dict[str, Any]:
 
 
 def _preferred(request: Request) -> str:
-    """Return the entry of the Accept header that we can meet with the highest ``q``.
+    """Return the supported entry of the Accept header that has the highest ``q``.
 
     Empty if there is none. ``choose_encoder`` itself takes the first that it knows,
     whatever its ``q``.
     """
-    ours = [
+    supported = [
         (weight, kind)
         for kind, weight in request.accept_mimetypes
-        if weight and kind.partition(";")[0].strip().lower() in _OURS
+        if weight and kind.partition(";")[0].strip().lower() in _SUPPORTED
     ]
-    return max(ours, key=lambda one: one[0], default=(0, ""))[1]
+    return max(supported, key=lambda one: one[0], default=(0, ""))[1]
 
 
 def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from deviceplugin.cards.devices import DeviceId, card_key
-from deviceplugin.exporter.owners import Tenancy, Tenant
+from deviceplugin.exporter.owners import OwnerPod, OwnerPods
 from deviceplugin.node_pods import (
     KubeletSilentError,
     NoGetError,
@@ -38,24 +38,24 @@ class KubeletRound:
     failure: str = ""
 
 
-def disagrees(tenant: Tenant, held: Mapping[str, Held]) -> bool:
+def disagrees(owner_pod: OwnerPod, held: Mapping[str, Held]) -> bool:
     """Return whether a pod's devices are of other cards than its placement.
 
     Only cards are compared: devices do not tell which container has which whole card,
     nor what an init container had (contracts 2.3, 2.6).
     """
-    shares = tenant.shares()
+    shares = owner_pod.shares()
     if not shares:
         return False
     planned = {card_key(share.card) for share in shares}
     ids = (one for its in held.values() for of in its.values() for one in of)
     given = {found.key for found in map(DeviceId.parse, ids) if found}
-    passing = tenant.pod.passing
+    init = owner_pod.pod.regular_init_containers
     if not given:
         # A container that runs must have some; one that just starts need not yet.
-        asking = {one.name for one in tenant.pod.gpu_containers} - passing
-        return bool(asking & tenant.pod.running)
-    return not given <= planned if passing else given != planned
+        asking = {one.name for one in owner_pod.pod.gpu_containers} - init
+        return bool(asking & owner_pod.pod.running)
+    return not given <= planned if init else given != planned
 
 
 _GET_WITHIN_S = 1.0
@@ -81,12 +81,12 @@ class KubeletCheck:
     def __init__(
         self,
         resources: PodResources,
-        tenants: Callable[[], Tenancy | None],
+        owner_pods: Callable[[], OwnerPods | None],
         *,
         enabled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._resources = resources
-        self._tenants = tenants
+        self._owner_pods = owner_pods
         self._enabled = enabled
         self._log_once = LogOnce(logger)
         self._latest: KubeletRound | None = None
@@ -99,25 +99,25 @@ class KubeletCheck:
     def run(self, stop: Event, every_s: float) -> None:
         """Make a round every so often until ``stop`` is set."""
         while not stop.is_set():
-            pods = self._tenants() if self._enabled() else None
+            pods = self._owner_pods() if self._enabled() else None
             if pods is None:
                 self._latest = None
             else:
                 self._take(self.check(pods, stop))
             stop.wait(every_s if pods is not None else min(every_s, 1.0))
 
-    def check(self, pods: Tenancy, stop: Event) -> KubeletRound | None:
+    def check(self, pods: OwnerPods, stop: Event) -> KubeletRound | None:
         """Ask about each pod that has a placement, with a pause after each.
 
         None if this kubelet cannot be asked about one pod.
         """
         began, asked, silent, why = time.monotonic(), 0, 0, ""
         misplaced: list[tuple[str, str]] = []
-        for tenant in pods.tenants:
-            if not tenant.shares() or tenant.terminating or stop.is_set():
+        for owner_pod in pods.all:
+            if not owner_pod.shares() or owner_pod.terminating or stop.is_set():
                 continue
             try:
-                held = self._resources.get_or_raise(tenant.name, _GET_WITHIN_S)
+                held = self._resources.get_or_raise(owner_pod.name, _GET_WITHIN_S)
             except NoGetError:
                 return None
             except UnknownPodError:
@@ -128,7 +128,7 @@ class KubeletCheck:
                     break
             else:
                 asked += 1
-                misplaced += [tenant.name] if disagrees(tenant, held) else []
+                misplaced += [owner_pod.name] if disagrees(owner_pod, held) else []
             stop.wait(_BETWEEN_S)
         failure = f"{_SILENT}{why}" if silent and not asked else ""
         took_s = time.monotonic() - began

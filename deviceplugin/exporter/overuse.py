@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from threading import Event
 
-from deviceplugin.exporter.owners import Tenant
+from deviceplugin.exporter.owners import OwnerPod
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import (
@@ -85,52 +85,52 @@ class OveruseMonitor:
         for key in before.keys() - self._overuses.keys():
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
-        tenancy = self._book.tenancy()
+        owner_pods = self._book.owner_pods()
         for one in list(due(self._overuses, self._after_s)):
-            tenant = tenancy.find(one.use.uid) if tenancy else None
-            if tenant is not None:
+            owner_pod = owner_pods.find(one.use.uid) if owner_pods else None
+            if owner_pod is not None:
                 # Read again, because evicting a pod for one container ends them all.
-                self._act(self._overuses[one.use.key], tenant)
+                self._act(self._overuses[one.use.key], owner_pod)
 
-    def _act(self, overuse: Overuse, tenant: Tenant) -> None:
+    def _act(self, overuse: Overuse, owner_pod: OwnerPod) -> None:
         if not overuse.reported:
-            self._report(overuse, tenant)
+            self._report(overuse, owner_pod)
         if self._overuses[overuse.use.key].evicted or overuse.use.allotted is None:
             # Pods without a request are mostly daemons of the node.
             return
-        if self._mode != "evict" or tenant.terminating or tenant.static:
+        if self._mode != "evict" or owner_pod.terminating or owner_pod.static:
             # The first is ending already; kubelet would start a static pod again.
             return
-        evict = partial(self._cluster.evict, tenant.target)
-        if self._try(overuse, "evict", tenant, evict):
+        evict = partial(self._cluster.evict, owner_pod.target)
+        if self._try(overuse, "evict", owner_pod, evict):
             self._tally = replace(self._tally, evictions=self._tally.evictions + 1)
-            logger.warning("pod evicted", extra={"pod": "/".join(tenant.name)})
+            logger.warning("pod evicted", extra={"pod": "/".join(owner_pod.name)})
             for key, other in self._overuses.items():
-                if key[1] == tenant.uid:
+                if key[1] == owner_pod.uid:
                     self._note(replace(other, evicted=True))
 
-    def _report(self, overuse: Overuse, tenant: Tenant) -> None:
+    def _report(self, overuse: Overuse, owner_pod: OwnerPod) -> None:
         uuid = overuse.use.card
         cards = (card for card in self._snapshot().cards if card.uuid == uuid)
         index = next((f"{card.index} " for card in cards), "")
         text = overuse_text(overuse, f"card {index}({uuid})")
         tell = partial(
             self._cluster.event,
-            tenant.target,
+            owner_pod.target,
             kind="Warning",
             reason=REASON,
             message=text,
             component=COMPONENT,
             host=self._node,
         )
-        if self._try(overuse, "report", tenant, tell):
-            facts = {"pod": "/".join(tenant.name), "because": text}
+        if self._try(overuse, "report", owner_pod, tell):
+            facts = {"pod": "/".join(owner_pod.name), "because": text}
             logger.warning("a container is over its share", extra=facts)
             self._note(replace(overuse, reported=True))
             self._tally = replace(self._tally, reports=self._tally.reports + 1)
 
     def _try(
-        self, overuse: Overuse, what: str, tenant: Tenant, call: Callable[[], None]
+        self, overuse: Overuse, what: str, owner_pod: OwnerPod, call: Callable[[], None]
     ) -> bool:
         """Ask the API server; False if it refused, and then not again at once."""
         name = (overuse.use.key, what)
@@ -147,7 +147,7 @@ class OveruseMonitor:
             because = f"{type(error).__name__}: {error}"
             if because != was:
                 message = "the API server refused to act on overuse, trying again"
-                pod = "/".join(tenant.name)
+                pod = "/".join(owner_pod.name)
                 facts = {"pod": pod, "what": what, "because": because}
                 logger.warning(message, extra=facts)
             self._refused[name] = (self._clock(), because)

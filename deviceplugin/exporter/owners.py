@@ -58,7 +58,7 @@ def owner_of(cgroup_text: str, above: int = 0) -> Owner:
 
 
 def pods_above(own_cgroup_text: str) -> int:
-    """Return how many pods the node itself runs in, by the cgroup of a process of ours.
+    """Return how many pods the node itself runs in, by this process's own cgroup.
 
     That process is in a pod of this node, the last one of its path, or in none.
     """
@@ -95,7 +95,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class OwnerPod:
     """One pod of this node that has not ended.
 
     ``owner`` is the pod's name in cgroups: its UID, or a static pod's config hash.
@@ -177,36 +177,39 @@ class Tenant:
         return possible[0] if len(possible) == 1 else ""
 
     def _is_there(self, container: str) -> bool:
-        return container not in self.pod.passing or container in self.pod.running
+        return (
+            container not in self.pod.regular_init_containers
+            or container in self.pod.running
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Tenancy:
+class OwnerPods:
     """All pods of this node at one moment."""
 
-    tenants: tuple[Tenant, ...]
-    _by_owner: Mapping[str, Tenant] = field(repr=False)
+    all: tuple[OwnerPod, ...]
+    _by_owner: Mapping[str, OwnerPod] = field(repr=False)
 
     @classmethod
-    def of(cls, tenants: Iterable[Tenant]) -> "Tenancy":
-        """Return the tenancy of these pods, in the order of their names."""
-        ordered = tuple(sorted(tenants, key=lambda one: (one.name, one.uid)))
+    def of(cls, owner_pods: Iterable[OwnerPod]) -> "OwnerPods":
+        """Return these pods, in the order of their names."""
+        ordered = tuple(sorted(owner_pods, key=lambda one: (one.name, one.uid)))
         hashes = {_plain(one.owner): one for one in ordered}
         # UIDs win over hashes: a hash is an annotation, in which a user may write the
         # UID of another pod.
         uids = {_plain(one.uid): one for one in ordered}
         return cls(ordered, hashes | uids)
 
-    def owner_pod(self, owner: Owner) -> Tenant | None:
+    def of_process(self, owner: Owner) -> OwnerPod | None:
         """Return the pod that a process belongs to; None if it is not known."""
         return self._by_owner.get(_plain(owner.pod)) if owner.pod else None
 
-    def find(self, uid: str) -> Tenant | None:
+    def find(self, uid: str) -> OwnerPod | None:
         """Return the pod with this UID."""
-        return next((one for one in self.tenants if one.uid == uid), None)
+        return next((one for one in self.all if one.uid == uid), None)
 
 
-def tenant(pod: Json) -> Tenant:
+def owner_pod(pod: Json) -> OwnerPod:
     """Read a pod; ``Malformed`` for what no API server would send."""
     found, reader = node_pod(pod), Reader(pod)
     notes = reader.object("metadata").optional_object("annotations")
@@ -219,7 +222,7 @@ def tenant(pod: Json) -> Tenant:
         for one in status.optional_objects(f"{kind}Statuses")
     }
     containers.pop("", None)
-    return Tenant(found, hashed or found.uid, containers, static=static)
+    return OwnerPod(found, hashed or found.uid, containers, static=static)
 
 
 def _plain(uid: str) -> str:

@@ -96,9 +96,9 @@ class ProcFs:
         )
 
     def _has_others(self, told: Mapping[int, Owner]) -> bool:
-        """Return whether some process belongs to another pod than ours."""
-        ours = owner_of(self._own(), pods_above(self._own())).pod
-        return bool({owner.pod for owner in told.values()} - {NO_POD.pod, ours})
+        """Return whether some process is in a pod other than this exporter's."""
+        own = owner_of(self._own(), pods_above(self._own())).pod
+        return bool({owner.pod for owner in told.values()} - {NO_POD.pod, own})
 
     def _own(self) -> str:
         """Return the cgroup of this process; empty if it cannot be read. Read once."""
@@ -109,7 +109,7 @@ class ProcFs:
 
     def _note(self, trouble: str, told: Mapping[int, Owner]) -> None:
         if trouble and not self._logged:
-            logger.warning("processes have no owners", extra={"why": trouble})
+            logger.warning("processes have no owners", extra={"because": trouble})
             self._logged = True
         # Not if no process was listed, because that proves nothing.
         elif self._logged and told and not trouble:

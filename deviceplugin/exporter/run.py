@@ -17,7 +17,7 @@ from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.http import ExporterPages
 from deviceplugin.exporter.kubelet_check import KubeletCheck
 from deviceplugin.exporter.overuse import OveruseMonitor
-from deviceplugin.exporter.owners import Tenancy, Tenant, tenant
+from deviceplugin.exporter.owners import OwnerPod, OwnerPods, owner_pod
 from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.sampler import Sampler, XidTallies, groups_read
 from deviceplugin.exporter.selection import BadFieldFile, Flags, choose, parse
@@ -120,15 +120,15 @@ def _following_pods(
     settings: ExporterSettings, cluster: Cluster, store: SnapshotStore, site: Site
 ) -> tuple[Exposition, dict[str, Loop]]:
     """Put together the parts that know about containers, and their loops."""
-    tenants = Tenants()
+    watched_pods = WatchedPods()
     here = f"spec.nodeName={settings.node}"
-    reflector = Reflector(cluster, Kind.PODS, tenants, field_selector=here)
+    reflector = Reflector(cluster, Kind.PODS, watched_pods, field_selector=here)
     book = UsageBook(
-        store.read, tenants.current, context_mib=settings.watchdog_context_mib
+        store.read, watched_pods.current, context_mib=settings.watchdog_context_mib
     )
     check = KubeletCheck(
         PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
-        tenants.current,
+        watched_pods.current,
         enabled=lambda: KUBELET in store.read().groups,
     )
     monitor = OveruseMonitor(
@@ -225,7 +225,7 @@ def _because(error: Exception) -> str:
     return str(error)
 
 
-class Tenants:
+class WatchedPods:
     """Sink for the pods of this node; any thread may ask for them.
 
     A pod leaves when it is deleted, or once its phase is terminal. While the API server
@@ -234,8 +234,8 @@ class Tenants:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pods: dict[PodUID, Tenant] | None = None
-        self._current: Tenancy | None = None
+        self._pods: dict[PodUID, OwnerPod] | None = None
+        self._current: OwnerPods | None = None
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Take over all pods of the node."""
@@ -256,21 +256,21 @@ class Tenants:
                 self._pods[uid] = one
             self._current = None
 
-    def current(self) -> Tenancy | None:
+    def current(self) -> OwnerPods | None:
         """Return the pods: the same object until one of them changes.
 
         None before the first complete list.
         """
         with self._lock:
             if self._current is None and self._pods is not None:
-                self._current = Tenancy.of(self._pods.values())
+                self._current = OwnerPods.of(self._pods.values())
             return self._current
 
 
-def _read(pod: Json) -> Tenant | None:
+def _read(pod: Json) -> OwnerPod | None:
     """Read a pod; None if it has ended, or is malformed."""
     try:
-        found = tenant(pod)
+        found = owner_pod(pod)
     except Malformed as error:
         facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
         logger.warning("pod not understood", extra=facts)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 
-from deviceplugin.exporter.owners import Tenancy
+from deviceplugin.exporter.owners import OwnerPods
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.exporter.usage import CONTEXT_MIB, Usage, account_usage
 from deviceplugin.telemetry.fields import GROUPS, MEMORY, PROCESSES, UTILIZATION
@@ -97,48 +97,48 @@ class UsageBook:
     """The usage of containers, computed again only when its inputs changed.
 
     There is one in a process, because it remembers since when each container is idle.
-    Without ``tenants`` no pods are known. Any thread may call.
+    Without ``owner_pods`` no pods are known. Any thread may call.
     """
 
     def __init__(
         self,
         snapshot: Callable[[], Snapshot],
-        tenants: Callable[[], Tenancy | None] | None = None,
+        owner_pods: Callable[[], OwnerPods | None] | None = None,
         *,
         context_mib: float = CONTEXT_MIB,
     ) -> None:
         self._context_mib = context_mib
         self._snapshot = snapshot
-        self._tenants = tenants
+        self._owner_pods = owner_pods
         self._lock = Lock()
         self._read: tuple[object, ...] = ()
         self._usage = Usage()
 
-    def tenancy(self) -> Tenancy | None:
+    def owner_pods(self) -> OwnerPods | None:
         """Return the pods of the node; None while they are not known."""
-        return self._tenants() if self._tenants else None
+        return self._owner_pods() if self._owner_pods else None
 
     @property
     def has_pods(self) -> bool:
         """Whether pods are followed at all."""
-        return self._tenants is not None
+        return self._owner_pods is not None
 
     def now(self) -> Usage:
         """Return what containers use by the newest round."""
         with self._lock:
-            snapshot, tenancy = self._snapshot(), self.tenancy()
+            snapshot, owner_pods = self._snapshot(), self.owner_pods()
             read = (
                 snapshot.processes,
                 snapshot.found,
                 snapshot.rounds.get(MEMORY),
                 snapshot.rounds.get(UTILIZATION),
                 snapshot.troubles,
-                tenancy,
+                owner_pods,
             )
             # The same objects; comparing rounds would be slow.
             if tuple(map(id, read)) != tuple(map(id, self._read)):
                 self._usage = account_usage(
-                    snapshot, tenancy, self._usage, self._context_mib
+                    snapshot, owner_pods, self._usage, self._context_mib
                 )
                 self._read = read
             return self._usage

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from deviceplugin.exporter.owners import Owner, Tenancy, Tenant
+from deviceplugin.exporter.owners import Owner, OwnerPod, OwnerPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.telemetry.base import ProcessUse, SmSource
 from deviceplugin.telemetry.fields import (
@@ -81,7 +81,7 @@ class CardUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class IdleProcess:
     """An idle process: the memory it holds (MiB), and since when (s since 1970)."""
 
     memory_mib: float
@@ -92,14 +92,14 @@ class Rest:
 class Usage:
     """The usage of one node; containers in a fixed order.
 
-    ``at`` is when the processes were read, None if they were not. ``resting`` are the
+    ``at`` is when the processes were read, None if they were not. ``idle`` are the
     pods' idle processes, by card and pid.
     """
 
     containers: tuple[ContainerUse, ...] = ()
     cards: Mapping[CardUUID, CardUse] = field(default_factory=dict)
     at: float | None = None
-    resting: Mapping[tuple[CardUUID, int], Rest] = field(default_factory=dict)
+    idle: Mapping[tuple[CardUUID, int], IdleProcess] = field(default_factory=dict)
 
 
 CONTEXT_MIB = 512
@@ -116,41 +116,41 @@ _BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
 
 def account_usage(
     snapshot: Snapshot,
-    tenancy: Tenancy | None,
+    owner_pods: OwnerPods | None,
     before: Usage,
     context_mib: float = CONTEXT_MIB,
 ) -> Usage:
     """Return what each container was allocated and uses of each card.
 
-    ``tenancy`` is None if pods are not known; then no container is. ``before`` is the
-    last result; it has since when each container is idle. ``context_mib`` is what a
+    ``owner_pods`` is None if pods are not known; then no container is. ``before`` is
+    the last result; it has since when each container is idle. ``context_mib`` is what a
     process may hold for its context; more if a card's contexts are larger.
     """
     processes = snapshot.processes
     at = None if processes is None or processes.failure else processes.at
     times = {one.key: one.last_busy for one in before.containers}
-    consumers = _all_consumers(tenancy)
+    consumers = _all_consumers(owner_pods)
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
-    resting: dict[tuple[CardUUID, int], Rest] = {}
+    idle: dict[tuple[CardUUID, int], IdleProcess] = {}
     for uuid in (card.uuid for card in snapshot.cards):
-        account = _CardAccount(snapshot, tenancy, uuid, consumers.get(uuid, {}))
-        its = account.resting(before.resting, at)
-        resting |= its
+        account = _CardAccount(snapshot, owner_pods, uuid, consumers.get(uuid, {}))
+        its = account.idle(before.idle, at)
+        idle |= its
         known = before.cards.get(uuid, CardUse()).context_mib
         smallest = _smallest_context(its.values(), known, context_mib, at)
         context = max(context_mib, smallest or 0.0)
         uses = account.container_uses(times, at, context)
         containers += sorted(uses, key=lambda u: (u.namespace, u.pod, *u.key[1:]))
         cards[uuid] = account.card_use(smallest)
-    return Usage(tuple(containers), cards, at, resting) if snapshot.found else Usage()
+    return Usage(tuple(containers), cards, at, idle) if snapshot.found else Usage()
 
 
 @dataclass(slots=True)
 class _Consumer:
-    """One container on one card; without a tenant, all processes outside Kubernetes."""
+    """One container on one card; without a pod, all processes outside Kubernetes."""
 
-    tenant: Tenant | None
+    owner_pod: OwnerPod | None
     container: str
     allotted: Amount | None = None
     exclusive: bool = False
@@ -161,14 +161,15 @@ _Name = tuple[str, str]
 
 
 def _all_consumers(
-    tenancy: Tenancy | None,
+    owner_pods: OwnerPods | None,
 ) -> Mapping[CardUUID, dict[_Name, _Consumer]]:
     """Return the containers that were allocated something, card by card."""
     found: dict[CardUUID, dict[_Name, _Consumer]] = {}
-    for tenant in tenancy.tenants if tenancy else ():
-        for holding in tenant.holdings():
+    for owner_pod in owner_pods.all if owner_pods else ():
+        for holding in owner_pod.holdings():
             consumer = found.setdefault(holding.card, {}).setdefault(
-                (tenant.uid, holding.container), _Consumer(tenant, holding.container)
+                (owner_pod.uid, holding.container),
+                _Consumer(owner_pod, holding.container),
             )
             consumer.allotted = (consumer.allotted or Amount()) + holding.amount
             consumer.exclusive = consumer.exclusive or holding.exclusive
@@ -176,10 +177,13 @@ def _all_consumers(
 
 
 def _smallest_context(
-    resting: Iterable[Rest], known: float | None, context_mib: float, at: float | None
+    idle: Iterable[IdleProcess],
+    known: float | None,
+    context_mib: float,
+    at: float | None,
 ) -> float | None:
     """Return the least memory that an idle process was seen to hold."""
-    seen = [one.memory_mib for one in resting if at and at - one.since >= _RESTED_S]
+    seen = [one.memory_mib for one in idle if at and at - one.since >= _RESTED_S]
     small = [mib for mib in seen if mib <= context_mib * _MOST_CONTEXTS]
     return min(small if known is None else [*small, known], default=None)
 
@@ -190,12 +194,12 @@ class _CardAccount:
     def __init__(
         self,
         snapshot: Snapshot,
-        tenancy: Tenancy | None,
+        owner_pods: OwnerPods | None,
         card: CardUUID,
         consumers: dict[_Name, _Consumer],
     ) -> None:
         self._snapshot = snapshot
-        self._tenancy = tenancy
+        self._owner_pods = owner_pods
         self._card = card
         self._consumers = consumers
         self._of_unknown_pods = False
@@ -213,28 +217,28 @@ class _CardAccount:
 
     def _assign(self, process: ProcessUse, owner: Owner) -> None:
         """Assign a process to its consumer; one without an owner has just ended."""
-        tenant = self._tenancy.owner_pod(owner) if self._tenancy else None
-        if tenant is None and owner.pod:
+        owner_pod = self._owner_pods.of_process(owner) if self._owner_pods else None
+        if owner_pod is None and owner.pod:
             self._of_unknown_pods = True
             return
-        container = tenant.container_of(owner) if tenant else ""
-        name = (tenant.uid if tenant else "", container)
-        consumer = self._consumers.setdefault(name, _Consumer(tenant, container))
+        container = owner_pod.container_of(owner) if owner_pod else ""
+        name = (owner_pod.uid if owner_pod else "", container)
+        consumer = self._consumers.setdefault(name, _Consumer(owner_pod, container))
         consumer.processes.append(process)
 
-    def resting(
-        self, before: Mapping[tuple[CardUUID, int], Rest], at: float | None
-    ) -> dict[tuple[CardUUID, int], Rest]:
+    def idle(
+        self, before: Mapping[tuple[CardUUID, int], IdleProcess], at: float | None
+    ) -> dict[tuple[CardUUID, int], IdleProcess]:
         """Return the pods' idle processes, and since when the memory is the same."""
-        found: dict[tuple[CardUUID, int], Rest] = {}
+        found: dict[tuple[CardUUID, int], IdleProcess] = {}
         for consumer in self._consumers.values():
-            for process in consumer.processes if consumer.tenant else ():
+            for process in consumer.processes if consumer.owner_pod else ():
                 key, mib = (self._card, process.pid), process.memory_mib
                 if at is None or not mib or process.sm != 0:
                     continue
                 known = before.get(key)
                 found[key] = (
-                    known if known and known.memory_mib == mib else Rest(mib, at)
+                    known if known and known.memory_mib == mib else IdleProcess(mib, at)
                 )
         return found
 
@@ -243,9 +247,9 @@ class _CardAccount:
     ) -> Iterator[ContainerUse]:
         """Yield what each consumer was allocated and uses."""
         for consumer in self._consumers.values():
-            tenant = consumer.tenant
-            namespace, pod = tenant.name if tenant else ("", "")
-            uid = tenant.uid if tenant else ""
+            owner_pod = consumer.owner_pod
+            namespace, pod = owner_pod.name if owner_pod else ("", "")
+            uid = owner_pod.uid if owner_pod else ""
             sm, memory_copy, encoder, decoder = self._work(consumer)
             last = times.get((self._card, uid, consumer.container))
             if sm is not None and (sm > 0 or last is None):
@@ -264,26 +268,28 @@ class _CardAccount:
                 encoder=encoder,
                 decoder=decoder,
                 last_busy=last,
-                placed=not (tenant and tenant.unplaced),
+                placed=not (owner_pod and owner_pod.unplaced),
                 contexts_mib=sum(
                     min(process.memory_mib or 0.0, context_mib)
-                    for process in (consumer.processes if tenant else ())
+                    for process in (consumer.processes if owner_pod else ())
                 ),
             )
 
     def card_use(self, context_mib: float | None) -> CardUse:
         """Return the card's sums."""
-        tenants = self._tenancy.tenants if self._tenancy else ()
+        owner_pods = self._owner_pods.all if self._owner_pods else ()
         shares = [
             share.amount
-            for tenant in tenants
-            for share in tenant.shares()
+            for owner_pod in owner_pods
+            for share in owner_pod.shares()
             if share.card == self._card
         ]
         return CardUse(
-            allotted_units=sum(one.units for one in shares) if self._tenancy else None,
+            allotted_units=sum(one.units for one in shares)
+            if self._owner_pods
+            else None,
             exclusive=any(one.cores >= CORES_PER_CARD for one in shares),
-            unattributed_mib=self._unattributed() if self._tenancy else None,
+            unattributed_mib=self._unattributed() if self._owner_pods else None,
             sm_source=self._source(),
             context_mib=context_mib,
         )
@@ -309,8 +315,8 @@ class _CardAccount:
         """
         if self._blind:
             return None
-        if consumer.tenant is not None and consumer.container:
-            nameless = self._consumers.get((consumer.tenant.uid, ""))
+        if consumer.owner_pod is not None and consumer.container:
+            nameless = self._consumers.get((consumer.owner_pod.uid, ""))
             if nameless is not None and nameless.processes:
                 return None
         return _sum(getattr(process, what) for process in consumer.processes)

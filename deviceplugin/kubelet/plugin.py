@@ -17,7 +17,12 @@ import grpc
 
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.occupancy import Record, Records
-from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError, Question
+from deviceplugin.allocation.preferred import (
+    Assigned,
+    DeniedError,
+    DeviceChooser,
+    Question,
+)
 from deviceplugin.allocation.prestart import NotYetError, PreStart
 from deviceplugin.allocation.response import container_setup, why_unusable
 from deviceplugin.cards.advertised import Offer
@@ -40,7 +45,7 @@ class Parts:
     """What the services of all resources share."""
 
     offer: Offer
-    admission: Admission
+    device_chooser: DeviceChooser
     prestart: PreStart
     records: Records
     chooser: InjectionChooser
@@ -74,7 +79,7 @@ class DevicePlugin(Service):
                     one.must_include_deviceIDs,
                     one.allocation_size,
                 )
-                chosen = self._parts.admission.prefer(question)
+                chosen = self._parts.device_chooser.prefer(question)
                 answer.container_responses.add(deviceIDs=chosen)
         return answer
 
@@ -87,7 +92,9 @@ class DevicePlugin(Service):
             cards = self.offer.cards
             for one in request.container_requests:
                 ids = list(one.devices_ids)
-                assigned = self._parts.admission.allocate(cards, self.resource, ids)
+                assigned = self._parts.device_chooser.allocate(
+                    cards, self.resource, ids
+                )
                 answer.container_responses.append(self._setup(assigned, ids))
         return answer
 
@@ -219,7 +226,7 @@ class QuotaPlugin(Service):
     def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.ServicerContext
     ) -> pb.AllocateResponse:
-        """Return nothing: the card comes with the container's request for ours."""
+        """Return nothing: ``baidu.com/vcuda-*`` in the same request brings the card."""
         del context
         answer = pb.AllocateResponse()
         with self._metrics.calls.labels("Allocate", self.resource).time():

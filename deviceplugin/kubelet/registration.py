@@ -1,7 +1,7 @@
 """One resource's server on its own socket, and its registration with kubelet.
 
-kubelet has forgotten a registration if kubelet.sock was created again, if our own
-socket is gone, or if no ListAndWatch stream is open (contracts 2.1). A resource is
+kubelet has forgotten a registration if kubelet.sock was created again, if the plugin's
+own socket is gone, or if no ListAndWatch stream is open (contracts 2.1). A resource is
 never registered twice at once: kubelet would drop the newer registration when the older
 one ends (contracts 2.7).
 """
@@ -33,7 +33,7 @@ VERSION = "v1beta1"
 _SOCKET = "kubelet.sock"
 _STREAM_WITHIN_S = 5.0
 _REGISTER_WITHIN_S = 15.0
-"""kubelet connects to us, for 10 s at most, before it answers."""
+"""kubelet connects to the plugin, for 10 s at most, before it answers."""
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 3.0
 _SETTLE_S = 1.0
@@ -224,8 +224,8 @@ class Registrar:
             if look(self.folder / _SOCKET) != kubelet:
                 return "kubelet.sock was created again"
             if look(self.folder / self._endpoint) != own:
-                return "our socket was removed"
-        return "we are stopping"
+                return "the plugin's socket was removed"
+        return "the plugin is stopping"
 
     def _hang_up(self, server: grpc.Server, stop: Event) -> None:
         """End the server and its streams, and let kubelet notice that they ended."""

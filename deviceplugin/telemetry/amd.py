@@ -235,7 +235,7 @@ def _described(place: Place) -> FoundCard | LeftOut:
         memory_mib=memory_mib,
         model=_text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
         bus=bus,
-        nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
+        device_nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
         known_to_driver=False,
     )
 

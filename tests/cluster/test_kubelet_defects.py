@@ -150,9 +150,9 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
     ours = Ours(site, tmp_path)
     with ours.serving() as made:
         wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
-        real = made.parts.admission.allocate
+        real = made.parts.device_chooser.allocate
         kubelet = made.reporter.resources
-        prefer = made.parts.admission.prefer
+        prefer = made.parts.device_chooser.prefer
         site.create(pod("first", container("main", 2, 1)))
         site.wait_running("first")
         end_slowly(site, "first")
@@ -162,11 +162,11 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
             list_after_the_end(site, kubelet, "first")
             return answer
 
-        made.parts.admission.allocate = slow  # type: ignore[method-assign]
+        made.parts.device_chooser.allocate = slow  # type: ignore[method-assign]
         site.create(pod("second", container("main", 5, 1)))
         site.wait_running("second")
         held = kubelet.list(5).held(("default", "second"))["main"]
-        made.parts.admission.allocate = real  # type: ignore[method-assign]
+        made.parts.device_chooser.allocate = real  # type: ignore[method-assign]
 
         offers: list[set[str]] = []
 
@@ -177,13 +177,13 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
             mine = sorted(offers[-1])
             return (mine + [one for one in chosen if one not in mine])[: asked.size]
 
-        made.parts.admission.prefer = doubled  # type: ignore[method-assign]
+        made.parts.device_chooser.prefer = doubled  # type: ignore[method-assign]
         site.create(pod("third", container("main", 5, 1)))
         wait_until(lambda: site.phase("third") == "Failed", "the refusal", 60)
         assert any(offers), "kubelet has mended it: then this test may go"
         message = site.get("pod", "third")["status"]["message"]
         assert "default/second holds" in message
-        made.parts.admission.prefer = prefer  # type: ignore[method-assign]
+        made.parts.device_chooser.prefer = prefer  # type: ignore[method-assign]
         site.create(pod("fourth", container("main", 5, 1)))
         site.wait_running("fourth")
     gpus.start()
@@ -202,13 +202,13 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
         wait_until(
             lambda: {one["uuid"] for one in site.cards("cp")} == published, "cards", 30
         )
-        prefer = made.parts.admission.prefer
+        prefer = made.parts.device_chooser.prefer
 
         def otherwise(asked: Question) -> list[str]:
             prefer(asked)
             return ids_of(second, asked.available)[: asked.size]
 
-        made.parts.admission.prefer = otherwise  # type: ignore[method-assign]
+        made.parts.device_chooser.prefer = otherwise  # type: ignore[method-assign]
         limited = pod("limited", container("main", 20, 1))
         limited["metadata"]["annotations"] = {"baidu.com/vcuda-uuids": first}
         site.create(limited)

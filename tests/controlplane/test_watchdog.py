@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.exporter.overuse import COMPONENT, REASON, OveruseMonitor
 from deviceplugin.exporter.owners import Owner
-from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.run import WatchedPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import Mode, OveruseTally
@@ -57,7 +57,7 @@ class Watched:
     plane: ControlPlane
     space: str
     cluster: ApiServer
-    tenants: Tenants
+    watched: WatchedPods
     uid: str = ""
     rounds: int = 0
 
@@ -100,7 +100,7 @@ class Watched:
 
     @contextmanager
     def patrol(self, mode: Mode) -> Iterator[OveruseMonitor]:
-        book = UsageBook(self.snapshot, self.tenants.current)
+        book = UsageBook(self.snapshot, self.watched.current)
         made = OveruseMonitor(
             book,
             self.snapshot,
@@ -162,19 +162,19 @@ def watched(
     with ExitStack() as stack:
         cluster = ApiServer.connect(str(plane.kubeconfig(token, "exporter")))
         stack.callback(cluster.close)
-        tenants, stop = Tenants(), Event()
+        pods, stop = WatchedPods(), Event()
         selector = f"spec.nodeName={NODE}"
         reflector = Reflector(
-            cluster, Kind.PODS, tenants, field_selector=selector, pace=Pace(watch_s=5)
+            cluster, Kind.PODS, pods, field_selector=selector, pace=Pace(watch_s=5)
         )
         thread = Thread(target=reflector.run, args=(stop,), daemon=True)
         thread.start()
         stack.callback(stop.set)
-        made = Watched(plane, space, cluster, tenants)
+        made = Watched(plane, space, cluster, pods)
         made.run_pod()
 
         def told() -> bool:
-            current = tenants.current()
+            current = pods.current()
             one = current.find(made.uid) if current else None
             return one is not None and bool(one.containers) and bool(one.shares())
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preferred import Admission, Question
+from deviceplugin.allocation.preferred import DeviceChooser, Question
 from deviceplugin.cards.devices import KINDS, Cards, device_ids, part
 from deviceplugin.cards.source import FoundCard
 from deviceplugin.node_pods import EventRecorder, NodePods
@@ -40,7 +40,7 @@ class AdmissionFixture:
         self.occupancy = Occupancy(NODE, self.pods)
         resources = cast("Any", SimpleNamespace(list=lambda _: self.listed()))
         recorder = EventRecorder(Embedded(), NODE)
-        self.admission = Admission(self.pods, resources, self.occupancy, recorder)
+        self.chooser = DeviceChooser(self.pods, resources, self.occupancy, recorder)
         self.active: dict[PodName, NodePod] = {}
         self.held: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
 
@@ -88,7 +88,7 @@ class AdmissionFixture:
         return shown
 
     def _allocate(self, resource: str, ids: Sequence[str]) -> list[CardUUID]:
-        assigned = self.admission.allocate(self.cards, resource, ids)
+        assigned = self.chooser.allocate(self.cards, resource, ids)
         return [card.uuid for card in assigned.cards]
 
     def choose(self, resource: str, count: int, reusable: set[str]) -> Sequence[str]:
@@ -106,9 +106,7 @@ class AdmissionFixture:
         used = self.used() - set(must)
         free = self.chance.sample(every, len(every))
         free = [one for one in free if one not in used]
-        chosen = self.admission.prefer(
-            Question(self.cards, resource, free, must, count)
-        )
+        chosen = self.chooser.prefer(Question(self.cards, resource, free, must, count))
         assert len(chosen) == len(set(chosen)) == count
         assert set(must) <= set(chosen) <= set(free)
         return chosen

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deviceplugin.cards.source import Found, FoundCard
-from deviceplugin.exporter.owners import Owner, Tenancy, tenant
+from deviceplugin.exporter.owners import Owner, OwnerPods, owner_pod
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
 from deviceplugin.exporter.usage import ContainerUse, Usage
 from deviceplugin.telemetry.base import (
@@ -87,8 +87,8 @@ def owner(pod: str, container: str = "main", uid: str = "") -> Owner:
     return Owner(uid or f"uid-{pod}", cid(f"{pod}/{container}"))
 
 
-def tenancy(*pods: Json) -> Tenancy:
-    return Tenancy.of(tenant(pod) for pod in pods)
+def owner_pods(*pods: Json) -> OwnerPods:
+    return OwnerPods.of(owner_pod(pod) for pod in pods)
 
 
 def use(

@@ -247,7 +247,7 @@ class NodeFixture:
 
     def allocate(self, resource: str, ids: Sequence[str]) -> None:
         """Ask the admission as Allocate does, or raise ``DeniedError``."""
-        self.serving.parts.admission.allocate(
+        self.serving.parts.device_chooser.allocate(
             self.serving.parts.offer.cards, resource, ids
         )
 
@@ -328,13 +328,13 @@ def asks_first(monkeypatch: pytest.MonkeyPatch, resource: str) -> None:
 
 def prefers(node: NodeFixture, uuid: CardUUID) -> None:
     """Let kubelet choose this card's ids, whatever was planned and preferred."""
-    real = node.serving.parts.admission.prefer
+    real = node.serving.parts.device_chooser.prefer
 
     def prefer(asked: Question) -> list[str]:
         real(asked)
         return ids_of(uuid, asked.available)[: asked.size]
 
-    node.serving.parts.admission.prefer = prefer  # type: ignore[method-assign]
+    node.serving.parts.device_chooser.prefer = prefer  # type: ignore[method-assign]
 
 
 def ids_of(uuid: CardUUID, ids: Sequence[str]) -> list[str]:

@@ -87,8 +87,8 @@ def seen(at: float) -> Snapshot:
 def exporter_page() -> str:
     at = time.time()
     snapshot = seen(at)
-    tenancy = exporter_data.tenancy(*PODS)
-    book = UsageBook(lambda: snapshot, lambda: tenancy)
+    owner_pods = exporter_data.owner_pods(*PODS)
+    book = UsageBook(lambda: snapshot, lambda: owner_pods)
     kubelet = KubeletRound(at, 0.01, 2, (("shop", "bert-1"),))
     exposition = Exposition(
         Site(NODE, NODE, version="0.1.0"),

@@ -187,7 +187,7 @@ def test_who_has_all_is_looked_at_again_when_it_lacks() -> None:
     """kubelet may have forgotten it, or it is a new pod under its name."""
     fixture = AdmissionFixture(card())
     pod = fixture.bind(pod_json("one", units=4, cores=1, node=NODE))
-    finder = fixture.admission._finder
+    finder = fixture.chooser._finder
     held = {"main": {C: frozenset({"9f12f917-c000"}), M: UNITS}}
     for _ in range(2):
         assert finder.find(Listed({pod.name: held}), M, 4) is None

@@ -178,7 +178,7 @@ def test_what_waits_is_not_reported(
 def test_a_container_over_two_cards_keeps_its_pod_waiting(node: NodeFixture) -> None:
     """Started, another container would have the whole pod reported where it is."""
     pod = node.bind("a", containers=[container_json("x", 4, 1), container_json("y", 8)])
-    admission = node.serving.parts.admission
+    admission = node.serving.parts.device_chooser
     prefer, allocate = admission.prefer, admission.allocate
 
     def two_cards(asked: Question) -> list[str]:
@@ -213,7 +213,7 @@ def test_two_swapped_pods(node: NodeFixture) -> None:
 
 def test_ids_of_several_cards(node: NodeFixture) -> None:
     pod = node.bind("a", 40, 1, card=None)
-    node.serving.parts.admission.prefer = lambda *_: []  # type: ignore[method-assign]
+    node.serving.parts.device_chooser.prefer = lambda *_: []  # type: ignore[method-assign]
     assert "are of 2 cards" in node.refuse(pod)
 
 
@@ -247,7 +247,7 @@ def test_planned_card_has_too_few_left(node: NodeFixture) -> None:
 
 def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
     pod = node.bind("a", 4, 1, card=0)
-    prefer = node.serving.parts.admission.prefer
+    prefer = node.serving.parts.device_chooser.prefer
     asked: list[str] = []
 
     def once_elsewhere(question: Question) -> list[str]:
@@ -256,7 +256,7 @@ def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
             return ids_of(UUIDS[1], question.available)[: question.size]
         return prefer(question)
 
-    node.serving.parts.admission.prefer = once_elsewhere  # type: ignore[method-assign]
+    node.serving.parts.device_chooser.prefer = once_elsewhere  # type: ignore[method-assign]
     assert visible(node.run(pod)["main"]) == (UUIDS[1],)
     assert set(asked) == {M, C}
 
@@ -285,8 +285,8 @@ def test_allocate_asks_nobody(
     for name in ("get", "annotate", "event", "list_page"):
         watch(node.cluster, name)
     watch(node.serving.reporter.resources, "list")
-    allocate = node.serving.parts.admission.allocate
-    monkeypatch.setattr(node.serving.parts.admission, "allocate", alone)
+    allocate = node.serving.parts.device_chooser.allocate
+    monkeypatch.setattr(node.serving.parts.device_chooser, "allocate", alone)
     node.run(node.bind("a", 4, 1, card=0))
     assert asked
     assert by_allocate == [0, 0]

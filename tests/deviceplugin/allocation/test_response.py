@@ -23,7 +23,7 @@ OTHER = FoundCard(
     CardUUID("npu-0"),
     7,
     4096,
-    nodes=("/dev/npu0", "/dev/npu_ctl"),
+    device_nodes=("/dev/npu0", "/dev/npu_ctl"),
     variables={"NPU": "0"},
     known_to_driver=False,
 )
@@ -68,7 +68,7 @@ def test_nvidias_cards(
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_the_inventory(injection: Injection) -> None:
     found = container_setup(C, 4, [OTHER], injection, "/x")
-    assert tuple(one.container_path for one in found.devices) == OTHER.nodes
+    assert tuple(one.container_path for one in found.devices) == OTHER.device_nodes
     assert not found.cdi_devices
     assert found.envs[VISIBLE] == "void"
     assert found.envs["NPU"] == "0"

@@ -156,7 +156,7 @@ def test_a_broken_file_is_said_and_changes_nothing(
     kept.load(health)
     [record] = caplog.records
     assert record.message == "health cannot be restored"
-    assert record.why.startswith(f"{path}: health")  # type: ignore[attr-defined]
+    assert record.because.startswith(f"{path}: health")  # type: ignore[attr-defined]
     assert list(health.sick()) == [TWO]
     kept.save(health)
     assert path.read_text() == health.state()

@@ -53,10 +53,10 @@ def test_each_field_is_read(path: Path) -> None:
     assert first.card.uuid == "accel-one"
     assert first.card.memory_mib == 24576
     assert first.card.model == "Accelerator X"
-    assert first.card.nodes == ("/dev/accel0", "/dev/accel0-control")
+    assert first.card.device_nodes == ("/dev/accel0", "/dev/accel0-control")
     assert first.card.variables == {"ACCEL_VISIBLE": "0", "ACCEL_MODE": "yes"}
     assert first.used_mib_file == "/sys/class/accel/accel0/used_mib"
-    assert (second.card.nodes, second.used_mib_file) == ((), None)
+    assert (second.card.device_nodes, second.used_mib_file) == ((), None)
     assert not any(one.card.known_to_driver for one in (first, second, third))
 
 
@@ -198,6 +198,9 @@ def test_nodes_that_go_with_every_card(tmp_path: Path) -> None:
     )
     found = read_inventory(path)
     assert isinstance(found, tuple)
-    assert [one.card.nodes for one in found] == [("/dev/a0", "/dev/ctl"), ("/dev/ctl",)]
+    assert [one.card.device_nodes for one in found] == [
+        ("/dev/a0", "/dev/ctl"),
+        ("/dev/ctl",),
+    ]
     path.write_text(path.read_text().replace("[/dev/ctl]", "[/dev/a0]"))
     assert isinstance(read_inventory(path), list)

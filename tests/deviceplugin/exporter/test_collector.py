@@ -18,7 +18,7 @@ from deviceplugin.exporter import catalog as own
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.kubelet_check import KubeletRound
 from deviceplugin.exporter.owners import NO_POD
-from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.run import WatchedPods
 from deviceplugin.exporter.selection import parse as parse_fields
 from deviceplugin.exporter.snapshot import Round, Snapshot, XidTally
 from deviceplugin.exporter.snapshot_store import UsageBook
@@ -85,10 +85,10 @@ class ExpositionFixture:
     heard_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.tenants = Tenants()
+        self.watched = WatchedPods()
         if self.pods is not None:
-            self.tenants.replace(iter([page(*self.pods)]))
-        book = UsageBook(lambda: self.now, self.tenants.current)
+            self.watched.replace(iter([page(*self.pods)]))
+        book = UsageBook(lambda: self.now, self.watched.current)
         self.exposition = Exposition(
             self.site,
             lambda: self.now,
@@ -231,7 +231,7 @@ def test_idle_is_zero_and_gone_is_nothing() -> None:
     for name in (SM, OVER, own.CARD_UNATTRIBUTED.name):
         assert not [one for one in fixture.samples(name) if one[0]["UUID"] == A], name
     assert fixture.by(ALLOCATED) == {"a": 2048}
-    fixture.tenants.replace(iter([page()]))
+    fixture.watched.replace(iter([page()]))
     assert fixture.samples(ALLOCATED) == []
 
 
@@ -295,7 +295,7 @@ def test_before_the_pods_are_known_nothing_is_said_of_them() -> None:
         assert fixture.samples(one.name) == [], one.name
     assert fixture.value(TROUBLE, about="pods") == 1
     assert fixture.value(SUCCESS, group="allotment") == 0
-    fixture.tenants.replace(iter([page()]))
+    fixture.watched.replace(iter([page()]))
     assert fixture.samples(TROUBLE) == []
     assert fixture.value(SUCCESS, group="allotment") == 1
 

@@ -10,14 +10,14 @@ import pytest
 
 from deviceplugin.exporter import kubelet_check
 from deviceplugin.exporter.kubelet_check import KubeletCheck, disagrees
-from deviceplugin.exporter.owners import Tenancy, tenant
-from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.owners import OwnerPods, owner_pod
+from deviceplugin.exporter.run import WatchedPods
 from deviceplugin.node_pods import PodResources
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import podresources_pb2 as pb
 from tests.builders import bound_json, container_json, page, placement, pod_json
-from tests.deviceplugin.exporter_data import A, B, held, tenancy, with_ids
+from tests.deviceplugin.exporter_data import A, B, held, owner_pods, with_ids
 from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, found_card
 from tests.deviceplugin.test_node_pods import Serve, WithGet, serve
 from tests.testbed.waiting import wait_until
@@ -41,7 +41,7 @@ def on_two_cards() -> Json:
         held("a", on=on, containers={name: (0, 100)}, charged=(29, 100))
         for on, name in ((A, "x"), (B, "y"))
     ]
-    shares = [share for half in halves for share in tenant(half).shares()]
+    shares = [share for half in halves for share in owner_pod(half).shares()]
     body = bound_json(placement("a", shares=shares))
     body["spec"]["containers"] = [half["spec"]["containers"][0] for half in halves]
     return with_ids(body)
@@ -76,12 +76,12 @@ def test_devices_of_the_placements_cards_agree(
     body: Json, given: dict[str, list[str]], *, differs: bool
 ) -> None:
     devices = {name: {M: frozenset(ids)} for name, ids in given.items()}
-    assert disagrees(tenant(body), devices) is differs
+    assert disagrees(owner_pod(body), devices) is differs
 
 
 def checked(resources: PodResources, *pods: Json) -> tuple[int, tuple[str, ...], str]:
     check = KubeletCheck(resources, lambda: None)
-    found = check.check(tenancy(*pods), Event())
+    found = check.check(owner_pods(*pods), Event())
     assert found is not None
     return found.asked, tuple(name for _, name in found.misplaced), found.failure
 
@@ -153,10 +153,10 @@ def test_a_kubelet_before_1_34_is_no_trouble(
     kubelet = Kubelet()
     kubelet.old = words
     kubelet.pods = [listed("p0", ON_B)]
-    pods = [tenancy(*(held(f"p{i}") for i in range(50)))]
+    pods = [owner_pods(*(held(f"p{i}") for i in range(50)))]
     rounds: list[int] = []
 
-    def now() -> Tenancy:
+    def now() -> OwnerPods:
         rounds.append(kubelet.asked)
         return pods[0]
 
@@ -167,7 +167,7 @@ def test_a_kubelet_before_1_34_is_no_trouble(
         wait_until(lambda: kubelet.asked > 3, "rounds")
         assert check.latest() is None
         # Without pods there is nobody to ask about, and that is no answer either.
-        pods[0] = tenancy()
+        pods[0] = owner_pods()
         seen = len(rounds)
         wait_until(lambda: len(rounds) > seen + 3, "rounds without pods")
         assert check.latest() is None
@@ -175,7 +175,7 @@ def test_a_kubelet_before_1_34_is_no_trouble(
         assert line.levelname == "INFO"
         assert line.message.startswith("kubelet cannot be asked what one pod holds")
         assert "1.34" in line.message
-        kubelet.old, pods[0] = None, tenancy(held("p0"))
+        kubelet.old, pods[0] = None, owner_pods(held("p0"))
         found = wait_until(check.latest, "a round")
     assert found is not None
     assert found.misplaced == (("default", "p0"),)
@@ -185,11 +185,11 @@ def test_rounds_follow_the_switch(serve: Serve, caplog: Log) -> None:
     caplog.set_level("INFO")
     kubelet = Kubelet()
     kubelet.pods = [listed("a", ON_B)]
-    tenants, switch = Tenants(), [True]
-    check = KubeletCheck(serve(kubelet), tenants.current, enabled=lambda: switch[0])
+    watched, switch = WatchedPods(), [True]
+    check = KubeletCheck(serve(kubelet), watched.current, enabled=lambda: switch[0])
     with running(check):
         assert check.latest() is None
-        tenants.replace(iter([page(held("a"))]))
+        watched.replace(iter([page(held("a"))]))
         first = wait_until(check.latest, "a round")
         assert first is not None
         assert first.misplaced == (("default", "a"),)
@@ -208,7 +208,7 @@ def test_rounds_follow_the_switch(serve: Serve, caplog: Log) -> None:
 def test_a_kubelet_that_does_not_tell_is_given_up(tmp_path: Path, caplog: Log) -> None:
     """Its socket is missing: it says so once, and guesses not."""
     resources = PodResources(tmp_path / "kubelet.sock")
-    pods = tenancy(*(held(f"p{i}") for i in range(50)))
+    pods = owner_pods(*(held(f"p{i}") for i in range(50)))
     check = KubeletCheck(resources, lambda: pods)
     with running(check):
         first = wait_until(check.latest, "a round")

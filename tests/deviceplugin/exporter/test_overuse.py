@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.exporter.overuse import REASON, OveruseMonitor
 from deviceplugin.exporter.owners import CONFIG_MIRROR, Owner
-from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.run import WatchedPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import Mode, OveruseTally
@@ -50,11 +50,11 @@ class OveruseFixture:
 
     def __init__(self, mode: Mode, *pods: Json, after_s: float = 60) -> None:
         self.cluster = Refusing()
-        self.tenants = Tenants()
+        self.watched = WatchedPods()
         self.now = snapshot(found_card(0), round_=processes({}))
         self.seconds = 0.0
         self.stepped_s = 0.0
-        book = UsageBook(lambda: self.now, self.tenants.current)
+        book = UsageBook(lambda: self.now, self.watched.current)
         self.patrol = OveruseMonitor(
             book,
             lambda: self.now,
@@ -64,7 +64,7 @@ class OveruseFixture:
             clock=lambda: self.seconds,
         )
         self.uids: dict[str, str] = {}
-        self.tenants.replace(iter([page(*map(self._created, pods))]))
+        self.watched.replace(iter([page(*map(self._created, pods))]))
 
     def _created(self, pod: Json) -> Json:
         """The pod as the cluster has it, under a UID of its own."""
@@ -242,7 +242,7 @@ def test_a_bug_ends_no_patrol(caplog: Log) -> None:
             stop.set()
         return snapshot(round_=processes({}))
 
-    book = UsageBook(read, Tenants().current)
+    book = UsageBook(read, WatchedPods().current)
     OveruseMonitor(book, read, Refusing(), "report", 60).run(stop, 0.001)
     assert caplog.messages == ["the check for overuse failed"]
 

@@ -10,17 +10,17 @@ from deviceplugin.exporter.owners import (
     NO_POD,
     Holding,
     Owner,
-    Tenancy,
+    OwnerPods,
     owner_of,
+    owner_pod,
     pods_above,
-    tenant,
 )
-from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.run import WatchedPods
 from gpushare.domain.model import Amount
 from gpushare.kube.cluster import Json, Page
 from gpushare.kube.errors import Unavailable
 from tests.builders import container_json, event, page, pod_json
-from tests.deviceplugin.exporter_data import A, cid, held, owner, tenancy, with_ids
+from tests.deviceplugin.exporter_data import A, cid, held, owner, owner_pods, with_ids
 from tests.deviceplugin.node_fixture import NODE
 
 NEW = Owner("uid-a", cid("new"))
@@ -28,71 +28,71 @@ NEW = Owner("uid-a", cid("new"))
 HASHED = "0123456789abcdef0123456789abcdef"
 
 
-def names_of(tenants: Tenants) -> list[str]:
-    current = tenants.current()
+def names_of(watched: WatchedPods) -> list[str]:
+    current = watched.current()
     assert current is not None
-    return [one.name[1] for one in current.tenants]
+    return [one.name[1] for one in current.all]
 
 
-def found_name(pods: Tenancy, of: Owner) -> str | None:
-    found = pods.owner_pod(of)
+def found_name(pods: OwnerPods, of: Owner) -> str | None:
+    found = pods.of_process(of)
     return found.name[1] if found else None
 
 
 def containers_of(pod: Json) -> list[str]:
-    return [one.container for one in tenant(pod).holdings()]
+    return [one.container for one in owner_pod(pod).holdings()]
 
 
 def test_the_pods_of_the_node_are_followed() -> None:
     """Before the first list it is not even known that there are none."""
-    tenants = Tenants()
-    tenants.apply(event("ADDED", held("early")))
-    assert tenants.current() is None
-    tenants.replace(iter([page()]))
-    assert names_of(tenants) == []
-    tenants.replace(iter([page(held("b")), page(held("a"))]))
-    assert names_of(tenants) == ["a", "b"]
-    tenants.replace(iter([page(held("c"))]))
-    first = tenants.current()
-    assert tenants.current() is first
-    tenants.apply(event("ADDED", held("d")))
-    tenants.apply(event("ADDED", held("e")))
-    assert tenants.current() is not first
-    tenants.apply(event("DELETED", held("c")))
-    assert names_of(tenants) == ["d", "e"]
+    watched = WatchedPods()
+    watched.apply(event("ADDED", held("early")))
+    assert watched.current() is None
+    watched.replace(iter([page()]))
+    assert names_of(watched) == []
+    watched.replace(iter([page(held("b")), page(held("a"))]))
+    assert names_of(watched) == ["a", "b"]
+    watched.replace(iter([page(held("c"))]))
+    first = watched.current()
+    assert watched.current() is first
+    watched.apply(event("ADDED", held("d")))
+    watched.apply(event("ADDED", held("e")))
+    assert watched.current() is not first
+    watched.apply(event("DELETED", held("c")))
+    assert names_of(watched) == ["d", "e"]
     for name, phase in (("d", "Succeeded"), ("e", "Failed")):
         ended = held(name)
         ended["status"]["phase"] = phase
-        tenants.apply(event("MODIFIED", ended))
-        assert name not in names_of(tenants)
+        watched.apply(event("MODIFIED", ended))
+        assert name not in names_of(watched)
 
 
 def test_a_list_that_breaks_off_takes_nobody_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broken, tenants = held("b"), Tenants()
+    broken, watched = held("b"), WatchedPods()
     broken["spec"] = {"containers": 5}
-    tenants.replace(iter([page(broken, held("a"))]))
-    assert names_of(tenants) == ["a"]
+    watched.replace(iter([page(broken, held("a"))]))
+    assert names_of(watched) == ["a"]
     assert caplog.messages == ["pod not understood"]
-    before = tenants.current()
+    before = watched.current()
 
     def pages() -> Iterator[Page]:
         yield page(held("c"))
         raise Unavailable("gone in the middle")
 
     with pytest.raises(Unavailable):
-        tenants.replace(pages())
-    assert tenants.current() is before
+        watched.replace(pages())
+    assert watched.current() is before
 
 
 def test_a_process_is_found_by_its_pod() -> None:
     uid = "0A6CB8DB-1234-4bb8-8d9d-8dc7fd6cddf7"
-    pods = tenancy(with_ids(pod_json("a", uid=uid, units=1, node=NODE)), held("b"))
+    pods = owner_pods(with_ids(pod_json("a", uid=uid, units=1, node=NODE)), held("b"))
     for text in (uid, uid.lower(), uid.lower().replace("-", "_")):
         assert found_name(pods, Owner(text, cid("a/main"))) == "a"
-    assert pods.owner_pod(Owner("uid-nobody", cid("a/main"))) is None
-    assert pods.owner_pod(NO_POD) is None
+    assert pods.of_process(Owner("uid-nobody", cid("a/main"))) is None
+    assert pods.of_process(NO_POD) is None
 
 
 def test_containers_of_all_kinds_have_names() -> None:
@@ -102,7 +102,7 @@ def test_containers_of_all_kinds_have_names() -> None:
         {"name": "debug", "containerID": f"cri-o://{cid('debug')}"}
     ]
     pod["status"]["containerStatuses"][0]["containerID"] = f"docker://{cid('x')}"
-    found = tenant(pod)
+    found = owner_pod(pod)
     ids = [cid("x"), cid("a/first"), cid("debug")]
     names_ = [found.container_of(Owner("", one)) for one in ids]
     assert names_ == ["main", "first", "debug"]
@@ -127,15 +127,15 @@ def test_an_id_that_was_not_told_yet() -> None:
         (restarted, "y"),
         (with_ids(pod_json("a", node=NODE)), "main"),
     ):
-        assert tenant(pod).container_of(NEW) == name
+        assert owner_pod(pod).container_of(NEW) == name
 
 
 def test_a_static_pod_goes_by_its_hash() -> None:
     """Its cgroup has kubelet's name for it, and the API server knows another."""
     pod = held("a")
     pod["metadata"]["annotations"] |= {CONFIG_HASH: HASHED, CONFIG_MIRROR: HASHED}
-    pods = tenancy(pod)
-    found = pods.owner_pod(Owner(HASHED, cid("a/main")))
+    pods = owner_pods(pod)
+    found = pods.of_process(Owner(HASHED, cid("a/main")))
     assert found is not None
     assert (found.uid, found.static) == ("uid-a", True)
     assert pods.find("uid-a") is found
@@ -149,23 +149,23 @@ def test_a_false_mirror_claims_nobodys_processes(
     """Whoever may annotate a pod could else take another's, and be spared for it."""
     pod = held(liar)
     pod["metadata"]["annotations"] |= {CONFIG_HASH: "uid-a", **mirror}
-    pods = tenancy(held("a"), pod)
+    pods = owner_pods(held("a"), pod)
     assert [found_name(pods, owner(name)) for name in ("a", liar)] == ["a", liar]
 
 
 def test_what_containers_hold() -> None:
     """Each its part of the share, before it runs; one alone all of a whole card."""
     pod = held("a", containers={"x": (4, 10), "y": (2, 0)}, running=False)
-    assert list(tenant(pod).holdings()) == [
+    assert list(owner_pod(pod).holdings()) == [
         Holding(A, "x", Amount(10, 4), exclusive=False),
         Holding(A, "y", Amount(0, 2), exclusive=False),
     ]
     alone = held("a", containers={"x": (0, 100)}, charged=(29, 100))
-    assert list(tenant(alone).holdings()) == [
+    assert list(owner_pod(alone).holdings()) == [
         Holding(A, "x", Amount(100, 29), exclusive=True)
     ]
     two = held("a", containers={"x": (4, 60), "y": (2, 40)}, charged=(29, 100))
-    assert list(tenant(two).holdings()) == [
+    assert list(owner_pod(two).holdings()) == [
         Holding(A, "x", Amount(60, 4), exclusive=True),
         Holding(A, "y", Amount(40, 2), exclusive=True),
     ]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.run import WatchedPods
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.exporter.snapshot_store import LATE_S, SnapshotStore, UsageBook
 from deviceplugin.telemetry import fields as f
@@ -85,9 +85,9 @@ class BookFixture:
     """A usage book over a snapshot that a test sets."""
 
     def __init__(self, *pods: Json) -> None:
-        self.tenants = Tenants()
-        self.tenants.replace(iter([page(*pods)]))
-        self.book = UsageBook(lambda: self.now, self.tenants.current)
+        self.watched = WatchedPods()
+        self.watched.replace(iter([page(*pods)]))
+        self.book = UsageBook(lambda: self.now, self.watched.current)
         self.work(0, 0)
 
     def work(self, sm: float | None, after_s: float) -> None:
@@ -112,7 +112,7 @@ def test_the_last_work_is_remembered() -> None:
     new["metadata"]["annotations"] = {
         key: text.replace("uid-a", "second") for key, text in notes.items()
     }
-    fixture.tenants.replace(iter([page(with_ids(new))]))
+    fixture.watched.replace(iter([page(with_ids(new))]))
     fixture.work(0, 60)
     assert fixture.last_busy() == 60
 
@@ -125,7 +125,7 @@ def test_nothing_is_worked_out_twice() -> None:
     fixture.work(30, 5)
     second = book.now()
     assert second is not first
-    fixture.tenants.apply(event("ADDED", held("b")))
+    fixture.watched.apply(event("ADDED", held("b")))
     assert [one.pod for one in book.now().containers] == ["a", "b"]
     assert book.now().cards[A].unattributed_mib is None
     memory = snapshot(values={A: {f.FB_USED: 19.0}}).rounds
@@ -137,5 +137,5 @@ def test_nothing_is_worked_out_twice() -> None:
     fixture.now = replace(fixture.now, troubles=BLIND)
     assert book.now().cards[A].unattributed_mib is None
     alone = UsageBook(lambda: fixture.now)
-    assert (alone.has_pods, alone.tenancy()) == (False, None)
+    assert (alone.has_pods, alone.owner_pods()) == (False, None)
     assert alone.now().cards.keys() == {A}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.exporter.owners import NO_POD, Owner, Tenancy
+from deviceplugin.exporter.owners import NO_POD, Owner, OwnerPods
 from deviceplugin.exporter.snapshot import ProcessRound, Snapshot
 from deviceplugin.exporter.usage import (
     ContainerUse,
@@ -36,9 +36,9 @@ from tests.deviceplugin.exporter_data import (
     held,
     of,
     owner,
+    owner_pods,
     processes,
     snapshot,
-    tenancy,
     use,
     with_ids,
 )
@@ -55,7 +55,7 @@ BLINDED = {"troubles": BLIND, "values": {A: BUSY | {f.FB_USED: 500.0}}}
 NOTHING_KNOWN = dict.fromkeys([("a", "main"), ("b", "main")], (None, None))
 
 
-def reckoned(now: Snapshot, pods: Tenancy | None) -> Usage:
+def reckoned(now: Snapshot, pods: OwnerPods | None) -> Usage:
     return account_usage(now, pods, Usage())
 
 
@@ -69,7 +69,7 @@ def used(
     """The usage of card A by these processes, each with its owner."""
     its = {process.pid: one for process, one in zip(running, owners, strict=True)}
     round_ = processes({A: running}, its, source=source)
-    return reckoned(snapshot(round_=round_, **known), tenancy(*pods))
+    return reckoned(snapshot(round_=round_, **known), owner_pods(*pods))
 
 
 Wanted = dict[tuple[str, str], tuple[float | None, float | None]]
@@ -170,7 +170,7 @@ def test_containers_of_a_pod_are_several() -> None:
     ids=["off", "no driver", "hangs", "lists none"],
 )
 def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
-    pods = tenancy(held("a"), held("b", on=B))
+    pods = owner_pods(held("a"), held("b", on=B))
     usage = reckoned(snapshot(round_=round_), pods)
     found = of(usage, "a")
     assert found.allotted == Amount(0, 8)
@@ -221,7 +221,7 @@ def test_without_pods_nothing_is_said_of_containers() -> None:
     assert usage.containers == ()
     assert usage.cards[A].allotted_units is None
     assert usage.cards[A].unattributed_mib is None
-    assert reckoned(Snapshot(), tenancy(held("a"))) == Usage()
+    assert reckoned(Snapshot(), owner_pods(held("a"))) == Usage()
 
 
 def test_a_pod_of_which_nobody_knows_the_cards() -> None:
@@ -257,7 +257,9 @@ def contexts(*rounds: tuple[float, Running], **how: float) -> list[float]:
         its = [use(pid, mib, sm) for pid, (mib, sm) in running.items()]
         owners = {pid: owner("a") for pid in running}
         round_ = processes({A: its}, owners, at=AT + after_s)
-        usage = account_usage(snapshot(round_=round_), tenancy(held("a")), usage, **how)
+        usage = account_usage(
+            snapshot(round_=round_), owner_pods(held("a")), usage, **how
+        )
         found.append(of(usage, "a").contexts_mib)
     return found
 

@@ -109,7 +109,9 @@ def test_a_pod_gets_its_card_and_nothing_more(node: NodeFixture) -> None:
     assert visible(given) == (UUIDS[1],)
     assert inside(given)["cards"][0]["units"] == 14
     (held,) = (
-        node.serving.parts.admission._finder.listed().held(("default", "half")).values()
+        node.serving.parts.device_chooser._finder.listed()
+        .held(("default", "half"))
+        .values()
     )
     assert {resource: len(ids) for resource, ids in held.items()} == {C: 50, M: 14}
     bare = node.bind("bare", containers=[asking(14, 50, 50)], card=1)

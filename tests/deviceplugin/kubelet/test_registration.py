@@ -153,7 +153,7 @@ def end_the_stream(registrar: RegistrarFixture) -> None:
 @pytest.mark.parametrize(
     ("trouble", "why"),
     [
-        (remove_our_socket, "our socket was removed"),
+        (remove_our_socket, "the plugin's socket was removed"),
         (make_kubelets_socket_anew, "kubelet.sock was created again"),
         (end_the_stream, "the stream ended"),
     ],
@@ -175,7 +175,7 @@ def test_registered_again(
         wait_until(lambda: registrar.value("vcuda_plugin_registered") == 1, "the word")
     assert not (registrar.plugins / SOCKET).exists()
     assert registrar.value("vcuda_plugin_registered") == 0
-    assert because(caplog, "registration ended") == [why, "we are stopping"]
+    assert because(caplog, "registration ended") == [why, "the plugin is stopping"]
     assert registrar.streams.most == 1
     assert registrar.times() == 2
 

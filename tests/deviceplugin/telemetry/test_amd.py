@@ -62,7 +62,7 @@ def test_a_card_is_described(tree: Host) -> None:
     assert (card.uuid, card.model) == (f"GPU-{UNIQUE}", "AMD Instinct MI210")
     assert (card.index, card.memory_mib) == (0, 65520)
     assert (card.bus, card.minor) == ("0000:03:00.0", None)
-    assert card.nodes == ("/dev/dri/renderD128",)
+    assert card.device_nodes == ("/dev/dri/renderD128",)
     assert not card.known_to_driver
 
 

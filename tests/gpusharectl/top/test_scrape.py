@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
 from deviceplugin.exporter.collector import Exposition, Site
-from deviceplugin.exporter.owners import NO_POD, Tenancy
+from deviceplugin.exporter.owners import NO_POD, OwnerPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
@@ -34,9 +34,9 @@ from tests.deviceplugin.exporter_data import (
     B,
     held,
     owner,
+    owner_pods,
     processes,
     snapshot,
-    tenancy,
     use,
 )
 from tests.deviceplugin.node_fixture import NODE
@@ -194,7 +194,7 @@ VALUES = {
 }
 
 
-def seen(found: Snapshot, pods: Tenancy | None) -> PageSeen:
+def seen(found: Snapshot, pods: OwnerPods | None) -> PageSeen:
     book = UsageBook(lambda: found, lambda: pods)
     registry = CollectorRegistry()
     registry.register(Exposition(Site(NODE, NODE), lambda: found, book))
@@ -203,7 +203,7 @@ def seen(found: Snapshot, pods: Tenancy | None) -> PageSeen:
 
 def test_cards_and_containers() -> None:
     """Used, idle, over, outside, of nobody; what is not told is not there."""
-    pods = tenancy(held("busy", 8), held("idle", 4))
+    pods = owner_pods(held("busy", 8), held("idle", 4))
     owners = {1: owner("busy"), 2: NO_POD}
     round_ = processes({A: (use(1, 3000, 33), use(2, 200, 1))}, owners)
     found = seen(snapshot(values=VALUES, round_=round_), pods)
