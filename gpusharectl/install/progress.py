@@ -193,23 +193,23 @@ def follow(
                 screen.begin(step.title)
             step.act()
         except (KeyboardInterrupt, ClusterError, OSError, InstallError) as error:
-            trouble = _trouble(error)
+            failure = _as_install_error(error)
         else:
             continue
         screen.settle()
         done = ", ".join(one.name for one in steps[:number])
         left = ", ".join(one.name for one in steps[number:])
-        why = " ".join(trouble.why.split())
+        why = " ".join(failure.why.split())
         stop = "" if why.endswith((".", "?", "!")) else "."
         screen.note(f"Stopped at {step.name}: {why}{stop}")
         screen.note(f"Done: {done or 'nothing'}. Not done: {left}.")
-        ways = f"To go on: {trouble.remedy or again()}"
+        ways = f"To go on: {failure.remedy or again()}"
         screen.note(f"{ways}    To undo all: {undo}" if undo and done else ways)
-        return trouble.exit_code
+        return failure.exit_code
     return Exit.DONE
 
 
-def _trouble(error: BaseException) -> InstallError:
+def _as_install_error(error: BaseException) -> InstallError:
     """Return what an error means for the person who installs."""
     if isinstance(error, InstallError):
         return error
