@@ -37,7 +37,7 @@ test: $(STAMP)  ## All tests, on a real control plane and a real cluster if this
 unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit --hypothesis-profile=unit \
 		--ignore=tests/cluster --ignore=tests/controlplane --ignore=tests/gpu \
-		-n auto --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
+		-n $$(($$(nproc) + 1)) --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
 
 coverage: $(STAMP)  ## Show which branches the tests without a cluster run
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest --ignore=tests/cluster \

@@ -5,6 +5,7 @@ to its end, and then the second. After every write the API server is looked at.
 """
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -176,13 +177,15 @@ def both(
     return codes
 
 
-def test_a_renewal_by_two(tmp_path: Path) -> None:
+def test_a_renewal_by_two(
+    tmp_path: Path, some: Callable[[list[int]], list[int]]
+) -> None:
     """Every pair of places; somewhere one of them has to give way."""
     objects = TrustCheckingObjects(NOW)
     world = InstalledCluster(objects, tmp_path / "first", now=NOW).populate()
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     ends = set()
-    for first in range(1, 7):
+    for first in some([1, 2, 3, 4, 5, 6]):
         for second in (1, 3, 4, NEVER):
             kept = {ref: copied(body) for ref, body in objects.kept.items()}
             ends |= both(tmp_path, DUE, kept, (first, second))
