@@ -65,6 +65,25 @@ def test_each_pod_has_its_answer(scene: str, name: str) -> None:
     assert_as_kept(f"why-{scene}-{name}", found)
 
 
+@pytest.mark.parametrize(
+    ("scene", "name", "known"),
+    [
+        ("small", "big", {True}),
+        ("cordoned", "next", {True, False}),
+        ("whole_card", "two", {False}),
+    ],
+)
+def test_json_knows_nothing_missing_on_a_closed_card(
+    scene: str, name: str, known: set[bool]
+) -> None:
+    """Nor where whole cards are asked for, which have no amount of their own."""
+    seen = SCENES[scene]()
+    answer = answer_data(why(seen, pod_in(seen, name)), seen.placements)
+    cards = [one for node in answer["nodes"] for one in node["cards"]]
+    assert {one["missing"] is not None for one in cards} == known
+    assert [one for one in cards if one["free"] is None and one["missing"]] == []
+
+
 P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")
 ONE, BOTH = node_of("n", P4), node_of("n", P4, T4)
 EARLIER = "before this one; card"
