@@ -66,8 +66,8 @@ def test_readings_are_of_the_cards_found(source: CardSource) -> None:
 def test_a_driver_s_cards_need_no_words_of_their_own(source: CardSource) -> None:
     """Device nodes and variables come with those cards that no driver knows."""
     for card in source.cards().cards:
-        assert not (card.known_to_driver and (card.nodes or card.variables))
-        assert all(node.startswith("/") for node in card.nodes)
+        assert not (card.known_to_driver and (card.device_nodes or card.variables))
+        assert all(node.startswith("/") for node in card.device_nodes)
 
 
 def test_waiting_in_vain_ends(source: CardSource) -> None:
