@@ -109,7 +109,7 @@ def fewer_examples(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def some() -> Callable[[list[int]], list[int]]:
+def sampled() -> Callable[[list[int]], list[int]]:
     """Choose which numbers of a long list to try: ``make unit`` tries each fifth.
 
     All of them are tried by ``make test``, as with a test by hypothesis.

@@ -35,14 +35,15 @@ OURS = ("default", EDGE)
 EXTENDER = "gpushare-extender"
 UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)")
 
-OFTEN = {"pod": "pods", "pods": "pods", "node": "nodes", "events": "events"}
-LIKE_KUBECTL = ArgumentParser(add_help=False)
-LIKE_KUBECTL.add_argument("kind")
-LIKE_KUBECTL.add_argument("name", nargs="*")
-LIKE_KUBECTL.add_argument("-n", default="default")
-LIKE_KUBECTL.add_argument("-A", action="store_true")
-LIKE_KUBECTL.add_argument("-l", default="")
-LIKE_KUBECTL.add_argument("--field-selector", default="")
+READ_OFTEN = {"pod": "pods", "pods": "pods", "node": "nodes", "events": "events"}
+"""Kinds as kubectl accepts them, and their plural in the API's paths."""
+KUBECTL_GET = ArgumentParser(add_help=False)
+KUBECTL_GET.add_argument("kind")
+KUBECTL_GET.add_argument("name", nargs="*")
+KUBECTL_GET.add_argument("-n", default="default")
+KUBECTL_GET.add_argument("-A", action="store_true")
+KUBECTL_GET.add_argument("-l", default="")
+KUBECTL_GET.add_argument("--field-selector", default="")
 
 
 @dataclass
@@ -129,10 +130,10 @@ class Site:
         Pods, nodes and events over a connection that is kept: they are looked at all
         the time, and each kubectl takes a tenth of a second of the processor.
         """
-        asked, rest = LIKE_KUBECTL.parse_known_args(arguments)
-        if rest or asked.kind not in OFTEN:
+        asked, rest = KUBECTL_GET.parse_known_args(arguments)
+        if rest or asked.kind not in READ_OFTEN:
             return json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        plural = OFTEN[asked.kind]
+        plural = READ_OFTEN[asked.kind]
         inside = "" if asked.A or plural == "nodes" else f"/namespaces/{asked.n}"
         selectors = {"labelSelector": asked.l, "fieldSelector": asked.field_selector}
         query = urlencode({key: value for key, value in selectors.items() if value})

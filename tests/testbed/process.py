@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 LEASH = Path(__file__).with_name("leash.py")
-GO = {"GOGC": "400"}
+GO_ENVIRONMENT = {"GOGC": "400"}
 """Kubernetes' programs collect garbage less often, since cores are what tests lack."""
 
 
@@ -125,7 +125,10 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**GO, **(os.environ if environment is None else environment)},
+                env={
+                    **GO_ENVIRONMENT,
+                    **(os.environ if environment is None else environment),
+                },
                 start_new_session=True,  # so that Ctrl-C reaches the tests alone
             )
         return Process(name, path, popen)

@@ -125,6 +125,22 @@ def test_large_pods_are_not_kept() -> None:
     assert (len(resource_requests._HOSTS), len(resource_requests._CLAIMS)) == before
 
 
+def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods of a Deployment differ by their names alone."""
+    read_pods = []
+
+    def counted(pod: Any) -> Any:
+        read_pods.append(pod["metadata"]["name"])
+        return containers(pod)
+
+    monkeypatch.setattr(resource_requests, "_CLAIMS", {})
+    monkeypatch.setattr(resource_requests, "containers", counted)
+    for name, units in (("a", 4), ("b", 4), ("other", 5)):
+        pod = pod_json(name, units=units)
+        assert pod_request(pod, pod_ref(pod)).claims[0].amount.units == units
+    assert read_pods == ["a", "other"]
+
+
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_requests, "MOST_KINDS", 2)
     monkeypatch.setattr(resource_requests, "_HOSTS", {})

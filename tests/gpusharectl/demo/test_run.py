@@ -182,6 +182,7 @@ def test_no_child_outlives_a_demo_that_is_killed(
         )
         child.send_signal(number)
         child.communicate(timeout=WITHIN_S)
+    wait_until(lambda: not children_of(place), "end of the children")
 
 
 @pytest.mark.parametrize(

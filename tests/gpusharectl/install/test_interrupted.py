@@ -86,7 +86,7 @@ def test_the_same_command_goes_on_from_any_call(
     what: str,
     how: str,
     tried: set[tuple[str, str]],
-    some: Callable[[list[int]], list[int]],
+    sampled: Callable[[list[int]], list[int]],
 ) -> None:
     act, first = ACTS[what]
     failure, done, writes = FAILURES[how]
@@ -101,7 +101,7 @@ def test_the_same_command_goes_on_from_any_call(
     whole, left = picture(world), world.files.read(SCHEDULER)
     assert left == (BEFORE if what == "uninstall" else AFTER)
     assert (world.picture(EVERY_KIND) == untouched) == (what == "uninstall")
-    for number in some(numbers):
+    for number in sampled(numbers):
         world, objects = fresh(tmp_path / str(number))
         objects.kept.clear()
         objects.kept.update(copies(kept))

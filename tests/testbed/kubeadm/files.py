@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.testbed.process import GO
+from tests.testbed.process import GO_ENVIRONMENT
 from tests.testbed.rest import Json
 
 CONTAINERD_SOCKET = "unix:///run/containerd/containerd.sock"
@@ -148,7 +148,7 @@ def patches() -> dict[str, str]:
     and then every ten: each of the many restarts would wait for that.
     """
     soon = {"initialDelaySeconds": 0, "periodSeconds": 1, "failureThreshold": 240}
-    own = [{"name": name, "value": value} for name, value in GO.items()]
+    own = [{"name": name, "value": value} for name, value in GO_ENVIRONMENT.items()]
     return {
         f"{PATCHES}/{name}+strategic.yaml": yaml.safe_dump(
             {"spec": {"containers": [{"name": name, "startupProbe": soon, "env": own}]}}

@@ -178,14 +178,14 @@ def both(
 
 
 def test_a_renewal_by_two(
-    tmp_path: Path, some: Callable[[list[int]], list[int]]
+    tmp_path: Path, sampled: Callable[[list[int]], list[int]]
 ) -> None:
     """Every pair of places; somewhere one of them has to give way."""
     objects = TrustCheckingObjects(NOW)
     world = InstalledCluster(objects, tmp_path / "first", now=NOW).populate()
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     ends = set()
-    for first in some([1, 2, 3, 4, 5, 6]):
+    for first in sampled([1, 2, 3, 4, 5, 6]):
         for second in (1, 3, 4, NEVER):
             kept = {ref: copied(body) for ref, body in objects.kept.items()}
             ends |= both(tmp_path, DUE, kept, (first, second))
