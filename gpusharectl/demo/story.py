@@ -238,7 +238,7 @@ class Story:
         while not (seen := look()):
             self.demo.check_children()
             if time.monotonic() > deadline:
-                raise NotAsExpectedError(f"waited in vain for {what}")
+                raise NotAsExpectedError(f"waited {_WITHIN_S:.0f} s for {what}")
             time.sleep(0.02)
         return seen
 

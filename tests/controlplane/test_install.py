@@ -26,6 +26,7 @@ from gpusharectl.install.command import install, uninstall
 from gpusharectl.install.manifests import load, settings_of
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit, InstallError
+from gpusharectl.install.webhook import apply
 from gpusharectl.install.webhook.apply import GuardedWriter, narrowed, probed
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
@@ -383,6 +384,30 @@ def _injected(world: InstalledCluster, ref: Ref, authorities: set[str]) -> None:
         for at in range(len(body["webhooks"]))
     ]
     world.objects.json_patch(ref, steps)
+
+
+def test_the_trial_of_an_earlier_version_is_finished(
+    world: InstalledCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off there; its condition had another name."""
+    earlier = {**apply._PROBE_ONLY, "name": "the-installers-trial-alone"}
+    with monkeypatch.context() as patched:
+        patched.setattr(apply, "_PROBE_ONLY", earlier)
+        patched.setattr(apply, "probed", interrupted)
+        assert world.install(webhook=WANTED) == Exit.STOPPED
+    assert is_narrowed(there(world, CONFIGURATIONS[0]))
+    assert world.install() == Exit.DONE, world.screen.text
+    for body in load("webhook"):
+        if (ref := Ref.of(body)) in CONFIGURATIONS:
+            wanted = [one.get("matchConditions") for one in body["webhooks"]]
+            found = [
+                one.get("matchConditions") for one in there(world, ref)["webhooks"]
+            ]
+            assert found == wanted
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_webhook_that_cannot_be_reached_is_not_asked(
