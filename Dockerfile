@@ -36,7 +36,7 @@ COPY . .
 RUN python3 -m pip wheel --quiet --no-deps --no-index --find-links=/wheels \
     --wheel-dir=/wheels . \
  && python3 -m pip --python /opt/gpushare/bin/python install --quiet --no-compile \
-    --no-warn-script-location --no-index --no-deps --root=/project /wheels/gpushare-*.whl \
+    --no-warn-script-location --no-index --no-deps --root=/project /wheels/gpushare_vcuda-*.whl \
  && PYTHONPATH="$(echo /project/opt/gpushare/lib/python3*/site-packages)" \
     python3 -m pip --python /opt/gpushare/bin/python check \
  && python3 -m compileall -q --invalidation-mode unchecked-hash \

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 10
 EXAMPLES ?= 3000
-VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpushare/__init__.py)
 IMAGE ?= gpushare:$(VERSION)
 # What is imported is compiled then; most of what is installed never is.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile

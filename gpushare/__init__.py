@@ -1,1 +1,3 @@
 """What all processes share: the decision, access to Kubernetes, settings, logs."""
+
+__version__ = "0.1.0"

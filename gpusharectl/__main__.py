@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from gpushare import __version__
 from gpusharectl.completion import TwoNames
 from gpusharectl.cordon import clear_card, cordon_card, uncordon_card
 from gpusharectl.demo.run import hold, tell
@@ -40,7 +41,7 @@ from gpusharectl.why.command import why
     ],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="gpushare", prog_name="gpusharectl")
+@click.version_option(__version__, prog_name="gpusharectl")
 def main() -> None:
     """Share GPU cards between Kubernetes pods, by memory."""
 

@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 LOCKED = ("build", "runtime", "dev")
 PIN = re.compile(r"(?m)^([\w.-]+)==([^ ;\\]+)[^\n]*\\\n((?: +--hash=[^\n]*\n)+)")
 CURE = "run make lock"
+SHOWN = ("*.md", "docs/**/*.md", "g*/**/*.py", "bench/**/*.py")
+INSTALLED = re.compile(r"(?:pip|pipx|uv tool) install (?:-[\w-]+ )*['\"]?([^\s'\"`]+)")
 
 
 def pins(name: str) -> dict[str, str]:
@@ -65,6 +67,13 @@ def test_linters_are_exact(name: str) -> None:
     """With all rules on, a release can find what the last one did not."""
     (wanted,) = [one for _, one in asked() if one.name == name]
     assert [one.operator for one in wanted.specifier] == ["=="]
+
+
+def test_only_the_checkout_is_installed() -> None:
+    """Nothing is published, and others' packages may have the names one would guess."""
+    for page in (path for shown in SHOWN for path in ROOT.glob(shown)):
+        for found in INSTALLED.finditer(page.read_text()):
+            assert found[1] in (".", ".[plot]", ".[bench]"), f"{page}: {found[0]}"
 
 
 def test_generated_code_has_the_versions_it_demands() -> None:

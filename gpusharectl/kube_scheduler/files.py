@@ -16,7 +16,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
@@ -24,6 +23,7 @@ from typing import NamedTuple, Protocol
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from gpushare import __version__
 from gpushare.kube.cluster import Json
 from gpusharectl import pki
 from gpusharectl.kube_scheduler.config import (
@@ -115,7 +115,7 @@ class Desired:
 def desired_now(kubernetes: str, *, tls: bool = False, frag: bool = False) -> Desired:
     """Return what is wanted of a host now, in a cluster of this version."""
     now = datetime.now(UTC)
-    return Desired(kubernetes, version("gpushare"), shipped_extender(), now, tls, frag)
+    return Desired(kubernetes, __version__, shipped_extender(), now, tls, frag)
 
 
 def shipped_extender() -> Json:

@@ -15,7 +15,7 @@ from gpusharectl.simulate.scenario import NotPlayable, stretch
 _KINDS = (".png", ".svg")
 _MISSING = (
     "--plot needs matplotlib, which is not installed; install it by "
-    "pip install 'gpushare[plot]', or take -o csv to a program of your own"
+    "`pip install '.[plot]'` in a checkout, or take -o csv to a program of your own"
 )
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """The colours of Okabe and Ito, which colour-blind people can tell apart."""

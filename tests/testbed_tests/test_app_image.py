@@ -9,7 +9,7 @@ from tests.testbed.kubeadm.appimage import ROOT, fingerprint, sent
 SOURCES = {
     "Dockerfile": "FROM scratch",
     ".dockerignore": "# Only these.\n*\n!setup.cfg\n!ours\n**/*.pyc\n",
-    "setup.cfg": "[metadata]\nversion = 1.2.3\n",
+    "setup.cfg": "[metadata]\n",
     "ours/a.py": "a = 1",
     "ours/deep/b.yaml": "b: 1",
 }

@@ -3,13 +3,13 @@
 That kubectl's own kustomize gives the same: ``tests/controlplane/test_manifests.py``.
 """
 
-from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from gpushare import __version__
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import GPU_NODE_LABEL
 from gpushare.kube.objects import Ref
@@ -85,12 +85,6 @@ def test_no_right_is_too_wide(overlay: str) -> None:
             )
 
 
-def version() -> str:
-    setup = ConfigParser()
-    setup.read(FOLDER.parent / "setup.cfg")
-    return setup["metadata"]["version"]
-
-
 @pytest.mark.parametrize("overlay", EVERY)
 def test_containers_can_do_little_and_are_looked_after(overlay: str) -> None:
     """A read-only root, no capabilities; probes, room, and an image of this version."""
@@ -112,9 +106,9 @@ def test_containers_can_do_little_and_are_looked_after(overlay: str) -> None:
             assert {"cpu", "memory"} <= set(one["resources"]["requests"])
             assert one["imagePullPolicy"] == "IfNotPresent"
             scheduler = one["name"] == "kube-scheduler"
-            ours = f"gpushare:{version()}"
+            ours = f"gpushare:{__version__}"
             assert one["image"] == ("kube-scheduler:v1.36.3" if scheduler else ours)
-    assert f"gpushare:{version()}" not in str(
+    assert f"gpushare:{__version__}" not in str(
         [body for body in swapped if body["kind"] in WORKLOADS]
     )
 

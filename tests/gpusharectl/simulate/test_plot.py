@@ -51,7 +51,7 @@ def test_complaints_come_before_the_run(
         refused(path, "cannot be written: no right to")
     assert asked == [tmp_path, path]
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    refused(path, r"pip install 'gpushare\[plot\]'.*-o csv")
+    refused(path, r"pip install '\.\[plot\]'.*-o csv")
 
 
 def test_over_time_a_share_stays_until_it_changes() -> None:

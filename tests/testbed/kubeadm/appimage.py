@@ -8,11 +8,11 @@ takes it, minutes after the first call and seconds after one with other sources.
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from configparser import RawConfigParser
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,15 +33,15 @@ BUILDERS = tuple(
     Path(__file__).with_name(name)
     for name in ("appimage.py", "buildah.py", "debian.py", "ociarchive.py")
 )
+VERSION = "gpushare/__init__.py"
 KEPT = 3
 """Archives that stay, so that checkouts of different sources can take turns."""
 
 
 def app_version(root: Path = ROOT) -> str:
     """Give the version that the image is tagged with."""
-    setup = RawConfigParser()
-    setup.read(root / "setup.cfg")
-    return setup["metadata"]["version"]
+    (found,) = re.findall(r'__version__ = "(.+)"', (root / VERSION).read_text())
+    return str(found)
 
 
 def app_image_name(root: Path = ROOT) -> str:
