@@ -124,6 +124,8 @@ def _read(folder: Path) -> Tls:
 
 
 PAGE, STATE = "/ui", "/ui/state"
+_ROOTS = ("", "/")
+"""They redirect to the page."""
 
 
 class PageServer:
@@ -157,11 +159,14 @@ class PageServer:
     ) -> Iterable[bytes]:
         status = "200 OK"
         headers = [*STATE_HEADERS.items(), ("Content-Type", "application/json")]
-        if not self._is_for_us(environ):
+        path = self._path(environ)
+        if path is None:
             text = "not found: use the address that gpusharectl ui has printed"
             status, body = "404 Not Found", orjson.dumps({"error": text})
+        elif path in _ROOTS:
+            status, body = "302 Found", b""
+            headers.append(("Location", self.place + PAGE))
         else:
-            path = environ["PATH_INFO"].removeprefix(self.place)
             try:
                 body = self._get(path)
             except ClusterError as error:
@@ -173,16 +178,19 @@ class PageServer:
         start(status, headers)
         return [body]
 
-    def _is_for_us(self, environ: WSGIEnvironment) -> bool:
+    def _path(self, environ: WSGIEnvironment) -> str | None:
+        """Return the path below the secret; None if it is not answered."""
         # Against DNS rebinding: a foreign page whose host name now points here.
         if environ.get("HTTP_HOST", "").partition(":")[0] not in (
             LOOPBACK,
             "localhost",
         ):
-            return False
+            return None
         asked = environ["PATH_INFO"].encode()
-        ours = ((self.place + path).encode() for path in (PAGE, STATE))
-        return any(secrets.compare_digest(asked, path) for path in ours)
+        for path in (PAGE, STATE, *_ROOTS):
+            if secrets.compare_digest(asked, (self.place + path).encode()):
+                return path
+        return None
 
 
 _CODES = (

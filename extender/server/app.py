@@ -126,6 +126,10 @@ def create_app(parts: Parts) -> WSGIApplication:
 
     if page := parts.page:
 
+        @app.get("/")
+        def root() -> Response:
+            return Response(status=302, headers={"Location": "/ui"})
+
         @app.get("/ui")
         def ui() -> Response:
             return Response(page.html, headers=dict(page.headers))

@@ -84,7 +84,7 @@ def test_the_page_and_its_state_come_through(
         # Whoever else has a login here may find the port.
         ("GET", 404, "/ /ui /ui/state /snapshot /scheduler/bind /x/ui"),
         # With the secret there is the page alone.
-        ("GET", 404, "SECRET SECRET/ SECRET/snapshot SECRET/metrics SECRET/ui/"),
+        ("GET", 404, "SECRET/snapshot SECRET/metrics SECRET/ui/"),
         ("GET", 404, "SECRET/ui/../snapshot"),
         # Nothing that could bind a pod goes through.
         ("POST", 405, "/scheduler/bind SECRET/scheduler/bind SECRET/ui"),
@@ -98,6 +98,17 @@ def test_nothing_else_reaches_the_extender(
 ) -> None:
     for path in paths.replace("SECRET", window.place).split():
         assert call(window, path, method)[0].status == status, path
+    assert asked.paths == []
+
+
+def test_the_root_redirects_to_the_page(
+    window: PageServer, asked: FakeExtender
+) -> None:
+    """Only below the secret, which would otherwise be told to anybody."""
+    for path in (window.place, f"{window.place}/"):
+        answer, body = call(window, path)
+        assert (answer.status, body) == (302, b"")
+        assert answer.headers["Location"] == f"{window.place}/ui"
     assert asked.paths == []
 
 

@@ -117,7 +117,7 @@ def test_what_a_web_page_can_send_binds_nothing(running: Running, kind: str) -> 
     ("method", "path", "inner", "public"),
     [
         ("POST", "/readyz", 405, 405),
-        ("POST", "/", 404, 404),
+        ("POST", "/", 405, 404),
         ("GET", "/scheduler/nothing", 404, 404),
         ("GET", "/snapshot", 200, 404),
         ("GET", "/ui", 200, 404),

@@ -117,10 +117,13 @@ def test_the_page_and_its_state_are_served_if_wanted(*, wanted: bool) -> None:
     stop = Event()
     client = Client(assemble(ExtenderSettings(ui=wanted), Embedded(), stop).inner)
     stop.set()
-    page, told = (client.get(path, base_url=INNER) for path in ("/ui", "/ui/state"))
+    page, told, root = (
+        client.get(path, base_url=INNER) for path in ("/ui", "/ui/state", "/")
+    )
     if not wanted:
-        assert (page.status_code, told.status_code) == (404, 404)
+        assert [one.status_code for one in (page, told, root)] == [404, 404, 404]
         return
+    assert (root.status_code, root.headers["Location"]) == (302, "/ui")
     assert (page.status_code, page.text) == (200, HTML)
     assert page.content_type == "text/html; charset=utf-8"
     policy = page.headers["Content-Security-Policy"]
