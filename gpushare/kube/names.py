@@ -54,6 +54,9 @@ GPU_NODE_LABEL = PREFIX
 SCHEDULER_NODE_LABEL = f"{PREFIX}-scheduler"
 """Node label, written by operators: ``true`` allows a second scheduler on the node."""
 
+DEMO_BUILD = "+gpushare-demo"
+"""How the version of the demo's API server ends, as ``+k3s1`` ends that of k3s."""
+
 COMPONENT = "vcuda"
 """The source of gpushare's events, unless a component sets another."""
 

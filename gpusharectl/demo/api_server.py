@@ -198,14 +198,15 @@ class ApiServerOnLoopback(ThreadingHTTPServer):
     """Serves a cluster to this machine alone, without TLS and without passwords.
 
     Watches end within the cluster's interval between bookmarks after ``stop``.
+    ``build`` ends the version by which clients know what this is.
     """
 
     daemon_threads = False
     request_queue_size = 128
 
-    def __init__(self, cluster: Embedded) -> None:
+    def __init__(self, cluster: Embedded, build: str = "") -> None:
         self.verbs = Verbs(cluster)
-        self.documents: dict[str, Json | str] = {**documents()}
+        self.documents: dict[str, Json | str] = {**documents(build)}
         self.documents |= dict.fromkeys(_HEALTH, "ok")
         self.stopping = Event()
         self._open: set[socket.socket] = set()

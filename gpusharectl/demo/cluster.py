@@ -149,7 +149,7 @@ class DemoCluster:
         self.kubelet = StandInKubelet(self.cluster, folder)
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder
-        self._server = ApiServerOnLoopback(self.cluster)
+        self._server = ApiServerOnLoopback(self.cluster, names.DEMO_BUILD)
         self._stop = Event()
         self._threads: dict[str, Thread] = {}
         self._extender: Child | None = None

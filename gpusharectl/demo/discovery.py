@@ -23,12 +23,12 @@ def path_of(version: str) -> str:
     return f"/apis/{version}" if "/" in version else f"/api/{version}"
 
 
-def documents() -> dict[str, Json]:
-    """Return every fixed document by its path."""
+def documents(build: str = "") -> dict[str, Json]:
+    """Return every fixed document by its path; ``build`` ends the server's version."""
     policy = {"groupVersion": "policy/v1", "version": "v1"}
     group = {"name": "policy", "versions": [policy], "preferredVersion": policy}
     major, minor, _ = VERSION.removeprefix("v").split(".")
-    number = {"major": major, "minor": minor, "gitVersion": VERSION}
+    number = {"major": major, "minor": minor, "gitVersion": VERSION + build}
     paths = [path_of(version) for version in _VERSIONS]
     openapi = {path[1:]: {"serverRelativeURL": f"/openapi/v3{path}"} for path in paths}
     return {

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 
 from gpushare.cache.nodes import NodeBook
@@ -19,13 +20,26 @@ from gpushare.kube.cluster import Cluster, Json, Kind, Page
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.names import EXTENDER_PORT
+from gpushare.kube.names import CARDS, DEMO_BUILD, EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.access import Access
 
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Leases of the cluster's own kube-schedulers and of gpushare's second one."""
+_OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
+"""Where the installer puts kube-scheduler's configuration."""
+
+
+class Setup(StrEnum):
+    """Whether gpushare is in a cluster."""
+
+    DEMO = "demo"
+    """The cluster of ``gpusharectl demo``, whose components are no pods."""
+    ABSENT = "absent"
+    """It is not installed: no component, label, cards or configuration of it."""
+    INSTALLED = "installed"
+    """Some part of it is there, whether it works or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,7 @@ class ClusterState:
     troubles: tuple[Trouble, ...] = ()
     quotas: tuple[Json, ...] | None = ()
     reviewed: bool | None = None
+    setup: Setup = Setup.INSTALLED
 
     def node(self, name: str) -> Json | None:
         """Return a Node object; None if there is none."""
@@ -115,11 +130,10 @@ def read_state(access: Access, now: datetime, *, whole: bool = False) -> Cluster
     for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
         if codec.is_ours(pod):
             pods.append(pod)
-        # In other namespaces anybody may use the labels of gpushare's parts.
-        in_system = pod["metadata"]["namespace"] == facts.SYSTEM
-        if in_system and (facts.is_part(pod) or facts.is_kube_scheduler(pod)):
+        if _is_part(pod):
             parts.append(pod)
-    placements, seen = _placements(access.objects, nodes, pods, parts)
+    setup = _setup(access.objects, nodes, parts)
+    placements, seen = _placements(access.objects, nodes, pods, parts, setup)
     troubles: list[Trouble] = []
     quotas: tuple[Json, ...] | None = ()
     reviewed = None
@@ -127,8 +141,35 @@ def read_state(access: Access, now: datetime, *, whole: bool = False) -> Cluster
         quotas = _quotas(access.objects, troubles)
         reviewed = _reviewed(access.objects, troubles)
     return ClusterState(
-        placements, nodes, seen, tuple(parts), now, tuple(troubles), quotas, reviewed
+        placements=placements,
+        nodes=nodes,
+        pods=seen,
+        parts=tuple(parts),
+        now=now,
+        troubles=tuple(troubles),
+        quotas=quotas,
+        reviewed=reviewed,
+        setup=setup,
     )
+
+
+def setup_of(access: Access) -> Setup:
+    """Return whether gpushare is in this cluster, for a command that reads no state."""
+    nodes = tuple(everything(access.cluster, Kind.NODES))
+    pods = everything(access.cluster, Kind.PODS, UNFINISHED)
+    return _setup(access.objects, nodes, tuple(filter(_is_part, pods)))
+
+
+def configured_by_us(scheduler: Json) -> bool:
+    """Return whether a kube-scheduler is started with the installer's configuration."""
+    return config_of(scheduler).startswith(_OUR_FOLDERS)
+
+
+def config_of(pod: Json) -> str:
+    """Return the file after ``--config``, in one word or two; empty without it."""
+    said = " ".join(facts.words_run(pod)).replace("--config ", "--config=").split()
+    found = (word for word in said if word.startswith("--config="))
+    return next(found, "").removeprefix("--config=")
 
 
 def no_such_node(state: ClusterState, name: str) -> str:
@@ -182,13 +223,34 @@ def everything(
             return
 
 
+def _is_part(pod: Json) -> bool:
+    # In other namespaces anybody may use the labels of gpushare's parts.
+    in_system = pod["metadata"]["namespace"] == facts.SYSTEM
+    return in_system and (facts.is_part(pod) or facts.is_kube_scheduler(pod))
+
+
+def _setup(objects: Objects, nodes: Iterable[Json], parts: Iterable[Json]) -> Setup:
+    if any(facts.is_part(pod) or configured_by_us(pod) for pod in parts):
+        return Setup.INSTALLED
+    if objects.version().endswith(DEMO_BUILD):
+        return Setup.DEMO
+    shares = any(facts.is_labelled(n) or facts.annotation(n, CARDS) for n in nodes)
+    return Setup.INSTALLED if shares else Setup.ABSENT
+
+
 def _placements(
-    objects: Objects, nodes: Sequence[Json], pods: Sequence[Json], parts: Sequence[Json]
+    objects: Objects,
+    nodes: Sequence[Json],
+    pods: Sequence[Json],
+    parts: Sequence[Json],
+    setup: Setup,
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     extenders = [pod for pod in parts if facts.is_extender(pod)]
     because = "no extender pod is ready"
     if not extenders:
         because = f"there is no extender pod in {facts.SYSTEM}"
+    if setup is Setup.DEMO:
+        because = "the demo's extender is not in a pod"
     for pod in _leaders_first(objects, list(filter(facts.is_ready, extenders))):
         name = facts.name_of(pod)
         try:

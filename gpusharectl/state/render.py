@@ -10,7 +10,7 @@ from rich.text import Text
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
 from gpushare.kube import facts, names, words
 from gpusharectl.output import Words, age, bar, column, fill, fit_to_show, rounded
-from gpusharectl.state.read import Placements, Trouble
+from gpusharectl.state.read import Placements, Setup, Trouble
 from gpusharectl.state.view import (
     COUNTED,
     PLUGIN_READY,
@@ -86,6 +86,12 @@ def _sum(seen: Overview) -> Iterator[Words]:
     if not seen.cards and seen.only:
         yield Words(f"{seen.only} shares no cards.", "bold")
         return
+    if seen.setup is Setup.ABSENT:
+        nodes = words.counted(seen.others, "node")
+        said = f"gpushare is not installed in this cluster of {nodes}."
+        yield Words(said, "bold")
+        yield Words("Next: gpusharectl install")
+        return
     if not seen.cards:
         others = words.counted(seen.others, "node")
         yield Words(f"No node shares a card; the cluster has {others}.", "bold")
@@ -135,7 +141,7 @@ def _states(node: NodeView) -> Iterator[str]:
         yield "not ready" if ready is False else "readiness not known"
     if facts.is_unschedulable(node.body):
         yield "unschedulable"
-    if node.labelled and node.plugin != PLUGIN_READY:
+    if node.labelled and node.plugin not in (PLUGIN_READY, words.NOT_KNOWN):
         yield f"device plugin {node.plugin}"
 
 

@@ -6,6 +6,7 @@ known, or it does not apply::
 
     v             1
     at            when the cluster was read, RFC 3339
+    setup         "demo" | "absent" | "installed": whether gpushare is in this cluster
     books         {from: "extender" | "pods and nodes", because: str | null}
     policy        the cluster's default; card_order beside it
     totals        {nodes, cards, other_nodes, units, allotted_units, pending}
@@ -29,7 +30,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpushare.domain.model import UNIT_MIB, Amount, Card, PodRef
-from gpushare.kube import facts, names
+from gpushare.kube import facts, names, words
 from gpusharectl.state.read import Placements, Trouble
 from gpusharectl.state.view import (
     CardView,
@@ -51,6 +52,7 @@ def overview_data(seen: Overview) -> Data:
     return {
         "v": VERSION,
         "at": seen.at.isoformat(),
+        "setup": seen.setup.value,
         "books": source_data(seen.placements),
         "policy": seen.placements.choice.default,
         "card_order": seen.placements.choice.card_order,
@@ -124,7 +126,7 @@ def _node(node: NodeView) -> Data:
         "ready": facts.holds(node.body, "Ready"),
         "schedulable": not facts.is_unschedulable(node.body),
         "labelled": node.labelled,
-        "device_plugin": node.plugin,
+        "device_plugin": None if node.plugin == words.NOT_KNOWN else node.plugin,
         "offered": {
             "cores": facts.allocatable(node.body, names.CORE),
             "units": facts.allocatable(node.body, names.MEMORY),

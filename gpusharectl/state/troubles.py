@@ -12,21 +12,27 @@ from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.output import rounded
-from gpusharectl.state.read import ClusterState, Trouble
-
-_OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
-"""Where the installer puts kube-scheduler's configuration."""
+from gpusharectl.state.read import (
+    ClusterState,
+    Setup,
+    Trouble,
+    config_of,
+    configured_by_us,
+)
 
 
 def troubles(state: ClusterState, of_host: Sequence[Trouble] = ()) -> Iterator[Trouble]:
     """Return all troubles, those of the whole cluster first.
 
-    A kube-scheduler whose host is among ``of_host`` is not reported again.
+    A kube-scheduler whose host is among ``of_host`` is not reported again. Components
+    are missed only where gpushare is installed.
     """
     yield from of_host
     yield from state.troubles
-    yield from _extender(state)
-    yield from _scheduler(state, {one.about for one in of_host})
+    if state.setup is Setup.INSTALLED:
+        yield from _extender(state)
+        yield from _scheduler(state, {one.about for one in of_host})
+        yield from _device_plugin(state)
     for look in _ALL:
         yield from look(state)
 
@@ -59,11 +65,10 @@ def _scheduler(state: ClusterState, reported: set[str]) -> Iterator[Trouble]:
     if any(facts.is_part(pod, facts.SECOND_SCHEDULER) for pod in state.parts):
         return
     for pod in filter(facts.is_kube_scheduler, state.parts):
-        config = _config_of(pod)
-        if facts.node_of(pod) in reported or config.startswith(_OUR_FOLDERS):
+        if facts.node_of(pod) in reported or configured_by_us(pod):
             continue
         how = "without --config"
-        if config:
+        if config := config_of(pod):
             how = f"with --config={config}, which the installer did not write"
         what = (
             f"it is started {how}; unless it calls the extender, it binds pods without "
@@ -232,7 +237,6 @@ def _idle_quotas(state: ClusterState) -> Iterator[Trouble]:
 
 _ALL: tuple[Callable[[ClusterState], Iterator[Trouble]], ...] = (
     _webhook,
-    _device_plugin,
     _node_ready,
     _offered,
     _annotations,
@@ -250,10 +254,3 @@ def _with_cards(state: ClusterState) -> Iterator[tuple[Json, Node]]:
         body = state.node(node.name)
         if body is not None and node.cards:
             yield body, node
-
-
-def _config_of(pod: Json) -> str:
-    """Return the file after ``--config``, in one word or two; empty without it."""
-    said = " ".join(facts.words_run(pod)).replace("--config ", "--config=").split()
-    found = (word for word in said if word.startswith("--config="))
-    return next(found, "").removeprefix("--config=")

@@ -23,11 +23,11 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.kube import codec, facts, names
+from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.state.read import ClusterState, Placements, SeenPod, Trouble
+from gpusharectl.state.read import ClusterState, Placements, SeenPod, Setup, Trouble
 from gpusharectl.state.troubles import troubles
 
 PLUGIN_READY = "ready"
@@ -81,6 +81,7 @@ class CardView:
 class NodeView:
     """A node that shares cards, or should.
 
+    ``plugin`` is the state of the device plugin's pod; ``n/a`` in the demo.
     ``body`` is as the API server has it; a node that it does not know is not ready and
     unschedulable. ``gone`` are pods on cards that the node no longer has.
     """
@@ -155,6 +156,7 @@ class Overview:
     largest: Block | None
     troubles: tuple[Trouble, ...]
     namespaces: tuple[NamespaceView, ...] = ()
+    setup: Setup = Setup.INSTALLED
 
     @property
     def cards(self) -> tuple[CardView, ...]:
@@ -198,6 +200,7 @@ def overview(
         largest_block([nodes[name] for name in shown if name in nodes]),
         tuple(troubles(state, of_host)),
         _namespaces(state),
+        state.setup,
     )
 
 
@@ -220,10 +223,11 @@ def _node(state: ClusterState, node: Node) -> NodeView:
         complaint = str(error)
     here = {card.uuid for card in node.cards}
     shares = sorted(_shares_on(state, node), key=_largest_first)
+    plugin = _PLUGIN[state.plugins.get(node.name)]
     return NodeView(
         node.name,
         body,
-        _PLUGIN[state.plugins.get(node.name)],
+        words.NOT_KNOWN if state.setup is Setup.DEMO else plugin,
         tuple(_card(node, card, shares) for card in node.cards),
         tuple(one for one in shares if one[0] not in here),
         complaint,

@@ -10,7 +10,7 @@ from gpushare.domain.policies import Choice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
-from gpusharectl.state.read import ClusterState, Trouble, from_objects
+from gpusharectl.state.read import ClusterState, Setup, Trouble, from_objects
 from tests.builders import (
     AT,
     bound_json,
@@ -161,7 +161,19 @@ def empty() -> ClusterState:
 
 def no_gpu_nodes() -> ClusterState:
     nodes = [node_of(f"plain-{number}", labelled=False) for number in range(3)]
-    return cluster_state(nodes, parts=())
+    return cluster_state(nodes)
+
+
+def not_installed() -> ClusterState:
+    nodes = [node_of(f"plain-{number}", labelled=False) for number in range(3)]
+    return replace(cluster_state(nodes, parts=()), setup=Setup.ABSENT)
+
+
+def demo() -> ClusterState:
+    """Its extender and device plugins are no pods."""
+    why = "the demo's extender is not in a pod"
+    state = cluster_state([node_1(), node_2()], three_apps(), parts=(), not_asked=why)
+    return replace(state, setup=Setup.DEMO)
 
 
 def sick() -> ClusterState:

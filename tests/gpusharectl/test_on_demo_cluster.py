@@ -85,6 +85,14 @@ def test_reckoned_it_is_what_the_extender_has(
     assert wait_until(same, "the extender to have heard of the last pod")
 
 
+def test_a_demo_is_not_called_broken(demo: DemoCluster) -> None:
+    """Its extender and device plugins are processes, not pods."""
+    said = ran(demo, inspect)
+    assert "default/a 50" in said
+    assert "Warnings" not in said
+    assert "missing" not in said
+
+
 def test_an_extender_that_cannot_be_reached_is_said(
     demo: DemoCluster, access: Access
 ) -> None:

@@ -10,21 +10,25 @@ import pytest
 from gpushare.cache.snapshot import snapshot
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
 from gpusharectl.install.webhook.apply import narrowed
 from gpusharectl.state.read import (
+    Setup,
     configured_choice,
     everything,
     from_objects,
     read_state,
+    setup_of,
 )
 from tests.builders import bound_json, card, node, node_json, placement, pod_json
 from tests.gpusharectl.cluster_states import (
     CORE,
     NOW,
+    OURS,
     extender,
     in_namespace,
     kube_scheduler,
@@ -45,7 +49,8 @@ def answered(answer: Any) -> Any:
 class FakeReach:
     """A cluster in memory, what each extender answers, and who leads.
 
-    ``quotas`` and ``webhook`` are what is read of them, or why it cannot be.
+    ``quotas`` and ``webhook`` are what is read of them, or why it cannot be. ``node``
+    is the cluster's only one.
     """
 
     def __init__(
@@ -55,9 +60,12 @@ class FakeReach:
         leader: str = "",
         quotas: Sequence[Json] | ClusterError = (),
         webhook: Mapping[str, Json] | ClusterError = MappingProxyType({}),
+        node: Json | None = None,
+        build: str = "",
     ) -> None:
         self.cluster = Embedded()
-        self.cluster.create(Kind.NODES, node_of("n", card(0, 29)))
+        self.cluster.create(Kind.NODES, node or node_of("n", card(0, 29)))
+        self.build = build
         for pod in pods:
             self.cluster.create(Kind.PODS, pod)
             status: Any = {"status": pod["status"]}
@@ -72,6 +80,9 @@ class FakeReach:
     @property
     def objects(self) -> Any:
         return self
+
+    def version(self) -> str:
+        return f"v1.36.3{self.build}"
 
     def list(self, api_version: str, kind: str) -> Any:
         assert (api_version, kind) == ("v1", "ResourceQuota")
@@ -172,6 +183,36 @@ def test_what_is_kept_of_the_pods() -> None:
     found = read_state(FakeReach(*pods), NOW)
     assert [one.record.pod.name for one in found.pods.values()] == ["ours", "zero"]
     assert [pod["metadata"]["name"] for pod in found.parts] == ["kube-scheduler-cp"]
+
+
+PLAIN = node_of("plain", labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("reach", "setup"),
+    [
+        (FakeReach(node=PLAIN), Setup.ABSENT),
+        (FakeReach(kube_scheduler(), node=PLAIN), Setup.ABSENT),
+        (FakeReach(in_namespace(extender(), "mallory"), node=PLAIN), Setup.ABSENT),
+        (FakeReach(build=names.DEMO_BUILD), Setup.DEMO),
+        # Each of these was left by an installation.
+        (FakeReach(extender(ready=False), node=PLAIN), Setup.INSTALLED),
+        (FakeReach(node=node_of("labelled")), Setup.INSTALLED),
+        (
+            FakeReach(node=node_of("n", card(0, 29), labelled=False)),
+            Setup.INSTALLED,
+        ),
+        (
+            FakeReach(kube_scheduler(f"--config={OURS}"), node=PLAIN),
+            Setup.INSTALLED,
+        ),
+    ],
+)
+def test_whether_gpushare_is_there(reach: FakeReach, setup: Setup) -> None:
+    """A demo, a cluster without it, and one with any part of it, broken or not."""
+    assert setup_of(reach) is setup
+    reach.answers = {"gpushare-extender-x": SERVED}
+    assert read_state(reach, NOW).setup is setup
 
 
 def test_long_lists_are_read_page_by_page() -> None:
