@@ -22,10 +22,7 @@ def configure(
     if plan:
         why = host.check(plan)
         if why:
-            raise InstallError(
-                "kube-scheduler rejects the new configuration, so nothing was "
-                f"written: {why}"
-            )
+            raise InstallError(f"no file was changed: {why}")
         _write(host, plan, screen)
     why = host.wait(screen.say)
     if why:

@@ -316,10 +316,16 @@ class SchedulerFiles:
         return ""
 
     def make(self, changes: Sequence[FileChange]) -> None:
-        """Write and remove files, then remove gpushare's folders if they are empty."""
+        """Write and remove files, then remove gpushare's folders if they are empty.
+
+        The folder stays if the starter's file names it: a pod whose own mount of it
+        has the type Directory does not start without it.
+        """
         self._files.make(changes)
-        for folder in ("/backup", "/tls", ""):
-            self._files.remove_empty(f"{self._starter.folder}{folder}")
+        top = self._starter.folder
+        named = top.encode() in (self._files.read(self._starter.path) or b"")
+        for folder in (f"{top}/backup", f"{top}/tls", *([] if named else [top])):
+            self._files.remove_empty(folder)
 
     def _read(self) -> HostState:
         content = self._files.read(self._starter.path)

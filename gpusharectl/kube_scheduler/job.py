@@ -21,6 +21,7 @@ from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacl
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
 from gpusharectl.kube_scheduler.verify import (
+    REJECTED,
     MirrorPod,
     Say,
     check_container,
@@ -250,9 +251,7 @@ class SchedulerJobs:
         name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
         log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
         if failed == "check":
-            raise Obstacle(
-                f"{PROGRAM} rejects the new configuration: {last_words(log)}"
-            )
+            raise Obstacle(f"{REJECTED}: {last_words(log)}")
         if failed:
             raise Obstacle(last_words(log))
         return SchedulerPod.read(log)

@@ -184,20 +184,28 @@ class Additions:
 
 
 def edited(manifest: str, additions: Additions) -> str:
-    """Return the manifest with the additions; unchanged if it has them."""
+    """Return the manifest with the additions; unchanged if it has them.
+
+    If the pod mounts the folder by itself, that mount stays the only one: the API
+    server and kubelet reject two mounts of one path.
+    """
     if _has_all(SchedulerPod.read(manifest), additions):
         return manifest
-    adds = (
+    plain = taken_out(manifest, additions)
+    adds: list[Step] = [
         _add_flag,
         lambda pod, additions: _annotated(pod, STAMP, additions.stamp),
-        lambda pod, additions: add_item(
-            pod.text, pod.container, _MOUNTS, additions.mount
-        ),
-        lambda pod, additions: add_item(
-            pod.text, pod.spec, "volumes", additions.volume
-        ),
-    )
-    return _stepped(taken_out(manifest, additions), additions, adds, _has_all)
+    ]
+    if not _is_mounted(SchedulerPod.read(plain), additions):
+        adds += [
+            lambda pod, additions: add_item(
+                pod.text, pod.container, _MOUNTS, additions.mount
+            ),
+            lambda pod, additions: add_item(
+                pod.text, pod.spec, "volumes", additions.volume
+            ),
+        ]
+    return _stepped(plain, additions, adds, _has_all)
 
 
 def taken_out(manifest: str, additions: Additions) -> str:
@@ -221,6 +229,8 @@ def is_edited(manifest: str, additions: Additions) -> bool:
         return False
 
 
+Step = Callable[[SchedulerPod, Additions], str]
+"""An edit: it returns the new text."""
 _MOUNTS = "volumeMounts"
 _ODD = (
     "is written in a form that cannot be edited safely (braces, anchors or merged "
@@ -231,7 +241,7 @@ _ODD = (
 def _stepped(
     manifest: str,
     additions: Additions,
-    steps: Sequence[Callable[[SchedulerPod, Additions], str]],
+    steps: Sequence[Step],
     is_done: Callable[[SchedulerPod, Additions], bool],
 ) -> str:
     """Apply the steps, each to the text that the one before has returned.
@@ -297,12 +307,40 @@ def _without_volume(text: str, parent: MappingNode, key: str) -> str:
 
 
 def _has_all(pod: SchedulerPod, additions: Additions) -> bool:
-    return (
-        pod.config == additions.config
-        and pod.annotation(STAMP) == additions.stamp
-        and additions.mount in (pod.main.get("volumeMounts") or [])
-        and additions.volume in (pod.body["spec"].get("volumes") or [])
+    if pod.config != additions.config or pod.annotation(STAMP) != additions.stamp:
+        return False
+    mounts = _mounts_below(pod, additions.folder)
+    if any(each.get("name") == VOLUME for each in mounts):
+        volumes = pod.body["spec"].get("volumes") or []
+        return mounts == [additions.mount] and additions.volume in volumes
+    return _is_mounted(pod, additions)
+
+
+def _is_mounted(pod: SchedulerPod, additions: Additions) -> bool:
+    """Return whether the pod mounts the host's folder there; refuse another one."""
+    mounts = _mounts_below(pod, additions.folder)
+    if not mounts:
+        return False
+    try:
+        is_hosts = pod.on_host(additions.config) == additions.config
+    except Obstacle:
+        is_hosts = False
+    there = str(mounts[0]["mountPath"])
+    if is_hosts and PurePosixPath(there) == PurePosixPath(additions.folder):
+        return True
+    raise Obstacle(
+        f"mounts something at {there}, where {PROGRAM} has to see the host's folder "
+        f"{additions.folder}: remove that mount, or mount exactly that folder there"
     )
+
+
+def _mounts_below(pod: SchedulerPod, folder: str) -> list[Json]:
+    """Return the mounts at or below a folder."""
+    return [
+        each
+        for each in pod.main.get(_MOUNTS) or []
+        if PurePosixPath(str(each.get("mountPath", ""))).is_relative_to(folder)
+    ]
 
 
 def _without_additions(body: Json, additions: Additions) -> Json:

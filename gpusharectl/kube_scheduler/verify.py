@@ -26,11 +26,12 @@ from typing import TypeVar
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import ClusterError, NotFound
+from gpushare.kube.errors import ClusterError, Invalid, NotFound
 from gpushare.kube.facts import SYSTEM, condition
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.static_pod import (
     CONFIG_FLAG,
+    PROGRAM,
     STAMP,
     SchedulerPod,
     container,
@@ -140,6 +141,7 @@ def _states(pod: Json) -> list[Json]:
 
 
 CHECK_NAME = "gpushare-scheduler-check"
+REJECTED = f"{PROGRAM} rejects the new configuration"
 
 
 class Said(StrEnum):
@@ -167,6 +169,12 @@ def checked(objects: Objects, pod: Json, pace: Pace, timeout_s: float) -> Verdic
                 return _verdict(objects, ref, ended)
             why = waits_for(objects.get(ref) or {}) or "kubelet has not started it"
             return Verdict(Said.UNKNOWN, f"not within {timeout_s:g} s: {why}")
+    except Invalid as error:
+        return Verdict(
+            Said.BAD,
+            "the API server rejects a pod of the new manifest, as kubelet would: "
+            f"{error}",
+        )
     except ClusterError as error:
         return Verdict(Said.UNKNOWN, str(error))
 
@@ -212,7 +220,8 @@ def _verdict(objects: Objects, ref: Ref, pod: Json) -> Verdict:
         why = status.get("message") or status.get("reason") or "it did not start"
         return Verdict(Said.UNKNOWN, str(why))
     said = _logged(objects, ref)
-    return Verdict(Said.BAD, said or f"it ended with code {codes[0]}")
+    said = said or f"it ended with code {codes[0]}"
+    return Verdict(Said.BAD, f"{REJECTED}: {said}")
 
 
 def _logged(objects: Objects, pod: Ref) -> str:

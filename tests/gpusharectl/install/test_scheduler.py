@@ -40,7 +40,7 @@ BACK = "x; its old configuration is restored, and it runs"
 @pytest.mark.parametrize(
     ("there", "step", "words", "left", "last"),
     [
-        (False, "check", "nothing was written: x", BEFORE, ["check"]),
+        (False, "check", "no file was changed: x", BEFORE, ["check"]),
         (False, "wait", BACK, BEFORE, ["roll back", "wait"]),
         (False, "probe", BACK, BEFORE, ["roll back", "wait"]),
         # What an interrupted run wrote: it knows no earlier files, ours are taken out.

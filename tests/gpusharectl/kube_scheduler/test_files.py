@@ -138,6 +138,20 @@ def test_files_and_their_order(host: HostFiles) -> None:
     assert scheduler(host).restore() == []
 
 
+def test_folder_that_the_pod_mounts_by_itself_stays(host: HostFiles) -> None:
+    """Its volume has the type Directory: without the folder the pod does not start."""
+    mount = b"    volumeMounts:\n    - {mountPath: /etc/kubernetes/vcuda, name: mine}\n"
+    volume = b"  volumes:\n  - {name: mine, hostPath: {path: /etc/kubernetes/vcuda}}\n"
+    mine = KUBEADM.replace(b"    volumeMounts:\n", mount)
+    mine = mine.replace(b"  volumes:\n", volume)
+    host.write(MANIFEST, mine)
+    host.place(FOLDER).mkdir()
+    install(host)
+    uninstall(host)
+    assert tree(host) == {MANIFEST: mine}
+    assert host.place(FOLDER).is_dir()
+
+
 @pytest.mark.parametrize("written", range(5))
 def test_interrupted_install(host: HostFiles, written: int) -> None:
     """After any number of files: it goes on to the end, or goes back to the start."""

@@ -87,6 +87,62 @@ def test_there_and_back(text: str) -> None:
         assert f"    - {FLAG} # mine\n" in after
 
 
+OWN_MOUNT = MOUNTS + "    - {mountPath: %s, name: mine}\n"
+OWN_VOLUME = "  volumes:\n  - {name: mine, hostPath: {path: %s, type: Directory}}\n"
+
+
+def mounting(at: str, path: str, more: str = "") -> str:
+    """kubeadm's manifest with one more mount, of a path of the host."""
+    text = KUBEADM.replace(MOUNTS, (OWN_MOUNT % at).replace("}\n", f"{more}}}\n"))
+    return text.replace("  volumes:\n", OWN_VOLUME % path)
+
+
+def mounts_of_folder(text: str) -> int:
+    mounts = SchedulerPod.read(text).main["volumeMounts"]
+    return [each["mountPath"].rstrip("/") for each in mounts].count(OURS.folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        mounting(OURS.folder, OURS.folder),
+        mounting(f"{OURS.folder}/", f"{OURS.folder}/", ", readOnly: true"),
+        mounting(OURS.folder, "/etc/kubernetes", ", subPath: vcuda"),
+    ],
+    ids=["the same", "with a slash", "by a subPath"],
+)
+def test_a_mount_of_the_folder_is_used(text: str) -> None:
+    """The API server and kubelet reject a pod with two mounts of one path."""
+    after = edited(text, OURS)
+    assert mounts_of_folder(after) == 1
+    assert edited(after, OURS) == after
+    assert taken_out(after, OURS) == text
+
+
+def test_a_mount_that_was_added_beside_it_takes_its_place() -> None:
+    """Somebody may mount the folder after the installation."""
+    after = edited(KUBEADM, OURS)
+    both = after.replace(MOUNTS, OWN_MOUNT % OURS.folder).replace(
+        "  volumes:\n", OWN_VOLUME % OURS.folder
+    )
+    assert mounts_of_folder(both) == 2
+    assert mounts_of_folder(edited(both, OURS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "path"),
+    [
+        (OURS.folder, "/srv"),
+        (OURS.config, OURS.config),
+        (OURS.config, "/srv/mine.yaml"),
+        (f"{OURS.folder}/tls", "/srv/tls"),
+    ],
+)
+def test_another_mount_there_is_refused(at: str, path: str) -> None:
+    with pytest.raises(Obstacle, match=f"mounts something at {at}, where"):
+        edited(mounting(at, path), OURS)
+
+
 words = st.from_regex(r"--[a-z][a-z-]{0,12}(=[A-Za-z0-9/.]{1,12})?", fullmatch=True)
 comments = st.sampled_from(["", " # why", "  #", "\n    # below", "\n"])
 

@@ -7,10 +7,17 @@ import pytest
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import Forbidden
+from gpushare.kube.errors import Forbidden, Invalid, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.kube_scheduler.static_pod import SchedulerPod
-from gpusharectl.kube_scheduler.verify import LOOK, MirrorPod, Pace
+from gpusharectl.kube_scheduler.verify import (
+    LOOK,
+    MirrorPod,
+    Pace,
+    Said,
+    check_pod,
+    checked,
+)
 from tests.gpusharectl.install.fake_objects import FakeObjects
 
 OLD = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_text()
@@ -105,6 +112,25 @@ def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
     kubelet = Kubelet(mirror(NEW, down(2, code)))
     kubelet.objects.logs[POD.name] = 'E run.go "command failed" err="no such profile"'
     assert kubelet.wait()[0] == "it has ended 2 times. Its log says: no such profile"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Invalid("mountPath: must be unique"), Said.BAD),
+        (Forbidden("no privileged pods"), Said.UNKNOWN),
+        (Unavailable("no answer"), Said.UNKNOWN),
+    ],
+)
+def test_a_check_pod_that_is_invalid_is_a_no(error: Exception, said: Said) -> None:
+    """kubelet would reject the static pod likewise; all else says nothing of it."""
+    objects = FakeObjects()
+    # After the deletion of an old one.
+    objects.fails(2, lambda: error, done=False)
+    body = check_pod(SchedulerPod.read(NEW), "cp", "/c.yaml")
+    verdict = checked(objects, body, Pace(1.0, lambda: 0.0, lambda _: None), 9.0)
+    assert verdict.said is said
+    assert str(error) in verdict.words
 
 
 def test_one_that_was_told_to_end_is_waited_for() -> None:
