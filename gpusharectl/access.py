@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpushare.kube.api import ApiObjects, ApiServer
-from gpushare.kube.client import contexts
 from gpushare.kube.errors import ClusterError, Forbidden
+
+if TYPE_CHECKING:
+    from gpushare.kube.api import ApiObjects, ApiServer
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,8 +36,8 @@ class Access:
     Both are empty inside a pod, where the service account is used.
     """
 
-    objects: ApiObjects
-    cluster: ApiServer
+    objects: "ApiObjects"
+    cluster: "ApiServer"
     kubeconfig: str
     context: str
 
@@ -77,6 +78,9 @@ def reach(
     """
     found = _found(kubeconfig, environ, _usual(environ) if places is None else places)
     chosen = _context(found, context) if found else ""
+    # It takes half a second; neither --help nor a simulation of a file needs it.
+    from gpushare.kube.api import ApiObjects, ApiServer  # noqa: PLC0415
+
     with _file_is_well():
         objects = ApiObjects.connect(found or None, chosen or None)
         cluster = ApiServer.connect(found or None, chosen or None)
@@ -170,6 +174,8 @@ def _readable(paths: Sequence[str], way: str) -> str:
 
 
 def _context(kubeconfig: str, wanted: str | None) -> str:
+    from gpushare.kube.client import contexts  # noqa: PLC0415 - as above
+
     with _file_is_well():
         known = contexts(kubeconfig)
     chosen = wanted if wanted is not None else known.current

@@ -1,17 +1,12 @@
-"""Shell completion of nodes, pods and cards; the group of commands with both its names.
+"""Shell completion of nodes, pods and cards.
 
-If the cluster does not answer, nothing is offered. The names are ``gpusharectl`` and
-``kubectl vcuda``.
+If the cluster does not answer, nothing is offered.
 """
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Never
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete
+from click.shell_completion import CompletionItem
 
 from gpushare.cache.pods import UNFINISHED
 from gpushare.kube import codec, facts, names
@@ -20,9 +15,6 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.access import reach
 from gpusharectl.state.read import everything
-
-_LAST_WORD = ":4"
-"""cobra's ShellCompDirective for: these are all, do not offer files."""
 
 
 def node_names(
@@ -82,18 +74,6 @@ def _offered(found: Sequence[str], begun: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in found if name.startswith(begun)]
 
 
-def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
-    """Answer as ``kubectl_complete-vcuda``, which kubectl calls for plugins.
-
-    The last argument is the word to complete; the answer has a line for each offer.
-    """
-    *before, begun = arguments or [""]
-    shell = ShellComplete(command, {}, "kubectl vcuda", "")
-    found = shell.get_completions(list(before), begun)
-    lines = [f"{one.value}\t{one.help}" if one.help else one.value for one in found]
-    return "\n".join([*lines, _LAST_WORD])
-
-
 def _all(context: click.Context, kind: Kind, selector: str = "") -> Iterator[Json]:
     given = context.params
     try:
@@ -106,54 +86,3 @@ def _all(context: click.Context, kind: Kind, selector: str = "") -> Iterator[Jso
         return
     finally:
         access.close()
-
-
-_AS_PLUGIN = "kubectl-vcuda"
-_PLUGINS_COMPLETION = "kubectl_complete-vcuda"
-
-
-def program(path: str) -> str:
-    """Return the name by which users call the program, from its path.
-
-    >>> program("/usr/bin/kubectl-vcuda"), program("/x/gpusharectl/__main__.py")
-    ('kubectl vcuda', 'gpusharectl')
-    """
-    return "kubectl vcuda" if Path(path).name == _AS_PLUGIN else "gpusharectl"
-
-
-class TwoNames(click.Group):
-    """A group whose usage line shows the name by which it was called.
-
-    It is also ``kubectl_complete-vcuda``, which kubectl calls to complete its words.
-    """
-
-    def run(self) -> Never:
-        """Run the command line; the entry point of the programs."""
-        path = sys.argv[0]
-        if Path(path).name == _PLUGINS_COMPLETION:
-            click.echo(for_kubectl(self, sys.argv[1:]))
-            sys.exit(0)
-        name = program(path)
-        variable = f"_{name.replace(' ', '_').upper()}_COMPLETE"
-        try:
-            self.main(prog_name=name, complete_var=variable)
-        except OSError as error:
-            if error.filename is not None or _takes_more():
-                raise
-            _end_unwritten(error)
-
-
-def _takes_more() -> bool:
-    """Return whether standard output can be written."""
-    try:
-        click.echo()
-    except OSError:
-        return False
-    return True
-
-
-def _end_unwritten(error: OSError) -> Never:
-    # Otherwise Python tries to write the rest of the buffer and fails again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
-    sys.exit(1)

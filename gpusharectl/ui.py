@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import click
@@ -18,7 +18,6 @@ import orjson
 
 from gpushare.addresses import LOOPBACK, free_address
 from gpushare.kube import facts
-from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.names import EXTENDER_PORT
@@ -27,6 +26,9 @@ from gpushare.page_policy import STATE_HEADERS, page_headers
 from gpushare.settings import Address
 from gpusharectl.access import access_options, reached
 from gpusharectl.pki import SERVER_NAME
+
+if TYPE_CHECKING:
+    from gpushare.kube.api import ApiObjects
 
 FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
 """Where ``install --tls`` puts a control-plane host's certificates."""
@@ -42,7 +44,7 @@ class Extenders:
     ``tls`` is for extenders that require a client certificate.
     """
 
-    def __init__(self, objects: ApiObjects, tls: Tls | None = None) -> None:
+    def __init__(self, objects: "ApiObjects", tls: Tls | None = None) -> None:
         self._objects = objects
         self._tls = tls
         self._last = ""

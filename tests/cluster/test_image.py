@@ -51,7 +51,7 @@ def test_commands(idle: Site) -> None:
     said = f"gpusharectl, version {app_version()}"
     for command in ("gpusharectl", "kubectl-vcuda"):
         assert inside(idle, NAME, command, "--version").strip() == said
-    modules = "extender.main, deviceplugin.__main__, gpusharectl.__main__"
+    modules = "extender.main, deviceplugin.command, gpusharectl.commands"
     assert python(idle, f"import {modules}; print('all')") == "all"
     assert "serve" in inside(idle, NAME, "python", "-m", "deviceplugin", "--help")
     assert "gunicorn" in inside(idle, NAME, "gunicorn", "--version")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.kube.names import BITFUSION_GPU, CORE
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from tests.cluster.gpus import Gpus
 from tests.cluster.manifests import container, pod
 from tests.cluster.seen import card_of

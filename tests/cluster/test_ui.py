@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from tests.cluster.fresh import Fresh
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import TWO_P4, container, pod

@@ -10,7 +10,7 @@ from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from gpusharectl.quota import Move, Names, move
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
 from tests.testbed.controlplane import ControlPlane

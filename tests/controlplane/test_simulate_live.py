@@ -29,7 +29,7 @@ from gpushare.domain.model import (
 )
 from gpushare.kube import facts, names
 from gpushare.kube.annotations import encode_cards, encode_placement
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import (

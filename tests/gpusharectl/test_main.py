@@ -1,6 +1,8 @@
-"""The entry point, and standard output that cannot be written."""
+"""The entry point: Ctrl-C at any time, and standard output that cannot be written."""
 
 import errno
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from gpusharectl.completion import TwoNames
+from gpusharectl.commands import LazyCommand, TwoNames, main
+from tests.gpusharectl.terminal import Terminal
 
 FULL = {
     "table": (1, "table"),
@@ -52,3 +55,77 @@ def test_another_disk_that_is_full_is_not_standard_output(
     monkeypatch.setattr(sys, "argv", ["gpusharectl", "fill"])
     with pytest.raises(OSError, match="No space left on device"):
         TwoNames("gpusharectl", commands=[fill]).run()
+
+
+INTERRUPTED_AT = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+# Whoever runs the tests in the background may have them ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+last, sys.argv = int(sys.argv[1]), sys.argv[2:]
+
+class Counter(MetaPathFinder):
+    seen = 0
+
+    def find_spec(self, *_):
+        Counter.seen += 1
+        if Counter.seen == last:
+            os.kill(os.getpid(), signal.SIGINT)
+
+from gpusharectl.__main__ import run
+sys.meta_path.insert(0, Counter())
+run()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1, ["gpusharectl", "--version"]),
+        (30, ["gpusharectl", "--help"]),
+        (80, ["kubectl-vcuda", "top"]),
+        (200, ["kubectl-vcuda", "inspect"]),
+        (300, ["gpusharectl", "install"]),
+        (300, ["gpusharectl", "demo"]),
+        (100, ["kubectl_complete-vcuda", "why", ""]),
+    ],
+)
+def test_ctrl_c_at_start_says_nothing(number: int, words: list[str]) -> None:
+    """Interrupted at the import with this number, under each name of the program."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT, str(number), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.processes
+def test_ctrl_c_while_the_cluster_does_not_answer(tmp_path: Path) -> None:
+    """The exit code is that of every other moment."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = tmp_path / "kubeconfig"
+        place.write_text(f"""
+clusters: [{{name: a, cluster: {{server: "http://127.0.0.1:{silent.getsockname()[1]}"}}}}]
+contexts: [{{name: a, context: {{cluster: a, user: a}}}}]
+users: [{{name: a, user: {{token: t}}}}]
+current-context: a
+""")
+        words = ["-m", "gpusharectl", "inspect", "--kubeconfig", str(place)]
+        found = Terminal([sys.executable, *words])
+        with silent.accept()[0]:
+            found.process.send_signal(signal.SIGINT)
+            assert found.end() == 130
+        found.close()
+    assert found.said.strip() == ""
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_the_list_of_commands_is_right(name: str) -> None:
+    """Each is there under its name, and hidden in the list if it is hidden itself."""
+    listed = main.commands[name]
+    assert isinstance(listed, LazyCommand)
+    found = listed.loaded()
+    assert (found.name, found.hidden) == (name, listed.hidden)

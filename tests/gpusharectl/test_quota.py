@@ -12,7 +12,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl import access
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from gpusharectl.quota import Clash, Move, Names, move
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
 from tests.gpusharectl.install.fake_objects import FakeObjects

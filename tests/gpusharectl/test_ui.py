@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.pki import SERVER_NAME
 from gpusharectl.ui import Extenders, PageServer, announced, tls_from

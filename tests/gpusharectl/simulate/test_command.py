@@ -9,7 +9,7 @@ import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from tests.gpusharectl.terminal import Terminal
 
 SCENARIO = """

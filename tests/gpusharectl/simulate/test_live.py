@@ -12,7 +12,7 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.simulate.engine import Played, play
 from gpusharectl.simulate.live import MorePods, WhatIf, live_scenario, without_rights

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.domain.policies import Choice
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from gpusharectl.simulate.openb import NODE_FILE
 from gpusharectl.simulate.openb_replay import replays
 

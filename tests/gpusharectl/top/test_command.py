@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.errors import Unavailable
-from gpusharectl.__main__ import main
+from gpusharectl.commands import main
 from gpusharectl.top.command import watch
 from gpusharectl.top.rows import Top
 from tests.gpusharectl.conftest import put

@@ -1,0 +1,33 @@
+"""Ctrl-C while a program starts or ends: it ends at once, without a traceback.
+
+Little is imported here, because nothing catches Ctrl-C before it.
+"""
+
+import os
+import signal
+from typing import Never
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a program that Ctrl-C has ended, as shells count."""
+
+
+def end_at_once() -> None:
+    """Let Ctrl-C end the process at once, if it would raise ``KeyboardInterrupt``.
+
+    That exception is not enough while modules are imported: Python ignores it in some
+    callbacks, and prints that it did.
+    """
+    # A program that runs in the background may have to ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, die)
+
+
+def raise_again() -> None:
+    """Undo ``end_at_once``: from now on the program handles ``KeyboardInterrupt``."""
+    if signal.getsignal(signal.SIGINT) is die:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def die(*_: object) -> Never:
+    """End the process, with the code that shells show for Ctrl-C."""
+    os._exit(INTERRUPTED)

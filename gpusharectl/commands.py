@@ -1,0 +1,194 @@
+"""The group of all commands, under both its names; each is imported when it is used.
+
+The names are ``gpusharectl`` and ``kubectl vcuda``.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Never
+
+import click
+from click.shell_completion import ShellComplete
+
+from gpushare import __version__, interrupt
+
+_LAST_WORD = ":4"
+"""cobra's ShellCompDirective for: these are all, do not offer files."""
+_AS_PLUGIN = "kubectl-vcuda"
+_PLUGINS_COMPLETION = "kubectl_complete-vcuda"
+
+
+class LazyCommand(click.Command):
+    """A command that is imported when it is used, not when it is listed.
+
+    ``place`` is its module and the name there; ``about`` is its line in the list.
+    """
+
+    def __init__(self, name: str, place: str, about: str, *, hidden: bool) -> None:
+        super().__init__(name, short_help=about, hidden=hidden)
+        self._place = place
+
+    def loaded(self) -> click.Command:
+        """Return the command itself."""
+        module, _, name = self._place.partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401
+    ) -> click.Context:
+        """Parse its arguments; click then runs the command of this context."""
+        command = self.loaded()
+        interrupt.raise_again()
+        return command.make_context(info_name, args, parent, **extra)
+
+
+def _command(name: str, place: str, about: str = "") -> LazyCommand:
+    where = f"gpusharectl.{place}"
+    return LazyCommand(name, where, about, hidden=not about)
+
+
+class TwoNames(click.Group):
+    """A group whose usage line shows the name by which it was called.
+
+    It is also ``kubectl_complete-vcuda``, which kubectl calls to complete its words.
+    """
+
+    def run(self) -> Never:
+        """Run the command line; the entry point of the programs."""
+        path = sys.argv[0]
+        try:
+            if Path(path).name == _PLUGINS_COMPLETION:
+                click.echo(for_kubectl(self, sys.argv[1:]))
+                sys.exit(0)
+            name = program(path)
+            variable = f"_{name.replace(' ', '_').upper()}_COMPLETE"
+            self.main(prog_name=name, complete_var=variable)
+        except KeyboardInterrupt:
+            sys.exit(interrupt.INTERRUPTED)
+        except OSError as error:
+            if error.filename is not None or _takes_more():
+                raise
+            _end_unwritten(error)
+        finally:
+            interrupt.end_at_once()
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401
+        """Run a command; Ctrl-C ends it with the code that shells show for it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # The terminal has written ^C; what comes next begins on its own line.
+            click.echo(err=True)
+            raise click.exceptions.Exit(interrupt.INTERRUPTED) from None
+
+
+@click.group(
+    cls=TwoNames,
+    commands=[
+        _command(
+            "clear-card",
+            "cordon:clear_card",
+            "Declare sick cards healthy, after they were repaired.",
+        ),
+        _command(
+            "cordon-card",
+            "cordon:cordon_card",
+            "Let no new pod come to cards; running pods stay.",
+        ),
+        _command(
+            "demo",
+            "demo.command:demo",
+            "Show what this does, without a GPU, a cluster or root.",
+        ),
+        _command(
+            "inspect",
+            "inspect:inspect",
+            "Show nodes, their cards and the pods on them.",
+        ),
+        _command(
+            "install",
+            "install.command:install",
+            "Let a cluster share the cards of its nodes.",
+        ),
+        _command(
+            "migrate-quota",
+            "quota:migrate_quota",
+            "Rename quotas that were made for Bitfusion.",
+        ),
+        _command(
+            "simulate",
+            "simulate.command:simulate",
+            "Play a scenario, or a change of the running cluster.",
+        ),
+        _command(
+            "top",
+            "top.command:top",
+            "Show what pods and cards use, beside their shares.",
+        ),
+        _command("ui", "ui:ui", "Show nodes, cards and pods in a browser."),
+        _command(
+            "uncordon-card", "cordon:uncordon_card", "Open cards to new pods again."
+        ),
+        _command(
+            "uninstall",
+            "install.command:uninstall",
+            "Restore a cluster to its state before install.",
+        ),
+        _command(
+            "why",
+            "why.command:why",
+            "Explain why a pod waits, or why it is on its card.",
+        ),
+        _command("host-clean", "install.command:host_clean"),
+        _command("host-scheduler", "install.command:host_scheduler"),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="gpusharectl")
+def main() -> None:
+    """Share GPU cards between Kubernetes pods, by memory."""
+
+
+def program(path: str) -> str:
+    """Return the name by which users call the program, from its path.
+
+    >>> program("/usr/bin/kubectl-vcuda"), program("/x/gpusharectl/__main__.py")
+    ('kubectl vcuda', 'gpusharectl')
+    """
+    return "kubectl vcuda" if Path(path).name == _AS_PLUGIN else "gpusharectl"
+
+
+def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
+    """Answer as ``kubectl_complete-vcuda``, which kubectl calls for plugins.
+
+    The last argument is the word to complete; the answer has a line for each offer.
+    """
+    *before, begun = arguments or [""]
+    shell = ShellComplete(command, {}, "kubectl vcuda", "")
+    found = shell.get_completions(list(before), begun)
+    lines = [f"{one.value}\t{one.help}" if one.help else one.value for one in found]
+    return "\n".join([*lines, _LAST_WORD])
+
+
+def _takes_more() -> bool:
+    """Return whether standard output can be written."""
+    try:
+        click.echo()
+    except OSError:
+        return False
+    return True
+
+
+def _end_unwritten(error: OSError) -> Never:
+    # Otherwise Python tries to write the rest of the buffer and fails again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
+    sys.exit(1)

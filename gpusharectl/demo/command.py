@@ -1,0 +1,40 @@
+"""The command line of ``gpusharectl demo``."""
+
+import os
+import signal
+import sys
+from threading import Event
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from gpusharectl.demo.run import hold, tell
+
+
+@click.command()
+@click.option(
+    "--hold",
+    "keep",
+    is_flag=True,
+    help="Leave a small cluster running for kubectl, until Ctrl-C.",
+)
+def demo(*, keep: bool) -> None:
+    """Show what this software does, without a GPU, a cluster or root."""
+    console = Console(highlight=False)
+    if not keep:
+        _leave(tell(console))
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    _leave(hold(console, stop))
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process at once.
+
+    At a normal exit, threads that still wait in gRPC would abort the process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
