@@ -153,10 +153,13 @@ def container_json(
     units: int | str | None = None,
     cores: int | str | None = None,
     *,
+    mib: int | str | None = None,
     restart: str | None = None,
 ) -> Json:
     """A container as the API server gives it: limits, and the same as requests."""
     asked: dict[str, str] = {}
+    if mib is not None:
+        asked[names.MEMORY_MIB] = str(mib)
     if units is not None:
         asked[names.MEMORY] = str(units)
     if cores is not None:

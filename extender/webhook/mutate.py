@@ -17,8 +17,15 @@ from extender.webhook.pod import (
     annotations,
     pod_containers,
 )
-from extender.webhook.validate import VISIBLE, VOID, brings_cards, shows_none
-from gpushare.domain.model import CORES_PER_CARD, Amount
+from extender.webhook.validate import (
+    VISIBLE,
+    VOID,
+    asked_mib,
+    brings_cards,
+    shows_none,
+    units_of,
+)
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.request import ContainerSpec, Role, effective
 from gpushare.kube import names
@@ -35,6 +42,36 @@ _NVIDIAS_RESOURCES = "nvidia.com/"
 def asks(pod: Json) -> bool:
     """Tell whether any container names a resource of cards."""
     return any(container.is_ours for container in pod_containers(pod, INIT, APP))
+
+
+def names_mib(pod: Json) -> bool:
+    """Tell whether any container asks for memory in MiB."""
+    return any(
+        names.MEMORY_MIB in container.asked(part)
+        for container in pod_containers(pod, INIT, APP)
+        for part in PARTS
+    )
+
+
+def units_for_mib(pod: Json) -> list[str]:
+    """Replace MiB by units, rounded up; return what each container asks then.
+
+    What is not valid stays, and the rules deny it.
+    """
+    told = []
+    for container in pod_containers(pod, INIT, APP):
+        mib = asked_mib(container)
+        if not isinstance(mib, int):
+            continue
+        units = units_of(mib)
+        for part in PARTS:
+            asked = container.asked(part)
+            if names.MEMORY_MIB in asked:
+                asked[names.MEMORY] = str(units)
+                del asked[names.MEMORY_MIB]
+        more = f" ({units * UNIT_MIB} MiB)" if mib % UNIT_MIB else ""
+        told.append(f"{container.path}: {mib} MiB are {units} units{more}")
+    return told
 
 
 def lacks_cores(pod: Json) -> bool:

@@ -15,6 +15,7 @@ from gpushare.kube.json_reader import Malformed, Reader
 INIT, APP, EPHEMERAL = "initContainers", "containers", "ephemeralContainers"
 _KINDS = (INIT, APP, EPHEMERAL)
 PARTS = ("requests", "limits")
+_OURS = (names.MEMORY, names.CORE, names.MEMORY_MIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,8 @@ class PodContainer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it names cores or units of a card, even 0 of them."""
-        return any(
-            names.CORE in asked or names.MEMORY in asked
-            for asked in map(self.asked, PARTS)
-        )
+        """Whether it names cores or memory of a card, even 0 of it."""
+        return any(name in self.asked(part) for part in PARTS for name in _OURS)
 
 
 def annotations(pod: Json) -> dict[str, str]:

@@ -13,6 +13,7 @@ from extender.webhook.validate import (
     card_variables,
     forged_annotations,
     judged_request,
+    mib_left,
     mounts_over_share,
     pool_warnings,
     unknown_resources,
@@ -106,15 +107,23 @@ def review(  # noqa: PLR0913
             return _debugging(pod, old, rules, mutating=mutating)
         if not mutating:
             return _verdict(pod, pod, _denials(pod, judged_request(pod), rules), [])
+        in_units, counted = pod, []
+        if mutate.names_mib(pod):
+            in_units = copy_to_change(pod)
+            counted = mutate.units_for_mib(in_units)
         told = translate(
-            pod, namespace=namespace, mode=mode, rules=rules.bitfusion, pool=pool
+            in_units, namespace=namespace, mode=mode, rules=rules.bitfusion, pool=pool
         )
-        return _mutated(pod, told, rules, pool)
+        after, denials, warnings = _mutated(in_units, told, rules, pool)
+        return _verdict(pod, after, denials, [*([] if denials else counted), *warnings])
     except Malformed as error:
         return Verdict(pod, denials=(str(error),))
 
 
-def _mutated(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdict:
+def _mutated(
+    pod: Json, told: Translation, rules: Rules, pool: Pool
+) -> tuple[Json, list[str], list[str]]:
+    """Return the changed pod, its denials and its warnings."""
     translated = told.pod is not pod
     after, warnings = told.pod, list(told.warnings)
     if rules.may_change or mutate.lacks_cores(after):
@@ -129,7 +138,7 @@ def _mutated(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdict:
     # The warnings of a translated pod are about the pool already, per container.
     if (told.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)
-    return _verdict(pod, after, denials, warnings)
+    return after, denials, warnings
 
 
 def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict:
@@ -160,6 +169,7 @@ def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
 def _denials(pod: Json, judged: Judged, rules: Rules) -> list[str]:
     return [
         *forged_annotations(pod),
+        *mib_left(pod),
         *judged.complaints,
         *card_variables(pod, rules.env_from, rules.bring_cards),
         *mounts_over_share(pod),

@@ -25,8 +25,15 @@ from extender.webhook.pod import (
     annotations,
     pod_containers,
 )
-from gpushare.domain.model import PodRef, PodRequest, PodUID
+from gpushare.domain.model import UNIT_MIB, PodRef, PodRequest, PodUID
 from gpushare.domain.policies import Choice
+from gpushare.domain.quantity import (
+    NotAQuantity,
+    NotWhole,
+    is_in_bytes,
+    mebibytes,
+    whole,
+)
 from gpushare.domain.refusal import Refusal, users_words
 from gpushare.domain.request import ContainerSpec
 from gpushare.kube import codec, names
@@ -36,7 +43,10 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import Unmeetable, claims_by, containers
 
 _RESOURCES = (names.CORE, names.MEMORY)
+_KNOWN = (*_RESOURCES, names.MEMORY_MIB)
 _NOBODY = PodRef(PodUID(""), "", "")
+_MOST_MIB = 10**7
+"""About 10 TiB. A larger number was meant as bytes: the API server writes 5G for it."""
 _THOUSANDTHS = re.compile(r"([0-9]{1,12})m")
 
 
@@ -105,10 +115,76 @@ def unknown_resources(pod: Json) -> Iterator[str]:
     """Warn of unknown resources with the prefix of gpushare's resources."""
     for container in pod_containers(pod, INIT, APP):
         for name in container.asked("limits"):
-            if name.startswith(names.PREFIX) and name not in _RESOURCES:
+            if name.startswith(names.PREFIX) and name not in _KNOWN:
                 known = " and ".join(_RESOURCES)
                 told = f"{name} is not a known resource; known are {known}"
                 yield f"{container.path}: {told}"
+
+
+def asked_mib(container: PodContainer) -> int | str | None:
+    """Return the MiB that a container asks for, or why that is not valid.
+
+    None if it does not name them.
+    """
+    given = {
+        part: container.asked(part)[names.MEMORY_MIB]
+        for part in ("limits", "requests")
+        if names.MEMORY_MIB in container.asked(part)
+    }
+    if not given:
+        return None
+    part, value = next(iter(given.items()))
+    found: int | str = _mib(value)
+    if names.MEMORY in container.resources():
+        found = (
+            f"{names.MEMORY} asks for the same memory in units; remove one of them, "
+            "from the pod or from a LimitRange of the namespace that adds it"
+        )
+    elif any(str(other) != str(value) for other in given.values()):
+        found = "its request and its limit must be equal"
+    if isinstance(found, int):
+        return found
+    return f"{_resource(container, part, names.MEMORY_MIB)}: {found}"
+
+
+def units_of(mib: int) -> int:
+    """Return the units that hold so many MiB.
+
+    >>> units_of(0), units_of(1), units_of(256), units_of(257), units_of(5000)
+    (0, 1, 1, 2, 20)
+    """
+    return -(-mib // UNIT_MIB)
+
+
+def mib_left(pod: Json) -> Iterator[str]:
+    """Yield a denial for each container whose MiB were not turned into units."""
+    for container in pod_containers(pod, INIT, APP):
+        found = asked_mib(container)
+        if isinstance(found, str):
+            yield found
+        elif found is not None:
+            yield (
+                f"{container.path}: no node offers {names.MEMORY_MIB}, and it was "
+                "added after this webhook had turned MiB into units; let it be added "
+                f"as {names.MEMORY}: {units_of(found)}"
+            )
+
+
+def _mib(value: object) -> int | str:
+    text = users_words(str(value))
+    try:
+        mib = whole(value)
+    except NotAQuantity as error:
+        return f"{text} is not valid: {error}"
+    except NotWhole:
+        return f"it is {text}; it must be whole{_as_written(value)}"
+    if not is_in_bytes(value) and mib <= _MOST_MIB:
+        return mib
+    if is_in_bytes(value):
+        why, amount = f"{text} is in bytes", f"{text[:-2]} {text[-2:]}B"
+    else:
+        why, amount = f"{text} is more than any node has", f"{text} bytes"
+    return f"{why}, and this counts MiB; for {amount} write {mebibytes(value)}"
 
 
 def _policy(pod: Json) -> Iterator[str]:

@@ -204,6 +204,18 @@ def unknown_annotations(pod: Json) -> Iterator[str]:
         yield f"the annotation {users_words(key)} is unknown here; {meant}"
 
 
+def mib_left(pod: Json) -> Iterator[str]:
+    """Yield a message if a pod asks for memory in MiB, which no node offers."""
+    spec = pod.get("spec") or {}
+    every = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    limits = ((one.get("resources") or {}).get("limits") or () for one in every)
+    if any(names.MEMORY_MIB in each for each in limits):
+        yield (
+            f"it asks for {names.MEMORY_MIB}, which no node offers: the webhook writes "
+            f"{names.MEMORY} in its place, and was not called for this pod"
+        )
+
+
 def _looks_ours(key: str) -> bool:
     # The webhook writes several annotations with this prefix.
     return not key.startswith(names.BITFUSION_LABEL) and (

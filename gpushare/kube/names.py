@@ -13,6 +13,11 @@ CORE = f"{PREFIX}-core"
 """Resource: hundredths of a card's compute, 100 a card."""
 MEMORY = f"{PREFIX}-memory"
 """Resource: units of 256 MiB of card memory."""
+MEMORY_MIB = f"{MEMORY}-mib"
+"""What users may write in place of ``MEMORY``: MiB, which the webhook turns into units.
+
+No node offers it.
+"""
 
 CARDS = f"{PREFIX}-cards"
 """Node annotation, written by the device plugin: the node's cards."""

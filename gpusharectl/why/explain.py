@@ -58,8 +58,8 @@ class _OfPod:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Sentences about its annotations without a meaning."""
-        return list(codec.unknown_annotations(self.body))
+        """Sentences about what has no meaning in its annotations and resources."""
+        return [*codec.unknown_annotations(self.body), *codec.mib_left(self.body)]
 
 
 @dataclass(frozen=True, slots=True)

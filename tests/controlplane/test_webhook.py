@@ -9,6 +9,7 @@ from tests.testbed.rest import Json
 pytestmark = pytest.mark.controlplane
 
 DENIED = f'admission webhook "{PODS}" denied the request: '
+MIB = f"{MEMORY}-mib"
 LIMITS = "spec.containers[0].resources.limits"
 SHARE = {MEMORY: 4, CORE: 10}
 
@@ -52,6 +53,19 @@ def test_denied_in_our_words(gate: Gate) -> None:
     told = gate.denied(WHOLE_AND_A_HALF)
     assert f'{LIMITS}["{CORE}"]: 150 cores are neither' in told
     assert gate.pods() == []
+
+
+def test_memory_in_mib(gate: Gate) -> None:
+    """As units, rounded up, and kubectl says so; bytes get the right number."""
+    asked = asking(container({MIB: 5000}))
+    done = gate.kubectl("create", "--dry-run=server", "-f", "-", stdin=asked)
+    assert done.returncode == 0, done.stderr
+    told = "Warning: spec.containers[0]: 5000 MiB are 20 units (5120 MiB)"
+    assert done.stderr.splitlines()[0] == told
+    assert limits_of(gate.admitted(asked)) == {MEMORY: "20", CORE: "1"}
+    told = gate.denied(asking(container({MIB: "5Gi"})))
+    assert f'{LIMITS}["{MIB}"]: 5Gi is in bytes' in told
+    assert "for 5 GiB write 5120" in told
 
 
 def test_core_is_one_where_memory_is_asked(gate: Gate) -> None:

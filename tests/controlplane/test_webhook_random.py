@@ -29,11 +29,13 @@ from tests.testbed.rest import Json
 
 pytestmark = pytest.mark.controlplane
 
+MIB = f"{MEMORY}-mib"
 One = TypeVar("One")
 
 AMOUNTS: dict[str, Sequence[object]] = {
     CORE: (0, 1, 30, 50, 99, 100, 150, 200, -1, "1k", "500m", "1.5", "1e2", "9e30"),
     MEMORY: (0, 1, 4, 29, 58, "4000m", "8Gi", "1.5", "2e0", -4, "9223372036854775807"),
+    MIB: (5000, 5120, 0, 1, "2.5k", "5Gi", "1.5", "9e9"),
     AMOUNT: (1, 1, 1, 1, 2, 0, -1, "1500m", "1k", "9e18"),
     PERCENT: (50, 30, 100, 1, 0, 101, -1, "50000m", "12.5", "1k"),
     GPU_MEMORY: ("8000M", "8Gi", "300M", "256Mi", 0, 8000, "0.5G", "1e9", "100m", "9E"),
@@ -129,6 +131,7 @@ def sound(before: Json, after: Json) -> None:
     kept = {key: value for key, value in old.items() if key != STATUS}
     assert new.items() >= kept.items(), f"{name} has lost annotations"
     asks = list(extended(after))
+    assert not any(MIB in each for each in asks), f"{name} asks in MiB"
     units = [each.get(MEMORY, "0").rstrip("mk") for each in asks]
     cores = [each[CORE] for each in asks if CORE in each]
     assert cores or not any(map(Decimal, units)), f"{name} asks no core"
@@ -232,7 +235,7 @@ def _container(dice: Random, name: str) -> Json:
 def _asks(dice: Random) -> Json:
     """What a container asks: mostly one kind of ours, right more often than not."""
     kind = dice.choice(
-        [[MEMORY], [MEMORY, CORE], [AMOUNT, PERCENT], [AMOUNT, GPU_MEMORY], []]
+        [[MEMORY], [MEMORY, CORE], [MIB], [AMOUNT, PERCENT], [AMOUNT, GPU_MEMORY], []]
     )
     if dice.random() < 0.08:
         kind = _some(dice, list(AMOUNTS))
@@ -240,6 +243,7 @@ def _asks(dice: Random) -> Json:
     for name in kind:
         if dice.random() < 0.95:
             right = {AMOUNT: 1, PERCENT: 50, GPU_MEMORY: "8000M", CORE: 10, MEMORY: 4}
+            right[MIB] = 5000
             chosen = dice.choice(AMOUNTS[name])
             found[name] = right.get(name, chosen) if dice.random() < 0.9 else chosen
     return found

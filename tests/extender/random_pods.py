@@ -16,6 +16,7 @@ RESOURCES = st.dictionaries(
         [
             names.CORE,
             names.MEMORY,
+            names.MEMORY_MIB,
             "baidu.com/vcuda-x",
             "bitfusion.io/gpu",
             "bitfusion.io/gpu-amount",

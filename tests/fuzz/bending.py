@@ -21,6 +21,7 @@ NAMES = (
     *("Pod", "NodeNames", "metadata", "uid", "spec", "containers", "resources"),
     *("requests", "limits", "annotations", "status", "request", "object", "", "\u00e9"),
     *("baidu.com/vcuda-memory", "baidu.com/vcuda-core", "baidu.com/vcuda-placement"),
+    "baidu.com/vcuda-memory-mib",
 )
 RAW = (
     *(b"", b"{", b"[", b"null", b"0", b'"x"', b"\xff\xfe{\x00}\x00", b"\xef\xbb\xbf{}"),

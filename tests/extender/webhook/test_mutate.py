@@ -113,6 +113,22 @@ def test_whole_cards_ask_their_memory(
         assert asked == expected
 
 
+@given(st.integers(0, 10**7))
+def test_mib_become_the_units_that_hold_them(mib: int) -> None:
+    """No MiB less than asked, and less than one unit more."""
+    pod = pod_json(containers=[container_json("a", mib=mib), container_json("b")])
+    assert mutate.names_mib(pod)
+    (told,) = mutate.units_for_mib(pod)
+    units = amount(pod).units
+    assert units * 256 >= mib > (units - 1) * 256
+    assert told.startswith(f"spec.containers[0]: {mib} MiB are {units} units")
+    assert (f"({units * 256} MiB)" in told) is (units * 256 != mib)
+    for part in PARTS:
+        assert every(pod)[0]["resources"][part] == {names.MEMORY: str(units)}
+    assert not mutate.names_mib(pod)
+    assert mutate.units_for_mib(pod) == []
+
+
 AMOUNTS = st.builds(
     container_json,
     st.uuids().map(str),

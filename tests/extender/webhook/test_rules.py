@@ -66,13 +66,36 @@ def test_what_a_pod_did_not_say() -> None:
     assert spec["containers"][1]["env"] == [ALL[0] | {"value": "void"}]
 
 
+def test_memory_in_mib() -> None:
+    """It is all that other rules see of it: units, with a core, and told once."""
+    pod = pod_json(containers=[container_json("a", mib="5k"), container_json("b", 4)])
+    found = judged(pod, pool=Pool(19, has_resource=True))
+    told, waits = found.warnings
+    assert told == "spec.containers[0]: 5000 MiB are 20 units (5120 MiB)"
+    assert "24 units are asked" in waits
+    first, _ = found.pod["spec"]["containers"]
+    assert first == container_json("a", 20, 1)
+    assert judged(pod, mutating=False).denials
+
+
+def test_a_denied_pod_is_told_nothing_of_its_units() -> None:
+    """Nothing was changed; all its faults are told, those in MiB too."""
+    wrong = container_json("a", mib="5Gi") | {"env": ALL}
+    found = judged(pod_json(containers=[wrong, container_json("b", mib=5000)]))
+    assert found.warnings == ()
+    in_bytes, variable = found.denials
+    assert in_bytes.endswith("for 5 GiB write 5120")
+    assert "NVIDIA_VISIBLE_DEVICES" in variable
+
+
 @pytest.mark.parametrize(
     "pod",
     [
         pod_json(containers=[container_json("a", 4), container_json("b")]),
+        pod_json(containers=[container_json("a", mib=5000), container_json("b")]),
         for_bitfusion("50"),
     ],
-    ids=["ours", "bitfusion"],
+    ids=["ours", "mib", "bitfusion"],
 )
 def test_a_second_look_finds_nothing_more_to_do(pod: Json) -> None:
     """The API server asks again when another webhook has changed the pod."""

@@ -12,6 +12,7 @@ from extender.webhook.validate import (
     card_variables,
     forged_annotations,
     judged_request,
+    mib_left,
     mounts_over_share,
     pool_warnings,
     unknown_resources,
@@ -38,6 +39,58 @@ def warnings_of(pod: Json, pool: Pool) -> list[str]:
     request = judged_request(pod).request
     assert request is not None
     return list(pool_warnings(request, pool))
+
+
+MIB = 'spec.containers[0].resources.limits["baidu.com/vcuda-memory-mib"]'
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("5Gi", "5Gi is in bytes, and this counts MiB; for 5 GiB write 5120"),
+        ("512Ki", "512Ki is in bytes, and this counts MiB; for 512 KiB write 1"),
+        (
+            "5G",
+            (
+                "5G is more than any node has, and this counts MiB; for 5G bytes "
+                "write 4769"
+            ),
+        ),
+        ("2500m", "it is 2500m; it must be whole (2500m is 2.5); ask 3"),
+        ("-1", "-1 is not valid: it is below zero"),
+        ("x", "x is not valid: it is not a Kubernetes quantity"),
+    ],
+)
+def test_an_amount_that_is_no_number_of_mib(asked: str, told: str) -> None:
+    """What to write instead; bytes would be a card of 5 million GiB."""
+    pod = pod_json(containers=[container_json(mib=asked)])
+    assert list(mib_left(pod)) == [f"{MIB}: {told}"]
+
+
+def test_one_spelling_of_memory_in_a_container() -> None:
+    """Two could contradict each other; another container may have the other one."""
+    both = container_json("a", 20, mib=5120)
+    pod = pod_json(containers=[both, container_json("b", 4)])
+    (told,) = mib_left(pod)
+    assert told == (
+        f"{MIB}: {names.MEMORY} asks for the same memory in units; remove one of them, "
+        "from the pod or from a LimitRange of the namespace that adds it"
+    )
+
+
+def test_requests_of_mib_equal_limits() -> None:
+    """As the API server insists for units, which both may become."""
+    uneven = container_json(mib=5000)
+    uneven["resources"]["requests"][names.MEMORY_MIB] = "5001"
+    (told,) = mib_left(pod_json(containers=[uneven]))
+    assert told == f"{MIB}: its request and its limit must be equal"
+
+
+def test_mib_that_came_too_late() -> None:
+    """Of a container that another webhook added: it would wait for ever."""
+    (told,) = mib_left(pod_json(init=[container_json("i", mib="5k")]))
+    assert told.startswith("spec.initContainers[0]: no node offers baidu.com/vcuda-mem")
+    assert told.endswith(f"let it be added as {names.MEMORY}: 20")
 
 
 APART = {names.CONTAINERS: names.APART}

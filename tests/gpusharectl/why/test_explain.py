@@ -17,7 +17,16 @@ from gpusharectl.why.explain import MOST_WAYS, why
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import answer_data
 from gpusharectl.why.verdict import judge
-from tests.builders import AT, FIRST_FIT, bound_json, card, placement, pod_json, share
+from tests.builders import (
+    AT,
+    FIRST_FIT,
+    bound_json,
+    card,
+    container_json,
+    placement,
+    pod_json,
+    share,
+)
 from tests.gpusharectl.cluster_states import SCENES, asking, cluster_state, node_of
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.test_card_laws import asked, mixed, only_wanted
@@ -227,6 +236,14 @@ def test_the_nearest_node_is_found_wherever_it_is() -> None:
     found = shown(cluster_state([*small, large], [pod, holder]), pod)
     assert "z would have room without default/holder" in found
     assert "\nz " in found
+
+
+def test_memory_in_mib_that_no_webhook_has_changed() -> None:
+    """No node offers it, so the pod waits for ever."""
+    pod = pod_json(containers=[container_json("a"), container_json("b", mib=5000)])
+    seen = cluster_state([node_of("n", card())], [pod])
+    found = " ".join(shown(seen, pod).split())
+    assert "Note: it asks for baidu.com/vcuda-memory-mib, which no node offers" in found
 
 
 def test_a_misspelt_annotation_is_reported() -> None:
