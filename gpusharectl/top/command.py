@@ -20,10 +20,10 @@ from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.output import give
 from gpusharectl.state.read import no_such_node, read_state
+from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
 from gpusharectl.top.render import Layout, drawn
 from gpusharectl.top.rows import Sort, Top, joined
-from gpusharectl.top.scrape import scrape
 from gpusharectl.top.serialize import top_data
 
 _RESIZE_S = 0.5
@@ -162,7 +162,9 @@ def _seen(access: Access, layout: Layout, sort: Sort | None) -> Top:
         raise click.ClickException(error)
     seen = overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
-    return joined(seen, scrape(access.objects, state, nodes), layout.namespace, sort)
+    return joined(
+        seen, scrape(access.objects, state.parts, nodes), layout.namespace, sort
+    )
 
 
 def _live(

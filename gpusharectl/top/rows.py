@@ -14,8 +14,7 @@ from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.output import age, duration, size
 from gpusharectl.state.read import Placements, Trouble
-from gpusharectl.state.view import CardView, NodeView, Overview, PodShare, Stay
-from gpusharectl.top.scrape import (
+from gpusharectl.state.scrape import (
     MEMORY,
     PROCESSES,
     Answer,
@@ -24,7 +23,9 @@ from gpusharectl.top.scrape import (
     NoAnswer,
     PageSeen,
     Result,
+    sum_known,
 )
+from gpusharectl.state.view import CardView, NodeView, Overview, PodShare, Stay
 
 Sort = Literal["mem", "sm"]
 TOLERANCE = 1.05
@@ -314,7 +315,7 @@ class _PodRows:
     ) -> PodRow:
         """Return a row; ``key`` is the pod's namespace and name, and the card."""
         containers = self._containers(share, key[2], seen)
-        used = _sum([one.used_mib for one in seen])
+        used = sum_known([one.used_mib for one in seen])
         idle = _idle(self._page, seen)
         found = [*flags]
         if share:
@@ -325,7 +326,7 @@ class _PodRows:
             self._indexes.get(key[2]),
             share,
             used,
-            _sum([one.sm for one in seen]),
+            sum_known([one.sm for one in seen]),
             idle,
             containers,
             tuple(found),
@@ -393,12 +394,6 @@ def _idle(page: PageSeen, containers: Sequence[ContainerSeen]) -> float | None:
     now = page.times.get(PROCESSES)
     busy = [one.last_busy for one in containers if one.last_busy]
     return None if now is None or not busy else max(0.0, now - max(busy))
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    """Add up; if a part is not known, neither is the sum."""
-    known = [one for one in values if one is not None]
-    return sum(known) if known and len(known) == len(values) else None
 
 
 def _troubles(results: Mapping[str, Result], now: datetime) -> Iterator[Trouble]:

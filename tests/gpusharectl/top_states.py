@@ -10,9 +10,9 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.state.read import ClusterState
+from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
 from gpusharectl.top.rows import Top, joined
-from gpusharectl.top.scrape import scrape
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl.cluster_states import (
     A,
@@ -52,7 +52,7 @@ class Scene:
 
     def top(self, only: str = "", **wish: Any) -> Top:
         books = overview(self.seen, only)
-        told = scrape(self, self.seen, [view.name for view in books.nodes])
+        told = scrape(self, self.seen.parts, [view.name for view in books.nodes])
         return joined(books, told, **wish)
 
 

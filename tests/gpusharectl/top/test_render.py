@@ -9,10 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpushare.domain.model import Amount
+from gpusharectl.state.scrape import CardSeen
 from gpusharectl.state.view import CardView, PodShare
 from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, pod_bar
 from gpusharectl.top.rows import CardRow, PodRow, Top
-from gpusharectl.top.scrape import CardSeen
 from tests.builders import card, ref
 from tests.gpusharectl import golden
 from tests.gpusharectl.cluster_states import held, node_of

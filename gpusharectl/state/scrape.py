@@ -1,13 +1,13 @@
 """What the exporters report: each node's page, fetched through the API server.
 
-Only the metrics that top shows are read; docs/monitoring.md names them. What a page
-does not contain is None here, never 0.
+Only the metrics that ``top`` and ``ui`` show are read; docs/monitoring.md names them.
+What a page does not contain is None here, never 0.
 """
 
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
@@ -20,10 +20,9 @@ from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Objects
-from gpusharectl.state.read import ClusterState
 
 PROCESSES, MEMORY = "processes", "memory"
-"""The groups of metrics that top needs most."""
+"""The groups of metrics that are needed most."""
 _MIB = 2**20
 _INFO = "vcuda_exporter_info"
 _TROUBLE = "vcuda_exporter_trouble"
@@ -116,6 +115,12 @@ class PageSeen:
         return next((one.used_mib for one in found), None)
 
 
+def sum_known(values: Sequence[float | None]) -> float | None:
+    """Add up; if a part is not known, neither is the sum."""
+    known = [one for one in values if one is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
 def read_page(body: bytes) -> PageSeen:
     """Read a page; ``UnreadableError`` if it is not gpushare-exporter's."""
     cards: dict[str, dict[str, Any]] = {}
@@ -201,14 +206,17 @@ Result = Answer | NoAnswer
 
 def scrape(
     objects: Objects,
-    state: ClusterState,
+    parts: Iterable[Json],
     nodes: Collection[str],
     *,
     deadline_s: float = DEADLINE_S,
 ) -> Mapping[str, Result]:
-    """Fetch the pages of these nodes' exporters, many at a time; a result for each."""
+    """Fetch the pages of these nodes' exporters, many at a time; a result for each.
+
+    ``parts`` has the exporters' pods; others in it do not matter.
+    """
     pods: dict[str, list[Json]] = {}
-    for pod in state.parts:
+    for pod in parts:
         if facts.is_part(pod, facts.EXPORTER):
             pods.setdefault(facts.node_of(pod), []).append(pod)
     found: dict[str, Result] = {}
@@ -242,7 +250,7 @@ def _all(
                 found[name] = _one(objects, pods[name])
 
     number = min(AT_ONCE, len(pods))
-    threads = [Thread(target=work, name="top-asks", daemon=True) for _ in range(number)]
+    threads = [Thread(target=work, name="scrape", daemon=True) for _ in range(number)]
     for thread in threads:
         thread.start()
     end = time.monotonic() + deadline_s

@@ -15,8 +15,7 @@ from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
 from deviceplugin.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
 from gpushare.kube.cluster import Json
-from gpusharectl.top.rows import TOLERANCE
-from gpusharectl.top.scrape import (
+from gpusharectl.state.scrape import (
     AT_ONCE,
     Answer,
     CardSeen,
@@ -28,6 +27,7 @@ from gpusharectl.top.scrape import (
     read_page,
     scrape,
 )
+from gpusharectl.top.rows import TOLERANCE
 from tests.deviceplugin.exporter_data import (
     AT,
     A,
@@ -40,7 +40,7 @@ from tests.deviceplugin.exporter_data import (
     use,
 )
 from tests.deviceplugin.node_fixture import NODE
-from tests.gpusharectl.cluster_states import cluster_state, part
+from tests.gpusharectl.cluster_states import part
 from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
 from tests.gpusharectl.top_states import exporter
 from tests.testbed.waiting import wait_until
@@ -66,9 +66,8 @@ class FakeExporters:
     def scraped(
         self, *parts: Json, only: Sequence[str] = (), deadline_s: float = 60
     ) -> Mapping[str, Result]:
-        state = cluster_state(parts=parts)
         nodes = only or [pod["spec"]["nodeName"] for pod in parts]
-        return scrape(self, state, nodes, deadline_s=deadline_s)
+        return scrape(self, parts, nodes, deadline_s=deadline_s)
 
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:
@@ -80,7 +79,7 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
         "an answer in time, which a busy machine may be late for",
         accept=lambda seen: isinstance(seen["well"], Answer),
     )
-    hanging = [one.daemon for one in threading.enumerate() if one.name == "top-asks"]
+    hanging = [one.daemon for one in threading.enumerate() if one.name == "scrape"]
     exporters.released.set()
     assert hanging
     assert all(hanging)
