@@ -59,12 +59,14 @@ def used_of_allotted(used: str, allotted: str) -> str:
 
 
 def free_units() -> str:
-    """Return the number of free units on healthy cards that are not cordoned."""
+    """Return how many units are free on open cards that have a free core."""
     free = " - ".join(
         booked(one) for one in (UNITS, PLACED, "vcuda_card_unknown_units")
     )
     is_open = f"(1 - {booked('vcuda_card_cordoned')})"
-    return f"sum(clamp_min({free}, 0) * {healthy_by_books()} * {is_open})"
+    has_cores = f"({booked('vcuda_card_placed_cores')} < bool 100)"
+    card = f"clamp_min({free}, 0) * {healthy_by_books()} * {is_open} * {has_cores}"
+    return f"sum({card})"
 
 
 def by(labels: str, metric: str, matchers: str = "") -> str:

@@ -66,12 +66,12 @@ class LedgerCollector(Collector):
         """Yield the gauges of cards, then those of the extender itself."""
         state = self._state
         yield from self._cards()
-        rooms = {n.name: n.summary.frontier for n in self._ledger.nodes() if n.cards}
+        nodes = [node for node in self._ledger.nodes() if node.cards]
         yield _by_label(
             "vcuda_node_largest_free_units",
-            "The most units that one pod could still get on one card of the node.",
+            "The most units that a pod with one core could still get on the node.",
             "NodeName",
-            {name: free[-1].units if free else 0 for name, free in rooms.items()},
+            {node.name: node.summary.largest.units for node in nodes},
         )
         for name, (text, value) in {
             "vcuda_extender_pending_yeses": (

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpushare.domain.model import NOTHING, Amount, Card, NodeName, PodRequest
-from gpushare.domain.node import Node
+from gpushare.domain.model import NOTHING, Amount, NodeName, PodRequest
+from gpushare.domain.node import Block, Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
@@ -21,34 +21,6 @@ class Shortage:
 
     because: str
     fits: tuple[NodeName, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The free amount of one open card."""
-
-    node: NodeName
-    card: Card
-    free: Amount
-
-    def __str__(self) -> str:
-        return f"{self.node} card {self.card.index}"
-
-
-def blocks(nodes: Iterable[Node]) -> tuple[Block, ...]:
-    """Return the free amount of every open card that has any, in order of nodes."""
-    return tuple(
-        Block(node.name, card, node.free[card.uuid])
-        for node in nodes
-        for card in node.cards
-        if card.open and node.free[card.uuid] and NOTHING.fits(node.free[card.uuid])
-    )
-
-
-def largest_block(nodes: Iterable[Node]) -> Block | None:
-    """Return the card with the most free units; None if no card has any."""
-    found = blocks(nodes)
-    return max(found, key=lambda block: block.free.units, default=None)
 
 
 def shortage(record: PodRecord, nodes: Sequence[Node], choice: Choice) -> Shortage:
@@ -79,7 +51,6 @@ def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
 
 
 def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
-    found = blocks(nodes)
     if not any(card.open for node in nodes for card in node.cards):
         whose = " that the pod may use" if request.cards else ""
         return f"no node has a healthy, uncordoned card{whose}"
@@ -89,7 +60,7 @@ def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
     (claim,) = request.claims
     if claim.whole_cards:
         return _too_few_cards(claim.whole_cards, claim.amount.units, nodes)
-    return _on_no_card(claim.amount, found)
+    return _on_no_card(claim.amount, [block for node in nodes for block in node.blocks])
 
 
 def _too_few_cards(cards: int, units: int, nodes: Sequence[Node]) -> str:
@@ -104,8 +75,12 @@ def _too_few_cards(cards: int, units: int, nodes: Sequence[Node]) -> str:
 
 
 def _on_no_card(asked: Amount, found: Sequence[Block]) -> str:
-    most_units = max(found, key=lambda one: one.free.units, default=None)
-    most_cores = max(found, key=lambda one: one.free.cores, default=None)
+    with_cores = [one for one in found if one.free.cores] if asked.cores else found
+    if found and not with_cores:
+        left = words.units(sum(one.free.units for one in found))
+        return f"no card has a free core; {left} are free on cards without one"
+    most_units = max(with_cores, key=lambda one: one.free.units, default=None)
+    most_cores = max(with_cores, key=lambda one: one.free.cores, default=None)
     units = most_units.free.units if most_units else NOTHING.units
     cores = most_cores.free.cores if most_cores else NOTHING.cores
     if asked.units > units:

@@ -14,7 +14,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.node import Node
+from gpushare.domain.node import Block, Node, free_units
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import card_json, read_card, read_share, share_json
@@ -29,17 +29,28 @@ def snapshot(
 ) -> dict[str, Any]:
     """Return all nodes, sorted by name, and the pods that wait for a card.
 
-    Shape: ``{v, policy, card_order, nodes: [{name, cards, pods, unplaced,
-    nominations}], pending: [{uid, namespace, name, priority, claims | refusal,
-    policy, models, uuids}]}``; an unplaced pod has the shape of a pending one.
+    Shape: ``{v, policy, card_order, largest_free: {node, card, index, cores, units} |
+    null, units_without_cores, nodes: [{name, cards, pods, unplaced, nominations}],
+    pending: [{uid, namespace, name, priority, claims | refusal, policy, models,
+    uuids}]}``; an unplaced pod has the shape of a pending one. ``largest_free`` and
+    ``units_without_cores`` are ``FreeUnits``.
     """
+    known = sorted(nodes, key=lambda node: node.name)
+    free = free_units(known)
     return {
         "v": VERSION,
         "policy": choice.default,
         "card_order": choice.card_order,
-        "nodes": [_node(node) for node in sorted(nodes, key=lambda node: node.name)],
+        "largest_free": free.largest and _block(free.largest),
+        "units_without_cores": free.without_cores,
+        "nodes": [_node(node) for node in known],
         "pending": [_pending(pod) for pod in pods if _waits(pod)],
     }
+
+
+def _block(block: Block) -> dict[str, Any]:
+    where = {"node": block.node, "card": block.card.uuid, "index": block.card.index}
+    return where | _amount(block.free)
 
 
 def _node(node: Node) -> dict[str, Any]:

@@ -35,6 +35,11 @@ class Summary:
     frontier: tuple[Amount, ...]
     untouched: tuple[int, ...]
 
+    @property
+    def largest(self) -> Amount:
+        """The free amount with the most units of those with a free core."""
+        return next((room for room in reversed(self.frontier) if room.cores), NOTHING)
+
     def refusal(self, claim: Claim) -> Refusal | None:
         """Return why no card can meet the claim, or None if one can."""
         if not self.cards:
@@ -67,6 +72,18 @@ def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
         if not best or room.units > best[-1].units:
             best.append(room)
     return tuple(best)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The free amount of one open card."""
+
+    node: NodeName
+    card: Card
+    free: Amount
+
+    def __str__(self) -> str:
+        return f"{self.node} card {self.card.index}"
 
 
 def summarize(free: Iterable[Amount], untouched: Iterable[int]) -> Summary:
@@ -163,6 +180,15 @@ class Node:
     def summary(self) -> Summary:
         """What filter looks at."""
         return summarize(self.free.values(), (card.units for card in self.untouched))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The free amounts of the open cards that have any, in the order of cards."""
+        return tuple(
+            Block(self.name, card, self.free[card.uuid])
+            for card in self.cards
+            if card.open and (room := self.free[card.uuid]) and NOTHING.fits(room)
+        )
 
     @cached_property
     def fullness(self) -> float:
@@ -274,3 +300,32 @@ class Node:
         seen = self.without(own)
         kept = {u: p for u, p in seen.nominations.items() if u not in outranked}
         return replace(seen, nominations=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeUnits:
+    """What a new pod could have of the free units; each pod needs a core beside them.
+
+    ``largest`` is the card with the most free units of those with a free core, None if
+    there is none. ``without_cores`` counts the units on cards without a free core.
+    """
+
+    largest: Block | None
+    without_cores: int
+
+
+def free_units(nodes: Iterable[Node]) -> FreeUnits:
+    """Return the largest block that a pod with one core could have, and the rest."""
+    known = tuple(nodes)
+    best = max(known, key=lambda node: node.summary.largest.units, default=None)
+    most = best.summary.largest if best else NOTHING
+    blocks = best.blocks if best and most.units else ()
+    return FreeUnits(
+        next((block for block in blocks if block.free == most), None),
+        sum(
+            block.free.units
+            for node in known
+            for block in node.blocks
+            if not block.free.cores
+        ),
+    )

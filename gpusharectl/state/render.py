@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
+from gpushare.domain.node import FreeUnits
 from gpushare.kube import facts, names, words
 from gpusharectl.output import Words, age, bar, column, fill, fit_to_show, rounded
 from gpusharectl.state.read import Placements, Setup, Trouble
@@ -106,12 +107,21 @@ def _sum(seen: Overview) -> Iterator[Words]:
         f"{allotted} allotted ({share} %)",
         "bold",
     )
-    if seen.largest and seen.largest.free.units:
-        free = seen.largest.free.units
-        block = f"{words.units(free)} ({words.memory(free)}) on {seen.largest}"
-        yield Words(f"Largest free block: {block}.")
-    else:
-        yield Words("Nothing is free on any open card.")
+    yield Words(_largest(seen.free))
+
+
+def _largest(free: FreeUnits) -> str:
+    left = words.units(free.without_cores)
+    if free.largest is None:
+        if free.without_cores:
+            return f"No card has a free core, so no pod can have the {left} left."
+        return "Nothing is free on any open card."
+    units = free.largest.free.units
+    said = f"Largest free block: {words.units(units)} ({words.memory(units)}) "
+    said += f"on {free.largest}."
+    if free.without_cores:
+        said += f" On cards without a free core {left} are left."
+    return said
 
 
 def _node(node: NodeView, width: int, *, wide: bool) -> Iterator[RenderableType]:

@@ -9,8 +9,10 @@ known, or it does not apply::
     setup         "demo" | "absent" | "installed": whether gpushare is in this cluster
     books         {from: "extender" | "pods and nodes", because: str | null}
     policy        the cluster's default; card_order beside it
-    totals        {nodes, cards, other_nodes, units, allotted_units, pending}
-    largest_free  {node, card, index, cores, units, memory_mib} | null
+    totals        {nodes, cards, other_nodes, units, allotted_units, pending,
+                  units_without_cores: free, on cards without a free core}
+    largest_free  {node, card, index, cores, units, memory_mib} | null: the most units
+                  that a pod with one core could have
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
                   units}, complaint, cards, gone}]
       cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
@@ -62,6 +64,7 @@ def overview_data(seen: Overview) -> Data:
             "cards": len(seen.cards),
             "units": units,
             "allotted_units": allotted,
+            "units_without_cores": seen.free.without_cores,
             "pending": len(seen.pending),
         },
         "largest_free": _largest(seen),
@@ -113,7 +116,7 @@ def pod_data(pod: PodRef) -> Data:
 
 
 def _largest(seen: Overview) -> Data | None:
-    block = seen.largest
+    block = seen.free.largest
     if block is None:
         return None
     where = {"node": block.node, "card": block.card.uuid, "index": block.card.index}

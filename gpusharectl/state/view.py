@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from gpushare.cache.shortage import Block, Shortage, largest_block, shortage
+from gpushare.cache.shortage import Shortage, shortage
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -21,7 +21,7 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
 )
-from gpushare.domain.node import Node
+from gpushare.domain.node import FreeUnits, Node, free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
@@ -145,6 +145,7 @@ class Overview:
     ``others`` counts the nodes that share no cards.
 
     ``pending`` and ``namespaces`` are the whole cluster's, whichever nodes are shown.
+    ``free`` counts nodes that are ready and schedulable.
     """
 
     placements: Placements
@@ -153,7 +154,7 @@ class Overview:
     only: str
     others: int
     pending: tuple[WaitingPod, ...]
-    largest: Block | None
+    free: FreeUnits
     troubles: tuple[Trouble, ...]
     namespaces: tuple[NamespaceView, ...] = ()
     setup: Setup = Setup.INSTALLED
@@ -197,7 +198,7 @@ def overview(
         only,
         0 if only else len(known.keys() - set(shown)),
         tuple(_pending(state)),
-        largest_block([nodes[name] for name in shown if name in nodes]),
+        free_units(nodes[name] for name in shown if _gets_pods(known.get(name))),
         tuple(troubles(state, of_host)),
         _namespaces(state),
         state.setup,
@@ -210,6 +211,13 @@ def _shares_cards(node: Node | None, body: Json | None) -> bool:
     return body is not None and (
         facts.is_labelled(body) or bool(facts.annotation(body, names.CARDS))
     )
+
+
+def _gets_pods(body: Json | None) -> bool:
+    """Return whether new pods may start on a node at all."""
+    if body is None or facts.is_unschedulable(body):
+        return False
+    return facts.holds(body, "Ready") is True
 
 
 def _node(state: ClusterState, node: Node) -> NodeView:

@@ -71,8 +71,9 @@ _BOOKS = (
         "VcudaNothingFree",
         f"max({LARGEST_FREE}) == 0",
         "info",
-        "No card of the cluster has room for one unit",
-        "The next pod that asks for a card will wait. Free some memory, or add cards.",
+        "No card of the cluster has room for a pod of one unit and one core",
+        "The next pod that asks for a card will wait. `gpusharectl inspect` shows "
+        "whether memory or cores are used up. Free some, or add cards.",
         "10m",
     ),
     Alert(

@@ -221,6 +221,14 @@ def for_cores() -> ClusterState:
     return cluster_state([node_2()], [*pods, asking("hungry", 2, 50)])
 
 
+def cores_used_up() -> ClusterState:
+    """Most units are free, on cards that have no core left."""
+    pods = [held("a", A, 2, 99), held("c", A, 1, 1), held("b", B, 4, 99)]
+    pods += [held("d", G, 10, 100 - 4, node="node-1")]
+    pods += [held("e", G, 5, 4, node="node-1")]
+    return cluster_state([node_1(), node_2()], [*pods, asking("next", 30)])
+
+
 def fragmented() -> ClusterState:
     """Each part is free, on two different cards."""
     pods = [held("a", A, 25, 1), held("b", B, 1, 95)]

@@ -33,11 +33,12 @@ def largest(**nodes: int) -> Series:
     return {one(name, NodeName=node): f"{units}x20" for node, units in nodes.items()}
 
 
-def cards(*placed: int, cordoned: int = 0, unknown: int = 0) -> Series:
+def cards(*placed: int, cordoned: int = 0, unknown: int = 0, cores: int = 1) -> Series:
     """Four cards of 29 units, on two nodes; one number of placed units is for all."""
     said = {
         "vcuda_card_units": (29,) * 4,
         "vcuda_card_placed_units": placed if len(placed) == 4 else placed * 4,
+        "vcuda_card_placed_cores": (cores,) * 4,
         "vcuda_card_unknown_units": (unknown,) * 4,
         "vcuda_card_cordoned": (cordoned,) * 4,
         "vcuda_card_healthy": (1,) * 4,
@@ -59,7 +60,9 @@ def torn(units: int = 14) -> About:
 PENDING = About("VcudaPending", "Pods wait for a card: 2", WARNING)
 ONE_PENDING = About("VcudaPending", "Pods wait for a card: 1", WARNING)
 NOTHING = About(
-    "VcudaNothingFree", "No card of the cluster has room for one unit", INFO
+    "VcudaNothingFree",
+    "No card of the cluster has room for a pod of one unit and one core",
+    INFO,
 )
 TORN = torn()
 UNANSWERING = {one("vcuda_card_healthy", CARD, UUID="GPU-0", NodeName="n-0"): "0x20"}
@@ -221,6 +224,7 @@ CASES = (
     TORN.silent(
         "it is on closed cards", 20, merged(cards(15, cordoned=1), largest(a=0))
     ),
+    TORN.silent("all cores are placed", 20, merged(cards(15, cores=100), largest(a=0))),
     TORN.silent(
         "it is kept for pods nobody has found",
         20,

@@ -100,6 +100,16 @@ def test_cards_show_capacity_and_what_is_placed() -> None:
     assert b'"plain"' not in generate_latest(registry)
 
 
+def test_units_beside_no_core_are_not_free() -> None:
+    """So an alert fires when compute is used up, however much memory is left."""
+    extender = ExtenderFixture(n=(29,))
+    registry = watched(extender)
+    for cores, free in ((99, 27), (1, 0)):
+        extender.bind(extender.create(f"p-{cores}", units=2, cores=cores))
+        found = value(registry, "vcuda_node_largest_free_units", NodeName="n")
+        assert found == free
+
+
 def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
     """On each card, until it is known; they are not shown as placed there."""
     extender = ExtenderFixture(n=(29, 10))

@@ -35,7 +35,15 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
     )
     shown = snapshot([page, node(name="a")], [], Choice("spread", "uuid"))
     (_, found) = shown.pop("nodes")
-    assert shown == {"v": 1, "policy": "spread", "card_order": "uuid", "pending": []}
+    block = {"node": "a", "card": "GPU-0", "index": 0, "cores": 100, "units": 29}
+    assert shown == {
+        "v": 1,
+        "policy": "spread",
+        "card_order": "uuid",
+        "largest_free": block,
+        "units_without_cores": 0,
+        "pending": [],
+    }
     told = [
         (0, True, False, {"cores": 93, "units": 2}),
         (1, False, False, None),

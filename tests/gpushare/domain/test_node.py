@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.domain.model import Amount, Placement
-from gpushare.domain.node import Node, frontier, summarize
+from gpushare.domain.node import Node, free_units, frontier, summarize
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     apart,
@@ -159,3 +159,31 @@ def test_why_no_card_has_room(units: int, cores: int, reason: Reason | None) -> 
     """The part that no card has; both, when each has only one of the two."""
     no = FRAGMENTED.refusal(claim(units, cores))
     assert no == (None if reason is None else Refusal(reason))
+
+
+FULL = [placement("full", 0, 1, 99), placement("more", 0, 1, 1)]
+LESS = placement("less", 1, 20, 99)
+
+
+@pytest.mark.parametrize(
+    ("pages", "largest", "without_cores"),
+    [
+        ([], None, 0),
+        ([node(*TWO)], ("n card 0", 29), 0),
+        # 27 units beside no core, 9 beside one.
+        ([node(card(0), card(1), holds=[*FULL, LESS])], ("n card 1", 9), 27),
+        ([node(holds=FULL), node(name="m", holds=FULL)], None, 54),
+        ([node(card(0, 20)), node(card(0, 28), name="m")], ("m card 0", 28), 0),
+        ([node(card(0, 20, cordoned=True))], None, 0),
+        ([node(holds=[placement("units", 0, 29, 1)])], None, 0),
+        ([node(holds=[placement("over", 0, 30, 101)])], None, 0),
+    ],
+    ids=["none", "all", "both", "cores", "nodes", "closed", "units", "over"],
+)
+def test_free_is_what_a_pod_with_one_core_could_have(
+    pages: list[Node], largest: tuple[str, int] | None, without_cores: int
+) -> None:
+    found = free_units(pages)
+    block = found.largest
+    assert (block and (str(block), block.free.units)) == largest
+    assert found.without_cores == without_cores

@@ -92,6 +92,7 @@ def test_numbers() -> None:
         "cards": 3,
         "units": 152,
         "allotted_units": 131,
+        "units_without_cores": 0,
         "pending": 1,
     }
     (card,) = node_named(small(), "node-1")["cards"]
