@@ -20,6 +20,9 @@ _CLOSED = (
 )
 """No foreign content, no frames, and no text of a pod as code."""
 
+PAGE, STATE = "/ui", "/ui/state"
+"""The paths of the page and of what it shows, as JSON."""
+
 STATE_HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",

@@ -8,6 +8,8 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Self
@@ -15,6 +17,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import click
 import orjson
+import urllib3
 
 from gpushare.addresses import LOOPBACK, free_address
 from gpushare.kube import facts
@@ -22,10 +25,11 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.names import EXTENDER_PORT
 from gpushare.listener import Listener
-from gpushare.page_policy import STATE_HEADERS, page_headers
+from gpushare.page_policy import PAGE, STATE, STATE_HEADERS, page_headers
 from gpushare.settings import Address
-from gpusharectl.access import access_options, reached
+from gpusharectl.access import Access, access_options, reached
 from gpusharectl.pki import SERVER_NAME
+from gpusharectl.state.read import Setup, is_demo, setup_of
 
 if TYPE_CHECKING:
     from gpushare.kube.api import ApiObjects
@@ -34,6 +38,7 @@ FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls")
 """Where ``install --tls`` puts a control-plane host's certificates."""
 FILES = ("ca.crt", "client.crt", "client.key")
 _SWITCH_ON = "gpusharectl install --ui"
+_DEMO_S = 5.0
 Tls = tuple[ssl.SSLContext, str]
 _SELECTOR = f"{facts.PART_NAME} in ({facts.EXTENDER},{facts.SECOND_SCHEDULER})"
 
@@ -75,8 +80,8 @@ class Extenders:
         )
         if not pods:
             raise Unavailable(
-                f"there is no extender pod in {facts.SYSTEM}; gpusharectl install "
-                "starts one beside kube-scheduler"
+                f"there is no extender pod in {facts.SYSTEM}; gpusharectl inspect "
+                f"shows what else is wrong, and {_SWITCH_ON} starts one"
             )
         ready = [pod for pod in pods if facts.holds(pod, "Ready")]
         if not ready:
@@ -99,6 +104,17 @@ class Extenders:
                 )
         name = facts.name_of(pod)
         return self._objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, path, tls=tls)
+
+
+def demo_page(host: str, path: str) -> bytes:
+    """GET a path of the demo's extender, to which the demo's API server redirects."""
+    try:
+        answer = urllib3.request("GET", f"{host}{path}", retries=1, timeout=_DEMO_S)
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable(f"the demo's extender does not answer: {error}") from error
+    if answer.status != HTTPStatus.OK:
+        raise Unavailable(f"the demo's extender answers {answer.status} to {path}")
+    return answer.data
 
 
 def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None:
@@ -125,7 +141,6 @@ def _read(folder: Path) -> Tls:
     return context, SERVER_NAME
 
 
-PAGE, STATE = "/ui", "/ui/state"
 _ROOTS = ("", "/")
 """They redirect to the page."""
 
@@ -240,10 +255,9 @@ def ui(
             f"with {', '.join(FILES)}"
         ) from error
     with reached(kubeconfig, context) as access:
-        extenders = Extenders(access.objects, tls)
-        extenders.get(PAGE)
+        get = _source(access, tls)
         try:
-            server = PageServer(port, extenders.get)
+            server = PageServer(port, get)
         except OSError as error:
             raise click.ClickException(
                 f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); "
@@ -257,6 +271,24 @@ def ui(
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             with suppress(KeyboardInterrupt):
                 Event().wait()
+
+
+def _source(access: Access, tls: Tls | None) -> Callable[[str], bytes]:
+    """Return what reads the page, after it was read once."""
+    get: Callable[[str], bytes]
+    if is_demo(access.objects):
+        get = partial(demo_page, access.objects.host)
+    else:
+        get = Extenders(access.objects, tls).get
+    try:
+        get(PAGE)
+    except Unavailable as error:
+        if setup_of(access) is Setup.ABSENT:
+            raise Unavailable(
+                f"gpushare is not installed in this cluster; run {_SWITCH_ON}"
+            ) from error
+        raise
+    return get
 
 
 def announced(

@@ -7,7 +7,7 @@ docs/decisions (0049) says why this is not a server of werkzeug.
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from email.message import Message
 from http import HTTPStatus
@@ -16,6 +16,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from socketserver import TCPServer
 from threading import Event, Lock, Thread
+from types import MappingProxyType
 from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -137,6 +138,8 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(url.path)
         if self.command == "GET" and path in self.server.documents:
             return Answer(HTTPStatus.OK, self.server.documents[path])
+        if self.command == "GET" and path in self.server.elsewhere:
+            return Answer(HTTPStatus.FOUND, "", self.server.elsewhere[path])
         accept = self.headers.get("Accept", "")
         if accept and "json" not in accept and "*" not in accept:
             raise Refused(
@@ -164,6 +167,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
+        if answer.location:
+            self.send_header("Location", answer.location)
         self.end_headers()
         self.wfile.write(content)
         self.wfile.flush()
@@ -198,14 +203,21 @@ class ApiServerOnLoopback(ThreadingHTTPServer):
     """Serves a cluster to this machine alone, without TLS and without passwords.
 
     Watches end within the cluster's interval between bookmarks after ``stop``.
-    ``build`` ends the version by which clients know what this is.
+    ``build`` ends the version by which clients know what this is. A GET of a path of
+    ``elsewhere`` is redirected to its URL.
     """
 
     daemon_threads = False
     request_queue_size = 128
 
-    def __init__(self, cluster: Embedded, build: str = "") -> None:
+    def __init__(
+        self,
+        cluster: Embedded,
+        build: str = "",
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.verbs = Verbs(cluster)
+        self.elsewhere = elsewhere
         self.documents: dict[str, Json | str] = {**documents(build)}
         self.documents |= dict.fromkeys(_HEALTH, "ok")
         self.stopping = Event()

@@ -147,10 +147,12 @@ class Answer:
     """What to send: JSON, plain text, or for a watch one JSON after the other.
 
     An empty JSON of a watch is not sent. It lets the server look at its connection.
+    ``location`` is where a redirect leads.
     """
 
     status: HTTPStatus
     body: Json | str | Iterator[Json]
+    location: str = ""
 
 
 _REASONS: Mapping[type[ClusterError], tuple[HTTPStatus, str]] = {

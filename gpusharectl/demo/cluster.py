@@ -26,6 +26,7 @@ from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, units_of
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
+from gpushare.page_policy import PAGE, STATE
 from gpushare.settings import PREFIX, Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.kubelet import StandInKubelet
@@ -149,11 +150,12 @@ class DemoCluster:
         self.kubelet = StandInKubelet(self.cluster, folder)
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder
-        self._server = ApiServerOnLoopback(self.cluster, names.DEMO_BUILD)
         self._stop = Event()
         self._threads: dict[str, Thread] = {}
         self._extender: Child | None = None
         self._verbs = free_address()
+        pages = {path: f"http://{self._verbs}{path}" for path in (PAGE, STATE)}
+        self._server = ApiServerOnLoopback(self.cluster, names.DEMO_BUILD, pages)
         self._public = free_address()
         self._plugins: dict[str, Child] = {}
         self._leaving: list[Child] = []
@@ -161,7 +163,7 @@ class DemoCluster:
     @property
     def page(self) -> str:
         """The URL of the extender's page, for a browser on this machine."""
-        return f"http://{self._verbs}/ui"
+        return f"http://{self._verbs}{PAGE}"
 
     def __enter__(self) -> Self:
         try:

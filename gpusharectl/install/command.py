@@ -26,7 +26,7 @@ from gpusharectl.install.options import (
     WebhookOptions,
     add_options,
 )
-from gpusharectl.install.progress import LiveScreen, Patience, Screen
+from gpusharectl.install.progress import Exit, LiveScreen, Patience, Screen
 from gpusharectl.install.rollout import last_lines
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import HostCertificates, desired_now
@@ -36,12 +36,18 @@ from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
 from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.state.read import read_state
+from gpusharectl.state.read import is_demo, read_state
 from gpusharectl.state.render import draw
 from gpusharectl.state.view import overview
 
 _RESTARTED_WITHIN_S = 300.0
 Options = TypeVar("Options", bound=CommonOptions)
+
+
+class DemoClusterError(click.ClickException):
+    """The cluster is the demo's."""
+
+    exit_code = Exit.REFUSED
 
 
 @contextmanager
@@ -56,6 +62,13 @@ def _opened(
     console = Console(highlight=False)
     # No needs here: the checks report all missing rights at once.
     access = reach(kubeconfig, context, needs=())
+    if is_demo(access.objects):
+        access.close()
+        raise DemoClusterError(
+            f"{access.kubeconfig} is of the cluster of gpusharectl demo, in which "
+            "nothing is installed: its extender and device plugins are processes. Name "
+            "the kubeconfig of your cluster with --kubeconfig"
+        )
     given = {"--kubeconfig": kubeconfig, "--context": context}
     words = [word for flag, text in given.items() if text for word in (flag, text)]
     files = HostFiles()

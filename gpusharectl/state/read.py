@@ -160,6 +160,11 @@ def setup_of(access: Access) -> Setup:
     return _setup(access.objects, nodes, tuple(filter(_is_part, pods)))
 
 
+def is_demo(objects: Objects) -> bool:
+    """Return whether this is the cluster of ``gpusharectl demo``; needs no right."""
+    return objects.version().endswith(DEMO_BUILD)
+
+
 def configured_by_us(scheduler: Json) -> bool:
     """Return whether a kube-scheduler is started with the installer's configuration."""
     return config_of(scheduler).startswith(_OUR_FOLDERS)
@@ -232,7 +237,7 @@ def _is_part(pod: Json) -> bool:
 def _setup(objects: Objects, nodes: Iterable[Json], parts: Iterable[Json]) -> Setup:
     if any(facts.is_part(pod) or configured_by_us(pod) for pod in parts):
         return Setup.INSTALLED
-    if objects.version().endswith(DEMO_BUILD):
+    if is_demo(objects):
         return Setup.DEMO
     shares = any(facts.is_labelled(n) or facts.annotation(n, CARDS) for n in nodes)
     return Setup.INSTALLED if shares else Setup.ABSENT

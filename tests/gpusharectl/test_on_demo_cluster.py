@@ -1,9 +1,13 @@
 """inspect, why and cordon-card with the real extender and device plugins."""
 
+import http.client
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
@@ -16,6 +20,7 @@ from gpushare.kube.api import ApiObjects, ApiServer
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
+from gpusharectl.commands import main
 from gpusharectl.cordon import cordon_card, uncordon_card
 from gpusharectl.demo.cluster import DemoCluster, fetched
 from gpusharectl.demo.run import _hush
@@ -25,6 +30,7 @@ from gpusharectl.state.read import read_state
 from gpusharectl.why.command import why
 from tests.builders import pod_json
 from tests.gpusharectl.cluster_states import extender
+from tests.gpusharectl.terminal import Terminal
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -91,6 +97,31 @@ def test_a_demo_is_not_called_broken(demo: DemoCluster) -> None:
     assert "default/a 50" in said
     assert "Warnings" not in said
     assert "missing" not in said
+
+
+def test_the_page_of_a_demo(demo: DemoCluster) -> None:
+    """It is served as that of any cluster, though no port can be forwarded."""
+    where = ["--no-open", "--kubeconfig", str(demo.kubeconfig)]
+    shown = Terminal([sys.executable, "-m", "gpusharectl", "ui", *where])
+    try:
+        shown.read_until("Whoever knows")
+        address = urlsplit(shown.said.split()[4])
+        for path, kind in (("", b"<!doctype html>"), ("/state", b"{")):
+            link = http.client.HTTPConnection(address.netloc)
+            link.request("GET", address.path + path)
+            assert link.getresponse().read().lower().startswith(kind)
+            link.close()
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.end() == 0
+    finally:
+        shown.close()
+
+
+@pytest.mark.parametrize("words", [["install", "--dry-run"], ["uninstall"]])
+def test_nothing_is_installed_in_a_demo(demo: DemoCluster, words: list[str]) -> None:
+    done = CliRunner().invoke(main, [*words, "--kubeconfig", str(demo.kubeconfig)])
+    assert done.exit_code == 3
+    assert "is of the cluster of gpusharectl demo" in done.output
 
 
 def test_an_extender_that_cannot_be_reached_is_said(

@@ -14,13 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.cluster import Json
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.pki import SERVER_NAME
 from gpusharectl.ui import Extenders, PageServer, announced, tls_from
-from tests.gpusharectl.cluster_states import extender
+from tests.builders import card
+from tests.gpusharectl.cluster_states import extender, node_of
 from tests.gpusharectl.conftest import put
 from tests.testbed.certificates import Certificates, certificates
 
@@ -279,12 +280,16 @@ def ran(cluster: Embedded, tmp_path: Path, *words: str) -> Result:
 
 
 def test_the_command_says_what_to_do(tmp_path: Path) -> None:
-    """Without an extender; if it cannot be reached; without certificates."""
+    """Not installed; without an extender; one out of reach; without certificates."""
     cluster = Embedded()
     found = ran(cluster, tmp_path)
     assert found.exit_code == 1
-    assert "extender pod in kube-system; gpusharectl install" in found.output
+    assert "is not installed in this cluster; run gpusharectl install" in found.output
     assert "The page is at" not in found.output
+    cluster.create(Kind.NODES, node_of("node-1", card(0)))
+    found = ran(cluster, tmp_path)
+    assert found.exit_code == 1
+    assert "no extender pod in kube-system; gpusharectl inspect shows" in found.output
     pod = extender("ext-1")
     pod["spec"]["containers"][0]["env"] = [{"name": "GPUSHARE_UI", "value": "on"}]
     put(cluster, pod)
