@@ -119,6 +119,11 @@ class TwoNames(click.Group):
             "Let a cluster share the cards of its nodes.",
         ),
         _command(
+            "migrate",
+            "migrate.command:migrate",
+            "Rewrite manifests that were made for another system.",
+        ),
+        _command(
             "migrate-quota",
             "quota:migrate_quota",
             "Rename quotas that were made for Bitfusion.",

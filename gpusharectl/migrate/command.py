@@ -1,0 +1,187 @@
+"""``gpusharectl migrate``: manifests for another system, rewritten file by file."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import click
+
+from gpushare.kube.words import counted
+from gpushare.yaml_file import YamlError, read_bytes
+from gpusharectl.migrate.rewrite import Rewritten, rewrite
+from gpusharectl.migrate.systems import Options, System
+from gpusharectl.migrate.yaml_text import NotEditable
+from gpusharectl.output import fit_to_show
+
+_STDIN = Path("-")
+_MOST_FILE_MIB = 64
+_MOST_CARD_MIB = 16_777_216
+_LEFT = 3
+_CODES = (
+    "Exit codes: 0 everything was carried over, or there was nothing to do; 1 a file "
+    "could not be read, and none was changed, or one could not be written; 2 the "
+    "command line is wrong; 3 something is left to do by hand, as reported."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    before: str
+    after: Rewritten
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path == _STDIN else str(self.path)
+
+
+@click.command(epilog=_CODES)
+@click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--write", is_flag=True, help="Change the files; default: print the result."
+)
+@click.option(
+    "--from",
+    "system",
+    type=click.Choice([one.value for one in System]),
+    help="Rewrite only the resources of this system; default: of all four.",
+)
+@click.option(
+    "--card-mib",
+    type=click.IntRange(256, _MOST_CARD_MIB),
+    metavar="MIB",
+    help="The memory of the cards, as nvidia-smi shows it, for percentages and shares.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="nvidia.com/gpu counts shares of a card, N each, by time-slicing; 1: whole "
+    "cards.",
+)
+@click.option(
+    "--unit-mib",
+    type=click.IntRange(1, 1024 * 1024),
+    metavar="MIB",
+    help="What 1 of the old memory resource is. Default: gpushare 1024, HAMi 1.",
+)
+def migrate(
+    *,
+    files: tuple[Path, ...],
+    write: bool,
+    system: str | None,
+    card_mib: int | None,
+    replicas: int | None,
+    unit_mib: int | None,
+) -> None:
+    """Rewrite manifests that were made for another way of sharing cards.
+
+    FILE is YAML or JSON, or - for standard input. Resources of HAMi, of
+    gpushare-scheduler-extender (aliyun.com), of gpu-manager (tencent.com) and of
+    NVIDIA's time-slicing become baidu.com/vcuda-memory and baidu.com/vcuda-core. The
+    rest of a file stays as it is, with its comments. The report says what could not be
+    carried over. No cluster is read or changed. docs/migrate.md compares the systems.
+    """
+    if write and _STDIN in files:
+        raise click.UsageError("--write changes files; standard input is none")
+    source = System(system) if system else None
+    options = Options(source, card_mib, replicas, unit_mib)
+    found = [_migrated(path, options) for path in dict.fromkeys(files)]
+    if write:
+        _write_all(found)
+    else:
+        click.echo(_joined([one.after.text for one in found]).encode(), nl=False)
+    sys.exit(_report(found, write=write))
+
+
+def _migrated(path: Path, options: Options) -> _File:
+    before = _read(path)
+    try:
+        return _File(path, before, rewrite(before, options))
+    except NotEditable as error:
+        problem = fit_to_show(f"{path}: {error}")
+        hint = "; render a chart first: helm template … | gpusharectl migrate -"
+        raise click.ClickException(
+            problem + (hint if "{{" in before else "")
+        ) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        if path == _STDIN:
+            return sys.stdin.buffer.read().decode()
+        return read_bytes(path, _MOST_FILE_MIB).decode()
+    except YamlError as error:
+        raise click.ClickException(fit_to_show(str(error))) from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path}: is not a text in UTF-8") from error
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return several files as one YAML stream; a single one as it is."""
+    parts: list[str] = []
+    for text in texts:
+        if parts and text.strip():
+            if not parts[-1].endswith("\n"):
+                parts.append("\n")
+            if not text.startswith("---"):
+                parts.append("---\n")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _write_all(files: Sequence[_File]) -> None:
+    for one in files:
+        if one.after.text == one.before:
+            continue
+        try:
+            _write(one.path.resolve(), one.after.text.encode())
+        except OSError as error:
+            raise click.ClickException(
+                f"{one.path}: cannot be written ({error.strerror})"
+            ) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file atomically; it keeps its mode and, if possible, its owner."""
+    with NamedTemporaryFile(dir=path.parent, prefix=".migrate-", delete=False) as new:
+        try:
+            new.write(content)
+            new.flush()
+            os.fsync(new.fileno())
+            old = path.stat()
+            with contextlib.suppress(PermissionError):
+                os.chown(new.name, old.st_uid, old.st_gid)
+            Path(new.name).chmod(old.st_mode)
+            Path(new.name).replace(path)
+        except BaseException:
+            Path(new.name).unlink(missing_ok=True)
+            raise
+
+
+def _report(files: Sequence[_File], *, write: bool) -> int:
+    """Print on standard error what was done and what is left."""
+    left = 0
+    for one in files:
+        for each in one.after.findings:
+            left += each.left
+            sign = "" if each.left else "note: "
+            words = f"{one.name}:{each.line}: {sign}{each.where}: {each.text}"
+            click.echo(fit_to_show(words), err=True)
+    objects = sum(one.after.objects for one in files)
+    done = counted(objects, "object") + (" changed" if write else " rewritten")
+    rest = (
+        f"{counted(left, 'field')} left to you, see above" if left else "nothing left"
+    )
+    click.echo(f"{done}; {rest}.", err=True)
+    return _LEFT if left else 0

@@ -1,0 +1,1 @@
+"""``gpusharectl migrate``: what it rewrites, what it reports, and what it leaves."""

@@ -1,0 +1,359 @@
+"""Manifests before and after, and the law that everything else stays."""
+
+import json
+from textwrap import dedent
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusharectl.migrate.rewrite import rewrite
+from gpusharectl.migrate.systems import Options, System
+from gpusharectl.migrate.yaml_text import NotEditable
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: app
+spec:
+  containers:
+  - name: main
+    resources:
+      limits:
+"""
+MEMORY, CORE = "baidu.com/vcuda-memory", "baidu.com/vcuda-core"
+
+
+def pod(*limits: str) -> str:
+    return POD + "".join(f"        {line}\n" for line in limits)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["aliyun.com/gpu-mem: 3"], [f"{MEMORY}: 12", f"{CORE}: 1"]),
+        (["aliyun.com/gpu-mem: '3' # GiB"], [f"{MEMORY}: '12' # GiB", f"{CORE}: '1'"]),
+        (
+            ["aliyun.com/gpu-count: 1", "cpu: 1", "aliyun.com/gpu-mem: 3"],
+            [f"{CORE}: 1", "cpu: 1", f"{MEMORY}: 12"],
+        ),
+        (
+            ["tencent.com/vcuda-core: 50 # half", "tencent.com/vcuda-memory: 30"],
+            [f"{CORE}: 50 # half", f"{MEMORY}: 30"],
+        ),
+        (
+            ["nvidia.com/gpu: 1", "nvidia.com/gpumem: 3000", "nvidia.com/gpucores: 30"],
+            [f"{MEMORY}: 12", f"{CORE}: 30"],
+        ),
+        (
+            ["nvidia.com/gpumem: 3k", "nvidia.com/gpu: 1"],
+            [f"{MEMORY}: 12", f"{CORE}: 1"],
+        ),
+        (["nvidia.com/gpu: 2", "nvidia.com/gpumem-percentage: 100"], [f"{CORE}: 200"]),
+        (
+            ["nvidia.com/priority: 1", "nvidia.com/gpumem: 1", "cpu: 1"],
+            [f"{CORE}: 1", f"{MEMORY}: 1", "cpu: 1"],
+        ),
+        (
+            ["cpu: 1", "nvidia.com/mig-1g.5gb: 1"],
+            ["cpu: 1", "nvidia.com/mig-1g.5gb: 1"],
+        ),
+    ],
+    ids=str,
+)
+def test_a_container(old: list[str], new: list[str]) -> None:
+    """New fields stand in the lines of the old ones, with their comments and quotes."""
+    found = rewrite(pod(*old), Options())
+    assert found.text == pod(*new)
+    assert not [one for one in found.findings if one.left]
+
+
+@pytest.mark.parametrize(
+    ("old", "words"),
+    [
+        (["nvidia.com/gpu: 1"], "--replicas N"),
+        (["nvidia.com/gpu.shared: 1"], "--card-mib"),
+        (["nvidia.com/gpumem: 16Gi"], '"16Gi" is not a plain whole number'),
+        (["aliyun.com/gpu-mem: 5.5"], '"5.5" is not a plain whole number'),
+        (["aliyun.com/gpu-mem:"], "it has no number"),
+        (["aliyun.com/gpu-mem: -1"], '"-1" is not'),
+        (["aliyun.com/gpu-mem: 1", "tencent.com/vcuda-core: 1"], "several systems"),
+        (["aliyun.com/gpu-mem: 1", f"{MEMORY}: 1"], "too; keep one of them"),
+    ],
+    ids=str,
+)
+def test_what_is_left(old: list[str], words: str) -> None:
+    """What is not certain stays as it is and is reported, with its line and object."""
+    found = rewrite(pod(*old), Options())
+    assert found.text == pod(*old)
+    assert found.objects == 0
+    (one,) = found.findings
+    assert one.left
+    assert (one.line, one.where) == (10, "Pod app, container main")
+    assert words in one.text
+
+
+def test_an_option_says_what_a_card_is() -> None:
+    """--replicas and --from decide about nvidia.com/gpu; others stay under --from."""
+    old = pod("nvidia.com/gpu: 1")
+    slices = Options(card_mib=24259, replicas=10)
+    assert rewrite(old, slices).text == pod(f"{MEMORY}: 9", f"{CORE}: 10")
+    assert rewrite(old, Options(System.HAMI)).text == pod(f"{CORE}: 100")
+    other = rewrite(old, Options(System.GPU_MANAGER))
+    assert (other.text, list(other.findings)) == (old, [])
+    beside = pod("aliyun.com/gpu-mem: 1")
+    assert rewrite(beside, Options(System.HAMI)).text == beside
+
+
+def test_a_whole_file() -> None:
+    """Documents, lists, init containers, annotations, quotas: all else is as it was."""
+    old = dedent("""\
+        # 一个文件
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: bert, namespace: shop}
+        spec:
+          template:
+            metadata:
+              annotations:
+                nvidia.com/use-gputype: A100,V100  # 型号
+                nvidia.com/vgpu-mode: hami-core
+            spec:
+              schedulerName: hami-scheduler   # HAMi's
+              initContainers:
+              - name: load
+                resources:
+                  limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 512}
+              containers:
+              - name: main
+                resources:
+                  requests: &gpu
+                    cpu: 1
+                    "nvidia.com/gpu": "1"
+                    "nvidia.com/gpumem": "3000"
+                  limits: *gpu
+        ---
+        apiVersion: v1
+        kind: List
+        items:
+        - kind: ResourceQuota
+          metadata: {name: gpu}
+          spec:
+            hard:
+              limits.nvidia.com/gpumem: 10000
+              requests.tencent.com/vcuda-core: "200"
+              pods: 10
+        - kind: LimitRange
+          metadata: {name: gpu}
+          spec: {limits: [{type: Container, max: {aliyun.com/gpu-mem: 4}}]}
+        - kind: CronJob
+          metadata: {name: night}
+          spec: {jobTemplate: {spec: {template: {spec: {containers: [
+            {name: a, resources: {limits: {tencent.com/vcuda-core: 100}}}]}}}}}
+        """)
+    new = dedent("""\
+        # 一个文件
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: bert, namespace: shop}
+        spec:
+          template:
+            metadata:
+              annotations:
+                baidu.com/vcuda-models: "*A100*, *V100*"  # 型号
+            spec:
+              initContainers:
+              - name: load
+                resources:
+                  limits: {baidu.com/vcuda-core: 1, baidu.com/vcuda-memory: 2}
+              containers:
+              - name: main
+                resources:
+                  requests: &gpu
+                    cpu: 1
+                    "baidu.com/vcuda-core": "1"
+                    "baidu.com/vcuda-memory": "12"
+                  limits: *gpu
+        ---
+        apiVersion: v1
+        kind: List
+        items:
+        - kind: ResourceQuota
+          metadata: {name: gpu}
+          spec:
+            hard:
+              requests.baidu.com/vcuda-memory: 40
+              requests.baidu.com/vcuda-core: "200"
+              pods: 10
+        - kind: LimitRange
+          metadata: {name: gpu}
+          spec: {limits: [{type: Container, max: {baidu.com/vcuda-memory: 16}}]}
+        - kind: CronJob
+          metadata: {name: night}
+          spec: {jobTemplate: {spec: {template: {spec: {containers: [
+            {name: a, resources: {limits: {baidu.com/vcuda-core: 100}}}]}}}}}
+        """)
+    found = rewrite(old, Options())
+    assert found.text == new
+    assert found.objects == 4
+    assert [(one.line, one.left) for one in found.findings] == [(16, False)]
+    crlf = rewrite("\ufeff" + old.replace("\n", "\r\n"), Options())
+    assert crlf.text == "\ufeff" + new.replace("\n", "\r\n")
+
+
+def test_json_stays_json() -> None:
+    """A file of kubectl get -o json is YAML, too, and keeps its quotes."""
+    body = {
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {
+            "containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}]
+        },
+    }
+    found = rewrite(json.dumps(body, indent=2), Options())
+    (container,) = json.loads(found.text)["spec"]["containers"]
+    assert container["resources"]["limits"] == {MEMORY: "4", CORE: "1"}
+
+
+def test_findings_about_a_pod() -> None:
+    """Annotations, variables and sums that do not work here, each with its line."""
+    old = dedent("""\
+        kind: Pod
+        metadata:
+          name: app
+          annotations:
+            tencent.com/vcuda-core-limit: "50"
+        spec:
+          containers:
+          - name: a
+            env:
+            - name: CUDA_MPS_PIPE_DIRECTORY
+              value: /tmp
+            resources: {limits: {tencent.com/vcuda-core: 60}}
+          - name: b
+            resources: {limits: {tencent.com/vcuda-core: 60}}
+        """)
+    found = rewrite(old, Options())
+    told = [(one.line, one.left, one.text) for one in found.findings]
+    assert [line for line, _, _ in told] == [5, 10, 12]
+    assert all(left for _, left, _ in told)
+    assert "baidu.com/vcuda-containers" in told[2][2]
+    small = rewrite(old.replace("60", "40"), Options()).findings[-1]
+    assert not small.left
+    assert "one card together" in small.text
+
+
+def test_cores_are_not_filled_up_to_a_whole_card() -> None:
+    """A core is set where none is asked, unless 100 cores would come together."""
+    old = pod("nvidia.com/gpumem: 256", "nvidia.com/gpucores: 99") + (
+        "  - resources: {limits: {nvidia.com/gpumem: 256, nvidia.com/gpu: 1}}\n"
+    )
+    limits = [
+        one["resources"]["limits"]
+        for one in yaml.safe_load(rewrite(old, Options()).text)["spec"]["containers"]
+    ]
+    assert limits == [{MEMORY: 1, CORE: 99}, {MEMORY: 1}]
+
+
+UNKNOWN_PLACE = "a:\n  nvidia.com/gpumem: 1\n"
+SEVERAL_CARDS = """\
+kind: Pod
+metadata: {name: a, labels: {aliyun.com/gpu-count: '2'}}
+spec:
+  containers:
+  - resources: {limits: {aliyun.com/gpu-mem: 8}}
+"""
+BOTH_NAMES = f"""\
+kind: ResourceQuota
+metadata: {{name: q}}
+spec:
+  hard:
+    requests.{CORE}: 1
+    requests.tencent.com/vcuda-core: 2
+"""
+NO_UUID = """\
+kind: Pod
+metadata: {name: a, annotations: {nvidia.com/use-gpuuuid: '?'}}
+spec: {containers: [{resources: {limits: {nvidia.com/gpumem: 1}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (UNKNOWN_PLACE, 2, "change it by hand"),
+        (SEVERAL_CARDS, 5, "parts of 2 cards"),
+        (BOTH_NAMES, 6, "is there already"),
+        (NO_UUID, 2, "give a UUID"),
+    ],
+)
+def test_other_places(text: str, line: int, words: str) -> None:
+    """What cannot be rewritten is reported with its line, wherever it is."""
+    found = [one for one in rewrite(text, Options()).findings if one.left]
+    assert [one.line for one in found] == [line]
+    assert words in found[0].text
+
+
+def test_a_chart_is_rendered_first() -> None:
+    """A template is not YAML; nothing is written."""
+    with pytest.raises(NotEditable, match="line 2"):
+        rewrite("a: {{ .Values.x }}\nb: {{- nvidia.com/gpumem }}", Options())
+
+
+def test_an_anchor_that_means_two_things_is_refused() -> None:
+    """A number that 1 GiB and 1 core share cannot become two numbers in one place."""
+    text = pod("aliyun.com/gpu-mem: &n 1", "aliyun.com/gpu-core.percentage: *n")
+    with pytest.raises(NotEditable, match="anchor"):
+        rewrite(text, Options())
+    kept = rewrite(pod("aliyun.com/gpu-mem: &n 1"), Options()).text
+    assert f"{MEMORY}: &n 4" in kept
+
+
+TEXTS = st.text(alphabet=" \n-:{}[]#'\"a0&*/nvidia.com/gpumem", max_size=80)
+
+
+@given(TEXTS)
+def test_nothing_to_migrate_nothing_changes(text: str) -> None:
+    """A file without another system's resources comes out byte for byte."""
+    try:
+        found = rewrite(text, Options())
+    except NotEditable:
+        return
+    if found.objects == 0:
+        assert found.text == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "nvidia.com/gpu: 1",
+                "nvidia.com/gpumem: 300",
+                "nvidia.com/gpumem-percentage: 50",
+                "nvidia.com/gpucores: 100",
+                "nvidia.com/priority: 1",
+                "aliyun.com/gpu-mem: 1",
+                "cpu: 1 # one",
+                "# a comment",
+            ]
+        ),
+        unique=True,
+    ),
+    st.booleans(),
+)
+def test_a_second_run_changes_nothing(lines: list[str], flow: bool) -> None:
+    """In block and flow style the result is YAML, keeps the rest, and is final."""
+    if flow:
+        old = (
+            POD[:-1] + " {" + ", ".join(x.split(" #")[0] for x in lines if x[0] != "#")
+        )
+        old += "}\n"
+    else:
+        old = pod(*lines)
+    new = rewrite(old, Options(card_mib=4096)).text
+    assert rewrite(new, Options(card_mib=4096)).text == new
+    (container,) = yaml.safe_load(new)["spec"]["containers"]
+    limits = container["resources"]["limits"] or {}
+    assert ("cpu" in limits) == any(line.startswith("cpu") for line in lines)
