@@ -121,13 +121,14 @@ class Plan:
                 "  systemctl restart k3s"
             )
 
-    def find_hosts(self, *, several: bool) -> None:
-        """Find the hosts: this one, and if ``several`` all of kubeadm's."""
-        facts, others = self.facts, []
-        if several and facts.flavour is Flavour.KUBEADM:
-            others = [node for node in facts.control_plane if node != facts.here]
+    def find_hosts(self, nodes: Iterable[str]) -> None:
+        """Keep the hosts: this one, and with kubeadm these nodes."""
+        facts, others = self.facts, set[str]()
+        if facts.flavour is Flavour.KUBEADM:
+            others = set(nodes) - {facts.here}
         leading = leader(self.context.objects) if others else ""
-        self.hosts = tuple(sorted([*others, facts.here], key=leading.__eq__))
+        hosts = [*sorted(others), facts.here]
+        self.hosts = tuple(sorted(hosts, key=leading.__eq__))
 
     def keep_files(self, planned: Sequence[FileChange] | Obstacle) -> None:
         """Keep what changes in this host's files; refuse if they cannot be edited."""
@@ -235,7 +236,7 @@ class InstallPlan(Plan):
         self._check_webhooks_rights()
         if not options.second_scheduler:
             self.keep_files(self.host.plan())
-            self.find_hosts(several=True)
+            self.find_hosts(facts.control_plane)
             return
         image = options.scheduler_image or kube_scheduler_image(context.objects)
         if not image:

@@ -150,7 +150,7 @@ def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
     """Judge whether this host's kube-scheduler belongs to this cluster."""
     node = named(facts.nodes, facts.here)
     if facts.flavour is Flavour.MANAGED:
-        if leaving and facts.extended:
+        if leaving and (facts.extended or facts.stamped):
             yield _no_scheduler(facts)
         return
     if node is None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gpusharectl.install.progress import Exit, InstallError, Screen
+from gpusharectl.kube_scheduler.files import STAYS, kept_configuration
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 
@@ -27,6 +28,7 @@ def configure(
     why = host.wait(screen.say)
     if why:
         _roll_back(host, screen, f"kube-scheduler did not start: {why}", plan)
+    host.finish()
     if not alone or (plan and not at_once):
         return
     why = host.probe()
@@ -61,14 +63,26 @@ def restore(host: HostScheduler, screen: Screen) -> None:
         raise InstallError(
             f"kube-scheduler has its old configuration again, but does not start: {why}"
         )
-    screen.say("kube-scheduler runs with its old configuration")
+    if kept := kept_configuration(plan):
+        screen.say(f"{kept} {STAYS}")
+    else:
+        screen.say("kube-scheduler runs with its old configuration")
 
 
 def _roll_back(
     host: HostScheduler, screen: Screen, why: str, plan: Sequence[FileChange]
 ) -> None:
-    """Undo what was just written, or what an interrupted run had written before."""
+    """Undo what was just written, or what an interrupted first run had written.
+
+    An installation that was seen to work stays: kube-scheduler has another reason, and
+    its cards would go on being offered.
+    """
     why = why.rstrip(".")
+    if not plan and not host.unfinished:
+        raise InstallError(
+            f"{why}; it ran with these files before, so they stay as they are",
+            "mend kube-scheduler, then the same command",
+        )
     before = () if plan else host.restore()
     if isinstance(before, Obstacle):
         raise InstallError(f"{why}; it could not be undone: {before}")

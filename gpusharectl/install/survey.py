@@ -32,6 +32,7 @@ from gpusharectl.install.webhook.objects import (
 )
 from gpusharectl.kube_scheduler.drift import Flavour, flavour, has_driver, this_node
 from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.kube_scheduler.static_pod import STAMP
 
 CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
 LABELLED = f'label {names.GPU_NODE_LABEL}: "true"'
@@ -278,6 +279,8 @@ class Facts:
     missing: tuple[Right, ...] = ()
     schedulers: tuple[str, ...] = ()
     """The nodes on which a kube-scheduler runs as a static pod."""
+    stamped: tuple[str, ...] = ()
+    """The nodes whose kube-scheduler has the installer's annotation."""
     extended: bool = False
     """Whether the extender is installed for the cluster's own kube-scheduler."""
     second: bool = False
@@ -346,6 +349,7 @@ def survey(
     if deployment := workloads.get(WEBHOOK):
         variables = settings_of([deployment], "webhook")
         installed = InstalledWebhook(variables, deployment["spec"].get("replicas", 1))
+    schedulers = () if _LIST_PODS in lacking else _schedulers(objects)
     managed = bool(installed or webhook) and _is_managed(objects, configurations)
     return Facts(
         version=objects.version(),
@@ -354,7 +358,8 @@ def survey(
         here=here,
         driver_here=has_driver(files),
         missing=lacking,
-        schedulers=() if _LIST_PODS in lacking else _schedulers(objects),
+        schedulers=_nodes_of(schedulers),
+        stamped=_nodes_of(filter(_is_stamped, schedulers)),
         extended=EXTENDER in workloads,
         second=SECOND_SCHEDULER in workloads,
         plugin=DEVICE_PLUGIN in workloads,
@@ -456,6 +461,13 @@ def _runtime_classes(objects: Objects) -> tuple[str, ...]:
     )
 
 
-def _schedulers(objects: Objects) -> tuple[str, ...]:
-    pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
+def _schedulers(objects: Objects) -> Sequence[Json]:
+    return objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
+
+
+def _nodes_of(pods: Iterable[Json]) -> tuple[str, ...]:
     return tuple(sorted({node for pod in pods if (node := node_of(pod))}))
+
+
+def _is_stamped(pod: Json) -> bool:
+    return STAMP in (pod["metadata"].get("annotations") or {})

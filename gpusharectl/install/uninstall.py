@@ -53,6 +53,7 @@ from gpusharectl.install.survey import (
 from gpusharectl.install.webhook.apply import removal
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRETS
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
+from gpusharectl.kube_scheduler.files import STAYS, kept_configuration
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
 """The second scheduler creates it itself, so it has no label of gpushare."""
@@ -170,7 +171,9 @@ class Uninstall(Plan):
         self.target = SchedulerTarget(*where, self.image, options.restart)
         if facts.flavour is not Flavour.MANAGED:
             self.keep_files(self.host.restore())
-            self.find_hosts(several=facts.extended)
+            # The extender may be gone, and kube-scheduler still told to call it.
+            extended = facts.control_plane if facts.extended else ()
+            self.find_hosts((*extended, *facts.stamped))
 
     def pods(self) -> None:
         """Refuse while pods hold cards, unless forced."""
@@ -207,10 +210,12 @@ class Uninstall(Plan):
         """Return what is removed, for a question; empty if nothing is installed."""
         them = ", ".join(node.name for node in self._touched)
         stale = self.options.wait and any(node.known for node in self.facts.nodes)
+        others = ", ".join(self.other_hosts)
         return [
             *([f"{len(self.found)} objects"] if self.found else []),
             *([f"label, annotations and files on {them}"] if them else []),
             *(f"gpushare's entries in {change.path}" for change in self.file_changes),
+            *([f"kube-scheduler's configuration on {others}"] if others else []),
             *(["the stale capacity of nodes"] if stale else []),
         ]
 
@@ -301,7 +306,9 @@ class Uninstall(Plan):
             them = ", ".join(f"{name} ({why})" for name, why in self.remains.items())
             remedy = f"on these nodes, as root: {_REMOVE}"
             raise InstallError(f"{FOLDER} stays on {them}", remedy)
-        self.screen.note("Done: the cluster is as it was before the install.")
+        kept = kept_configuration(self.file_changes)
+        but = f", except {kept}, which {STAYS}" if kept else ""
+        self.screen.note(f"Done: the cluster is as it was before the install{but}.")
 
     def _delete(self, refs: Sequence[Ref], name: str = "") -> None:
         """Delete objects, and wait for the pods of that name, or for all."""

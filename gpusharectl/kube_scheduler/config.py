@@ -129,6 +129,11 @@ def has_stanza(text: str) -> bool:
     return bool(_ours(text))
 
 
+def names_extender(text: str) -> bool:
+    """Return whether gpushare's extender is in the configuration with its own port."""
+    return any(_has_port(each) for each in _ours(text))
+
+
 def is_weighted(text: str, extender: Json) -> bool:
     """Return whether the extender's weight differs from the shipped one.
 
@@ -208,13 +213,18 @@ def _others(config: Json) -> list[Json]:
 
 
 def _is_ours(extender: Json) -> bool:
-    """Recognise it by its port, path and resources; the scheme differs with TLS."""
-    url = urlsplit(str(extender.get("urlPrefix", "")))
-    return (
-        url.path.rstrip("/") == EXTENDER_PREFIX
-        and url.netloc.endswith(f":{EXTENDER_PORT}")
-        and _manages_ours(extender)
-    )
+    """Recognise it by two of path, port and resources: one may be edited by hand.
+
+    An entry that stays behind the extender would keep pods from being scheduled.
+    """
+    path = urlsplit(str(extender.get("urlPrefix", ""))).path.rstrip("/")
+    signs = path == EXTENDER_PREFIX, _has_port(extender), _manages_ours(extender)
+    return signs.count(True) > 1
+
+
+def _has_port(extender: Json) -> bool:
+    netloc = urlsplit(str(extender.get("urlPrefix", ""))).netloc
+    return netloc.endswith(f":{EXTENDER_PORT}")
 
 
 def _manages_ours(extender: Json) -> bool:

@@ -25,14 +25,15 @@ from pydantic import BaseModel, ValidationError
 
 from gpushare import __version__
 from gpushare.kube.cluster import Json
+from gpushare.kube.names import EXTENDER_PORT
 from gpusharectl import pki
 from gpusharectl.kube_scheduler.config import (
     KIND,
     Percentages,
     Wanted,
     api_for,
-    has_stanza,
     is_weighted,
+    names_extender,
     overwritten_percentages,
     packing,
     percentages,
@@ -50,6 +51,9 @@ from gpusharectl.kube_scheduler.host_files import (
 from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.yaml_edit import data
 
+CONFIG_NAME = "scheduler.yaml"
+"""The name of gpushare's configuration in its folder."""
+STAYS = "stays without the gpushare entry, because somebody has edited it"
 READABLE = 0o644
 """The configuration has no secret, and a kube-scheduler without root has to read it."""
 
@@ -159,6 +163,13 @@ class Record(BaseModel):
     """The values of ``percentageOfNodesToScore`` that gpushare has overwritten."""
     edited: bool = False
     """Whether gpushare's configuration contains what somebody wrote into it."""
+    unfinished: bool = False
+    """Whether kube-scheduler was not seen running since the first installation."""
+
+    @property
+    def text(self) -> str:
+        """The content of ``state.json``."""
+        return f"{self.model_dump_json(indent=2, exclude_defaults=True)}\n"
 
     @classmethod
     def decoded(cls, content: bytes | None) -> "Record | None":
@@ -240,7 +251,7 @@ class SchedulerFiles:
         self._files = files
         self._starter = starter
         self._desired = desired
-        self.config = f"{starter.folder}/scheduler.yaml"
+        self.config = f"{starter.folder}/{CONFIG_NAME}"
         self.next = f"{self.config}.next"
         """Where a configuration lies while it is tried."""
         self.state = f"{starter.folder}/state.json"
@@ -272,29 +283,49 @@ class SchedulerFiles:
                 before=digest_of(before), was=was, after=digest_of(each.after)
             )
         # The record and the backup are written before what they are about.
-        written = f"{record.model_dump_json(indent=2, exclude_defaults=True)}\n"
-        return list(
-            filter(_differs, [self._change(self.state, written), backup, *changes])
-        )
+        written = self._change(self.state, record.text)
+        return list(filter(_differs, [written, backup, *changes]))
 
     def restore(self) -> Sequence[FileChange]:
         """Return the files to put back or remove, in order; none if none is gpushare's.
 
         If somebody has edited gpushare's configuration, it stays, without the extender,
-        and kube-scheduler goes on reading it. ``Obstacle`` if a file cannot be read.
+        and if kube-scheduler reads it, it goes on reading it. ``Obstacle`` if a file
+        cannot be read.
         """
         state = self._read()
-        main, kept = state.without_gpushare, None
-        if self._is_read(state) and self._is_edited(state):
-            with Obstacle.about(self.config):
-                kept = without_stanza(state.text, self._known(state))
-            with Obstacle.about(self._starter.path):
-                main = self._starter.edited(state.main, self._additions(kept, ()))
+        main, is_read = state.without_gpushare, self._is_read(state)
+        wanted: dict[str, str | None] = {self._starter.path: main, self.config: None}
+        if self._is_edited(state):
+            try:
+                wanted[self.config] = without_stanza(state.text, self._known(state))
+            except Obstacle as obstacle:
+                if is_read:
+                    raise Obstacle(f"{self.config} {obstacle}") from obstacle
+                del wanted[self.config]
+            if is_read:
+                # Without a stamp: by that an uninstall finds hosts that are set up.
+                plain = replace(self._additions("", ()), stamp="")
+                with Obstacle.about(self._starter.path):
+                    wanted[self._starter.path] = self._starter.edited(state.main, plain)
         others = (self.next, self.backup, self.state)
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
-        wanted = {self._starter.path: main, self.config: kept, **dict.fromkeys(gone)}
+        wanted |= dict.fromkeys(gone)
         changes = [self._change(path, text) for path, text in wanted.items()]
         return list(filter(_differs, changes))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether kube-scheduler was not seen running since the first installation."""
+        record = Record.decoded(self._files.read(self.state))
+        return record is not None and record.unfinished
+
+    def finish(self) -> None:
+        """Record that kube-scheduler was seen running with these files."""
+        record = Record.decoded(self._files.read(self.state))
+        if record is not None and record.unfinished:
+            done = record.model_copy(update={"unfinished": False})
+            self._files.write(self.state, done.text.encode())
 
     def missing(self) -> str:
         """Return in words how somebody has undone the configuration, or ""."""
@@ -311,8 +342,11 @@ class SchedulerFiles:
                 "kube-scheduler does not call the extender (kubeadm rewrites that file "
                 "when it upgrades)"
             )
-        if not has_stanza(state.text):
-            return f"{self.config} no longer has the gpushare entry in extenders"
+        if not names_extender(state.text):
+            return (
+                f"{self.config} no longer has the gpushare entry in extenders, with "
+                f"port {EXTENDER_PORT}"
+            )
         return ""
 
     def make(self, changes: Sequence[FileChange]) -> None:
@@ -379,9 +413,15 @@ class SchedulerFiles:
             scored = overwritten_percentages(_parsed(before), known)
         origin = f" from {found.config}" if found.config else ""
         head = f"# Made{origin} by gpusharectl install, which may be run again.\n"
-        files = dict(state.record.files) if state.record else {}
+        files, unfinished = {}, not self._is_read(state)
+        if state.record:
+            files, unfinished = dict(state.record.files), state.record.unfinished
         return head + text, Record(
-            gpusharectl=desired.program, files=files, scored=scored, edited=edited
+            gpusharectl=desired.program,
+            files=files,
+            scored=scored,
+            edited=edited,
+            unfinished=unfinished,
         )
 
     def _is_edited(self, state: HostState) -> bool:
@@ -442,6 +482,12 @@ class SchedulerFiles:
     def _change(self, path: str, after: str | None, mode: int = NEW_FILE) -> FileChange:
         content = None if after is None else after.encode()
         return FileChange(path, self._files.read(path), content, mode)
+
+
+def kept_configuration(restored: Sequence[FileChange]) -> str:
+    """Return the path of a configuration that ``restore`` lets stay, or ""."""
+    paths = [each.path for each in restored if each.after is not None]
+    return next((one for one in paths if PurePosixPath(one).name == CONFIG_NAME), "")
 
 
 def digest_of(content: bytes | None) -> str:

@@ -72,6 +72,15 @@ class HostScheduler(ABC):
         self._files.make([each.reversed() for each in reversed(self._applied)])
         self._applied = ()
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether kube-scheduler was not seen running since the first installation."""
+        return self._files.unfinished
+
+    def finish(self) -> None:
+        """Record that kube-scheduler was seen running with the present files."""
+        self._files.finish()
+
     @abstractmethod
     def check(self, plan: Sequence[FileChange]) -> str:
         """Return why kube-scheduler would reject the new configuration, or ""."""

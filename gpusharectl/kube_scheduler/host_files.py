@@ -113,6 +113,10 @@ class HostFiles:
         try:
             _fill(unfinished, content, *_rights(place, mode, uid))
             unfinished.replace(place)
+        except OSError as error:
+            # A full disk has no name, and nobody knows the temporary one.
+            error.filename, error.filename2 = str(path), None
+            raise
         finally:
             # Also on a full disk and on Ctrl-C; after the rename there is none.
             unfinished.unlink(missing_ok=True)

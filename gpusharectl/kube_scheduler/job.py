@@ -13,9 +13,14 @@ from pathlib import Path, PurePosixPath
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import SYSTEM
+from gpushare.kube.facts import SYSTEM, is_ready
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles
+from gpusharectl.kube_scheduler.files import (
+    CONFIG_NAME,
+    STAYS,
+    Desired,
+    SchedulerFiles,
+)
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
@@ -25,6 +30,7 @@ from gpusharectl.kube_scheduler.verify import (
     MirrorPod,
     Say,
     check_container,
+    is_made_from,
     last_words,
     short_pod,
     temporary,
@@ -68,6 +74,9 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
             HostFiles(into).make([*copies, *inside])
         else:
             files.make(changes)
+            if action is Action.APPLY:
+                # An init container has tried them.
+                files.finish()
         return Done((host.read(KubeadmFile.path) or b"").decode())
     except Obstacle as obstacle:
         return Done(str(obstacle), 1)
@@ -79,6 +88,8 @@ NAME = "gpushare-scheduler"
 _ETC = "/etc/kubernetes"
 _ROOT = "/host"
 _INTO = "/try"
+_HOST, _TRY = (f"gpushare-job-{name}" for name in ("host", "try"))
+"""Volumes of the Job, which has those of kube-scheduler's pod too."""
 _LONGEST_NAME = 63
 
 
@@ -112,9 +123,9 @@ class HostJob:
             "initContainers": self._trial(mirror),
             "containers": [{**last, "volumeMounts": self._host_mounts(mirror)}],
             "volumes": [
-                *_host_volumes(mirror),
-                {"name": "kubernetes", "hostPath": {"path": _ETC, "type": "Directory"}},
-                {"name": "try", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
+                *(mirror["spec"].get("volumes") or ()),
+                {"name": _HOST, "hostPath": {"path": _ETC, "type": "Directory"}},
+                {"name": _TRY, "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
             ],
         }
         template = short_pod(self.name, pod)
@@ -137,14 +148,17 @@ class HostJob:
         """Return the containers that try on copies; nothing to try for ``restore``."""
         if self.action is Action.RESTORE:
             return []
-        copies = {"name": "try", "mountPath": _INTO}
+        copies = {"name": _TRY, "mountPath": _INTO}
         etc, *others = self._host_mounts(mirror)
         mounts = [{**etc, "readOnly": True}, *others, copies]
         step = {**self._step("prepare", Action.TRY), "volumeMounts": mounts}
         folder = KubeadmFile.folder
-        check = check_container(container(mirror), f"{folder}/scheduler.yaml")
-        own = check.get("volumeMounts", ())
-        own = [each for each in own if each["mountPath"] != folder]
+        check = check_container(container(mirror), f"{folder}/{CONFIG_NAME}")
+        own = [
+            each
+            for each in check.get("volumeMounts", ())
+            if not PurePosixPath(each["mountPath"]).is_relative_to(folder)
+        ]
         mount = {**copies, "mountPath": folder, "subPath": folder[1:], "readOnly": True}
         return [step, {**check, "volumeMounts": [*own, mount]}]
 
@@ -170,25 +184,28 @@ class HostJob:
         }
 
     def _host_mounts(self, mirror: Json) -> list[Json]:
+        """Return mounts of kube-scheduler's folders of the host, each path once."""
+        volumes = mirror["spec"].get("volumes") or ()
+        paths = {
+            PurePosixPath(each["hostPath"]["path"]): each["name"]
+            for each in volumes
+            if "hostPath" in each
+        }
         return [
-            {"name": "kubernetes", "mountPath": f"{_ROOT}{_ETC}"},
+            {"name": _HOST, "mountPath": f"{_ROOT}{_ETC}"},
             *(
-                {"name": each["name"], "mountPath": f"{_ROOT}{path}", "readOnly": True}
-                for each in _host_volumes(mirror)
-                if not PurePosixPath(path := each["hostPath"]["path"]).is_relative_to(
-                    _ETC
-                )
+                {"name": name, "mountPath": f"{_ROOT}{path}", "readOnly": True}
+                for path, name in paths.items()
+                if not path.is_relative_to(_ETC)
             ),
         ]
-
-
-def _host_volumes(mirror: Json) -> list[Json]:
-    return [each for each in mirror["spec"].get("volumes") or [] if "hostPath" in each]
 
 
 _MIRROR_S = 20.0
 _LOG_LINES = 500
 """Lines; a manifest has about 100."""
+_BY_SIGNAL = 128
+"""A container that a signal has ended has a greater exit code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +222,8 @@ class SchedulerJobs:
     def run(self, action: str, node: str, say: Say) -> str:
         """Do ``apply`` or ``restore`` on a node; return why that failed, or "".
 
-        If kube-scheduler does not start after ``apply``, its files are put back.
+        If kube-scheduler does not start after ``apply`` has changed what it reads, its
+        files are put back.
         """
         try:
             return self._run(Action(action), node, say)
@@ -215,6 +233,10 @@ class SchedulerJobs:
             return f"the Job for {node} could not be run: {error}"
 
     def _run(self, action: Action, node: str, say: Say) -> str:
+        name = f"metadata.name={node}"
+        for found in self.objects.list("v1", "Node", field_selector=name):
+            if not is_ready(found):
+                return "the node is not Ready: no Job runs there until its kubelet does"
         ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
         # It is absent for a moment while kubelet recreates it.
         mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
@@ -227,8 +249,13 @@ class SchedulerJobs:
         manifest = self._done(job, mirror, say)
         pace, wait_s = self.patience.pace, self.patience.wait_s
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
+        config = f"{KubeadmFile.folder}/{CONFIG_NAME}"
+        if action is Action.RESTORE and manifest.config == config:
+            say(f"{config} {STAYS}")
         if not why or action is not Action.APPLY:
             return why
+        if is_made_from(mirror, manifest):
+            return f"{why}; it ran with these files before, so they stay as they are"
         say(f"{PROGRAM} did not start; its old files are put back")
         again = self.run(Action.RESTORE, node, say)
         return f"{why}; " + (again or "its old files are back, and it runs")
@@ -242,19 +269,39 @@ class SchedulerJobs:
             return self._outcome(job, self.objects.get(ref), most_s)
 
     def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> SchedulerPod:
-        pods = self.objects.list(
+        pod = self._pod(job, body)
+        if not _ended(body):
+            why = (waits_for(pod) if pod else "") or "it did not start"
+            raise Obstacle(f"the Job did not end within {most_s:g} s: {why}")
+        if pod is None:
+            raise Obstacle("the Job failed: somebody deleted its pod")
+        name, (failed, code) = pod["metadata"]["name"], _failed(pod)
+        if not failed and pod["status"].get("phase") == "Failed":
+            status = pod["status"]
+            why = status.get("message") or status.get("reason") or "no reason is given"
+            raise Obstacle(f"the Job failed: {why}")
+        log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
+        if not failed:
+            return SchedulerPod.read(log)
+        said = last_words(log)
+        if not said or code > _BY_SIGNAL:
+            raise Obstacle(
+                f"the Job's container {failed} ended with code {code}; it has said: "
+                f"{said or 'nothing'}"
+            )
+        raise Obstacle(f"{REJECTED}: {said}" if failed == "check" else said)
+
+    def _pod(self, job: HostJob, body: Json | None) -> Json | None:
+        """Return the Job's pod; those of an earlier one of its name may linger."""
+        uid = (body or {}).get("metadata", {}).get("uid")
+        found = self.objects.list(
             "v1", "Pod", namespace=SYSTEM, label_selector=f"job-name={job.name}"
         )
-        if not _ended(body) or not pods:
-            why = next((waits_for(pod) for pod in pods), "") or "it did not start"
-            raise Obstacle(f"the Job did not end within {most_s:g} s: {why}")
-        name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
-        log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
-        if failed == "check":
-            raise Obstacle(f"{REJECTED}: {last_words(log)}")
-        if failed:
-            raise Obstacle(last_words(log))
-        return SchedulerPod.read(log)
+        owners = ((pod, pod["metadata"].get("ownerReferences") or ()) for pod in found)
+        return next(
+            (pod for pod, refs in owners if any(ref["uid"] == uid for ref in refs)),
+            None,
+        )
 
 
 def _ended(job: Json | None) -> bool | None:
@@ -264,11 +311,12 @@ def _ended(job: Json | None) -> bool | None:
     return True if over else None
 
 
-def _failed(pod: Json) -> str:
-    """Return the name of the container that failed, or ""."""
+def _failed(pod: Json) -> tuple[str, int]:
+    """Return the name and exit code of the container that failed, or "" and 0."""
     status = pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(kind) or ():
-            if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
-                return str(each["name"])
-    return ""
+            ended = (each.get("state") or {}).get("terminated") or {}
+            if ended.get("exitCode"):
+                return str(each["name"]), int(ended["exitCode"])
+    return "", 0

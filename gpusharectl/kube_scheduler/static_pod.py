@@ -165,7 +165,8 @@ class Additions:
     folder: str
     """The folder that contains it."""
     stamp: str = ""
-    """Changes with everything that kube-scheduler reads only at its start."""
+    """Changes with everything that kube-scheduler reads only at its start. "" is no
+    annotation."""
 
     @property
     def mount(self) -> Json:
@@ -192,10 +193,11 @@ def edited(manifest: str, additions: Additions) -> str:
     if _has_all(SchedulerPod.read(manifest), additions):
         return manifest
     plain = taken_out(manifest, additions)
-    adds: list[Step] = [
-        _add_flag,
-        lambda pod, additions: _annotated(pod, STAMP, additions.stamp),
-    ]
+    adds: list[Step] = [_add_flag]
+    if additions.stamp:
+        adds.append(
+            lambda pod, additions: _annotated(pod, STAMP, additions.stamp),
+        )
     if not _is_mounted(SchedulerPod.read(plain), additions):
         adds += [
             lambda pod, additions: add_item(

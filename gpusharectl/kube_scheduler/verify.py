@@ -364,7 +364,7 @@ class MirrorPod:
                 say(f"{ref.name}: {waiting}")
             if pod is None:
                 return None
-            if _is_of(pod, manifest):
+            if is_made_from(pod, manifest):
                 return self._crash(ref, pod)
             self._hurry(ref, pod)
             return None
@@ -406,7 +406,7 @@ class MirrorPod:
 def _waits(pod: Json | None, manifest: SchedulerPod) -> str:
     if pod is None:
         return "kubelet has to start the new pod"
-    if not _is_of(pod, manifest):
+    if not is_made_from(pod, manifest):
         return "the old pod has to end"
     ready = condition(pod, "Ready").get("status") == "True"
     if ready and not pod["metadata"].get("deletionTimestamp"):
@@ -424,8 +424,8 @@ def _failed(container: Json) -> bool:
     return "running" not in state and ended.get("exitCode") != 0
 
 
-def _is_of(pod: Json, manifest: SchedulerPod) -> bool:
-    """Return whether the pod is made from this manifest: the same stamp and flags."""
+def is_made_from(pod: Json, manifest: SchedulerPod) -> bool:
+    """Return whether the pod has this manifest's stamp and flags."""
     annotations = pod["metadata"].get("annotations") or {}
     same_stamp = annotations.get(STAMP, "") == manifest.annotation(STAMP)
     return same_stamp and words(container(pod)) == words(manifest.main)

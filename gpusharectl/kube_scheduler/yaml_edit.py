@@ -50,7 +50,19 @@ def _parsed(parse: Callable[[str, Any], Iterable[Any]], text: str) -> list[Any]:
     try:
         return list(parse(text, yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise Obstacle(f"is not YAML: {' '.join(str(error).split())}") from error
+        said = _tab(text, error) or " ".join(str(error).split())
+        raise Obstacle(f"is not YAML: {said}") from error
+
+
+def _tab(text: str, error: yaml.YAMLError) -> str:
+    """Return in words that a line is indented by a tab, or "" for another error."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    lines = text.splitlines()
+    if mark is None or not lines[mark.line :]:
+        return ""
+    if not lines[mark.line][mark.column :].startswith("\t"):
+        return ""
+    return f"line {mark.line + 1} is indented by a tab; write spaces instead"
 
 
 def child(node: Node | None, key: str) -> Node | None:

@@ -153,7 +153,9 @@ class FakeObjects:
         with self._called(f"delete {ref}", write=True):
             return self.kept.pop(ref, None) is not None
 
-    def log(self, namespace: str, pod: str, *, lines: int) -> str:
+    def log(
+        self, namespace: str, pod: str, container: str = "", *, lines: int = 50
+    ) -> str:
         with self._called(f"log {pod}"):
             return self.logs.get(pod, "")
 

@@ -263,6 +263,7 @@ class Scheduler:
     files: HostFiles
     ill: dict[str, str] = field(default_factory=dict)
     did: list[str] = field(default_factory=list)
+    unfinished: bool = False
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
         if "plan" in self.ill:
@@ -277,7 +278,11 @@ class Scheduler:
 
     def apply(self, plan: Sequence[FileChange]) -> None:
         self._said("apply")
+        self.unfinished = self.files.read(SCHEDULER) == BEFORE
         self.files.make(plan)
+
+    def finish(self) -> None:
+        self.unfinished = False
 
     def wait(self, say: object) -> str:
         said = self._said("wait")

@@ -72,6 +72,7 @@ MANAGED = facts(flavour=Flavour.MANAGED, here="")
         (BARE, LEAVING, ""),
         (MANAGED, LEAVING, ""),
         (replace(MANAGED, extended=True), LEAVING, "this host runs no kube-scheduler"),
+        (replace(MANAGED, stamped=("cp",)), LEAVING, "host runs no kube-scheduler"),
     ],
 )
 def test_who_schedules(given: Facts, choice: CommonOptions, words: str) -> None:

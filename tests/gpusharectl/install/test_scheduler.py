@@ -43,8 +43,8 @@ BACK = "x; its old configuration is restored, and it runs"
         (False, "check", "no file was changed: x", BEFORE, ["check"]),
         (False, "wait", BACK, BEFORE, ["roll back", "wait"]),
         (False, "probe", BACK, BEFORE, ["roll back", "wait"]),
-        # What an interrupted run wrote: it knows no earlier files, ours are taken out.
-        (True, "wait", BACK, BEFORE, ["wait", "apply", "wait"]),
+        # kube-scheduler has a reason of its own, and cards are offered.
+        (True, "wait", "did not start: x; it ran with these", AFTER, ["wait"]),
         # One that worked before is left: the way is blocked.
         (True, "probe", "does not call the extender: x", AFTER, ["wait", "probe"]),
     ],
@@ -59,6 +59,19 @@ def test_one_that_does_not_come_up_is_put_back(
         configure(host, Listener())
     assert host.files.read(SCHEDULER) == left
     assert host.did[-len(last) :] == last
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_only_an_unfinished_first_run_is_undone(host: Scheduler, seen: bool) -> None:
+    """It was cut off before kube-scheduler was seen, and its files are not known."""
+    host.apply(host.plan())
+    if seen:
+        configure(host, Listener())
+    host.ill["wait"] = "x"
+    with pytest.raises(InstallError, match="it ran with" if seen else BACK) as caught:
+        configure(host, Listener())
+    assert host.files.read(SCHEDULER) == (AFTER if seen else BEFORE)
+    assert ("mend kube-scheduler" in caught.value.remedy) == seen
 
 
 def test_a_file_that_cannot_be_edited_is_a_refusal(host: Scheduler) -> None:

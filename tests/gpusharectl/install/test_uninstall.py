@@ -7,10 +7,14 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
+from gpusharectl.kube_scheduler.host_files import FileChange
+from gpusharectl.kube_scheduler.static_pod import STAMP
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
+    CONTROL_PLANE,
     SCHEDULER,
     InstalledCluster,
+    node,
 )
 from tests.testbed.objects import pod
 
@@ -147,6 +151,46 @@ def test_a_scheduler_that_stays_down_is_told(world: InstalledCluster) -> None:
     text = world.screen.text
     assert "has its old configuration again, but does not start: CrashLoop" in text
     assert "Done: the device plugins, their files on the nodes. " in text
+
+
+def scheduler_of(name: str, *, stamped: bool) -> Json:
+    """The mirror of a control-plane node's kube-scheduler."""
+    body = pod(f"kube-scheduler-{name}", "kube-system", spec={"nodeName": name})
+    labels = {"component": "kube-scheduler"}
+    notes = {STAMP: "0f3c"} if stamped else {}
+    return {
+        **body,
+        "metadata": {**body["metadata"], "labels": labels} | {"annotations": notes},
+    }
+
+
+def test_other_hosts_are_found_without_the_extender(world: InstalledCluster) -> None:
+    """By what kubelet shows of the manifest; without it nothing is to be done there."""
+    for name, stamped in (("cp-2", True), ("cp-3", False)):
+        world.objects.create(node(name, "10.0.0.8", labels={CONTROL_PLANE: ""}))
+        world.objects.create(scheduler_of(name, stamped=stamped))
+    world.objects.delete(
+        Ref("apps/v1", "DaemonSet", "gpushare-extender", "kube-system")
+    )
+    world.scheduler.did.clear()
+    assert world.uninstall() == Exit.DONE
+    assert [one for one in world.scheduler.did if " on " in one] == ["restore on cp-2"]
+    ref = Ref("v1", "Pod", "kube-scheduler-cp-2", "kube-system")
+    world.scheduler.did.clear()
+    assert world.uninstall() == Exit.DONE
+    assert world.scheduler.did[:1] == ["restore on cp-2"]
+    world.objects.merge(ref, {"metadata": {"annotations": {STAMP: None}}})
+    assert world.uninstall() == Exit.DONE
+    assert world.screen.lines[-1] == "Nothing of gpushare is installed here."
+
+
+def test_edited_configuration_is_named(world: InstalledCluster) -> None:
+    path, text = "/etc/kubernetes/vcuda/scheduler.yaml", b"parallelism: 8\n"
+    kept = FileChange(path, b"", text)
+    back = world.scheduler.restore()
+    world.scheduler.restore = lambda: [*back, kept]
+    assert world.uninstall() == Exit.DONE
+    assert f"before the install, except {path}, which stays" in world.screen.lines[-1]
 
 
 def test_what_an_older_version_left_goes_too(world: InstalledCluster) -> None:

@@ -20,6 +20,7 @@ from gpusharectl.kube_scheduler.files import (
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.job import Action, host_scheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
+from gpusharectl.kube_scheduler.static_pod import STAMP
 
 MANIFEST = KubeadmFile.path
 FOLDER = KubeadmFile.folder
@@ -181,6 +182,24 @@ def test_interrupted_upgrade(host: HostFiles, written: int) -> None:
     assert tree(host) == {MANIFEST: KUBEADM}
 
 
+def test_first_installation_is_unfinished_until_it_is_seen_to_run(
+    host: HostFiles,
+) -> None:
+    """A later one that is cut off is not: what it found ran, and cards are offered."""
+    assert not scheduler(host).unfinished
+    install(host)
+    assert scheduler(host).unfinished
+    install(host, NEWER)
+    assert scheduler(host).unfinished
+    scheduler(host).finish()
+    assert not scheduler(host).unfinished
+    assert install(host, NEWER) == []
+    for change in (lambda: host.write(MANIFEST, KUBEADM), lambda: host.remove(STATE)):
+        change()
+        install(host)
+        assert not scheduler(host).unfinished
+
+
 @pytest.mark.parametrize("written", range(5))
 def test_interrupted_uninstall(host: HostFiles, written: int) -> None:
     """What a killed writer left goes, too."""
@@ -243,6 +262,69 @@ def test_configuration_changed_by_hand(host: HostFiles) -> None:
     assert "extenders" not in config(host)
     assert set(tree(host)) == {MANIFEST, CONFIG}
     assert f"--config={CONFIG}".encode() in (host.read(MANIFEST) or b"")
+
+
+@pytest.mark.parametrize("text", [MORE, "parallelism: [\n"], ids=["read", "broken"])
+def test_edited_configuration_that_nobody_reads_stays(
+    host: HostFiles, text: str
+) -> None:
+    """kubeadm has written the manifest again, but the edit is the operator's."""
+    install(host)
+    append(host, text)
+    host.write(MANIFEST, KUBEADM)
+    edited = host.read(CONFIG)
+    uninstall(host)
+    assert set(tree(host)) == {MANIFEST, CONFIG}
+    assert host.read(MANIFEST) == KUBEADM
+    if text == MORE:
+        assert config(host)["parallelism"] == 8
+        assert "extenders" not in config(host)
+    else:
+        assert host.read(CONFIG) == edited
+    assert scheduler(host).restore() == []
+
+
+def test_edited_configuration_that_stays_is_not_marked(host: HostFiles) -> None:
+    """By the stamp of its pod an uninstall finds a host that is set up."""
+    install(host)
+    assert STAMP.encode() in (host.read(MANIFEST) or b"")
+    append(host)
+    uninstall(host)
+    assert STAMP.encode() not in (host.read(MANIFEST) or b"")
+    assert scheduler(host).restore() == []
+    install(host)
+    edit(host, CONFIG, MORE, "")
+    uninstall(host)
+    assert tree(host) == {MANIFEST: KUBEADM}
+
+
+ENTRY = "http://127.0.0.1:39999/scheduler"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (ENTRY, "http://127.0.0.1:39998/scheduler"),
+        (ENTRY, "http://127.0.0.1:39999/mine"),
+        ("baidu.com/vcuda-", "example.org/"),
+    ],
+    ids=["port", "path", "resources"],
+)
+def test_entry_that_somebody_edited_is_still_ours(
+    host: HostFiles, old: str, new: str
+) -> None:
+    """Left behind without an extender, it would keep pods from being scheduled."""
+    install(host)
+    append(host)
+    edit(host, CONFIG, old, new)
+    if "39998" in new:
+        assert "with port 39999" in scheduler(host).missing()
+    install(host)
+    assert [each["urlPrefix"] for each in config(host)["extenders"]] == [ENTRY]
+    edit(host, CONFIG, old, new)
+    uninstall(host)
+    assert "extenders" not in config(host)
+    assert config(host)["parallelism"] == 8
 
 
 SPOILED = [

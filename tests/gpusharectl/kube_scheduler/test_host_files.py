@@ -80,6 +80,8 @@ def test_failed_write_leaves_the_old_file(host: HostFiles) -> None:
     with no_room_beyond(10), pytest.raises(OSError) as raised:
         host.write(FILE, b"x" * 100)
     assert raised.value.errno == errno.EFBIG
+    # The kernel names no file, and the temporary one would say nothing.
+    assert raised.value.filename == FILE
     assert host.read(FILE) == b"old"
     assert names(host) == ["kube-scheduler.yaml"]
 

@@ -1,13 +1,24 @@
-"""The Job for another control-plane node, and what is told of a trial."""
+"""The Job for another control-plane node: its pod, its end, and what is told of it."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpusharectl.kube_scheduler.job import Action, HostJob
+from gpushare.kube.objects import Ref
+from gpusharectl.kube_scheduler.files import Desired, shipped_extender
+from gpusharectl.kube_scheduler.host import Patience
+from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.kube_scheduler.job import (
+    Action,
+    HostJob,
+    SchedulerJobs,
+    host_scheduler,
+)
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
-from gpusharectl.kube_scheduler.verify import last_words
+from gpusharectl.kube_scheduler.verify import Pace, last_words
+from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.testbed.rest import Json
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -75,7 +86,7 @@ def test_trial_over_an_older_version_of_ours() -> None:
         for each in spec["initContainers"][1]["volumeMounts"]
         if each["mountPath"] == FOLDER
     )
-    assert (ours["name"], ours["subPath"]) == ("try", FOLDER.lstrip("/"))
+    assert ours["subPath"] == FOLDER.lstrip("/")
     # Restoring has nothing to try.
     assert pod(job(Action.RESTORE), yaml.safe_load(text))["initContainers"] == []
 
@@ -103,3 +114,176 @@ def test_long_names_of_nodes() -> None:
 )
 def test_last_words_of_kube_scheduler(log: str, words: str) -> None:
     assert last_words(log) == words
+
+
+MIRROR = Ref("v1", "Pod", "kube-scheduler-cp-2", "kube-system")
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+DESIRED = Desired(
+    "v1.36.3", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
+)
+
+
+class OtherHost(FakeObjects):
+    """An API server and the node cp-2, whose kubelet does all at once.
+
+    ``starts``: whether kube-scheduler becomes Ready with a configuration. ``end`` has
+    how the Job's pod ends if not by itself: its status, None if somebody deletes it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.files = HostFiles(root)
+        self.files.write(KubeadmFile.path, (GOLDEN / "kubeadm.yaml").read_bytes())
+        self.starts = True
+        self.heard: list[str] = []
+        self.end: list[Json | None] = []
+        self.step()
+
+    def step(self) -> None:
+        body = yaml.safe_load(self.files.read(KubeadmFile.path) or b"")
+        body["metadata"] = {**body["metadata"], "name": MIRROR.name}
+        body["metadata"]["resourceVersion"] = "7"
+        ready = self.starts or b"--config" not in (self.manifest or b"")
+        self.kept[MIRROR] = {**body, "status": READY if ready else {}}
+
+    def create(self, body: Json, *, dry_run: bool = False) -> Json:
+        made = super().create(body, dry_run=dry_run)
+        if body["kind"] == "Job":
+            self._run(body)
+            self.step()
+        return made
+
+    def _run(self, job: Json) -> None:
+        name, command = job["metadata"]["name"], self.command(job)
+        ref = Ref("v1", "Pod", f"{name}-x", "kube-system")
+        end = self.end.pop(0) if self.end else {"phase": "Succeeded"}
+        ended = {"conditions": [{"type": "Failed", "status": "True"}]}
+        if end == {"phase": "Succeeded"}:
+            action = Action(command[2])
+            done = host_scheduler(action, self.files.root, DESIRED, Path("/none"))
+            ended = {"conditions": [{"type": "Complete", "status": "True"}]}
+            self.logs[ref.name] = done.words
+        made = self.kept[Ref("batch/v1", "Job", name, "kube-system")]
+        made["status"] = ended
+        metadata = {
+            "name": ref.name,
+            "namespace": "kube-system",
+            "labels": {"job-name": name},
+            "ownerReferences": [{"uid": made["metadata"]["uid"]}],
+        }
+        if end is not None:
+            self.kept[ref] = {"metadata": metadata, "status": end}
+
+    def command(self, job: Json) -> list[str]:
+        (write,) = job["spec"]["template"]["spec"]["containers"]
+        return write["command"]
+
+    def set(self, action: Action = Action.APPLY) -> str:
+        """Run the Job; return why it failed."""
+        clock = iter(range(1000))
+        pace = Pace(1.0, lambda: float(next(clock)), lambda _: None)
+        patience = Patience(wait_s=3, job_s=3, pace=pace)
+        jobs = SchedulerJobs(self, "gpushare:1", "v1.36.3", patience=patience)
+        return jobs.run(action, "cp-2", self.heard.append)
+
+    @property
+    def manifest(self) -> bytes | None:
+        return self.files.read(KubeadmFile.path)
+
+
+def test_what_ran_before_stays(tmp_path: Path) -> None:
+    """Only what this run wrote is put back; else cards are offered and nobody asks."""
+    host = OtherHost(tmp_path)
+    before = host.manifest
+    host.starts = False
+    assert "its old files are back" in host.set()
+    assert host.manifest == before
+    host.starts = True
+    host.step()
+    assert host.set() == ""
+    installed = host.manifest
+    assert installed != before
+    host.starts = False
+    host.step()
+    assert "it ran with these files before, so they stay" in host.set()
+    assert host.manifest == installed
+    host.starts = True
+    assert host.set(Action.RESTORE) == ""
+    assert host.manifest == before
+
+
+def test_edited_configuration_is_named(tmp_path: Path) -> None:
+    host = OtherHost(tmp_path)
+    assert host.set() == ""
+    text = (host.files.read(CONFIG) or b"").decode()
+    host.files.write(CONFIG, f"{text}parallelism: 8\n".encode())
+    assert host.set(Action.RESTORE) == ""
+    assert f"{CONFIG} stays without the gpushare entry" in host.heard[-1]
+
+
+def test_node_that_is_not_ready_gets_no_job(tmp_path: Path) -> None:
+    """Its kubelet would start none, and ten minutes would pass."""
+    host = OtherHost(tmp_path)
+    away = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    host.kept[Ref("v1", "Node", "cp-2")] = {
+        "metadata": {"name": "cp-2"},
+        "status": away,
+    }
+    assert "the node is not Ready" in host.set()
+    assert host.writes == []
+
+
+def ended(name: str, code: int) -> Json:
+    """A pod of which one container has failed."""
+    state = {"terminated": {"exitCode": code}}
+    kind = "containerStatuses" if name == "write" else "initContainerStatuses"
+    return {"phase": "Failed", kind: [{"name": name, "state": state}]}
+
+
+@pytest.mark.parametrize(
+    ("end", "log", "words"),
+    [
+        (None, "", "somebody deleted its pod"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "no disk"}, "", "no disk"),
+        (ended("write", 137), "", "container write ended with code 137"),
+        (ended("check", 137), "starting", "container check ended with code 137"),
+        (ended("check", 1), 'err="weight"', "rejects the new configuration: weight"),
+        (ended("write", 1), "/x: No space left on device", "No space left on device"),
+    ],
+)
+def test_job_that_was_ended(tmp_path: Path, end: Json, log: str, words: str) -> None:
+    """It is never taken for done, and the next one goes on."""
+    host = OtherHost(tmp_path)
+    host.end = [end]
+    host.logs["gpushare-scheduler-apply-cp-2-x"] = log
+    assert words in host.set()
+    assert host.set() == ""
+
+
+VOLUMES = """\
+  volumes:
+  - {name: tmp, emptyDir: {}}
+  - {name: kubernetes, hostPath: {path: /srv/a}}
+  - {name: try, hostPath: {path: /srv/b}}
+  - {name: again, hostPath: {path: /srv/b/}}
+"""
+OWN_MOUNTS = """\
+    volumeMounts:
+    - {name: tmp, mountPath: /tmp}
+    - {name: try, mountPath: /etc/kubernetes/vcuda/}
+"""
+
+
+def test_volumes_of_any_kind_and_name() -> None:
+    """The API server wants each mount's volume, and every name and path once."""
+    text = (GOLDEN / "kubeadm.yaml").read_text()
+    text = text.replace("  volumes:\n", VOLUMES)
+    text = text.replace("    volumeMounts:\n", OWN_MOUNTS)
+    for action in (Action.APPLY, Action.RESTORE):
+        spec = pod(job(action), yaml.safe_load(text))
+        names = [each["name"] for each in spec["volumes"]]
+        assert len(set(names)) == len(names)
+        for each in (*spec["initContainers"], *spec["containers"]):
+            assert {mount["name"] for mount in each["volumeMounts"]} <= set(names)
+            paths = [Path(mount["mountPath"]) for mount in each["volumeMounts"]]
+            assert len(set(paths)) == len(paths)

@@ -72,6 +72,7 @@ def test_before_with_us_and_after(root: Path) -> None:
     before = found(root)
     host = scheduler(root)
     host.apply(host.plan())
+    host.finish()
     assert found(root) == found(GOLDEN / "after")
     assert scheduler(root).plan() == []
     host.apply(host.restore())

@@ -63,6 +63,9 @@ FORMS = {
     "annotations": KUBEADM.replace(
         "metadata:\n", "metadata:\n  annotations:\n    a.b/c: d # why\n    # more\n"
     ),
+    "a tab before a comment": KUBEADM.replace(
+        LAST_FLAG, "    - --leader-elect=true\t# why\n"
+    ),
     "no mounts": KUBEADM.replace(MOUNTS, ""),
     "no volumes": KUBEADM.split("  volumes:")[0] + "status: {}\n",
     "a last value of several lines": KUBEADM.replace(
@@ -178,7 +181,9 @@ def test_any_manifest_there_and_back(
 REFUSED = {
     "": "is empty",
     "# nothing\n": "is empty",
-    "a:\n\tb: c\n": "is not YAML",
+    "a: [\n": "is not YAML: while parsing",
+    "a:\n\tb: c\n": "is not YAML: line 2 is indented by a tab; write spaces instead",
+    KUBEADM.replace(LAST_FLAG, f"{LAST_FLAG}\t# why\n"): "line 18 is indented by a tab",
     "- a\n": "is not a mapping",
     KUBEADM.replace("kind: Pod", "kind: Deployment"): "its kind is Deployment",
     f"{KUBEADM}---\n{KUBEADM}": "holds 2 documents",
