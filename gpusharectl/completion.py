@@ -1,9 +1,10 @@
 """Shell completion of nodes, pods and cards.
 
-If the cluster does not answer, nothing is offered.
+The cluster has a limited time to answer; what it has not said by then is not offered.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from threading import Thread
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,6 +16,11 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.access import reach
 from gpusharectl.state.read import everything
+
+DEFAULT_NAMESPACE = "default"
+"""Of a pod that is named without one."""
+_WITHIN_S = 3.0
+"""Whoever presses TAB waits for it."""
 
 
 def node_names(
@@ -49,12 +55,21 @@ def card_names(
 def pod_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer pods that name gpushare's resources, with namespace unless ``-n``."""
-    namespace, pods = context.params.get("namespace"), _our_pods(context)
-    if namespace is None:
-        return _offered([facts.full_name(pod) for pod in pods], begun)
-    here = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
-    return _offered([facts.name_of(pod) for pod in here], begun)
+    """Offer pods that name gpushare's resources.
+
+    A pod of ``-n``, or else of the namespace "default", needs its name only; without
+    ``-n`` others have their namespace before it, and their name may be what was begun.
+    """
+    given = context.params.get("namespace")
+    found = []
+    for pod in _our_pods(context):
+        name, full = facts.name_of(pod), facts.full_name(pod)
+        here = pod["metadata"]["namespace"] == (given or DEFAULT_NAMESPACE)
+        if here and name.startswith(begun):
+            found.append(name)
+        elif not given and (full.startswith(begun) or name.startswith(begun)):
+            found.append(full)
+    return [CompletionItem(one) for one in found]
 
 
 def namespace_names(
@@ -74,15 +89,25 @@ def _offered(found: Sequence[str], begun: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in found if name.startswith(begun)]
 
 
-def _all(context: click.Context, kind: Kind, selector: str = "") -> Iterator[Json]:
-    given = context.params
-    try:
-        access = reach(given.get("kubeconfig"), given.get("context"), needs=())
-    except click.ClickException:
-        return
-    try:
-        yield from everything(access.cluster, kind, selector)
-    except ClusterError:
-        return
-    finally:
-        access.close()
+def _all(context: click.Context, kind: Kind, selector: str = "") -> list[Json]:
+    """Return what the cluster says within the time; an error ends it silently."""
+    given, found = context.params, list[Json]()
+
+    def read() -> None:
+        try:
+            access = reach(given.get("kubeconfig"), given.get("context"), needs=())
+        except click.ClickException:
+            return
+        try:
+            for one in everything(access.cluster, kind, selector):
+                found.append(one)
+        except ClusterError:
+            return
+        finally:
+            access.close()
+
+    # A daemon: it does not keep the process when it is late.
+    thread = Thread(target=read, name="completion", daemon=True)
+    thread.start()
+    thread.join(_WITHIN_S)
+    return found.copy()

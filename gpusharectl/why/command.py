@@ -12,7 +12,7 @@ from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.completion import pod_names
+from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
 from gpusharectl.output import give
 from gpusharectl.state.read import everything, read_state
 from gpusharectl.why.explain import why as explain
@@ -31,7 +31,8 @@ _CODES = (
     "-n",
     "--namespace",
     metavar="NAME",
-    help='The namespace of POD; without it: the namespace "default".',
+    help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
+    shell_complete=namespace_names,
 )
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
@@ -73,7 +74,7 @@ def _which_pod(pod: str, namespace: str | None) -> tuple[str, str]:
         raise click.UsageError(
             f"{pod!r} is not a pod's name; give NAME or NAMESPACE/NAME"
         )
-    return place or namespace or "default", name
+    return place or namespace or DEFAULT_NAMESPACE, name
 
 
 def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:

@@ -1,5 +1,6 @@
 """The commands over HTTP on a small cluster, with their exit codes and completion."""
 
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from gpushare.addresses import LOOPBACK
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
@@ -19,6 +21,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.access import reached
 from gpusharectl.commands import for_kubectl, main
 from tests.gpusharectl.cluster_states import A, B
+from tests.gpusharectl.terminal import kubeconfig_for
 
 WITHOUT_CODES = {"demo", "host-clean", "host-scheduler"}
 
@@ -154,7 +157,11 @@ def offered(kubeconfig: str, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
+        (["why", "b"], ["big"]),
+        (["why", "lon"], ["edge/lonely"]),
+        (["why", "e"], ["edge/lonely"]),
         (["why", "default/b"], ["default/big"]),
+        (["why", "-n", "e"], ["edge"]),
         (["why", "-n", "edge", ""], ["lonely"]),
         (["inspect", "--node", ""], ["node-1", "node-2"]),
         (["top", "-n", ""], ["default", "edge"]),
@@ -176,6 +183,14 @@ def test_the_shell_offers_names(
 def test_the_shell_offers_nothing_where_nobody_answers(tmp_path: Path) -> None:
     """And no error appears between the words that are being typed."""
     assert offered(str(tmp_path / "none"), "why", "") == []
+
+
+def test_the_shell_does_not_wait_for_a_cluster_that_is_silent(tmp_path: Path) -> None:
+    """It has accepted the connection, and says nothing."""
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        server = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
+        place = kubeconfig_for(server, tmp_path / "kubeconfig")
+        assert offered(str(place), "why", "") == []
 
 
 def test_kubectl_asks_for_its_plugins_words(kubeconfig: str) -> None:

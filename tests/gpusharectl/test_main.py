@@ -11,7 +11,7 @@ import click
 import pytest
 
 from gpusharectl.commands import LazyCommand, TwoNames, main
-from tests.gpusharectl.terminal import Terminal
+from tests.gpusharectl.terminal import Terminal, kubeconfig_for
 
 FULL = {
     "table": (1, "table"),
@@ -106,13 +106,8 @@ def test_ctrl_c_at_start_says_nothing(number: int, words: list[str]) -> None:
 def test_ctrl_c_while_the_cluster_does_not_answer(tmp_path: Path) -> None:
     """The exit code is that of every other moment."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = tmp_path / "kubeconfig"
-        place.write_text(f"""
-clusters: [{{name: a, cluster: {{server: "http://127.0.0.1:{silent.getsockname()[1]}"}}}}]
-contexts: [{{name: a, context: {{cluster: a, user: a}}}}]
-users: [{{name: a, user: {{token: t}}}}]
-current-context: a
-""")
+        server = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        place = kubeconfig_for(server, tmp_path / "kubeconfig")
         words = ["-m", "gpusharectl", "inspect", "--kubeconfig", str(place)]
         found = Terminal([sys.executable, *words])
         with silent.accept()[0]:
