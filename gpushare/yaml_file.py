@@ -165,17 +165,25 @@ class YamlFile:
 
     def read(self, model: type[M]) -> M:
         """Return the document as ``model``; ``YamlError`` with all complaints."""
-        found = None
-        try:
-            found = model.model_validate(self.root)
-        except ValidationError as error:
-            for one in error.errors():
-                location = tuple(part for part in one["loc"] if part != "[key]")
-                self.complain(location, self._problem(model, location, dict(one)))
+        found = self.part(model, self.root)
         self.check()
         if found is None:
             raise AssertionError(model)
         return found
+
+    def part(self, model: type[M], value: object, at: Location = ()) -> M | None:
+        """Return the value at a location as ``model``; None and complaints if wrong.
+
+        The caller goes on with the other parts, so that one ``check`` tells all.
+        """
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            for one in error.errors():
+                location = tuple(part for part in one["loc"] if part != "[key]")
+                problem = self._problem(model, location, dict(one))
+                self.complain((*at, *location), problem)
+        return None
 
     def complain(self, location: Location, problem: str) -> None:
         """Take down what is wrong with a value; ``check`` raises it."""

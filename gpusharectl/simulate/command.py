@@ -31,7 +31,13 @@ from gpusharectl.simulate.openb_replay import (
 from gpusharectl.simulate.options import ALL, OPTIONS
 from gpusharectl.simulate.plot import plot_report
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import Began, report_csv, report_data, reported, run
+from gpusharectl.simulate.result import (
+    Began,
+    report_csv,
+    report_data,
+    reported,
+    run,
+)
 from gpusharectl.simulate.scenario import NotPlayable, Scenario
 from gpusharectl.simulate.scenario_file import read_scenario
 

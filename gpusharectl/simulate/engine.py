@@ -130,7 +130,7 @@ class Played:
 
     ``end`` and ``untouched`` are those of the scenario's last step, at the same time
     under every policy. ``outcomes`` and ``moments`` go on until no pending pod can be
-    placed.
+    placed; ``follow`` lets them go on until a later second.
     """
 
     policy: str
@@ -140,6 +140,7 @@ class Played:
     untouched: int
     """Cards that hold nothing, on nodes that accept pods."""
     cluster: SimulatedCluster
+    follow: Callable[[float], None]
 
 
 def play(
@@ -172,7 +173,16 @@ def play(
     game.end_until(None)
     if moments[-1] is not end:
         game.look(fragmented=bool(looks))
-    return Played(choice.default, game.outcomes, moments, end, untouched, cluster)
+
+    def follow(at_s: float) -> None:
+        game.end_until(at_s)
+        if at_s > moments[-1].at_s:
+            cluster.now_s = at_s
+            game.look(fragmented=bool(looks))
+
+    return Played(
+        choice.default, game.outcomes, moments, end, untouched, cluster, follow
+    )
 
 
 _MOST_NAME = 200
@@ -247,11 +257,11 @@ class _Game:
     def end_until(self, at_s: float | None) -> None:
         """End the pods whose time is over at ``at_s``; None: while others wait."""
         while self._ends and (at_s is None or self._ends[0][0] <= at_s):
+            if at_s is None and not self._waiting:
+                # Nobody waits for room, so the rest of their lives does not matter.
+                break
             end, _, pod = heapq.heappop(self._ends)
             if self._running.get(pod.result.key) is not pod:
-                continue
-            if at_s is None and not self._waiting:
-                # Nobody waits for its room, so the rest of its life does not matter.
                 continue
             self.cluster.now_s = end
             self._take_away(pod)

@@ -184,7 +184,7 @@ def plot_replays(found: Sequence[Replay], path: Path) -> None:
             axes.plot(loads, shares, **styled(number, one.policy))
         axes.set_title(f"openb, {name}", fontsize="medium")
         axes.set_ylabel("allotted, % of all cards")
-        axes.set_xlabel("load that has come, % of all cards")
+        axes.set_xlabel("requested so far, % of all cards")
         axes.grid(visible=True, linewidth=0.3)
         axes.legend(loc="lower right")
     save(figure, path)

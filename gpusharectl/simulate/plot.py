@@ -80,7 +80,8 @@ def _figure() -> Any:  # noqa: ANN401
     return Figure
 
 
-_HOUR_S = 3600
+_TIMES = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+_FEWEST_TICKS = 2
 
 
 def plot_report(report: Report, path: Path) -> None:
@@ -96,23 +97,23 @@ def picture(report: Report) -> Any:  # noqa: ANN401
     """Return the picture as a matplotlib figure; ``NotPlayable`` if that is missing."""
     figure, (above, below) = subplots(2, shared=True, heights=(3, 2))
     length_s = report.scenario.length_s
+    unit, size_s = time_axis(max(run.played.moments[-1].at_s for run in report.runs))
     for number, run in enumerate(report.runs):
         look = styled(number, run.policy)
         moments = thinned(run.played.moments)
         if length_s:
             # Nothing changes between two moments.
             look["drawstyle"] = "steps-post"
-            along = [moment.at_s / _HOUR_S for moment in moments]
+            along = [moment.at_s / size_s for moment in moments]
         else:
             # Without units there is no share, so that no point is drawn.
             along = [100 * (moment.load or 0.0) for moment in moments]
         above.plot(*_curve(along, [moment.allotted for moment in moments]), **look)
         below.plot(*_curve(along, [moment.fragmented for moment in moments]), **look)
-    above.set_ylabel("allotted, % of all units")
-    below.set_ylabel("fragmentation,\n% of the free units")
-    below.set_xlabel(
-        "time, hours" if length_s else "load that has come, % of all units"
-    )
+    above.set_ylabel("allotted, % of the cards' memory")
+    below.set_ylabel("fragmentation,\n% of the free memory")
+    asked = "requested so far, % of the cards' memory"
+    below.set_xlabel(f"time, {unit}" if length_s else asked)
     nodes = words.counted(report.nodes, "node")
     cards = words.counted(report.cards, "card")
     length = f", {stretch(length_s)}" if length_s else ""
@@ -128,6 +129,16 @@ def picture(report: Report) -> Any:  # noqa: ANN401
         axes.set_ylim(0, 102)
         axes.grid(visible=True, linewidth=0.3)
     return figure
+
+
+def time_axis(length_s: float) -> tuple[str, int]:
+    """Return the unit of an axis of this length, and its seconds.
+
+    >>> time_axis(90), time_axis(3 * 3600), time_axis(0.5)
+    (('seconds', 1), ('hours', 3600), ('seconds', 1))
+    """
+    fits = (one for one in _TIMES if length_s >= _FEWEST_TICKS * one[1])
+    return next(fits, _TIMES[-1])
 
 
 def _curve(

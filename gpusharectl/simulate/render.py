@@ -17,7 +17,7 @@ from gpushare.kube import words
 from gpusharectl.output import Words
 from gpusharectl.simulate.engine import Moment, Outcome
 from gpusharectl.simulate.result import NotPlaced, Report, Run
-from gpusharectl.simulate.scenario import stretch
+from gpusharectl.simulate.scenario import Expected, stretch
 
 _GAP = 2
 _FEWEST = 16
@@ -118,7 +118,7 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     for title, not_placed in _alike(report.runs):
         yield from _not_placed(title, not_placed)
     for run in report.runs:
-        yield from _wrong(run)
+        yield from _compared(run, report.scenario.expected)
     if report.unchecked:
         yield Words(f"\nNot checked: {report.unchecked}.", _WARN)
     yield Words("")
@@ -269,7 +269,9 @@ def because(one: NotPlaced) -> str:
     return f"0/{one.nodes} nodes are available: {told}."
 
 
-def _wrong(run: Run) -> Iterator[RenderableType]:
+def _compared(run: Run, expected: Expected) -> Iterator[RenderableType]:
+    if run.checked and not run.wrong:
+        yield Words(f"\nAs expected, under {run.policy}: {_met(expected)}.")
     if not run.wrong:
         return
     yield Words(f"\nNot as expected, under {run.policy}", _WARN)
@@ -278,3 +280,14 @@ def _wrong(run: Run) -> Iterator[RenderableType]:
     left = len(run.wrong) - _MOST_WRONG
     if left > 0:
         yield Words(f"  and {left} more (-o json)", _DIM)
+
+
+def _met(expected: Expected) -> str:
+    told = []
+    if expected.placed is not None:
+        told.append(f"{words.counted(expected.placed, 'pod')} placed")
+    if expected.refused is not None:
+        told.append(f"{expected.refused} refused")
+    if expected.where:
+        told.append(f"the place of {words.counted(len(expected.where), 'pod')}")
+    return ", ".join(told)

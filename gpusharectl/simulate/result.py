@@ -9,7 +9,8 @@ times are seconds since the beginning. null: not known, or it does not apply::
     nodes       at the beginning; cards, units and pods (that come) beside it
     runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
                 longest_wait_s, untouched_cards, fullest: moment, end: moment,
-                not_placed, room, curve, pods, unexpected}]; rehoused: moved and placed
+                not_placed, room, curve, pods, unexpected, as_expected}]; rehoused:
+                moved and placed; as_expected: null if it was not checked
       moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
                 allotted, waiting, fragmented, arrived_units}
       not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
@@ -110,6 +111,8 @@ class Run:
     rehoused: int = 0
     wrong: tuple[str, ...] = ()
     """Where the result differs from what the scenario expects, as sentences."""
+    checked: bool = False
+    """Whether the result was compared with what the scenario expects."""
     rooms: tuple[Room, ...] = ()
 
     @property
@@ -148,7 +151,8 @@ def run(
         if result.outcome is Outcome.WAITED and result.placed_s is not None
     ]
     # The scenario's expectation holds for the policy that it names.
-    expected = played.policy == scenario.choice.default
+    own = played.policy == scenario.choice.default
+    expected = own and bool(scenario.expected)
     return Run(
         policy=played.policy,
         played=played,
@@ -159,6 +163,7 @@ def run(
         moved=len(moved),
         rehoused=sum(bool(last[pod].node) for pod in moved),
         wrong=tuple(_wrong(scenario.expected, last)) if expected else (),
+        checked=expected,
         rooms=tuple(rooms),
     )
 
@@ -263,15 +268,20 @@ class Report:
     @property
     def unchecked(self) -> str:
         """Why ``expect`` was not checked; empty if it was, or if there is none."""
-        own = self.scenario.choice.default
-        checked = any(run.policy == own for run in self.runs)
-        if checked or not self.scenario.expected:
+        if not self.scenario.expected or any(run.checked for run in self.runs):
             return ""
+        own = self.scenario.choice.default
         return f"expect is for the policy {own}, which was not played"
 
 
 def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
-    """Make a report; nodes and cards are counted at the beginning."""
+    """Make a report; nodes and cards are counted at the beginning.
+
+    The curves of all policies end at the same second: that of the longest.
+    """
+    last_s = max((run.played.moments[-1].at_s for run in runs), default=0.0)
+    for run in runs:
+        run.played.follow(last_s)
     cards = [size for node in scenario.nodes for size in _units(node)]
     left_out, nodes = tuple(not_played(scenario)), len(scenario.nodes)
     return Report(scenario, tuple(runs), nodes, len(cards), sum(cards), left_out)
@@ -416,6 +426,7 @@ def _run(run: Run) -> dict[str, Any]:
         "curve": [_moment(moment) for moment in thinned(run.played.moments)],
         "pods": [_pod(result) for result in run.played.outcomes],
         "unexpected": list(run.wrong),
+        "as_expected": not run.wrong if run.checked else None,
     }
 
 

@@ -5,9 +5,9 @@ events in time, is checked once all fields are read.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -303,27 +303,70 @@ class ExpectEntry(_Entry):
 
 
 class _Top(_Entry):
+    """The fields of the file itself; its entries are read one by one."""
+
     name: Text = ""
     policy: _Policy = Choice().default
     card_order: Annotated[Text, _one_of(tuple(CARD_ORDERS))] = Choice().card_order
     wait: Flag = True
-    nodes: tuple[NodeEntry, ...]
-    pods: tuple[PodEntry, ...] = ()
-    events: tuple[EventEntry, ...] = ()
-    expect: ExpectEntry = Field(default_factory=ExpectEntry)
+    nodes: tuple[Any, ...]
+    pods: tuple[Any, ...] = ()
+    events: tuple[Any, ...] = ()
+    expect: Any = None
+
+
+E = TypeVar("E", bound=_Entry)
+
+
+class _Entries:
+    """The entries of a file that are right, each by its place in its list.
+
+    ``sound`` has the lists without a wrong entry, and ``top`` if the file's own fields
+    are right. What depends on a part that is wrong is not judged.
+    """
+
+    def __init__(self, file: YamlFile) -> None:
+        self.file = file
+        self._raw = file.root if isinstance(file.root, dict) else {}
+        self.sound: set[str] = set()
+        self.top = file.part(_Top, file.root)
+        self.nodes = self._read("nodes", NodeEntry)
+        self.pods = self._read("pods", PodEntry)
+        self.events = self._read("events", EventEntry)
+        told = self._raw.get("expect") or {}
+        self.expect = file.part(ExpectEntry, told, ("expect",)) or ExpectEntry()
+
+    def _read(self, key: str, model: type[E]) -> dict[int, E]:
+        raw = self._raw.get(key)
+        every = raw if isinstance(raw, list) else []
+        found = {}
+        for number, value in enumerate(every):
+            entry = self.file.part(model, value, (key, number))
+            if entry is not None:
+                found[number] = entry
+        if self.top and len(found) == len(every):
+            self.sound.add(key)
+        return found
 
 
 def read_scenario(text: str | bytes, name: str) -> Scenario:
     """Read a scenario; ``YamlError`` has all complaints with file, line and field."""
     file = YamlFile(text, name, example="docs/simulator.md has an example")
-    top = file.read(_Top)
-    _check(file, top)
-    nodes = [node for entry in top.nodes for node in entry.nodes()]
-    pods = {key: at_s for entry in top.pods for key, at_s in entry.coming}
-    events = _Events(file, _names(file, top), pods)
-    steps = [*_arrivals(file, top.pods), *events.steps(top.events)]
-    where = _places(file, top.expect.pods, pods)
+    entries = _Entries(file)
+    _check(entries)
+    nodes = [node for entry in entries.nodes.values() for node in entry.nodes()]
+    pods = {key: at_s for entry in entries.pods.values() for key, at_s in entry.coming}
+    there = _names(entries)
+    steps = [*_arrivals(entries)]
+    if entries.sound >= {"nodes", "pods", "events"}:
+        steps += _Events(file, there, pods).steps(entries.events)
+    where = {}
+    if "pods" in entries.sound:
+        where = _places(file, entries.expect.pods, pods)
     file.check()
+    top, expect = entries.top, entries.expect
+    if top is None:
+        raise AssertionError(file)
     order = next(one for one in CARD_ORDERS if one == top.card_order)
     return Scenario(
         name=top.name or name,
@@ -331,22 +374,25 @@ def read_scenario(text: str | bytes, name: str) -> Scenario:
         steps=tuple(sorted(steps, key=_turn)),
         choice=Choice(top.policy, order),
         waits=top.wait,
-        expected=Expected(top.expect.placed, top.expect.refused, where),
+        expected=Expected(expect.placed, expect.refused, where),
     )
 
 
-def _check(file: YamlFile, top: _Top) -> None:
-    """Check sizes and single entries, before nodes and pods are made of them."""
-    for number, pod in enumerate(top.pods):
+def _check(entries: _Entries) -> None:
+    """Check single entries, and sizes, before nodes and pods are made of them."""
+    file = entries.file
+    for number, pod in entries.pods.items():
         for key, problem in pod.complaints():
             file.complain(("pods", number, key), problem)
-    for number, event in enumerate(top.events):
+    for number, event in entries.events.items():
         if len(event.kinds) != 1:
             problem = f"needs just one of {', '.join(EVENTS)} beside it"
             file.complain(("events", number, "at"), problem)
-    nodes = sum(entry.number for entry in top.nodes)
-    added = sum(event.add.number for event in top.events if event.add)
-    pods = sum(entry.number for entry in top.pods)
+            entries.sound.discard("events")
+    adding = [event.add for event in entries.events.values() if event.add]
+    nodes = sum(entry.number for entry in entries.nodes.values())
+    added = sum(entry.number for entry in adding)
+    pods = sum(entry.number for entry in entries.pods.values())
     for key, what, total, most in (
         ("nodes", "nodes", nodes, MOST_NODES),
         ("events", "nodes with those before", nodes + added, MOST_NODES),
@@ -354,29 +400,28 @@ def _check(file: YamlFile, top: _Top) -> None:
     ):
         if total > most:
             file.complain((key,), f"these are {total} {what}; it may be {most}")
-            break
-    file.check()
+            file.check()
 
 
-def _names(file: YamlFile, top: _Top) -> set[str]:
+def _names(entries: _Entries) -> set[str]:
     seen: set[str] = set()
-    for number, entry in enumerate(top.nodes):
+    for number, entry in entries.nodes.items():
         for name in entry.names:
             if name in seen:
                 problem = f"there is a node {name} already"
-                file.complain(("nodes", number, "name"), problem)
+                entries.file.complain(("nodes", number, "name"), problem)
             seen.add(name)
     return seen
 
 
-def _arrivals(file: YamlFile, entries: Sequence[PodEntry]) -> Iterator[Step]:
+def _arrivals(entries: _Entries) -> Iterator[Step]:
     seen: set[PodName] = set()
-    for place, entry in enumerate(entries):
+    for place, entry in entries.pods.items():
         manifest = entry.manifest()
         for key, at_s in entry.coming:
             if key in seen:
                 problem = f"there is a pod {key[1]} already"
-                file.complain(("pods", place, "name"), problem)
+                entries.file.complain(("pods", place, "name"), problem)
             seen.add(key)
             arrive = Arrive(synthetic.named_after(manifest, *key), entry.lasts)
             yield Step(at_s, arrive)
@@ -400,9 +445,9 @@ class _Events:
     removed: dict[str, float] = field(default_factory=dict)
     deleted: dict[PodName, float] = field(default_factory=dict)
 
-    def steps(self, events: Sequence[EventEntry]) -> Iterator[Step]:
+    def steps(self, events: Mapping[int, EventEntry]) -> Iterator[Step]:
         """Yield the steps; of two at the same time the first in the file is first."""
-        order = sorted(enumerate(events), key=lambda one: one[1].at)
+        order = sorted(events.items(), key=lambda one: one[1].at)
         for _, event in reversed(order):
             for name in event.add.names if event.add else ():
                 self.coming[name] = event.at

@@ -69,7 +69,7 @@ def test_the_legend_hides_no_curve() -> None:
     pytest.importorskip("matplotlib")
     figure = picture(compared())
     assert [axes.get_legend() for axes in figure.axes] == [None, None]
-    assert figure.axes[1].get_xlabel() == "load that has come, % of all units"
+    assert figure.axes[1].get_xlabel() == "requested so far, % of the cards' memory"
     (legend,) = figure.legends
     told = [text.get_text() for text in legend.get_texts()]
     assert told == ["first-fit", "best-fit", "spread"]

@@ -92,6 +92,13 @@ def unexpected() -> Report:
     return report(told(text))
 
 
+def met() -> Report:
+    text = (
+        SEEDS + "expect: {placed: 5, refused: 7, pods: {app-1: node-1, two: nowhere}}\n"
+    )
+    return report(told(text), "frag", "first-fit")
+
+
 def impossible() -> Report:
     steps = [Step(0, Arrive(pod("odd", cores=150)))]
     return report(scenario([], *steps))
@@ -107,7 +114,8 @@ def room() -> Report:
 
 
 SCREENS = (
-    *(plain, seeds, compared, drained, crowd, unexpected, impossible, nothing, room),
+    *(plain, seeds, compared, drained, crowd, unexpected, met),
+    *(impossible, nothing, room),
 )
 
 

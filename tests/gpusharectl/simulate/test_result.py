@@ -114,8 +114,23 @@ def test_what_was_not_checked_is_said() -> None:
     shown = drawn(lambda console: draw_report(console, without))
     assert f"Not checked: {words}." in shown
     assert report_data(beside)["unchecked"] is None
-    assert [bool(one.wrong) for one in beside.runs] == [True, False]
+    found = [one["as_expected"] for one in report_data(beside)["runs"]]
+    assert found == [False, None]
     assert "Not checked" not in drawn(lambda console: draw_report(console, beside))
+
+
+def test_the_curves_of_all_policies_end_together() -> None:
+    """Under spread the whole card is free after an hour: both are shown until then."""
+    text = """
+nodes: [{name: n, cards: 2x8GiB}]
+pods:
+- {name: part, count: 2, units: 8, lasts: 1h}
+- {name: whole, cores: 100}
+"""
+    beside = report_data(report(told(text), "first-fit", "spread"))
+    ends = [run["curve"][-1] for run in beside["runs"]]
+    assert [(end["at_s"], end["held_units"]) for end in ends] == [(3600, 32)] * 2
+    assert [run["end"]["at_s"] for run in beside["runs"]] == [0, 0]
 
 
 def test_of_two_pods_with_one_name_the_right_one_is_checked() -> None:

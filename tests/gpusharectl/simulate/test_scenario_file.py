@@ -207,6 +207,52 @@ def scenario(template: Json) -> str:
     return f"{ONE_NODE}pods: [{{name: p, template: {json.dumps(template)}}}]"
 
 
+def test_all_complaints_come_at_once() -> None:
+    """What depends on a part that is wrong is not judged: no node-9 may be meant."""
+    text = """
+policy: best
+nodes:
+- {name: n, cards: 1x8GiB}
+- {name: n, cards: 1x24GB}
+- {name: n}
+pods:
+- {name: a, units: ten}
+- {name: b, template: {spec: {containers: [{name: c}]}}, units: 1}
+- {name: c}
+- {name: c}
+events:
+- {at: 1m}
+- {at: 1m, drain: node-9}
+expect: {placed: many, pods: {z: n}}
+"""
+    with pytest.raises(YamlError) as caught:
+        read_scenario(text, "f")
+    found = [line.split(": ")[:2] for line in caught.value.complaints]
+    assert found == [
+        ["f:2", "policy"],
+        ["f:5", "nodes[1].cards"],
+        ["f:6", "nodes[2].name"],
+        ["f:8", "pods[0].units"],
+        ["f:9", "pods[1].units"],
+        ["f:11", "pods[3].name"],
+        ["f:13", "events[0].at"],
+        ["f:15", "expect.placed"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [("[{name: p}]", "expect.pods.z"), ("[{name: p, units: x}]", "pods[0].units")],
+)
+def test_what_is_expected_is_checked_beside_wrong_events(pods: str, words: str) -> None:
+    """But not beside wrong pods."""
+    text = f"{NODES}pods: {pods}\nevents: [{{at: 1}}]\nexpect: {{pods: {{z: n}}}}\n"
+    with pytest.raises(YamlError) as caught:
+        read_scenario(text, "f")
+    found = {line.split(": ")[1] for line in caught.value.complaints}
+    assert found == {words, "events[0].at"}
+
+
 def test_a_pod_pasted_from_a_cluster() -> None:
     """Its node, gates, status and placement were its own."""
     told = {names.PLACEMENT: "{}", names.ACTUAL: "{}", "x": "y"}
