@@ -19,7 +19,7 @@ pytest_plugins = ["tests.testbed.fixtures"]
 
 FROM_NOTHING = {
     f"tests/cluster/test_{name}.py"
-    for name in ("install", "scheduler_config", "ui", "webhook")
+    for name in ("install", "scheduler_config", "ui", "upgrade", "webhook")
 }
 """They share a cluster of their own, on which nothing of ours runs in between."""
 

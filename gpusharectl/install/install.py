@@ -6,7 +6,7 @@ kube-scheduler's configuration, then the label that starts the device plugin.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gpushare.kube import names
@@ -18,13 +18,28 @@ from gpushare.kube.facts import (
     PART_NAME,
     SECOND_SCHEDULER,
     SYSTEM,
+    node_of,
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
+from gpusharectl.install.node_pods import (
+    TRIAL,
+    in_words,
+    remove_left,
+    run_on_nodes,
+    trials,
+)
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.plan import InstallPlan
-from gpusharectl.install.progress import Exit, InstallError, Step, Waiting, follow
+from gpusharectl.install.progress import (
+    NOTHING_DONE,
+    Exit,
+    InstallError,
+    Step,
+    Waiting,
+    follow,
+)
 from gpusharectl.install.rollout import last_lines, wait_for_rollout
 from gpusharectl.install.scheduler import configure, prove
 from gpusharectl.install.survey import NodeFacts, named, read_nodes, to_label
@@ -48,7 +63,7 @@ def install(context: Context, options: InstallOptions) -> Exit:
     code = follow(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    code = follow(plan.steps(), context.screen, plan.again, "gpusharectl uninstall")
+    code = follow(plan.steps(), context.screen, plan.again, plan.ways_back())
     if code is Exit.DONE:
         plan.note_restart()
         took = minutes(context.patience.clock() - began)
@@ -81,6 +96,7 @@ class Install(InstallPlan):
         name = "the proof that kube-scheduler calls the extender"
         proof = Step(name, lambda: prove(self.host, self.screen))
         return [
+            Step("the trial of the image", self.try_image, "Image"),
             *([Step("the certificates", self.certify, "TLS")] if tls else []),
             *([removal(self.context, self.going)] if self.going else []),
             *(webhook.before() if webhook else []),
@@ -97,6 +113,32 @@ class Install(InstallPlan):
             *([self._rollout("exporters", EXPORTER)] * self.options.with_monitoring),
             Step("the overview", self.look),
         ]
+
+    def try_image(self) -> None:
+        """Start a new image on its nodes before it replaces anything that runs."""
+        context, image = self.context, self.target.image
+        remove_left(context.objects, TRIAL)
+        pods = trials(context.objects, self.changes, self.chosen)
+        failed = run_on_nodes(context, pods)
+        if failed:
+            runs = "; what runs stays as it is" if self.facts.images else ""
+            raise InstallError(
+                f"{image} does not start on all nodes. {in_words(failed)}. "
+                f"{NOTHING_DONE.capitalize()}{runs}",
+                "make the image available to these nodes (docs/install.md, The image), "
+                f"or choose another one: {self.again(image='IMAGE')}",
+            )
+        if pods:
+            self.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")
+
+    def ways_back(self) -> Mapping[str, str]:
+        """Return the commands that undo what a step has begun."""
+        old = next(iter(self.facts.images.values()), "")
+        back = old and old != self.target.image
+        return {
+            **({"go back": self.again(image=old)} if back else {}),
+            "undo all": "gpusharectl uninstall",
+        }
 
     def apply(self) -> None:
         """Apply the objects that differ."""

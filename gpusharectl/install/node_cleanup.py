@@ -8,16 +8,14 @@ minutes, then reports 0 for ever; that is removed from the node's status.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, phase
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
+from gpusharectl.install.node_pods import run_on_nodes, short_lived
 from gpusharectl.install.progress import InstallError, Waiting
-from gpusharectl.install.rollout import events_of, pod_wait
 from gpusharectl.install.survey import NodeFacts, read_nodes
 
 NAME = "gpushare-clean"
@@ -48,88 +46,22 @@ def clean(folder: Path) -> list[str]:
 
 def cleaning_pod(node: str, image: str) -> Json:
     """Return the pod for one node; kubelet starts it without the scheduler."""
-    security = {
-        "runAsUser": 0,
-        "runAsNonRoot": False,
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
+    container = {
+        "name": "clean",
+        "image": image,
+        "command": ["gpusharectl", "host-clean", MOUNT],
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+        "volumeMounts": [{"name": "lib", "mountPath": MOUNT}],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{NAME}-{node}",
-            "namespace": SYSTEM,
-            "labels": {PART_OF: PRODUCT, PART_NAME: NAME},
-        },
-        "spec": {
-            "nodeName": node,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "clean",
-                    "image": image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["gpusharectl", "host-clean", MOUNT],
-                    "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-                    "securityContext": security,
-                    "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "volumeMounts": [{"name": "lib", "mountPath": MOUNT}],
-                }
-            ],
-            "volumes": [
-                {"name": "lib", "hostPath": {"path": _LIB, "type": "Directory"}}
-            ],
-        },
-    }
+    lib = {"name": "lib", "hostPath": {"path": _LIB, "type": "Directory"}}
+    return short_lived(NAME, node, container, volumes=[lib])
 
 
 def clean_nodes(context: Context, nodes: Sequence[str], image: str) -> dict[str, str]:
-    """Clean these nodes at the same time; return those that failed, and why.
-
-    The pods are deleted afterwards in any case.
-    """
-    objects = context.objects
-    failed: dict[str, str] = {}
-    refs = {node: Ref("v1", "Pod", f"{NAME}-{node}", SYSTEM) for node in nodes}
-
-    def look() -> list[Waiting]:
-        found = []
-        for node, ref in refs.items():
-            pod = objects.get(ref)
-            if pod is None:
-                failed[node] = "somebody deleted the pod that cleans it"
-            elif phase(pod) == "Failed":
-                failed[node] = _last_words(pod["status"])
-            elif phase(pod) != "Succeeded":
-                one = pod_wait(node, pod, events_of(objects, ref.name), "")
-                # One node's hopeless wait must not end the wait for the others.
-                found.append(replace(one, hopeless=False))
-        return found
-
-    try:
-        for node, ref in refs.items():
-            # One that a killed run has left may belong to an earlier version.
-            objects.delete(ref, grace_period_s=0)
-            objects.create(cleaning_pod(node, image))
-        left = context.until(look, CLEANED_WITHIN_S)
-        return failed | {one.who: one.what for one in left}
-    finally:
-        for ref in refs.values():
-            objects.delete(ref, grace_period_s=0)
-
-
-def _last_words(status: Json) -> str:
-    said = [
-        (one.get("state") or {}).get("terminated", {}).get("message", "")
-        for one in status.get("containerStatuses") or ()
-    ]
-    return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
+    """Clean these nodes at the same time; return those that failed, and why."""
+    pods = [cleaning_pod(node, image) for node in nodes]
+    return run_on_nodes(context, pods, CLEANED_WITHIN_S)
 
 
 def remove_stale_capacity(context: Context) -> None:

@@ -40,6 +40,7 @@ from gpusharectl.install.progress import (
 from gpusharectl.install.survey import (
     LABELLED,
     PROBE,
+    REVISIONS,
     WEBHOOKS,
     Facts,
     Right,
@@ -353,11 +354,16 @@ class InstallPlan(Plan):
         )
         self.agree("Change", what, shown)
 
-    def again(self) -> str:
-        """Return the command that goes on, with the nodes chosen meanwhile."""
+    def again(self, image: str = "") -> str:
+        """Return the command that goes on, with the nodes chosen meanwhile.
+
+        ``image`` is another image than the one that was given.
+        """
         nodes = self.chosen or self.options.nodes
         all_nodes = self.options.all_gpu_nodes and not nodes
-        return replace(self.options, nodes=nodes, all_gpu_nodes=all_nodes).again()
+        image = image or self.options.image
+        chosen = replace(self.options, nodes=nodes, all_gpu_nodes=all_nodes)
+        return replace(chosen, image=image).again()
 
     def _check_webhooks_rights(self) -> None:
         """Check the rights that are needed only because of an installed webhook."""
@@ -375,6 +381,7 @@ class InstallPlan(Plan):
         if self.options.webhook.wanted:
             more += WEBHOOKS
             refs += [] if self.facts.by_cert_manager else [SECRET]
+        more += (REVISIONS,)
         return needed(refs, "get", "create", "patch", more=more, jobs=jobs)
 
     def _load(self, *components: str) -> None:

@@ -6,10 +6,11 @@ failure, Ctrl-C included, the way on is the same command again.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
+from types import MappingProxyType
 
 import click
 from rich.console import Console
@@ -181,11 +182,15 @@ class Step:
 
 
 def follow(
-    steps: Sequence[Step], screen: Screen, again: Callable[[], str], undo: str = ""
+    steps: Sequence[Step],
+    screen: Screen,
+    again: Callable[[], str],
+    ways_back: Mapping[str, str] = MappingProxyType({}),
 ) -> Exit:
     """Run the steps in turn; stop at the first failure and say where things stand.
 
-    ``again`` and ``undo`` are the commands that the last lines of a failure offer.
+    ``again`` is the command that goes on; ``ways_back`` are others by what they do,
+    such as ``undo all``, which are shown once a step is done.
     """
     for number, step in enumerate(steps):
         try:
@@ -203,8 +208,9 @@ def follow(
         stop = "" if why.endswith((".", "?", "!")) else "."
         screen.note(f"Stopped at {step.name}: {why}{stop}")
         screen.note(f"Done: {done or 'nothing'}. Not done: {left}.")
-        ways = f"To go on: {failure.remedy or again()}"
-        screen.note(f"{ways}    To undo all: {undo}" if undo and done else ways)
+        ways = {"go on": failure.remedy or again(), **(ways_back if done else {})}
+        for what, way in ways.items():
+            screen.note(f"To {what}: {way}")
         return failure.exit_code
     return Exit.DONE
 

@@ -18,13 +18,15 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.progress import InstallError, Waiting
-from gpusharectl.install.survey import read_nodes
+from gpusharectl.install.survey import REVISION, NodeFacts, read_nodes
 
 _NO_IMAGE = {"ErrImageNeverPull", "InvalidImageName"}
 """Reasons that do not go away with time."""
 _PULL_FAILED = {"ErrImagePull", "ImagePullBackOff"} | _NO_IMAGE
 _TELLING = {"FailedMount", "FailedCreatePodSandBox", "FailedCreate", "Unhealthy"}
 """Events that say more than the container's own state."""
+_HASH = "controller-revision-hash"
+"""Label of a revision, and of the pods that are made from it."""
 _BEING_MADE = {"ContainerCreating", "PodInitializing"}
 _LAST_LINES = 3
 _LOG_LINES = 20
@@ -50,31 +52,43 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
         if workload is None:
             found.append(Waiting(ref.name, "it does not exist", hopeless=True))
             continue
-        spec = workload["spec"]["template"]["spec"]
-        by_label = names.GPU_NODE_LABEL in (spec.get("nodeSelector") or {})
-        where = [
-            node.name
-            for node in nodes
-            if (node.labelled if by_label else node.control_plane)
-        ]
+        where = meant_for(workload, nodes)
         labels = workload["spec"]["selector"]["matchLabels"]
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
         pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector)
         events, log = partial(events_of, objects), partial(_log, objects)
-        found += waits(Rollout(workload, pods, events, log), where)
+        revision = ""
+        if workload["kind"] == "DaemonSet":
+            revisions = objects.list(*REVISION, namespace=SYSTEM)
+            revision = newest_revision(workload, revisions)
+        found += waits(Rollout(workload, pods, events, log, revision), where)
         if not where and workload["kind"] == "DaemonSet":
             found.append(Waiting(ref.name, "a Ready node with its label"))
     return found
 
 
+def meant_for(
+    workload: Json, nodes: Sequence[NodeFacts], chosen: Sequence[str] = ()
+) -> list[str]:
+    """Return the nodes on which a DaemonSet runs once the chosen ones are labelled."""
+    selector = workload["spec"]["template"]["spec"].get("nodeSelector") or {}
+    if names.GPU_NODE_LABEL in selector:
+        return [one.name for one in nodes if one.labelled or one.name in chosen]
+    return [one.name for one in nodes if one.control_plane]
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A workload with its pods; ``events`` and ``log`` read those of one object."""
+    """A workload with its pods; ``events`` and ``log`` read those of one object.
+
+    ``revision`` is a DaemonSet's newest; "" if it is not known.
+    """
 
     workload: Json
     pods: Sequence[Json]
     events: Callable[[str], Sequence[Json]]
     log: Callable[[str], str]
+    revision: str = ""
 
     @property
     def name(self) -> str:
@@ -119,7 +133,7 @@ def waits(seen: Rollout, nodes: Sequence[str]) -> list[Waiting]:
         pod = by_node.get(node)
         if pod is None:
             found.append(_no_pod(who, seen, node))
-        elif not seen.is_observed or not _current(pod, seen.workload):
+        elif not seen.is_observed or not _current(pod, seen):
             found.append(Waiting(who, "its old pod to be replaced"))
         else:
             found += _pod_waits(who, pod, seen)
@@ -182,19 +196,34 @@ def _aims_at(pod: Json, node: str) -> bool:
     )
 
 
-def _current(pod: Json, daemonset: Json) -> bool:
+def newest_revision(daemonset: Json, revisions: Sequence[Json]) -> str:
+    """Return the hash of a DaemonSet's present template; "" without any revision.
+
+    After a rollback the old revision is used again, with a new and highest number.
+    """
+    uid = daemonset["metadata"].get("uid")
+    own = [
+        one
+        for one in revisions
+        for owner in one["metadata"].get("ownerReferences") or ()
+        if owner.get("uid") == uid
+    ]
+    newest = max(own, key=lambda one: int(one["revision"]), default=None)
+    labels = newest["metadata"].get("labels") or {} if newest else {}
+    return str(labels.get(_HASH, ""))
+
+
+def _current(pod: Json, seen: Rollout) -> bool:
     """Return whether a DaemonSet's pod is made from its present template.
 
-    The controller writes the same number on both. If either is missing, its count of
-    updated pods decides.
+    Its generation does not say so: after a rollback the pods that were never replaced
+    keep the number of their time. If the revision is not known, the controller's count
+    of updated pods decides.
     """
     labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
-    annotations = daemonset["metadata"].get("annotations") or {}
-    own = labels.get("pod-template-generation")
-    wanted = annotations.get("deprecated.daemonset.template.generation")
-    if own is not None and wanted is not None:
-        return bool(own == wanted)
-    status = daemonset.get("status") or {}
+    if seen.revision and _HASH in labels:
+        return labels[_HASH] == seen.revision
+    status = seen.workload.get("status") or {}
     wanted_pods = status.get("desiredNumberScheduled", 0)
     return bool(status.get("updatedNumberScheduled", 0) >= wanted_pods)
 

@@ -174,6 +174,7 @@ def _cards(annotations: Mapping[str, str]) -> Sequence[Card] | None:
 
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
+REVISION = ("apps/v1", "ControllerRevision")
 OPERATOR = ("monitoring.coreos.com/v1", "ServiceMonitor")
 RUNTIME_CLASS = ("node.k8s.io/v1", "RuntimeClass")
 _NOT_EVERYWHERE = (
@@ -218,8 +219,7 @@ _ALWAYS = (
     _LIST_NODES,
     Right("patch", "nodes"),
     _LIST_PODS,
-    Right("create", "pods", SYSTEM),
-    Right("delete", "pods", SYSTEM),
+    *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
     Right("get", "pods/log", SYSTEM),
     Right("list", "events", SYSTEM),
 )
@@ -229,6 +229,8 @@ _JOBS = (
 )
 PROBE = Right("patch", "pods", SYSTEM)
 """To prove that kube-scheduler calls the extender: the probe pod is changed."""
+REVISIONS = Right("list", resource(*REVISION), SYSTEM)
+"""To tell which pods of a DaemonSet are made from its present template."""
 STATUS = Right("patch", "nodes/status")
 """To remove the capacity of 0 that kubelet keeps."""
 LEFTOVERS = tuple(

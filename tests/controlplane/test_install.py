@@ -263,7 +263,7 @@ def test_a_weaker_user_hears_all_that_is_missing(
         user,
         [
             _rule("", "nodes", "pods", "pods/log", "events", "serviceaccounts"),
-            _rule("apps", "daemonsets", "deployments"),
+            _rule("apps", "daemonsets", "deployments", "controllerrevisions"),
             _rule("batch", "jobs"),
             _rule("coordination.k8s.io", "leases"),
             _rule("node.k8s.io", "runtimeclasses"),

@@ -68,6 +68,8 @@ class Nodes:
     without_cards: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
     """Nodes on which no pod becomes Ready, pods, and Deployments whose pods do not."""
+    unpullable: str = ""
+    """An image that no node can pull."""
     remembers: bool = False
     """kubelet has not yet forgotten the device plugin that is gone."""
 
@@ -141,17 +143,21 @@ class Nodes:
 
     def _report(self, workload: Json, counts: Json) -> None:
         generation = workload["metadata"].get("generation", 1)
-        if workload.get("status", {}).get("observedGeneration") != generation:
-            status = {"observedGeneration": generation, **counts}
+        status = {"observedGeneration": generation, **counts}
+        if workload.get("status") != status:
             ref = Ref.of(workload)
             self.objects.merge(ref, {"status": status}, subresource="status")
 
     def _live(self, pod: Json, there: set[str]) -> None:
         name = pod["metadata"]["labels"].get(PART_NAME, "")
-        if name == "gpushare-clean":
-            ended = {"status": {"phase": "Succeeded"}}
-            if pod.get("status", {}).get("phase") != "Succeeded":
-                self.objects.merge(Ref.of(pod), ended, subresource="status")
+        if name in ("gpushare-clean", "gpushare-image-trial"):
+            (container,) = pod["spec"]["containers"]
+            status: Json = {"phase": "Succeeded"}
+            if container["image"] == self.unpullable:
+                state = {"waiting": {"reason": "ImagePullBackOff"}}
+                one = {"image": self.unpullable, "state": state}
+                status = {"phase": "Pending", "containerStatuses": [one]}
+            self.objects.merge(Ref.of(pod), {"status": status}, subresource="status")
         elif name.startswith("gpushare") and name not in there:
             self.objects.delete(Ref.of(pod), grace_period_s=0)
 

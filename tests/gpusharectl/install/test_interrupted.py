@@ -170,6 +170,8 @@ def picture(world: InstalledCluster) -> dict[Ref, Json]:
         if not ref.name.startswith(f"{WEBHOOK}-") or ref.kind != "Pod":
             found[ref] = _without_keys(body)
             found[ref]["metadata"].pop("uid", None)
+            for owner in found[ref]["metadata"].get("ownerReferences", ()):
+                owner.pop("uid")
     return found
 
 

@@ -134,12 +134,13 @@ def test_three_sentences(error: BaseException, why: str) -> None:
 
     steps = [Step("one", well), Step("two", well, "Title"), Step("three", act)]
     screen = Listener()
-    code = follow([*steps, Step("four", well)], screen, lambda: "again", "the way back")
+    back = {"go back": "old", "undo all": "none"}
+    code = follow([*steps, Step("four", well)], screen, lambda: "again", back)
     assert code == Exit.STOPPED
-    title, first, second, third = screen.lines
+    title, first, second, *ways = screen.lines
     assert (title, first.startswith(f"Stopped at three: {why}")) == ("== Title", True)
     assert second == "Done: one, two. Not done: three, four."
-    assert third == "To go on: again    To undo all: the way back"
+    assert ways == ["To go on: again", "To go back: old", "To undo all: none"]
 
 
 def test_what_was_refused_at_once_needs_no_undoing() -> None:
@@ -147,7 +148,7 @@ def test_what_was_refused_at_once_needs_no_undoing() -> None:
         raise InstallError("no", "do this", Exit.REFUSED)
 
     screen = Listener()
-    assert follow([Step("one", refuse)], screen, str, "undo") == Exit.REFUSED
+    assert follow([Step("one", refuse)], screen, str, {"undo": "x"}) == Exit.REFUSED
     assert screen.lines == [
         "Stopped at one: no.",
         "Done: nothing. Not done: one.",

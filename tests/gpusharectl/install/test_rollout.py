@@ -1,13 +1,14 @@
 """What is said of a pod that is not Ready, on which node, and for how long."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare.kube.cluster import Json
 from gpusharectl.install.progress import Waiting
-from gpusharectl.install.rollout import Rollout, waits
+from gpusharectl.install.rollout import Rollout, newest_revision, waits
 
 NAME = "gpushare-device-plugin"
 WHO = f"{NAME} on gpu-1"
@@ -160,15 +161,37 @@ def test_one_wait_in_words(
     assert found == [one for one in [wait] if one]
 
 
-def test_the_templates_own_number_is_believed_over_the_count() -> None:
-    """So that a rollout over many nodes names just those with the old pod."""
-    old, new = pod(ready=True), pod("gpu-2", ready=True)
-    for one, number in ((old, "1"), (new, "2")):
-        one["metadata"]["labels"] = {"pod-template-generation": number}
+def revision(number: int, digest: str, of: str = "ours") -> Json:
+    return {
+        "revision": number,
+        "metadata": {
+            "labels": {"controller-revision-hash": digest},
+            "ownerReferences": [{"uid": of}],
+        },
+    }
+
+
+def test_the_revision_says_which_pods_are_old() -> None:
+    """Not the generation, which a pod that outlived a rollback does not share.
+
+    So that a rollout over many nodes names only those with the old pod, and an old
+    revision that is used again, now with the highest number, is the present one.
+    """
+    kept, failed = pod(ready=True), pod("gpu-2", ready=True)
+    for one, digest, generation in ((kept, "good", "1"), (failed, "bad", "2")):
+        one["metadata"]["labels"] = {
+            "controller-revision-hash": digest,
+            "pod-template-generation": generation,
+        }
     body = daemonset(updatedNumberScheduled=1, desiredNumberScheduled=2)
-    body["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "2"}
-    found = waits(rollout(body, [old, new]), ["gpu-1", "gpu-2"])
-    assert found == [Waiting(WHO, OLD)]
+    body["metadata"]["uid"] = "ours"
+    body["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "3"}
+    others = [revision(2, "bad"), revision(9, "x", of="another's")]
+    newest = newest_revision(body, [revision(3, "good"), *others])
+    found = waits(
+        replace(rollout(body, [kept, failed]), revision=newest), ["gpu-1", "gpu-2"]
+    )
+    assert found == [Waiting(f"{NAME} on gpu-2", OLD)]
 
 
 def deployment(

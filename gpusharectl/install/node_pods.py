@@ -1,0 +1,195 @@
+"""Run short-lived pods on nodes, such as one that tries a new image there.
+
+Two pods of a DaemonSet cannot run on one node: they listen on the same ports. So the
+old one ends before the new one starts, and an image that cannot be pulled would be
+noticed too late. A trial pulls the image and starts it beforehand.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, node_of, phase
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.context import Context
+from gpusharectl.install.manifests import image_of
+from gpusharectl.install.progress import Waiting
+from gpusharectl.install.rollout import events_of, meant_for, pod_wait
+from gpusharectl.install.survey import read_nodes
+from gpusharectl.output import ObjectChange
+
+TRIAL = "gpushare-image-trial"
+_SHOWN = 3
+
+
+def trials(
+    objects: Objects, changes: Sequence[ObjectChange], chosen: Sequence[str]
+) -> list[Json]:
+    """Return a pod for each Ready node where a DaemonSet gets another image.
+
+    ``chosen`` are nodes that get gpushare's label. Deployments need no trial: their old
+    pods stay until the new ones are Ready.
+    """
+    ready = [node for node in read_nodes(objects) if node.ready]
+    pods: dict[str, Json] = {}
+    for change in changes:
+        body = change.after
+        if body is None or change.ref.kind != "DaemonSet":
+            continue
+        image = image_of([body])
+        if change.before and image == image_of([change.before]):
+            continue
+        spec = _pull_secrets(objects, body)
+        container = {
+            "name": "trial",
+            "image": image,
+            "command": ["gpusharectl", "--version"],
+            "securityContext": {"runAsUser": 65532, "runAsNonRoot": True},
+        }
+        for node in meant_for(body, ready, chosen):
+            pods.setdefault(node, short_lived(TRIAL, node, container, **spec))
+    return [pod for _, pod in sorted(pods.items())]
+
+
+def _pull_secrets(objects: Objects, workload: Json) -> Json:
+    """Return what decides with which credentials a workload's image is pulled.
+
+    At first its account does not exist yet; then it has no credentials either.
+    """
+    pod = workload["spec"]["template"]["spec"]
+    kept = {key: pod[key] for key in ("imagePullSecrets",) if key in pod}
+    name = pod.get("serviceAccountName", "")
+    if name and objects.get(Ref("v1", "ServiceAccount", name, SYSTEM)):
+        kept["serviceAccountName"] = name
+    return kept
+
+
+def in_words(failed: Mapping[str, str]) -> str:
+    """Return why pods failed, equal reasons once.
+
+    >>> in_words({"cp": "no image", "gpu-1": "no image", "gpu-2": "no room"})
+    'cp, gpu-1: no image; gpu-2: no room'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for node, why in failed.items():
+        by_reason.setdefault(why, []).append(node)
+    told = [f"{', '.join(nodes)}: {why}" for why, nodes in by_reason.items()]
+    rest = sum(map(len, list(by_reason.values())[_SHOWN:]))
+    more = [f"{rest} more node{'' if rest == 1 else 's'}"] if rest else []
+    return "; ".join([*told[:_SHOWN], *more])
+
+
+def remove_left(objects: Objects, name: str) -> None:
+    """Delete the short-lived pods of this name that a killed run has left."""
+    selector = f"{PART_NAME}={name}"
+    for pod in objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector):
+        objects.delete(Ref.of(pod), grace_period_s=0)
+
+
+PULL_TRIED_S = 30.0
+"""kubelet has tried to pull an image twice by then."""
+_LEFT_S = 3600
+"""A pod that a killed run has left ends by itself then."""
+
+
+def short_lived(name: str, node: str, container: Json, **spec: object) -> Json:
+    """Return a pod that runs once on a node, without the scheduler or credentials."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **container.get("securityContext", {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{node}",
+            "namespace": SYSTEM,
+            "labels": {PART_OF: PRODUCT, PART_NAME: name},
+        },
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": _LEFT_S,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+            "containers": [
+                {
+                    "imagePullPolicy": "IfNotPresent",
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    **container,
+                    "securityContext": security,
+                }
+            ],
+        },
+    }
+
+
+def run_on_nodes(
+    context: Context, pods: Sequence[Json], most_s: float | None = None
+) -> dict[str, str]:
+    """Run short-lived pods at the same time; return the nodes that failed, and why.
+
+    The pods are deleted afterwards in any case.
+    """
+    objects, clock = context.objects, context.patience.clock
+    refs = {node_of(pod): Ref.of(pod) for pod in pods}
+    failed: dict[str, str] = {}
+    unpulled: dict[str, float] = {}
+
+    def look() -> list[Waiting]:
+        found = []
+        for node in [node for node in refs if node not in failed]:
+            one = _unfinished(objects, node, refs[node])
+            if one is None:
+                continue
+            if one.topic:
+                since = unpulled.setdefault(node, clock())
+                one = replace(one, hopeless=clock() - since >= PULL_TRIED_S)
+            # One node's failure must not end the wait for the others.
+            if one.hopeless:
+                failed[node] = one.what
+            else:
+                found.append(one)
+        return found
+
+    try:
+        for pod in pods:
+            # One that a killed run has left may belong to an earlier version.
+            objects.delete(Ref.of(pod), grace_period_s=0)
+            objects.create(pod)
+        left = context.until(look, most_s)
+        return failed | {one.who: one.what for one in left}
+    finally:
+        for ref in refs.values():
+            # An error here must not hide the result.
+            with suppress(ClusterError):
+                objects.delete(ref, grace_period_s=0)
+
+
+def _unfinished(objects: Objects, node: str, ref: Ref) -> Waiting | None:
+    """Return what a short-lived pod waits for; None once it has succeeded."""
+    pod = objects.get(ref)
+    if pod is None:
+        return Waiting(node, f"somebody deleted the pod {ref.name}", hopeless=True)
+    if phase(pod) == "Failed":
+        return Waiting(node, _last_words(pod["status"]), hopeless=True)
+    if phase(pod) == "Succeeded":
+        return None
+    if phase(pod) == "Running":
+        return Waiting(node, "its pod to end")
+    return pod_wait(node, pod, events_of(objects, ref.name), "")
+
+
+def _last_words(status: Json) -> str:
+    said = [
+        (one.get("state") or {}).get("terminated", {}).get("message", "")
+        for one in status.get("containerStatuses") or ()
+    ]
+    return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
