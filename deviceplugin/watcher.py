@@ -118,7 +118,8 @@ class Watcher:
                 logger.warning("a card reported a fault", extra=facts)
                 self._publish()
             else:
-                logger.info("a program caused a fault; the card is well", extra=facts)
+                event = "a program caused a fault; the card is healthy"
+                logger.info(event, extra=facts)
 
     def apply_annotations(self) -> None:
         """Apply the annotations on the node: cordoned cards, and faults to clear."""
@@ -155,7 +156,7 @@ class Watcher:
         self.file.save(self.health)
         sick = self.offer.sick()
         for uuid in self._log_cards("card is sick", sick):
-            logger.info("card is well again", extra={"card": uuid})
+            logger.info("card is healthy again", extra={"card": uuid})
         for card in self.offer.cards.all:
             self.metrics.sick.labels(card.uuid).set(card.uuid in sick)
 

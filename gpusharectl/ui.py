@@ -304,7 +304,7 @@ def announced(
         )
     elif browse is not None and not browse(server.url):
         lines.append("No browser could be opened; open the address yourself.")
-    return [*lines, "Whoever knows this address can read the page, until Ctrl-C."]
+    return [*lines, "Everyone who has this address can read the page until Ctrl-C."]
 
 
 def _has_screen(environ: Mapping[str, str]) -> bool:

@@ -83,7 +83,7 @@ def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
         real = card.known_to_driver and not card.simulated
         if injection == "nodes" and real and card.minor is None:
             return (
-                f"the driver does not tell the minor number of card {card.uuid}, so "
+                f"the driver does not report the minor number of card {card.uuid}, so "
                 "its device node is not known; set GPUSHARE_INJECT to cdi or env"
             )
     return ""

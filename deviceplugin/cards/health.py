@@ -175,7 +175,10 @@ class HealthFile:
                 self._write(text)
                 self._saved = text
             except OSError as error:
-                why = f"{self._path}: {error.strerror}; a restart forgets the faults"
+                why = (
+                    f"{self._path}: {error.strerror}; after a restart the faults are "
+                    "forgotten"
+                )
                 logger.warning("health cannot be saved", extra={"because": why})
 
     def _write(self, text: str) -> None:

@@ -163,7 +163,7 @@ def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
     # and an update of the driver must not change a card's units.
     memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     if memory is None:
-        return LeftOut(uuid, "the driver does not tell how much memory it has")
+        return LeftOut(uuid, "the driver does not report how much memory it has")
     pci = _optional(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
     return FoundCard(
         uuid=uuid,

@@ -225,7 +225,7 @@ def _described(place: Place) -> FoundCard | LeftOut:
     bus, device = place.bus, place.device
     memory_mib = _number_or_0(device / "mem_info_vram_total") // _MIB
     if not memory_mib:
-        return LeftOut(bus, "amdgpu does not tell its memory")
+        return LeftOut(bus, "amdgpu does not report its memory")
     unique = _text_or_nothing(device / "unique_id")
     kind = _text_or_nothing(device / "device").removeprefix("0x")
     nodes = sorted((device / "drm").glob("renderD*"))

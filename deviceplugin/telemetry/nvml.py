@@ -144,7 +144,7 @@ class NvmlTelemetry:
     def _note(self, uuid: CardUUID, name: str, why: str) -> None:
         if (uuid, name) not in self._refused:
             extra = {"card": uuid, "field": name, "because": why}
-            logger.warning("a card refuses to tell a field", extra=extra)
+            logger.warning("a card does not report a field", extra=extra)
         self._refused.add((uuid, name))
 
 

@@ -15,7 +15,7 @@ from gpusharectl.demo.story import HELD, SCENES, NotAsExpectedError, Story
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
-GPU memory sharing, told in four short scenes. No GPU, no cluster: an embedded
+GPU memory sharing, shown in four short scenes. No GPU, no cluster: an embedded
 API server, stand-ins for scheduler and kubelet, simulated cards, and the real
 extender and device plugin.
 1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
@@ -45,7 +45,7 @@ def tell(console: Console) -> int:
     console.print(
         f"All {len(SCENES)} scenes had the expected result, in {took_s:.0f} s."
     )
-    console.print("Play on with kubectl: gpusharectl demo --hold  (or: make hold)")
+    console.print("Try it with kubectl: gpusharectl demo --hold  (or: make hold)")
     return 0
 
 

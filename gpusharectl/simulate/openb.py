@@ -233,7 +233,7 @@ def _pod(row: _Row) -> TracePod:
     text = row.values.get("gpu_spec", "").strip()
     names = [name.strip() for name in text.split("|")] if text else []
     if not all(names):
-        raise row.wrong("gpu_spec", f'is "{text}"; models stand as A or A|B')
+        raise row.wrong("gpu_spec", f'is "{text}"; write models as A or A|B')
     models = frozenset(names) or None
     return TracePod(row.text("name"), cpu, memory, cards, milli, models)
 

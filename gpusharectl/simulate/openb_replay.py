@@ -121,7 +121,7 @@ def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> N
         if number:
             console.print()
         console.print(table, crop=False)
-    told = "Nobody waits, and nobody leaves, as in the paper (docs/simulator.md)."
+    told = "No pod waits and no pod ends, as in the paper (docs/simulator.md)."
     console.print(Words(f"\n{told}", "dim"))
     if next_step:
         console.print(Words(f"Next: {next_step}"))

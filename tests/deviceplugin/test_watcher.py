@@ -186,7 +186,7 @@ def test_a_lost_card_is_sick_until_three_good_readings(
         assert (A in watched.sick()) is sick
     assert watched.metric(A) == 0
     assert because(caplog, "card is sick") == ["the driver has lost it"]
-    assert len(because(caplog, "card is well again")) == 1
+    assert len(because(caplog, "card is healthy again")) == 1
 
 
 def test_a_driver_that_goes_takes_all_cards(watched: WatcherFixture) -> None:
@@ -209,7 +209,7 @@ def test_a_fault_makes_its_card_sick(
     watched.hear(Xid(B, 13), Xid(A, 79))
     assert list(watched.sick()) == [A]
     assert "XID 79" in watched.sick()[A]
-    assert "a program caused a fault; the card is well" in caplog.messages
+    assert "a program caused a fault; the card is healthy" in caplog.messages
     assert caplog.messages.count("a card reported a fault") == 1
 
 

@@ -241,7 +241,7 @@ class WebhookSteps:
             for body in new:
                 self._context.objects.delete(Ref.of(body))
             stays = (
-                "The API server was not told to ask it, so pods are created as before"
+                "The API server does not call it, so pods are created as before"
                 if len(new) == len(plan.asking)
                 else "The API server still asks it, so no pod with cards is created "
                 "until it is reached; install --no-webhook would let them through"

@@ -87,7 +87,7 @@ def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
     """Its node is not known, so nothing could let the container at it."""
     unknown = FoundCard(UUIDS[0], 0, 4096)
     wrong = why_unusable([*NVIDIA, OTHER, unknown], injection)
-    assert wrong.startswith("the driver does not tell the minor number of card") is (
+    assert wrong.startswith("the driver does not report the minor number of card") is (
         injection == "nodes"
     )
     assert not why_unusable([*NVIDIA, OTHER], injection)

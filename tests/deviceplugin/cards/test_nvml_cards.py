@@ -95,7 +95,7 @@ def test_a_card_of_unknown_memory_is_left_out(
 ) -> None:
     """One that shares the system's memory cannot be cut into units."""
     driver.fail(TITAN.uuid, "DeviceGetMemoryInfo", NOT_SUPPORTED)
-    because = "the driver does not tell how much memory it has"
+    because = "the driver does not report how much memory it has"
     assert source.cards().left_out == (LeftOut(TITAN.uuid, because),)
 
 

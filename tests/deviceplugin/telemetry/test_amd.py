@@ -137,7 +137,7 @@ def test_a_card_without_memory_is_left_out(tree: Host) -> None:
     (tree.card(2).device / "mem_info_vram_total").unlink()
     found = tree.telemetry.cards()
     assert [one.uuid for one in found.cards] == [SECOND]
-    because = "amdgpu does not tell its memory"
+    because = "amdgpu does not report its memory"
     left_out = [LeftOut(f"0000:0{bus}:00.0", because) for bus in (3, 5)]
     assert found.left_out == tuple(left_out)
 

@@ -204,7 +204,7 @@ def test_what_is_refused_is_no_failure(
     for _ in range(3):
         assert says(one.telemetry, f.UTILIZATION) == CardAnswer(told)
     [record] = caplog.records
-    assert record.message == "a card refuses to tell a field"
+    assert record.message == "a card does not report a field"
     assert vars(record)["field"] == f.ENC_UTIL
     for group, function in (
         (f.PCIE, "DeviceGetPcieThroughput"),

@@ -109,7 +109,7 @@ WRONG_PODS = {
     ",1,1,1,500,\n": ":2: name: is empty",
     "a,1,1,1,0,\n": ":2: gpu_milli: is 0; of one card it is 1 to 1000",
     "a,1,1,1,1001,\n": ":2: gpu_milli: is 1001; of one card it is 1 to 1000",
-    "a,1,1,1,500,A||B\n": ':2: gpu_spec: is "A||B"; models stand as A or A|B',
+    "a,1,1,1,500,A||B\n": ':2: gpu_spec: is "A||B"; write models as A or A|B',
     'a,1,1,1,500,"A\n': ":2: is not CSV",
     'a,1,1,1,500,"A\nB"\nb,x,1,1,1,\n': ':4: cpu_milli: is "x"',
     'a,x,1,1,500,"A\nB"\n': ':2: cpu_milli: is "x"',

@@ -65,7 +65,7 @@ def test_one_that_cannot_be_reached_is_not_asked(
     assert DEPLOYMENT in objects.kept
     text = world.screen.text
     assert "Stopped at the webhook's configurations: the webhook's pods" in (text)
-    assert "deadline exceeded. The API server was not told to ask it" in (text)
+    assert "deadline exceeded. The API server does not call it" in (text)
     assert ", the webhook's rollout. Not done: the webhook's configurations, " in text
     assert (
         f"To go on: open port {names.WEBHOOK_PORT} of the pods to the control plane, "
