@@ -9,6 +9,9 @@ from bench.report.page import Found, Picture, Section, Table, number
 READY_S = 20
 RSS_MIB = 300
 AGE_MS = 1000
+SPEED = 0.9
+_ABOUT_ONE = 1.1
+"""Medians of one extender differ by this much from run to run."""
 
 
 def burst_section(found: Found, pictures: Path) -> Section:
@@ -34,7 +37,11 @@ def burst_section(found: Found, pictures: Path) -> Section:
     claims = Table(
         ("of the extender", "measured", "allowed"),
         (
-            ("speed, x of without extender", number(found["ratio"]["bare"]), "≥ 0.90"),
+            (
+                "speed, x of without extender",
+                number(found["ratio"]["bare"]),
+                f"≥ {SPEED:.2f}",
+            ),
             ("bind conflicts, percent", number(found["conflicts_percent"]), "< 0.50"),
             ("its writes per pod", number(found["writes_per_pod"]), "1.00"),
         ),
@@ -42,8 +49,30 @@ def burst_section(found: Found, pictures: Path) -> Section:
     verbs = ", ".join(f"{verb} {took:.2f}" for verb, took in found["verbs_ms"].items())
     calls = f"Mean milliseconds of a call in the extender: {verbs}."
     picture = Picture("burst.svg", "Pods placed per second, by variant")
-    parts = [words, claims, _ways(found), picture, calls, _processes(ways)]
+    parts = [words, claims, _why_slower(found)] if _is_slow(found) else [words, claims]
+    parts += [_ways(found), picture, calls, _processes(ways)]
     return Section("A burst of pods", parts, found)
+
+
+def _is_slow(found: Found) -> bool:
+    return bool(found["ratio"]["bare"] < SPEED)
+
+
+def _why_slower(found: Found) -> str:
+    """Say what any extender costs here; the echo, which decides nothing, shows it."""
+    ways = found["ways"]
+    best = ways["echo"]["pods_per_s"] / ways["bare"]["pods_per_s"]
+    own, echo, alone = (
+        number(ways[name]["cpu_ms_per_pod"]["kube-scheduler"])
+        for name in ("ours", "echo", "bare")
+    )
+    return (
+        f"The speed misses its goal. `echo`, which decides nothing, reaches {best:.2f}, "
+        "because kube-scheduler sends every pod with all names over HTTP and waits for "
+        f"the answer: it needs {alone} ms of CPU per pod without an extender, {echo} "
+        f"with `echo` and {own} with gpushare's. All parts share one machine "
+        f"({found['machine']}). Decision 0041 says what was done."
+    )
 
 
 def _ways(found: Found) -> Table:
@@ -62,7 +91,7 @@ def _ways(found: Found) -> Table:
         "variant",
         "pods per second",
         "rounds",
-        "ours is x of it",
+        "x of this variant",
         "all writes per pod",
     )
     return Table(heads, rows)
@@ -90,7 +119,27 @@ def scale_section(found: Found, _pictures: Path) -> Section:
         "arrive. kube-scheduler's lease is 15 s, the default."
     )
     table = Table(("what", "measured", "allowed"), tuple(_rows(found)))
-    return Section("A large cluster", [words, table], found)
+    return Section("A large cluster", [words, table, *_misses(found)], found)
+
+
+def _misses(found: Found) -> list[str]:
+    """Say of each figure that misses its goal why, or that it is not known."""
+    start, asked = found.get("start", {}), found.get("filter", {})
+    told = []
+    if start.get("ready_s", 0) > READY_S:
+        runs = ", ".join(number(each) for each in start.get("each_ready_s", ()))
+        told.append(
+            f"The start misses its goal; the runs took {runs} s. etcd and "
+            "kube-apiserver, which send all nodes and pods meanwhile, share the cores "
+            "with the extender. How much of the time is theirs was not measured."
+        )
+    if asked.get("ratio", 0) > _ABOUT_ONE:
+        told.append(
+            "Filter misses its goal here. Without etcd and kube-apiserver on the same "
+            'machine it is met more closely ("Filter over HTTP"). The reason for the '
+            "rest is not known."
+        )
+    return told
 
 
 def _rows(found: Found) -> list[tuple[str, str, str]]:

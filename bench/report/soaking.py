@@ -16,7 +16,7 @@ def soak_section(found: Found, _pictures: Path) -> Section:
         "of several sizes, a simulated kubelet, and kill -9 at moments that the seed "
         "draws. An independent observer adds up the placements of the pods at each "
         "change that the API server reports. A run writes results only if nothing was "
-        "wrong. The number of lives per minute depends on the machine, which runs all "
+        "wrong. The number of pods per minute depends on the machine, which runs all "
         "of this at once."
     )
     table = Table(("policy", *runs), rows)
@@ -27,8 +27,8 @@ def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:
     kills = ", ".join(f"{part} {count}" for part, count in run["kills"].items())
     ended = run["ended"]
     return [
-        ("lives (created, decided, gone)", number(run["lives"])),
-        ("lives per minute", number(run["per_minute"], 0)),
+        ("pods (created, decided, gone)", number(run["lives"])),
+        ("pods per minute", number(run["per_minute"], 0)),
         ("minutes", number(run["seconds"] / 60, 1)),
         ("placed", number(ended.get("placed", 0))),
         ("refused with a reason", number(ended.get("refused", 0))),

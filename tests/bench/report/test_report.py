@@ -51,3 +51,21 @@ def test_results_that_nobody_knows(tmp_path: Path) -> None:
     values = (None, 0, 1234, 0.5, True, "x")
     assert list(map(number, values)) == ["-", "0", "1,234", "0.50", "yes", "x"]
     assert flat({"a": None}).rows == (("a", "-"),)
+
+
+def test_a_figure_that_misses_its_goal_says_why(tmp_path: Path) -> None:
+    """One that meets it says nothing."""
+    results = {
+        name: json.loads((RESULTS / name).read_text())
+        for name in ("burst.json", "scale.json")
+    }
+    slow, late = results["burst.json"], results["scale.json"]
+    slow["ratio"]["bare"], late["start"]["ready_s"] = 0.5, 40
+    late["filter"]["ratio"] = 1.5
+    page = drawn(tmp_path, results)
+    assert "The speed misses its goal. `echo`" in page
+    assert "The start misses its goal; the runs took" in page
+    assert "Filter misses its goal" in page
+    slow["ratio"]["bare"], late["start"]["ready_s"] = 0.95, 10
+    late["filter"]["ratio"] = 1.05
+    assert "misses its goal" not in drawn(tmp_path, results)
