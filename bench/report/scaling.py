@@ -67,7 +67,7 @@ def _why_slower(found: Found) -> str:
         for name in ("ours", "echo", "bare")
     )
     return (
-        f"The speed misses its goal. `echo`, which decides nothing, reaches {best:.2f}, "
+        f"The speed misses its goal. `echo`, which decides nothing, is at {best:.2f}, "
         "because kube-scheduler sends every pod with all names over HTTP and waits for "
         f"the answer: it needs {alone} ms of CPU per pod without an extender, {echo} "
         f"with `echo` and {own} with gpushare's. All parts share one machine "
