@@ -118,8 +118,8 @@ class Watcher:
                 logger.warning("a card reported a fault", extra=facts)
                 self._publish()
             else:
-                event = "a program caused a fault; the card is healthy"
-                logger.info(event, extra=facts)
+                words = "a program caused a fault; the card is healthy"
+                logger.info(words, extra=facts)
 
     def apply_annotations(self) -> None:
         """Apply the annotations on the node: cordoned cards, and faults to clear."""
