@@ -6,11 +6,11 @@ stay. k3s reads its files only at its start: ``wait`` restarts it if it is allow
 and says otherwise what to run.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import dropwhile, pairwise
 from typing import Any
 
-from yaml.nodes import ScalarNode, SequenceNode
+from yaml.nodes import ScalarNode
 
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
@@ -23,6 +23,9 @@ from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.verify import Say, probed
 
 ARGS = "kube-scheduler-arg"
+_KEYS = (ARGS, f"{ARGS}+")
+_DATA_DIR, _DISABLED = "data-dir", "disable-scheduler"
+_TRUE = ("true", "t", "1")
 DATA_DIR = "/var/lib/rancher/k3s"
 _CREDENTIALS = "server/cred/scheduler.kubeconfig"
 _ALWAYS = {"profiling": "false"}
@@ -42,32 +45,42 @@ Run = Callable[[Sequence[str]], str]
 
 
 class K3sFile:
-    """``Starter`` for ``/etc/rancher/k3s/config.yaml``. Pure."""
+    """``Starter`` for ``/etc/rancher/k3s/config.yaml``. Pure.
+
+    ``elsewhere`` are the settings in other files, which come after this one's.
+    """
 
     path = "/etc/rancher/k3s/config.yaml"
     folder = "/etc/rancher/k3s/vcuda"
     remedy = "correct the file so that k3s can read it"
 
+    def __init__(self, elsewhere: Mapping[str, Any] | None = None) -> None:
+        self._elsewhere = elsewhere or {}
+
     def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
-        told = settings(without_gpushare).get("data-dir")
+        told = {**settings(without_gpushare), **self._elsewhere}.get("data-dir")
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
     def edited(self, text: str | None, additions: Additions) -> str:
         """Return the text with gpushare's argument as the last one."""
-        body = settings(text)
         if self.is_edited(text, additions):
             return text or ""
         without_gpushare = self.without_gpushare(text, additions)
-        argument = f"config={additions.config}"
-        wanted = {**body, ARGS: [*_arguments(settings(without_gpushare)), argument]}
+        body, argument = settings(without_gpushare), f"config={additions.config}"
+        key = _key(body)
+        wanted = {**body, key: [*_listed(body.get(key)), argument]}
         return _checked(_with_argument(without_gpushare or "", argument), wanted)
 
     def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
         """Return the text without that argument; None if nothing else is in it."""
-        body = settings(text)
-        kept = [each for each in _arguments(body) if not _is_added(each, additions)]
-        made = _checked(_without_argument(text or "", additions), {**body, ARGS: kept})
+        kept = {
+            key: [each for each in _listed(given) if not _is_added(each, additions)]
+            if key in _KEYS
+            else given
+            for key, given in settings(text).items()
+        }
+        made = _checked(_without_argument(text or "", additions), kept)
         return None if text is None or (text and not made) else made
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
@@ -80,12 +93,14 @@ class K3sFile:
     def found(self, without_gpushare: str | None) -> Found:
         """Return its own configuration and its flags; paths are the host's."""
         body = settings(without_gpushare)
-        if str(body.get("disable-scheduler", "")).lower() == "true":
+        disabled = {**body, **self._elsewhere}.get(_DISABLED, "")
+        if str(disabled).lower() in _TRUE:
             raise Obstacle(
-                "says disable-scheduler: run gpusharectl install on a server of k3s "
-                "that has a scheduler"
+                f"or another file of k3s says {_DISABLED}: run gpusharectl install on "
+                "a server of k3s that has a scheduler"
             )
-        flags = _flags(_arguments(body))
+        more = self._elsewhere.get(ARGS, ())
+        flags = _flags([*_arguments(body), *more])
         return Found(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
 
 
@@ -95,8 +110,11 @@ def settings(text: str | None) -> dict[str, Any]:
         return {}
     yaml_edit.document(text)
     body: dict[str, Any] = yaml_edit.data(text)
-    if not all(isinstance(each, str) for each in _arguments(body)):
-        raise Obstacle(f"has a {ARGS} that is neither a string nor a list of strings")
+    for key in _KEYS:
+        if not all(isinstance(each, str) for each in _listed(body.get(key))):
+            raise Obstacle(
+                f"has a {key} that is neither a string nor a list of strings"
+            )
     return body
 
 
@@ -111,14 +129,34 @@ def _checked(made: str, wanted: dict[str, Any]) -> str:
         body = settings(made)
     except Obstacle:
         raise Obstacle(_ODD) from None
-    if {**body, ARGS: _arguments(body)} != wanted:
+    if _normal(body) != _normal(wanted):
         raise Obstacle(_ODD)
     return made
 
 
-def _arguments(body: dict[str, Any]) -> list[str]:
-    given = body.get(ARGS) or []
-    return given if isinstance(given, list) else [given]
+def _normal(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the arguments as lists, without empty ones."""
+    lists = {key: _listed(body.get(key)) for key in _KEYS}
+    others = {key: given for key, given in body.items() if key not in _KEYS}
+    return others | {key: given for key, given in lists.items() if given}
+
+
+def _listed(given: Any) -> list[str]:  # noqa: ANN401
+    return given if isinstance(given, list) else [given] if given else []
+
+
+def _key(body: dict[str, Any]) -> str:
+    """Return the key under which an argument is the last one."""
+    return next((key for key in reversed(body) if key in _KEYS), ARGS)
+
+
+def _arguments(body: Mapping[str, Any]) -> list[str]:
+    """Return the arguments as k3s reads them: a key with ``+`` adds to those before."""
+    found: list[str] = []
+    for key in filter(_KEYS.__contains__, body):
+        given = _listed(body[key])
+        found = [*found, *given] if key.endswith("+") else given
+    return found
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:
@@ -134,12 +172,12 @@ def _with_argument(text: str, argument: str) -> str:
     if not _has_content(text):
         start = text if not text or text.endswith("\n") else f"{text}\n"
         return f"{start}{ARGS}:\n- {argument}\n"
-    root = yaml_edit.document(text)
-    node = yaml_edit.child(root, ARGS)
+    root, key = yaml_edit.document(text), _key(settings(text))
+    node = yaml_edit.child(root, key)
     if isinstance(node, ScalarNode) and node.value:
         word = yaml_edit.raw(text, node)
         return yaml_edit.replace(text, node, f"[{word}, {argument}]")
-    return yaml_edit.add_item(text, root, ARGS, argument)
+    return yaml_edit.add_item(text, root, key, argument)
 
 
 def _without_argument(text: str, additions: Additions) -> str:
@@ -148,11 +186,10 @@ def _without_argument(text: str, additions: Additions) -> str:
     if not _has_content(text):
         return text
     root = yaml_edit.document(text)
-    node = yaml_edit.child(root, ARGS)
-    if isinstance(node, SequenceNode):
-        for item in node.value:
+    for key in _KEYS:
+        for item in yaml_edit.items(yaml_edit.child(root, key)):
             if isinstance(item, ScalarNode) and _is_added(item.value, additions):
-                dropped = yaml_edit.drop_item(text, root, ARGS, item)
+                dropped = yaml_edit.drop_item(text, root, key, item)
                 return _without_argument(dropped, additions)
     return text
 
@@ -169,15 +206,29 @@ class K3sScheduler(HostScheduler):
         run: Run | None = None,
         patience: Patience | None = None,
     ) -> None:
-        super().__init__(files, objects, node, K3sFile(), desired, patience)
+        starter = K3sFile(_elsewhere(files))
+        super().__init__(files, objects, node, starter, desired, patience)
         self._run = run
         self._unread = False
         """Whether files have changed since k3s was last restarted."""
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
         """Return the files to write; none if all are as wanted."""
-        elsewhere = self._set_elsewhere()
-        return Obstacle(elsewhere) if elsewhere else super().plan()
+        overruled = _overruled(self._host)
+        planned = Obstacle(overruled) if overruled else super().plan()
+        if isinstance(planned, Obstacle):
+            return planned
+        for each in planned:
+            if each.path == self._files.config:
+                used = yaml_edit.data((each.after or b"").decode())
+                path = used["clientConnection"]["kubeconfig"]
+                if self._host.read(path) is None:
+                    return Obstacle(
+                        f"{path}, the kubeconfig of kube-scheduler, does not exist: "
+                        "start k3s once; if it has another data-dir, write data-dir "
+                        f"into {K3sFile.path}"
+                    )
+        return planned
 
     def check(self, plan: Sequence[FileChange]) -> str:  # noqa: ARG002
         """Return "": there is no kube-scheduler but the one inside k3s to try it."""
@@ -241,42 +292,79 @@ class K3sScheduler(HostScheduler):
                 return ("rc-service", name, "restart")
         return ("systemctl", "restart", "k3s")
 
-    def _set_elsewhere(self) -> str:
-        """Return which other file overrules gpushare's configuration, or ""."""
-        for name in self._host.names(_DROP_INS):
+
+def _overruled(files: HostFiles) -> str:
+    """Return which other file overrules gpushare's configuration, or ""."""
+    for path, body in _drop_ins(files):
+        given = [str(each) for each in _listed(body.get(f"{ARGS}+"))]
+        if ARGS in body or CONFIG in _flags(given):
+            return (
+                f"{path} sets {ARGS}, which overrules {K3sFile.path}: move its "
+                "arguments there"
+            )
+    for path, body in _services(files):
+        if CONFIG in body:
+            return f"{path} passes --{CONFIG}, so k3s does not read {K3sFile.path}"
+        if CONFIG in _flags(body.get(ARGS, [])):
+            return (
+                f"{path} passes --{ARGS} config=, which overrules {K3sFile.path}: "
+                "move it there and run systemctl daemon-reload"
+            )
+    return ""
+
+
+def _elsewhere(files: HostFiles) -> Mapping[str, Any]:
+    """Return what other files say, which k3s reads after ``config.yaml``."""
+    found: dict[str, Any] = {}
+    arguments: list[str] = []
+    for _, body in (*_drop_ins(files), *_services(files)):
+        arguments += [each for key in _KEYS for each in _listed(body.get(key))]
+        found |= {key: body[key] for key in (_DATA_DIR, _DISABLED) if key in body}
+    return {**found, ARGS: arguments}
+
+
+def _drop_ins(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what k3s reads after ``config.yaml``, in its order."""
+    for name in files.names(_DROP_INS):
+        if name.endswith((".yaml", ".yml")):
             path = f"{_DROP_INS}/{name}"
-            if not name.endswith((".yaml", ".yml")):
-                continue
             try:
-                text = (self._host.read(path) or b"").decode(errors="replace")
-                body = settings(text)
+                yield path, settings((files.read(path) or b"").decode(errors="replace"))
             except Obstacle:
                 continue
-            if ARGS in body or "config=" in str(body.get(f"{ARGS}+", "")):
-                return (
-                    f"{path} sets {ARGS}, which overrules {K3sFile.path}: move its "
-                    "arguments there"
-                )
-        for folder in _UNITS:
-            for name in self._host.names(folder):
-                path = f"{folder}/{name}"
-                if _is_server(name.partition(".")[0]) and self._names_config(path):
-                    return (
-                        f"{path} passes --{ARGS} config=, which overrules "
-                        f"{K3sFile.path}: move it there and run systemctl daemon-reload"
-                    )
-        return ""
 
-    def _names_config(self, path: str) -> bool:
-        try:
-            text = (self._host.read(path) or b"").decode(errors="replace")
-        except IsADirectoryError:
-            return False
-        words = text.replace("'", " ").replace('"', " ").replace("=", " ").split()
-        return any(
-            one == f"--{ARGS}" and other.lstrip("-") == "config"
-            for one, other in pairwise(words)
-        )
+
+def _services(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the settings that each service of k3s passes as flags."""
+    for folder in (*reversed(_UNITS), _OPENRC):
+        for name in files.names(folder):
+            if not _is_server(name.partition(".")[0]):
+                continue
+            path = f"{folder}/{name}"
+            for inside in files.names(path):
+                yield f"{path}/{inside}", _passed(files, f"{path}/{inside}")
+            if not files.place(path).is_dir():
+                yield path, _passed(files, path)
+
+
+def _passed(files: HostFiles, path: str) -> Mapping[str, Any]:
+    """Return the settings among the flags behind ``server`` in a service's file."""
+    text = (files.read(path) or b"").decode(errors="replace")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    words = " ".join(lines).translate(str.maketrans("\\'\"", "   ")).split()
+    found: dict[str, Any] = {}
+    for word, following in pairwise([*dropwhile("server".__ne__, words), ""]):
+        name, equals, value = word.lstrip("-").partition("=")
+        name = {"d": _DATA_DIR, "c": CONFIG}.get(name, name)
+        if not word.startswith("-"):
+            continue
+        if name == ARGS:
+            found.setdefault(ARGS, []).append(value if equals else following)
+        elif name in (_DATA_DIR, CONFIG):
+            found[name] = value if equals else following
+        elif name == _DISABLED:
+            found[name] = value if equals else "true"
+    return found
 
 
 def _is_server(unit: str) -> bool:

@@ -35,11 +35,16 @@ class Answering:
 
 
 def found(root: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    """What lies in /etc."""
+    files = (path for path in sorted((root / "etc").rglob("*")) if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
-def scheduler(root: Path, run: Run | None = None) -> K3sScheduler:
+def scheduler(
+    root: Path, run: Run | None = None, data_dir: str = "/var/lib/rancher/k3s"
+) -> K3sScheduler:
+    """One that has been started before, so its credentials are there."""
+    write(root, f"{data_dir}/server/cred/scheduler.kubeconfig", "")
     patience = Patience(pace=Pace(clock=lambda: 0.0, pause=lambda _: None))
     return K3sScheduler(HostFiles(root), Answering(), "edge", ASKED, run, patience)
 
@@ -54,9 +59,9 @@ def refused(root: Path) -> str:
     return str(plan)
 
 
-def settings_of(root: Path) -> dict:
+def settings_of(root: Path, data_dir: str = "/var/lib/rancher/k3s") -> dict:
     """Install, and return our configuration."""
-    host = scheduler(root)
+    host = scheduler(root, data_dir=data_dir)
     host.apply(host.plan())
     return yaml.safe_load(HostFiles(root).read(OURS.config) or b"")
 
@@ -97,7 +102,8 @@ def test_settings_that_were_not_there(tmp_path: Path) -> None:
     assert found(tmp_path) == {}
     write(tmp_path, FILE.path, "data-dir: /data/k3s/\n")
     kubeconfig = "/data/k3s/server/cred/scheduler.kubeconfig"
-    assert settings_of(tmp_path)["clientConnection"]["kubeconfig"] == kubeconfig
+    config = settings_of(tmp_path, "/data/k3s")
+    assert config["clientConnection"]["kubeconfig"] == kubeconfig
 
 
 def test_settings_changed_meanwhile(root: Path) -> None:
@@ -123,6 +129,16 @@ def test_settings_changed_meanwhile(root: Path) -> None:
             "kube-scheduler-arg:\n  - config=/own\n",
             "kube-scheduler-arg:\n  - config=/own\n  - OURS\n",
         ),
+        ("kube-scheduler-arg+:\n- v=2\n", "kube-scheduler-arg+:\n- v=2\n- OURS\n"),
+        ("kube-scheduler-arg+: v=2\n", "kube-scheduler-arg+: [v=2, OURS]\n"),
+        (
+            "kube-scheduler-arg: [v=2]\nkube-scheduler-arg+: [config=/own]\n",
+            'kube-scheduler-arg: [v=2]\nkube-scheduler-arg+: [config=/own, "OURS"]\n',
+        ),
+        (
+            "kube-scheduler-arg+: [v=3]\nkube-scheduler-arg: v=2\n",
+            "kube-scheduler-arg+: [v=3]\nkube-scheduler-arg: [v=2, OURS]\n",
+        ),
     ],
 )
 def test_forms_of_the_argument(before: str, after: str) -> None:
@@ -140,6 +156,7 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
         ("a: [", "is not YAML"),
         ("kube-scheduler-arg: 5\n", "neither a string nor a list"),
         ("kube-scheduler-arg: [{a: b}]\n", "neither a string nor a list"),
+        ("kube-scheduler-arg+: 5\n", "+ that is neither a string nor a list"),
         ("disable-scheduler: true\n", "disable-scheduler"),
         ("{a: b}\n", "one argument a line"),
     ],
@@ -159,12 +176,87 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> Non
             "/etc/systemd/system/k3s.service",
             "ExecStart=/usr/bin/k3s server \\\n  '--kube-scheduler-arg=config=/own'\n",
         ),
+        (
+            "/etc/systemd/system/k3s.service.d/own.conf",
+            "ExecStart=/usr/bin/k3s server --kube-scheduler-arg config=/own\n",
+        ),
     ],
 )
 def test_set_elsewhere(tmp_path: Path, path: str, text: str) -> None:
     write(tmp_path, path, text)
     assert path in refused(tmp_path)
     assert "overrules" in refused(tmp_path)
+
+
+UNIT = "/etc/systemd/system/k3s.service"
+MORE = f"{FOLDER}/config.yaml.d"
+EXEC = "ExecStartPre=/bin/sh -c true\nExecStart=/usr/bin/k3s \\\n  server \\\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            f"{MORE}/10.yaml": "data-dir: /other\n",
+            f"{MORE}/20.yaml": "data-dir: /data\n",
+        },
+        {
+            f"{MORE}/10.yaml": "data-dir: /other\n",
+            UNIT: f"{EXEC}\t'--data-dir' '/data'\n",
+        },
+        {UNIT: f"#ExecStart=k3s server -d /other\n{EXEC}  -d /data \\\n --debug\n"},
+        {f"{UNIT}.d/10.conf": "ExecStart=/usr/bin/k3s server --data-dir=/data/\n"},
+        {"/etc/init.d/k3s": '[ -d /other ]\ncommand_args="server --data-dir /data"\n'},
+    ],
+    ids=["drop-ins", "unit", "short", "drop-in of the unit", "openrc"],
+)
+def test_data_dir_that_is_set_elsewhere(tmp_path: Path, files: dict[str, str]) -> None:
+    """The last one counts: config.yaml, its drop-ins by name, the service's flags."""
+    write(tmp_path, FILE.path, "data-dir: /first\n")
+    for path, text in files.items():
+        write(tmp_path, path, text)
+    kubeconfig = "/data/server/cred/scheduler.kubeconfig"
+    config = settings_of(tmp_path, "/data")
+    assert config["clientConnection"]["kubeconfig"] == kubeconfig
+
+
+@pytest.mark.parametrize(
+    ("own", "path", "text", "disabled"),
+    [
+        ("", f"{MORE}/a.yaml", "disable-scheduler: true\n", True),
+        ("", UNIT, f"{EXEC}  '--disable-scheduler' \\\n  '--debug'\n", True),
+        ("true", UNIT, f"{EXEC} --debug\n", True),
+        ("true", f"{MORE}/a.yaml", "disable-scheduler: false\n", False),
+        ("true", UNIT, f"{EXEC}  --disable-scheduler=false\n", False),
+    ],
+)
+def test_scheduler_that_is_disabled(
+    tmp_path: Path, own: str, path: str, text: str, disabled: bool
+) -> None:
+    write(tmp_path, FILE.path, f"disable-scheduler: {own}\n")
+    write(tmp_path, path, text)
+    plan = scheduler(tmp_path).plan()
+    assert isinstance(plan, Obstacle) is disabled
+    assert not disabled or "says disable-scheduler" in str(plan)
+
+
+def test_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
+    """k3s would not come up again; so nothing is written."""
+    write(tmp_path, FILE.path, "data-dir: /data\n")
+    before = found(tmp_path)
+    words = refused(tmp_path)
+    assert words.startswith("/data/server/cred/scheduler.kubeconfig, ")
+    assert "start k3s once" in words
+    assert found(tmp_path) == before
+
+
+def test_arguments_elsewhere_are_copied(tmp_path: Path) -> None:
+    """A configuration makes kube-scheduler ignore them."""
+    write(tmp_path, f"{MORE}/a.yaml", "kube-scheduler-arg+: [kube-api-qps=9]\n")
+    write(tmp_path, UNIT, f"{EXEC} --kube-scheduler-arg=leader-elect=false\n")
+    config = settings_of(tmp_path)
+    assert config["clientConnection"]["qps"] == 9
+    assert config["leaderElection"] == {"leaderElect": False}
 
 
 def test_elsewhere_and_harmless(tmp_path: Path) -> None:
@@ -176,6 +268,11 @@ def test_elsewhere_and_harmless(tmp_path: Path) -> None:
     )
     write(tmp_path, "/etc/systemd/system/k3s.service.d/x.conf", "")
     assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
+
+
+def test_another_file_of_settings(tmp_path: Path) -> None:
+    write(tmp_path, UNIT, f"{EXEC} --config /etc/k3s.yaml\n")
+    assert f"k3s does not read {FILE.path}" in refused(tmp_path)
 
 
 def test_restart_is_said(root: Path) -> None:
