@@ -71,15 +71,20 @@ class Rewritten:
 
 def rewrite(text: str, options: Options) -> Rewritten:
     """Rewrite all documents of a text; ``NotEditable`` if that is not possible."""
-    if not any(name in text for name in (*RESOURCES, GPU)):
+    if not _mentions(text, (*RESOURCES, GPU)):
         return Rewritten(text)
     found = _Migration(text, options)
     new = found.yaml.edited()
     if new != text:
         # No edit may break the text or leave something that the next run changes.
-        again = _Migration(new, options)
-        if again.yaml.edited() != new:
-            raise NotEditable("its anchors or aliases do not allow it; edit it by hand")
+        try:
+            final = _Migration(new, options).yaml.edited() == new
+        except NotEditable:
+            final = False
+        if not final:
+            raise NotEditable(
+                "its layout or its anchors do not allow it; edit it by hand"
+            )
     findings = sorted(dict.fromkeys(found.findings), key=lambda one: one.line)
     return Rewritten(new, len(found.changed), findings)
 
@@ -144,6 +149,7 @@ class _Migration:
                 self._walk(value, node)
         for item in items_of(node):
             self._walk(item, node)
+        self._check_text(node)
         self._object, self._start = before
 
     def _enter(self, node: MappingNode) -> None:
@@ -182,6 +188,15 @@ class _Migration:
         if asked and id(name) not in self._understood:
             self._tell(name, "it is not in a container or quota; change it by hand")
 
+    def _check_text(self, node: Node) -> None:
+        """Report a text that names a resource, such as a patch or a file in a file."""
+        meant = [one for one in RESOURCES if self._options.meaning(one, hami=False)]
+        if found := _mentions(text_of(node), meant):
+            text = "a text names it; look whether it must change"
+            line = node.start_mark.line + 1
+            told = f"{found}: {text}"
+            self.findings.append(Finding(line, self._object, told, left=True))
+
     def _tell(
         self, name: ScalarNode, text: str, container: str = "", *, left: bool = True
     ) -> None:
@@ -199,7 +214,8 @@ class _Migration:
         present = {name.value for name, _ in entries_of(node)}
         new: dict[str, list[Pair]] = {}
         for prefix in prefixes:
-            for one in self._fields(node, prefix=prefix, hami=False):
+            bare = (name.removeprefix(prefix) for name in present)
+            for one in self._fields(node, prefix=prefix, hami=self._is_hami(bare)):
                 wanted = systems.limit(one.system, one.part, one.number, self._options)
                 if isinstance(wanted, str):
                     self._tell(one.name, f"{wanted}; not changed")
@@ -231,6 +247,11 @@ class _Migration:
                 found.append(_Field(name, *meaning, _number(value)))
         return found
 
+    def _is_hami(self, resources: Iterable[str]) -> bool:
+        """Return whether resources tell that nvidia.com/gpu beside them is HAMi's."""
+        found = (RESOURCES.get(name, (None,))[0] for name in resources)
+        return self._options.system in (None, System.HAMI) and System.HAMI in found
+
     def _pod(self, spec: MappingNode, metadata: Node | None) -> None:
         """Rewrite a pod or its template: containers, annotations, scheduler."""
         written = child(metadata, "annotations")
@@ -255,18 +276,13 @@ class _Migration:
         """Read what a container asks for, in its limits and in its requests."""
         lists = [child(node, "resources", key) for key in ("limits", "requests")]
         every = [name.value for each in lists for name, _ in entries_of(each)]
-        # HAMi's other resources tell what nvidia.com/gpu means beside them.
-        known = [self._options.meaning(name, hami=True) for name in every]
-        beside = any(
-            one and one[0] is System.HAMI and name != GPU
-            for one, name in zip(known, every, strict=True)
-        )
+        hami = hami or self._is_hami(every)
         self._understood.add(id(node))
         fields = [
             (each, found)
             for each in lists
             if isinstance(each, MappingNode)
-            and (found := self._fields(each, hami=hami or beside))
+            and (found := self._fields(each, hami=hami))
         ]
         flat = [one for _, found in fields for one in found]
         wanted = self._wanted(flat, every)
@@ -363,6 +379,12 @@ class _Migration:
                 self._replace(metadata, {"annotations": []})
             else:
                 self._replace(written, new)
+
+
+def _mentions(text: str, resources: Iterable[str]) -> str:
+    """Return a resource that a text names, also as in a JSON patch; or nothing."""
+    plain = text.replace("~1", "/")
+    return next((name for name in resources if name in plain), "")
 
 
 def _role(node: Node, key: str) -> Role:

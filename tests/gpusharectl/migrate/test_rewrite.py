@@ -68,6 +68,8 @@ def test_a_container(old: list[str], new: list[str]) -> None:
     found = rewrite(pod(*old), Options())
     assert found.text == pod(*new)
     assert not [one for one in found.findings if one.left]
+    windows = rewrite(pod(*old).replace("\n", "\r\n"), Options())
+    assert windows.text == pod(*new).replace("\n", "\r\n")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +280,23 @@ kind: Pod
 metadata: {name: a, annotations: {nvidia.com/use-gpuuuid: '?'}}
 spec: {containers: [{resources: {limits: {nvidia.com/gpumem: 1}}}]}
 """
+A_PATCH = """\
+- op: add
+  path: /spec/containers/0/resources/limits/nvidia.com~1gpumem
+  value: 3000
+"""
+A_FILE = """\
+kind: ConfigMap
+metadata: {name: a}
+data:
+  pod.yaml: |
+    nvidia.com/gpumem: 3000
+"""
+A_LIMIT_RANGE = """\
+kind: LimitRange
+metadata: {name: a}
+spec: {limits: [{default: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1}}]}
+"""
 
 
 @pytest.mark.parametrize(
@@ -287,6 +306,9 @@ spec: {containers: [{resources: {limits: {nvidia.com/gpumem: 1}}}]}
         (SEVERAL_CARDS, 5, "parts of 2 cards"),
         (BOTH_NAMES, 6, "is there already"),
         (NO_UUID, 2, "give a UUID"),
+        (A_PATCH, 2, "a text names it"),
+        (A_FILE, 4, "a text names it"),
+        (A_LIMIT_RANGE, 3, "no counterpart"),
     ],
 )
 def test_other_places(text: str, line: int, words: str) -> None:
@@ -302,11 +324,22 @@ def test_a_chart_is_rendered_first() -> None:
         rewrite("a: {{ .Values.x }}\nb: {{- nvidia.com/gpumem }}", Options())
 
 
+def test_a_layout_that_cannot_be_edited_is_refused() -> None:
+    """The result is parsed again, so no broken file is written."""
+    text = pod("nvidia.com/gpumem: 1").replace(
+        "  name: app\n", "  annotations:\n    nvidia.com/use-gputype: |\n      A\n"
+    )
+    with pytest.raises(NotEditable, match="edit it by hand"):
+        rewrite(text, Options())
+
+
 def test_an_anchor_that_means_two_things_is_refused() -> None:
     """A number that 1 GiB and 1 core share cannot become two numbers in one place."""
     text = pod("aliyun.com/gpu-mem: &n 1", "aliyun.com/gpu-core.percentage: *n")
     with pytest.raises(NotEditable, match="anchor"):
         rewrite(text, Options())
+    inside_itself = "a: &a {b: *a, nvidia.com/gpumem: 1}"
+    assert rewrite(inside_itself, Options()).text == inside_itself
     kept = rewrite(pod("aliyun.com/gpu-mem: &n 1"), Options()).text
     assert f"{MEMORY}: &n 4" in kept
 
