@@ -133,6 +133,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         pending_for_s=settings.pending_for_s,
         policy=settings.policy,
         card_order=settings.card_order,
+        page=settings.ui,
     )
     ledger, pods = state.ledger, state.pods
     binder = Binder(cluster, state, timeout_s=settings.bind_timeout_s)

@@ -1,6 +1,7 @@
 """What several commands print: bars, numbers in columns, ages, data, and diffs."""
 
 import difflib
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,9 @@ import click
 import orjson
 import yaml
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console, RenderableType
 from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from gpushare.kube.cluster import Json
@@ -39,6 +42,42 @@ def give(data: object, output: str) -> None:
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
     else:
         click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+
+
+_UNLIMITED = 100_000
+
+
+def screen() -> Console:
+    """Return the console of standard output; into a pipe no line is wrapped."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
+
+
+def hanging(begin: Text, text: Text) -> Table:
+    """Return a text that begins after ``begin`` and is wrapped below itself."""
+    line = Table.grid(padding=0)
+    line.add_column(no_wrap=True)
+    line.add_column(overflow="fold")
+    line.add_row(begin, text)
+    return line
+
+
+def step(text: str, indent: int = 4) -> RenderableType:
+    """Return a next step after an arrow; a command is not wrapped, to be copied."""
+    begin = Words(f"{'':{indent}}→ ")
+    if not text.startswith(_COMMANDS):
+        return hanging(begin, Words(text))
+    begin.append(text)
+    begin.no_wrap = True
+    return begin
+
+
+def show(console: Console, parts: Iterable[RenderableType]) -> None:
+    """Print the parts of a screen, each on lines of its own."""
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+
+
+_COMMANDS = ("kubectl ", "gpusharectl ")
 
 
 class Words(Text):

@@ -11,8 +11,8 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import FRAG, POLICIES
+from gpushare.kube.node_filters import ANY_NODE, NodeProperties
 from gpusharectl.simulate.cluster import Candidates, PodNeeds
-from gpusharectl.simulate.node_filters import Constraints, NodeProperties
 
 _OPEN = NodeProperties({}, (), None)
 """A node that keeps nobody away, however many pods it has."""
@@ -49,7 +49,7 @@ class Frag:
         self._packer.see(request)
         if self._packer.due:
             self._packer.learn()
-        needs = PodNeeds(request, self._policy, Constraints(request.host))
+        needs = PodNeeds(request, self._policy, ANY_NODE)
         pages = map(self._ledger.node, self._candidates.offered(needs))
         found = schedule(request, filter(None, pages), self._policy)
         if not isinstance(found, Placement):

@@ -66,7 +66,11 @@ def utc_now() -> str:
 
 
 class ExtenderState:
-    """The extender's state in memory; reflectors fill ``nodes`` and ``pods``."""
+    """The extender's state in memory; reflectors fill ``nodes`` and ``pods``.
+
+    ``page``: keep also the labels and taints of nodes, which only the page needs,
+    because kube-scheduler asks filter about nodes that the pod may use.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class ExtenderState:
         pending_for_s: float,
         policy: str = DEFAULT_POLICY,
         card_order: CardOrder = "index",
+        page: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ledger, self.hosts = Ledger(), Hosts()
@@ -92,7 +97,9 @@ class ExtenderState:
             clock=clock,
         )
         set_cards = self.pods.set_cards
-        self.nodes = NodeBook(self.ledger, set_cards=set_cards, hosts=self.hosts)
+        self.nodes = NodeBook(
+            self.ledger, set_cards=set_cards, hosts=self.hosts, with_properties=page
+        )
 
 
 @dataclass(slots=True)

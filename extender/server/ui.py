@@ -4,20 +4,22 @@ The page is one file. ``state`` is ``/snapshot`` with what an operator asks next
 pod waits, which pods are terminating, and whether the ledger is up to date.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
 from gpushare.cache.shortage import Shortage, shortage
 from gpushare.cache.snapshot import snapshot
-from gpushare.domain.model import UNIT_MIB, PodRequest
+from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord
+from gpushare.kube.node_filters import NodeProperties
 from gpushare.page_policy import page_headers
 
 MOST_REASONS = 32
@@ -45,24 +47,30 @@ class Page:
             "heard_s": {what: round(age_s, 1) for what, age_s in ages_s.items()},
         }
         nodes = tuple(known.ledger.nodes())
-        return facts | state(nodes, known.pods.records(), known.choice)
+        return facts | state(
+            nodes, known.pods.records(), known.choice, known.nodes.properties
+        )
 
 
 def state(
-    nodes: Sequence[Node], pods: Sequence[PodRecord], choice: Choice
+    nodes: Sequence[Node],
+    pods: Sequence[PodRecord],
+    choice: Choice,
+    properties: Mapping[NodeName, NodeProperties] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what the page shows of nodes and pods.
 
     That is ``/snapshot`` and ``{unit_mib, leaving: [uid]}``; the page adds ``{at,
     not_ready: [sentence], broken: {node: sentence}, heard_s: {what: seconds}}``. A pod
     of ``pending`` has ``asks``, ``because`` and ``room`` too; the last two are null if
-    there are too many different requests. Pods of ``pending`` are in the order in which
-    they are tried.
+    there are too many different requests. ``room`` and ``because`` count nodes that the
+    pod may use by its nodeSelector, node affinity and tolerations. Pods of ``pending``
+    are in the order in which they are tried.
     """
     shown = snapshot(nodes, pods, choice)
     held = {uid for node in nodes for uid in node.placements}
     records = {record.pod.uid: record for record in pods}
-    reasons = Reasons(nodes, choice)
+    reasons = Reasons(nodes, choice, properties)
     # The watch may not have brought the binding of a pod in the ledger yet.
     pending = [pod for pod in shown["pending"] if pod["uid"] not in held]
     pending.sort(key=lambda pod: (-pod["priority"], pod["namespace"], pod["name"]))
@@ -74,26 +82,30 @@ def state(
 class Reasons:
     """Why pods wait; computed once for all that ask for the same."""
 
-    def __init__(self, nodes: Iterable[Node], choice: Choice) -> None:
-        self._nodes = sorted(
-            (node for node in nodes if node.cards), key=lambda node: node.name
-        )
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        choice: Choice,
+        properties: Mapping[NodeName, NodeProperties],
+    ) -> None:
+        self._nodes = sorted(nodes, key=lambda node: node.name)
         self._kept = {uid for node in self._nodes for uid in node.nominations}
         self._choice = choice
+        self._properties = properties
         self._found: dict[object, Shortage] = {}
 
     def of(self, record: PodRecord) -> dict[str, Any]:
         """Return ``asks``, ``because`` and ``room`` for one pod."""
         request = record.request
         if not isinstance(request, PodRequest):
-            found: Shortage | None = shortage(record, self._nodes, self._choice)
+            found: Shortage | None = self._shortage(record)
             asks = words.NOT_KNOWN
         else:
             found = self._shared(record, request)
             asks = words.claims(request.claims)
         return {
             "asks": asks,
-            "because": found and found.because,
+            "because": found and str(found),
             "room": None if found is None else bool(found.fits),
         }
 
@@ -101,9 +113,13 @@ class Reasons:
         # Room may be kept for this very pod: then it shares no answer with others.
         own = request.pod.uid if request.pod.uid in self._kept else ""
         claims = tuple(claim.amount for claim in request.claims)
-        same = (claims, request.policy, request.cards, request.pod.priority, own)
+        limits = (request.cards, record.constraints)
+        same = (claims, request.policy, *limits, request.pod.priority, own)
         if same not in self._found:
             if len(self._found) >= MOST_REASONS:
                 return None
-            self._found[same] = shortage(record, self._nodes, self._choice)
+            self._found[same] = self._shortage(record)
         return self._found[same]
+
+    def _shortage(self, record: PodRecord) -> Shortage:
+        return shortage(record, self._nodes, self._choice, self._properties)

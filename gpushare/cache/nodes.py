@@ -10,6 +10,7 @@ from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.facts import host_capacity
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.node_filters import NodeProperties, properties_of
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ class NodeBook:
     A node whose annotation is broken shares no cards until it is repaired; the log says
     what is wrong. ``set_cards`` records the cards; that of a ``PodBook`` also records
     what is held of them. ``hosts`` records CPU and memory; None if not needed.
+    ``properties`` are the labels and taints of nodes with cards, if they are wanted.
     """
 
     def __init__(
@@ -28,10 +30,13 @@ class NodeBook:
         *,
         set_cards: Callable[[NodeName, tuple[Card, ...]], None] | None = None,
         hosts: Hosts | None = None,
+        with_properties: bool = False,
     ) -> None:
         self._ledger = ledger
         self._set_cards = set_cards or ledger.set_cards
         self._hosts = hosts
+        self._with_properties = with_properties
+        self.properties: dict[NodeName, NodeProperties] = {}
         self._broken: dict[NodeName, str] = {}
         self._strays: dict[NodeName, frozenset[CardUUID]] = {}
         self._known: set[NodeName] = set()
@@ -74,6 +79,10 @@ class NodeBook:
         self._set_cards(name, cards)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, host_capacity(node))
+        if self._with_properties and cards:
+            self.properties[name] = properties_of(node)
+        else:
+            self.properties.pop(name, None)
         self._known.add(name)
         return name
 
@@ -91,3 +100,4 @@ class NodeBook:
         self._ledger.forget(name)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, None)
+        self.properties.pop(name, None)

@@ -1,43 +1,148 @@
 """Why a pod waits, in one line for all nodes. Pure."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from gpushare.domain.model import NOTHING, Amount, NodeName, PodRequest
+from gpushare.domain.model import NOTHING, Amount, Card, NodeName, PodRequest
 from gpushare.domain.node import Block, Node
 from gpushare.domain.placement import refusal
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
+from gpushare.kube.node_filters import NodeProperties, bar
 
 _MOST_NAMES = 3
+_MOST_REASONS = 2
+_NOWHERE = "it may use no node with cards"
 _EVENTS = "see the pod's events for kube-scheduler's reason"
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a pod waits, as far as cards matter; ``fits`` names the nodes that fit."""
+    """Why a pod waits, as far as cards matter; ``fits`` names the nodes that fit.
+
+    ``barred`` names the nodes that the pod may not use, with reasons. ``never``: it
+    would wait even if all cards were empty and open.
+    """
 
     because: str
     fits: tuple[NodeName, ...] = ()
+    never: bool = False
+    barred: str = ""
+
+    def __str__(self) -> str:
+        if not self.barred:
+            return self.because
+        more = ":" if self.because == _NOWHERE else "; it may not use"
+        return f"{self.because}{more} {self.barred}"
 
 
-def shortage(record: PodRecord, nodes: Sequence[Node], choice: Choice) -> Shortage:
-    """Return why a pod waits, or where it fits."""
+def bars(
+    record: PodRecord,
+    nodes: Iterable[Node],
+    properties: Mapping[NodeName, NodeProperties],
+) -> Mapping[NodeName, str]:
+    """Return the nodes that a pod may not use whatever is free there, and why.
+
+    A node without ``properties`` may be used.
+    """
+    found = {}
+    for node in nodes:
+        known = properties.get(node.name)
+        if known and (why := bar(known, record.constraints)):
+            found[node.name] = why.reason
+    return found
+
+
+def shortage(
+    record: PodRecord,
+    nodes: Sequence[Node],
+    choice: Choice,
+    properties: Mapping[NodeName, NodeProperties],
+) -> Shortage:
+    """Return why a pod waits, or where it fits.
+
+    ``properties`` say which nodes the pod may use at all.
+    """
     request = record.request
     if isinstance(request, Refusal):
         return Shortage(refusal_text(request))
     policy = choice.policy(request.policy)
     if isinstance(policy, Refusal):
         return Shortage(refusal_text(policy))
-    seen = [node.as_seen_by(request.pod) for node in nodes]
+    nodes = [node for node in nodes if node.cards]
+    barred = bars(record, nodes, properties)
+    mine = [node for node in nodes if node.name not in barred]
+    seen = [node.as_seen_by(request.pod) for node in mine]
     fits = tuple(n.name for n in seen if refusal(request, n, policy) is None)
     if fits:
         where = words.listed(fits, _MOST_NAMES)
         return Shortage(f"there is room on {where}; {_EVENTS}", fits)
+    if barred and not mine:
+        return Shortage(_NOWHERE, barred=_listed(barred))
+    never = _never(request, policy, mine)
     left = [node.as_limited_by(request) for node in seen]
-    return Shortage(_too_little(request, left) + _excluded(request, nodes))
+    because = (never or _too_little(request, left)) + _excluded(request, mine)
+    if barred:
+        its = "node" if len(mine) == 1 else "nodes"
+        because = f"on the {its} that it may use, {because}"
+    return Shortage(because, never=bool(never), barred=_listed(barred))
+
+
+def _listed(barred: Mapping[NodeName, str]) -> str:
+    """List nodes by the reason why the pod may not use them, most nodes first."""
+    by_reason: defaultdict[str, list[NodeName]] = defaultdict(list)
+    for name, reason in barred.items():
+        by_reason[reason].append(name)
+    most_first = sorted(by_reason.items(), key=lambda one: -len(one[1]))
+    shown, left = most_first[:_MOST_REASONS], most_first[_MOST_REASONS:]
+    found = [f"{words.listed(nodes, 2)} ({reason})" for reason, nodes in shown]
+    if left:
+        others = words.counted(sum(len(nodes) for _, nodes in left), "other node")
+        found.append(f"{others} for other reasons")
+    return ", ".join(found)
+
+
+def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
+    """Return why a pod would wait even if all cards were empty and open; else empty.
+
+    Also empty if its annotations exclude all cards.
+    """
+    empty = [
+        Node(node.name, tuple(map(_opened, filter(request.allows, node.cards))))
+        for node in nodes
+    ]
+    empty = [node for node in empty if node.cards]
+    if not empty or any(refusal(request, one, policy) is None for one in empty):
+        return ""
+    which = " that it may use" if request.cards else ""
+    never = "so it can never run here"
+    claim = max(request.claims, key=lambda one: (one.whole_cards, one.amount.units))
+    asked, cards = claim.amount.units, claim.whole_cards
+    most = max(len(node.cards) for node in empty)
+    if cards > most:
+        have = f"no node has more than {words.counted(most, 'card')}{which}"
+        return f"{words.counted(cards, 'whole card')} are asked, but {have}, {never}"
+    largest = max(map(sum, (_largest(node, cards or 1) for node in empty)))
+    if asked <= largest:
+        many = len(request.claims)
+        return f"no node{which} could hold its {many} containers apart, {never}"
+    have = (
+        f"{cards} largest cards{which} have"
+        if cards > 1
+        else f"largest card{which} has"
+    )
+    return f"{words.units(asked)} are asked, but the {have} {largest}, {never}"
+
+
+def _largest(node: Node, cards: int) -> Sequence[int]:
+    return sorted((card.units for card in node.cards), reverse=True)[:cards]
+
+
+def _opened(card: Card) -> Card:
+    return replace(card, healthy=True, cordoned=False)
 
 
 def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:

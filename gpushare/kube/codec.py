@@ -26,6 +26,7 @@ from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, place
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
+from gpushare.kube.node_filters import ANY_NODE, Constraints, constraints_of
 from gpushare.kube.resource_requests import RequestedResources, Unmeetable
 
 _WORDS = {
@@ -63,6 +64,7 @@ class PodRecord:
     ``placement`` is the actual one if there is one, else the plan. ``started`` is the
     time since when kubelet knows the pod, empty before. ``charged`` is what it asks of
     cards; of a bound pod with broken annotations what its spec asks; None if nothing.
+    ``constraints`` are what a pod without a node requires of nodes beside cards.
     """
 
     pod: PodRef
@@ -77,6 +79,7 @@ class PodRecord:
     plan: Placement | None = None
     started: str = ""
     charged: PodRequest | None = None
+    constraints: Constraints = ANY_NODE
 
     @property
     def asks(self) -> bool:
@@ -174,6 +177,7 @@ def pod_record(pod: Json) -> PodRecord:
         plan=plan,
         started=status.optional_text("startTime"),
         charged=charged if isinstance(charged, PodRequest) and charged.claims else None,
+        constraints=ANY_NODE if node else constraints_of(pod),
     )
 
 

@@ -29,11 +29,11 @@ from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.codec import refusal_text
-from gpusharectl.simulate.node_filters import (
+from gpushare.kube.node_filters import (
     Constraints,
     NodeProperties,
+    bar,
     constraints_of,
-    keeps_away,
     lacks,
     properties_of,
 )
@@ -59,7 +59,9 @@ class PodNeeds:
         """Return a key that is equal for requests with equal answers."""
         claims = self.request.claims
         amounts = tuple(claim.amount for claim in claims)
-        return (amounts, self.policy.name, self.request.cards, self.constraints)
+        request = self.request
+        hard = (request.host, self.constraints)
+        return (amounts, self.policy.name, request.cards, *hard)
 
 
 @dataclass(slots=True)
@@ -140,10 +142,10 @@ class Candidates:
         """Return the reasons why a node cannot take the pod; empty if it can."""
         properties = self.properties[name]
         slots = None if properties.pods is None else properties.pods - self._pods[name]
-        away = keeps_away(properties, needs.constraints)
-        if away is not None:
-            return (away,)
-        lacking = lacks(needs.constraints, self._hosts.free(name), slots)
+        closed = bar(properties, needs.constraints)
+        if closed is not None:
+            return (closed.message,)
+        lacking = lacks(needs.request.host, self._hosts.free(name), slots)
         if lacking or not needs.request.claims:
             return lacking
         node = self._ledger.node(name)
@@ -290,7 +292,7 @@ class SimulatedCluster:
             return ref, policy
         if self._packer.due:
             self._packer.learn()
-        return ref, PodNeeds(request, policy, constraints_of(made, request.host))
+        return ref, PodNeeds(request, policy, constraints_of(made))
 
     def place(self, ref: PodRef, needs: PodNeeds) -> Placement | Refused:
         """Decide where the pod goes and bind it there, or return why it must wait."""

@@ -12,6 +12,7 @@ from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.node_filters import is_number
 
 CPU, MEMORY = "cpu", "memory"
 _PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}
@@ -142,7 +143,6 @@ _OTHERS_SPEC = ("nodeName", "schedulingGates")
 _MOST_MIB = 2**63 >> 20
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _TOLERATES = ("", "Equal", "Exists")
-_MOST_DIGITS = 18
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -239,16 +239,6 @@ def _check_expression(expression: Reader) -> None:
             expression.path("values"),
             f"is {users_words(str(values))}; {operator} takes one whole number",
         )
-
-
-def is_number(text: str) -> bool:
-    """Tell whether the value of a label or a selector is a whole number.
-
-    >>> is_number("-3"), is_number("9" * 5000), is_number("x")
-    (True, False, False)
-    """
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
 
 
 def _one_of(reader: Reader, key: str, allowed: tuple[str, ...]) -> str:

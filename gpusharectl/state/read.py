@@ -12,7 +12,7 @@ from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import UNFINISHED, PodBook
 from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import PodUID
+from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.kube import codec, facts, words
@@ -21,6 +21,7 @@ from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD, EXTENDER_PORT
+from gpushare.kube.node_filters import NodeProperties, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.access import Access
 
@@ -103,6 +104,11 @@ class ClusterState:
     @cached_property
     def _by_name(self) -> Mapping[str, Json]:
         return {facts.name_of(node): node for node in self.nodes}
+
+    @cached_property
+    def properties(self) -> Mapping[NodeName, NodeProperties]:
+        """Labels and taints of all nodes, by which pods may use them or not."""
+        return {NodeName(facts.name_of(n)): properties_of(n) for n in self.nodes}
 
     @cached_property
     def plugins(self) -> Mapping[str, bool]:

@@ -305,7 +305,7 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
         asks = words.claims(one.request.claims) or words.NOT_KNOWN
         old = f", {age(since, seen.at)} old" if since else ""
         yield Words(f"  {record.pod}  requests {asks}{old}")
-        said = one.shortage.because
+        said = str(one.shortage)
         if record.nominated:
             said += f"; pods on {record.nominated} are being preempted for it"
         if one.scheduler and (one.shortage.fits or wide):

@@ -167,7 +167,7 @@ def _waiting(one: WaitingPod) -> Data:
         "policy": one.request.policy,
         "claims": [amount_data(claim.amount) for claim in one.request.claims],
         "since": facts.created(one.seen.body) or None,
-        "because": one.shortage.because,
+        "because": str(one.shortage),
         "room": bool(one.shortage.fits),
         "kube_scheduler": one.scheduler or None,
         "nominated": one.seen.record.nominated or None,

@@ -309,7 +309,8 @@ def _pending(state: ClusterState) -> Iterator[WaitingPod]:
         asks = record.asks or not isinstance(record.request, PodRequest)
         if asks and not record.node and record.pod.uid not in placed:
             nodes, choice = state.placements.nodes, state.placements.choice
-            yield WaitingPod(seen, shortage(record, nodes, choice))
+            why = shortage(record, nodes, choice, state.properties)
+            yield WaitingPod(seen, why)
 
 
 def _by_priority(seen: SeenPod) -> tuple[int, str, str]:

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 
 import click
-from rich.console import Console
 
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
-from gpusharectl.output import give
+from gpusharectl.output import give, screen
 from gpusharectl.state.read import everything, read_state
 from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
@@ -37,12 +36,17 @@ _CODES = (
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
 )
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show all cards, and where this is read."
+)
 @access_options
 @click.argument("pod", shell_complete=pod_names)
 def why(
+    *,
     pod: str,
     namespace: str | None,
     output: str | None,
+    verbose: bool,
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
@@ -62,7 +66,7 @@ def why(
     if output:
         give(answer_data(answer, state.placements), output)
     else:
-        draw_answer(Console(highlight=False), answer, state)
+        draw_answer(screen(), answer, state, verbose=verbose)
     sys.exit(answer.code)
 
 

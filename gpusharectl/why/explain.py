@@ -9,8 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from gpushare.cache.shortage import shortage
-from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, Placement, PodRequest
+from gpushare.cache.shortage import bars, shortage
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    NOTHING,
+    Amount,
+    Card,
+    CardUUID,
+    Placement,
+    PodRequest,
+)
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy
@@ -82,8 +90,10 @@ class NoShare(_OfPod):
 class Pending(_OfPod):
     """It waits: what each node lacks, and what would help.
 
-    ``ways`` were looked for on the ``ways_of`` nearest cards only. ``evicts``: all pods
-    of the best way have a lower priority than this one.
+    ``nodes`` are all nodes with cards, also those that it may not use. ``ways`` were
+    looked for on the ``ways_of`` nearest cards only. ``evicts``: all pods of the best
+    way have a lower priority than this one. ``never``: it would wait even if all cards
+    were empty and open. Each of ``steps`` would help alone.
     """
 
     code: ClassVar[int] = WAITS
@@ -92,11 +102,12 @@ class Pending(_OfPod):
     policy: str
     nodes: tuple[NodeVerdict, ...]
     because: str
+    never: bool
     nominated: str
     ways: tuple[Way, ...]
     ways_of: int
     evicts: bool
-    next_step: str
+    steps: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,28 +327,37 @@ class _Waiting:
         self._request = request
         self._policy = policy
         self._pod = pod
-        self._nodes = [node for node in state.placements.nodes if node.cards]
-        self._verdicts = tuple(judge(request, node, policy) for node in self._nodes)
+        with_cards = [node for node in state.placements.nodes if node.cards]
+        barred = bars(record, with_cards, state.properties)
+        self._judged = tuple(
+            judge(request, node, policy, barred.get(node.name, ""))
+            for node in with_cards
+        )
+        self._nodes = [node for node in with_cards if node.name not in barred]
+        self._verdicts = [one for one in self._judged if not one.barred]
         self._fits = any(verdict.fits for verdict in self._verdicts)
+        self._shortage = shortage(
+            record, with_cards, state.placements.choice, state.properties
+        )
 
     def answer(self) -> Pending:
         record, request = self._record, self._request
         ways, looked_at = self._ways()
         best = min(ways, key=lambda way: way.cost, default=None)
         pods = best.pods if best else ()
-        because = shortage(record, self._nodes, self._state.placements.choice).because
         return Pending(
             body=self._pod,
             request=request,
             policy=self._policy.name,
-            nodes=self._verdicts,
-            because=because,
+            nodes=self._judged,
+            because=self._shortage.because,
+            never=self._shortage.never,
             nominated=str(record.nominated),
             ways=ways,
             ways_of=looked_at,
             evicts=bool(pods)
             and all(one.pod.priority < record.pod.priority for one in pods),
-            next_step=self._next_step(best),
+            steps=self._steps(best),
         )
 
     def _ways(self) -> tuple[tuple[Way, ...], int]:
@@ -362,24 +382,61 @@ class _Waiting:
         ways = [from_card(request, node, one.card, policy) for node, one in nearest]
         return tuple(filter(None, ways)), len(nearest)
 
-    def _next_step(self, best: Way | None) -> str:
+    def _steps(self, best: Way | None) -> tuple[str, ...]:
+        """Return what would help, each by itself."""
         if nominated := facts.nominated(self._pod):
-            return f"wait until the preempted pods have left {nominated}"
+            return (f"wait until the preempted pods have left {nominated}",)
+        if not self._judged:
+            return ("no node shares cards yet; see gpusharectl inspect",)
         if not self._nodes:
-            return "no node shares cards yet; see gpusharectl inspect"
+            return ("correct what keeps it away, or add a node that it may use",)
         if self._fits:
-            return self._room_is_there()
-        request = self._request
-        limits = () if request.cards is None else request.cards.limits
-        allow = f"let it use more cards ({words.annotations(limits)})"
-        steps = [self._smaller(), _delete(best), self._reopen()]
-        if request.cards is not None and self._fits_on_others():
-            steps.append(allow)
-        if any(steps):
-            return ", or ".join(filter(None, steps))
-        if request.cards is not None:
-            return f"no card that it may use is large enough: {allow}, or add a node"
-        return "no card of this cluster is large enough: request less, or add a node"
+            return (self._room_is_there(),)
+        cards = self._request.cards
+        allow = ""
+        if cards is not None:
+            allow = f"let it use more cards ({words.annotations(cards.limits)})"
+        found = [self._smaller(), _delete(best), self._reopen()]
+        if self._shortage.never:
+            found = [*self._on_larger_cards()]
+        if self._fits_on_others():
+            found.append(allow)
+        return tuple(filter(None, found)) or (
+            f"{allow or 'request less'}, or add a node",
+        )
+
+    def _on_larger_cards(self) -> Iterator[str]:
+        """Say what could run here at all, for a request that never can."""
+        sizes = [
+            sorted(one.card.units for one in node.cards if not one.excluded)
+            for node in self._verdicts
+        ]
+        largest = max(map(max, filter(None, sizes)))
+        (claim, *more) = self._request.claims
+        if more or claim.whole_cards:
+            most = words.counted(max(map(len, sizes)), "whole card")
+            if not more and claim.whole_cards > max(map(len, sizes)):
+                yield f"request at most {most}"
+            return
+        now = max(
+            (room.units for one in self._verdicts for room in one.offers.shares),
+            default=0,
+        )
+        yield (
+            f"request at most {words.units(largest)} ({words.memory(largest)}); now "
+            f"{now} are free on one card"
+        )
+        asked = claim.amount.units
+        enough = [
+            count
+            for size in sizes
+            for count in range(2, len(size) + 1)
+            if sum(size[-count:]) >= asked
+        ]
+        if enough:
+            whole = min(enough)
+            cores = f"{names.CORE}: {whole * CORES_PER_CARD}"
+            yield f"request {words.counted(whole, 'whole card')} ({cores})"
 
     def _room_is_there(self) -> str:
         if gates := facts.gates(self._pod):
@@ -433,6 +490,8 @@ class _Waiting:
 
     def _fits_on_others(self) -> bool:
         """Return whether the pod would fit now without its limits on cards."""
+        if self._request.cards is None:
+            return False
         free = replace(self._request, cards=None)
         seen = (node.as_seen_by(free.pod) for node in self._nodes)
         return any(refusal(free, node, self._policy) is None for node in seen)

@@ -1,34 +1,40 @@
 """The answer to ``why`` on a screen: the answer first, the next step last."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from gpushare.domain.model import PodRequest
+from gpushare.domain.model import NOTHING, Amount, PodRequest
 from gpushare.kube import facts, words
 from gpushare.kube.codec import refusal_text
-from gpusharectl.output import Words, age
+from gpusharectl.output import Words, age, column, fit_to_show, hanging, show
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import source
 from gpusharectl.why.explain import Answer, Held, NoShare, Pending, Placed, Unplaced
-from gpusharectl.why.verdict import CardVerdict, Offers, Way
+from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers, Way
 
-_MOST_NODES = 10
+_MOST_LINES = 10
+_NEAREST = 3
+_WIDEST = 30
+_AMOUNT = "{}"
 _DIM, _BOLD = "dim", "bold"
 
 
-def draw_answer(console: Console, answer: Answer, state: ClusterState) -> None:
-    """Draw an answer, and where the placements come from, if unusual."""
-    for part in _parts(answer, state.now):
-        console.print(part)
-    if state.placements.not_asked and not isinstance(answer, NoShare):
-        console.print(Words(f"({source(state.placements)})", _DIM))
+def draw_answer(
+    console: Console, answer: Answer, state: ClusterState, *, verbose: bool = False
+) -> None:
+    """Draw an answer; ``verbose``: all cards, and where the placements come from."""
+    show(console, _parts(answer, state.now, verbose=verbose))
+    if verbose and (text := source(state.placements)):
+        console.print(Words(f"({text})", _DIM))
 
 
-def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
+def _parts(answer: Answer, now: datetime, *, verbose: bool) -> Iterator[RenderableType]:
     match answer:
         case NoShare():
             yield from _no_share(answer)
@@ -37,7 +43,7 @@ def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
         case Placed():
             yield from _placed(answer, now)
         case Pending():
-            yield from _pending(answer, now)
+            yield from _pending(answer, now, verbose=verbose)
 
 
 def _no_share(answer: NoShare) -> Iterator[Text]:
@@ -129,7 +135,9 @@ def _card_name(held: Held) -> str:
     return f"card {held.card.index}" if held.card else str(held.uuid)
 
 
-def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
+def _pending(
+    answer: Pending, now: datetime, *, verbose: bool
+) -> Iterator[RenderableType]:
     since = facts.created(answer.body)
     old = f"has waited for {age(since, now)}" if since else "waits"
     asks = words.claims(answer.request.claims)
@@ -140,10 +148,8 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
         yield Words(f"Pods on {answer.nominated} are being preempted for it.")
     if answer.nodes:
         yield Words("")
-        yield _table(answer)
+        yield from _table(answer, whole=verbose)
         yield Words("")
-    for way in [way for way in answer.ways if way.card is None][:_MOST_NODES]:
-        yield Words(f"{way.node} would have room without {_pods(way)}.")
     if answer.evicts and not answer.nominated:
         yield Words(
             "Those pods have a lower priority, so kube-scheduler may preempt them."
@@ -151,34 +157,161 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
     if scheduler := facts.scheduler_says(answer.body):
         yield Words(f"kube-scheduler says: {scheduler}")
     fits = answer.nominated or any(node.fits for node in answer.nodes)
-    yield Words(f"{'Next' if fits else 'To run it'}: {answer.next_step}.", _BOLD)
+    first = "Next" if fits else "To run it"
+    for number, one in enumerate(answer.steps):
+        begin = Words(f"{'or' if number else first:>{len(first)}}: ", _BOLD)
+        yield hanging(begin, Words(one, _BOLD))
     yield Words("-o json prints this as data.", _DIM)
 
 
-def _table(answer: Pending) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_DIM)
-    for head in ("node", "card", "free now"):
-        table.add_column(head, no_wrap=True)
-    table.add_column("result", ratio=1)
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the table: a card or a node, what is free there, and the answer.
+
+    ``near`` sorts lines that fit or could fit; it is None for the others. Lines with
+    the same ``alike`` are grouped. ``amount`` is what differs among them: what each
+    lacks, or the units of a card that is too small.
+    """
+
+    node: str
+    name: str
+    free: str
+    said: str
+    near: tuple[int, ...] | None = None
+    alike: str = ""
+    amount: Amount = NOTHING
+
+
+Row = tuple[str, str, str]
+"""Which card or cards, what is free there, and the answer."""
+
+
+def _table(answer: Pending, *, whole: bool) -> Iterator[RenderableType]:
+    """Draw a line for each card; of many only the nearest, and the others grouped.
+
+    ``whole`` draws all of them. Nodes that the pod may not use come last.
+    """
+    nodes = sorted(answer.nodes, key=lambda node: node.name)
+    mine = [node for node in nodes if not node.barred]
+    few = whole or sum(len(node.cards) for node in mine) <= _MOST_LINES
+    rows = [*_spelled_out(answer, mine)] if few else [*_grouped(answer, mine)]
+    rows += _barred(nodes)
+    head: Row = ("card", "free now", "result")
+    name, free = (
+        min(_WIDEST, max(cell_len(row[at]) for row in (head, *rows))) for at in (0, 1)
+    )
+    for number, (which, room, said) in enumerate((head, *rows)):
+        style = "" if number else _DIM
+        begin = which
+        if cell_len(which) > name:
+            yield Words(which)
+            begin = ""
+        begin = f"{column(begin, name)}  {column(room, free)}  "
+        yield hanging(Words(begin, style), Words(said, style))
+
+
+def _spelled_out(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
+    for node in nodes:
+        for card in _cards(answer, [node]):
+            yield card.name, card.free, card.said
+        claims = answer.request.claims
+        if len(claims) > 1 or claims[0].whole_cards:
+            for one in _nodes(answer, [node]):
+                yield one.name, one.free, one.said
+
+
+def _grouped(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
+    """Yield the nearest lines, and one for all others with the same answer."""
+    request = answer.request
+    by_node = len(request.claims) > 1 or bool(request.claims[0].whole_cards)
+    lines = [*(_nodes if by_node else _cards)(answer, nodes)]
+    near = sorted((one for one in lines if one.near), key=lambda one: one.near or ())
+    yield from ((one.name, one.free, one.said) for one in near[:_NEAREST])
+    groups: defaultdict[str, list[_Line]] = defaultdict(list)
+    for one in (*near[_NEAREST:], *(one for one in lines if not one.near)):
+        groups[one.alike].append(one)
+    # The nearest first, then the largest.
+    for alike, those in sorted(
+        groups.items(), key=lambda group: (not group[1][0].near, -len(group[1]))
+    ):
+        cards = f"{words.counted(len(those), 'card')} of "
+        names = {one.node for one in those}
+        where = those[0].node if len(names) == 1 else words.counted(len(names), "node")
+        said = alike.replace(_AMOUNT, _range([one.amount for one in those]))
+        yield where if by_node else cards + where, "", said
+
+
+def _range(amounts: Sequence[Amount]) -> str:
+    """Write the amounts of several cards.
+
+    >>> _range([Amount(0, 4), Amount(2, 7)])
+    '4 to 7 units and up to 2 cores'
+    """
+    parts = []
+    for thing, numbers in (
+        ("unit", [one.units for one in amounts]),
+        ("core", [one.cores for one in amounts]),
+    ):
+        most, least = max(numbers), min(numbers)
+        if most:
+            begin = f"{least} to " if least else "up to "
+            parts.append(
+                f"{'' if least == most else begin}{words.counted(most, thing)}"
+            )
+    return " and ".join(parts)
+
+
+def _cards(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_Line]:
     ways = {(way.node, way.card.uuid): way for way in answer.ways if way.card}
-    nearest = sorted(answer.nodes, key=lambda node: (node.distance, node.name))
-    shown = nearest[:_MOST_NODES]
-    for node in sorted(shown, key=lambda node: node.name):
-        name = str(node.name)
+    for node in nodes:
         for card in node.cards:
             way = ways.get((node.name, card.card.uuid))
-            free = _free(card, answer.request)
             said = _missing(card, answer.request, way)
-            table.add_row(*map(Words, (name, str(card.card.index), free, said)))
-            name = ""
-        told = f"fits now: {_largest(node.offers)}"
-        if node.no is not None and len(answer.request.claims) > 1:
-            told = f"{refusal_text(node.no)}; {told}"
-        table.add_row(name, "", "", Words(told, _DIM))
-    if left := len(answer.nodes) - len(shown):
-        more = f"{left} more {'node' if left == 1 else 'nodes'}, not nearer to fitting"
-        table.add_row("…", "", "", Words(f"{more} (-o json)", _DIM))
-    return table
+            could = card.fits or (card.can_fit and not card.excluded)
+            yield _Line(
+                node.name,
+                f"{fit_to_show(node.name)} card {card.card.index}",
+                _free(card, answer.request),
+                said,
+                (0 if card.fits else 1, *card.distance) if could else None,
+                *_alike(card, said),
+            )
+
+
+def _alike(card: CardVerdict, said: str) -> tuple[str, Amount]:
+    """Return what is said of cards with the same answer, and the amount in it."""
+    if card.whole or card.fits or card.free is None or card.excluded:
+        return said, NOTHING
+    if card.ever:
+        return f"lacks {_AMOUNT}", card.missing
+    return f"the card has only {_AMOUNT}", Amount(units=card.card.units)
+
+
+def _nodes(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_Line]:
+    """Yield a line for each node, for whole cards or containers apart."""
+    ways = {way.node: way for way in answer.ways if way.card is None}
+    for node in nodes:
+        said = "fits" if node.no is None else refusal_text(node.no)
+        free = f"{node.offers.whole} of {len(node.cards)} untouched"
+        if len(answer.request.claims) > 1:
+            free = ""
+            said += f"; fits now: {_largest(node.offers)}"
+        way = ways.get(node.name)
+        near = node.distance if node.fits or way else None
+        more = f"; would fit without {_pods(way)}" if way else ""
+        yield _Line(node.name, fit_to_show(node.name), free, said + more, near, said)
+
+
+def _barred(nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
+    """Yield a line for each reason why the pod may not use nodes."""
+    found: defaultdict[str, list[NodeVerdict]] = defaultdict(list)
+    for node in nodes:
+        if node.barred:
+            found[node.barred].append(node)
+    for reason, those in found.items():
+        cards = words.counted(sum(len(node.cards) for node in those), "card")
+        where = f"{cards} of {words.listed([str(node.name) for node in those], 2)}"
+        yield fit_to_show(where), "may not use", reason
 
 
 def _free(card: CardVerdict, request: PodRequest) -> str:

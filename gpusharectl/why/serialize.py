@@ -13,18 +13,22 @@ about annotations of the pod without a meaning. Beside it, by ``state``::
                   at, policy, own_policy, models, uuids, planned: [uuid], is_planned,
                   because, earlier: [{uuid, index, because}], phase, leaving, waits
     pending       asks, claims: [amount], policy, models, uuids, since, because,
-                  kube_scheduler, scheduler_name, nominated, next, evicts, ways_of,
-                  nodes: [{name, fits, because, fits_now, cards: [{uuid, index, model,
-                  units, memory_mib, healthy, cordoned, free, missing, untouched, fits,
-                  ever, excluded_by}]}],
+                  kube_scheduler, scheduler_name, nominated, never, next, steps: [text],
+                  evicts, ways_of,
+                  nodes: [{name, fits, barred, because, fits_now,
+                  cards: [{uuid, index, model, units, memory_mib, healthy, cordoned,
+                  free, missing, untouched, fits, ever, excluded_by}]}],
                   ways: [{node, card, index, pods: [{namespace, name, uid, priority,
                   cores, units, memory_mib}]}]
 
 ``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
-that fit on the node. ``missing`` is null for a closed card, or if whole cards are
-requested. ``models`` and ``uuids`` limit the cards of the pod, null if it has no such
-limit; ``excluded_by`` are the annotations that exclude the card. ``ways`` are pods to
-delete to make room; they were looked for on the ``ways_of`` nearest cards or nodes.
+that fit on the node. ``barred`` is why the pod may not use the node whatever is free
+there: labels or taints. ``never``: the pod would wait even if all cards were empty and
+open. Each of ``steps`` would help alone; ``next`` is all of them. ``missing`` is null
+for a closed card, or if whole cards are requested. ``models`` and ``uuids`` limit the
+cards of the pod, null if it has no such limit; ``excluded_by`` are the annotations that
+exclude the card. ``ways`` are pods to delete to make room; they were looked for on the
+``ways_of`` nearest cards or nodes.
 """
 
 from collections.abc import Sequence
@@ -132,7 +136,9 @@ def _pending(answer: Pending) -> Data:
         "ways": [_way(way) for way in answer.ways],
         "ways_of": answer.ways_of,
         "evicts": answer.evicts,
-        "next": answer.next_step,
+        "never": answer.never,
+        "next": ", or ".join(answer.steps),
+        "steps": list(answer.steps),
     }
 
 
@@ -149,6 +155,7 @@ def _node(node: NodeVerdict) -> Data:
     return {
         "name": node.name,
         "fits": node.fits,
+        "barred": node.barred or None,
         "because": None if node.no is None else refusal_text(node.no),
         "fits_now": {
             "shares": [amount_data(share) for share in offers.shares],

@@ -72,6 +72,7 @@ class Offers:
 class NodeVerdict:
     """One node, judged for one request; ``no`` is None if it fits.
 
+    ``barred`` is why the pod may not use the node whatever is free there; mostly empty.
     Nodes with a smaller ``distance`` are nearer to fitting. Those that fit come first,
     those on which the request can never fit come last. Between them count the whole
     cards that are missing, then what the nearest card of each share lacks.
@@ -82,21 +83,24 @@ class NodeVerdict:
     cards: tuple[CardVerdict, ...]
     offers: Offers
     distance: tuple[int, int, int, int]
+    barred: str = ""
 
     @property
     def fits(self) -> bool:
         """Whether the extender would place it here now."""
-        return self.no is None
+        return self.no is None and not self.barred
 
 
-def judge(request: PodRequest, node: Node, policy: Policy) -> NodeVerdict:
+def judge(
+    request: PodRequest, node: Node, policy: Policy, barred: str = ""
+) -> NodeVerdict:
     """Judge a node for a request, without what does not count for this pod."""
     seen = node.as_seen_by(request.pod)
     cards = tuple(_card(request, seen, card, policy) for card in seen.cards)
     no = refusal(request, seen, policy)
     limited = seen.as_limited_by(request)
     distance = (0, 0, 0, 0) if no is None else _distance(request, limited)
-    return NodeVerdict(seen.name, no, cards, offers(limited), distance)
+    return NodeVerdict(seen.name, no, cards, offers(limited), distance, barred)
 
 
 def _distance(request: PodRequest, node: Node) -> tuple[int, int, int, int]:

@@ -229,6 +229,19 @@ def cores_used_up() -> ClusterState:
     return cluster_state([node_1(), node_2()], [*pods, asking("next", 30)])
 
 
+def tied() -> ClusterState:
+    """A pod is tied to a full node; two others have room and are not for it."""
+    nodes = [node_1(), node_of("node-2", card(0, 29, uuid=A))]
+    nodes += [node_of("node-3", card(0, 29, uuid=B)), node_of("node-4", card(0, 29))]
+    for node, zone in zip(nodes, "abab", strict=True):
+        node["metadata"]["labels"]["zone"] = zone
+    taint = {"key": "team", "value": "blue", "effect": "NoSchedule"}
+    nodes[2]["spec"]["taints"] = [taint]
+    pod = asking("next", 20)
+    pod["spec"]["nodeSelector"] = {"zone": "a"}
+    return cluster_state(nodes, [*three_apps(), pod])
+
+
 def fragmented() -> ClusterState:
     """Each part is free, on two different cards."""
     pods = [held("a", A, 25, 1), held("b", B, 1, 95)]
@@ -362,6 +375,26 @@ def many() -> ClusterState:
     quotas = [quota(f"team-{n:02}", hard={CORE: "100"}, used={}) for n in range(12)]
     quotas += [quota("a" * 63, hard={CORE: "10000000"}, used={CORE: "9999999"})]
     return replace(cluster_state([node_of("n", card(0, 59))]), quotas=tuple(quotas))
+
+
+def crowded_cards(units: int, cores: int = 1) -> ClusterState:
+    """46 cards: 36 small ones, 8 large ones that are in use, 2 that are tainted."""
+    nodes = [
+        node_of(f"gpu-{n:02}", *(card(i, 94, uuid=f"S{n}-{i}") for i in range(3)))
+        for n in range(12)
+    ]
+    nodes += [
+        node_of(f"gpu-a100-{n}", *(card(i, 160, uuid=f"L{n}-{i}") for i in range(4)))
+        for n in (1, 2)
+    ]
+    last = node_of("gpu-tainted", card(0, 160, uuid="T0"), card(1, 160, uuid="T1"))
+    last["spec"]["taints"] = [{"key": "team", "effect": "NoExecute"}]
+    pods = [
+        held(f"nlp-{n}-{i}", f"L{n}-{i}", 70 + 20 * n + i, node=f"gpu-a100-{n}")
+        for n in (1, 2)
+        for i in range(4)
+    ]
+    return cluster_state([*nodes, last], [*pods, asking("big", units, cores)])
 
 
 SCENES: Mapping[str, Callable[[], ClusterState]] = {

@@ -77,6 +77,30 @@ def test_room_that_is_kept_for_a_pod_is_room_for_it_alone() -> None:
     assert room == {"kept": True, "other": False}
 
 
+def test_a_node_that_a_pod_may_not_use_is_no_room_for_it() -> None:
+    """Another that asks for the same and may use it has room there."""
+    known = ExtenderState(wait_s=0, pending_for_s=5, page=True)
+    tainted = node_json("n", *cards(29))
+    tainted["spec"] = {"taints": [{"key": "team", "effect": "NoSchedule"}]}
+    known.nodes.apply(event("ADDED", tainted))
+    tolerant = pod_json("tolerant", units=4)
+    tolerant["spec"]["tolerations"] = [{"operator": "Exists"}]
+    for pod in (tolerant, pod_json("other", units=4)):
+        known.pods.apply(event("ADDED", pod))
+    told = Page(known, Readiness((), 60)).state()["pending"]
+    assert {pod["name"]: pod["room"] for pod in told} == {
+        "tolerant": True,
+        "other": False,
+    }
+    because = {pod["name"]: pod["because"] for pod in told}["other"]
+    assert (
+        "it may use no node with cards: n (it does not tolerate the taint team:N"
+        in because
+    )
+    known.nodes.apply(event("DELETED", tainted))
+    assert known.nodes.properties == {}
+
+
 def test_of_very_many_different_requests_some_have_no_reason() -> None:
     count = MOST_REASONS + 2
     pods = [pod_json(f"p{size:03}", units=30 + size) for size in range(count)]

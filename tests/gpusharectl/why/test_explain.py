@@ -1,5 +1,6 @@
 """why on a screen: ``screens/why-*.txt`` (``golden`` renews them), and its cases."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,16 @@ from tests.builders import (
     pod_json,
     share,
 )
-from tests.gpusharectl.cluster_states import SCENES, asking, cluster_state, node_of
+from tests.gpusharectl.cluster_states import (
+    SCENES,
+    A,
+    B,
+    asking,
+    cluster_state,
+    crowded_cards,
+    held,
+    node_of,
+)
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.test_card_laws import asked, mixed, only_wanted
 
@@ -63,6 +73,7 @@ def shown(seen: ClusterState, pod: Json) -> str:
         ("selected", "mine"),
         ("crowd", "p-00"),
         ("ready_soon", "next"),
+        ("tied", "next"),
         ("troubled", "left-behind"),
     ],
 )
@@ -72,6 +83,51 @@ def test_each_pod_has_its_answer(scene: str, name: str) -> None:
     found = shown(seen, pod_in(seen, name))
     assert [line for line in found.splitlines() if len(line) > 80] == []
     assert_as_kept(f"why-{scene}-{name}", found)
+
+
+@pytest.mark.parametrize(
+    ("units", "cores"), [(100, 1), (500, 1), (20, 1), (0, 300), (0, 500)]
+)
+def test_equal_answers_of_many_cards_are_told_once(units: int, cores: int) -> None:
+    """The nearest cards or nodes by name, the others counted; all of them by -v."""
+    seen = crowded_cards(units, cores)
+    found = shown(seen, pod_in(seen, "big"))
+    assert [line for line in found.splitlines() if len(line) > 80] == []
+    assert_as_kept(f"why-46-cards-{units}-{cores}", found)
+    draw = partial(draw_answer, answer=why(seen, pod_in(seen, "big")), state=seen)
+    whole = drawn(partial(draw, verbose=True))
+    assert len(set(re.findall(r"^gpu-\S+ card \d", whole, re.MULTILINE))) == 44
+
+
+def test_a_node_that_the_pod_may_not_use_has_no_advice() -> None:
+    """Neither its room nor its pods help; without any other node that is said."""
+    seen = SCENES["tied"]()
+    pod = pod_in(seen, "next")
+    data = answer_data(why(seen, pod), seen.placements)
+    barred = {node["name"]: node["barred"] for node in data["nodes"]}
+    assert [name for name, why in barred.items() if why is None] == ["node-1"]
+    assert not any(node["fits"] for node in data["nodes"])
+    assert {way["node"] for way in data["ways"]} == {"node-1"}
+    pod["spec"]["nodeSelector"] = {"zone": "c"}
+    seen = cluster_state(seen.nodes, [pod])
+    found = " ".join(shown(seen, pod).split())
+    assert "It has waited for 5m55s: it may use no node with cards. card" in found
+    assert "node-1 may not use its nodeSelector is zone=c, the node has zone=a" in found
+    assert "To run it: correct what keeps it away, or add a node" in found
+
+
+LONG = "ip-10-0-12-34.eu-central-1.compute.internal"
+
+
+def test_long_names_of_nodes_leave_room_for_the_answer() -> None:
+    """They are on a line of their own, and not cut."""
+    nodes = [node_of(LONG, card(0, uuid=A), card(1, uuid=B))]
+    pods = [held("a", A, 20, node=LONG), held("b", B, 20, node=LONG)]
+    seen = cluster_state(nodes, [*pods, asking(units=29)])
+    found = shown(seen, pod_in(seen, "big"))
+    assert f"{LONG} card 0\n" in found
+    assert [line for line in found.splitlines() if len(line) > 80] == []
+    assert "lacks 20 units; would fit without default/a (20" in " ".join(found.split())
 
 
 @pytest.mark.parametrize(
@@ -171,7 +227,11 @@ CASES = {
     "many-nodes": (
         [node_of(f"n-{n:02}", card(0, 10 + n, uuid=f"G{n}")) for n in range(40)],
         [asking(units=60)],
-        ["30 more nodes, not nearer to fitting", "n-39", "!n-29"],
+        [
+            "60 units are asked, but the largest card has 49, so it can never run",
+            "40 cards of 40 nodes the card has only 10 to 49 units",
+            "To run it: request at most 49 units (12.25 GiB); now 49 are free",
+        ],
     ),
     "zero": ([], [pod_json("zero", units=0)], ["requests no part of a card"]),
     "ended": (
@@ -192,7 +252,7 @@ CASES = {
         [
             "that the pod may use; 2 of 2 cards excluded by baidu.com/vcuda-models.",
             "It may use cards of the models *gh200*, h100, and no others.",
-            "To run it: let it use more cards (baidu.com/vcuda-models).",
+            "To run it: let it use more cards (baidu.com/vcuda-models) -o json",
         ],
     ),
     "denied-model": (
@@ -212,7 +272,7 @@ CASES = {
     "too-small-for-ever": (
         [BOTH],
         [picky("Tesla T4", units=40), bound(1, 29)],
-        ["no card that it may use is large enough"],
+        ["40 units are asked, but the largest card that it may use has 29, so it can"],
     ),
 }
 
@@ -234,8 +294,8 @@ def test_the_nearest_node_is_found_wherever_it_is() -> None:
     holder = bound_json(placement("holder", node="z", shares=[share("Z1", 5, 1)]))
     pod = asking(cores=200)
     found = shown(cluster_state([*small, large], [pod, holder]), pod)
-    assert "z would have room without default/holder" in found
     assert "\nz " in found
+    assert "would fit without default/holder" in " ".join(found.split())
 
 
 def test_memory_in_mib_that_no_webhook_has_changed() -> None:

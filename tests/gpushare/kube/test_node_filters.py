@@ -4,13 +4,8 @@ import pytest
 
 from gpushare.domain.model import HostAmount
 from gpushare.kube.cluster import Json
-from gpusharectl.simulate.node_filters import (
-    constraints_of,
-    keeps_away,
-    lacks,
-    properties_of,
-)
-from gpusharectl.simulate.scenario import seconds, stretch
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.node_filters import bar, constraints_of, lacks, properties_of
 
 AWAY = "node(s) didn't match Pod's node affinity/selector"
 
@@ -31,7 +26,13 @@ def expression(key: str, operator: str, *values: str) -> Json:
 
 
 def said(spec: Json, of: Json | None = None) -> str | None:
-    return keeps_away(properties_of(of or node()), constraints_of({"spec": spec}, None))
+    found = bar(properties_of(of or node()), constraints_of({"spec": spec}))
+    return found and found.message
+
+
+def because(spec: Json, of: Json | None = None) -> str | None:
+    found = bar(properties_of(of or node()), constraints_of({"spec": spec}))
+    return found and found.reason
 
 
 AFFINITY = {
@@ -108,15 +109,70 @@ def test_what_a_node_lacks(
 ) -> None:
     """What is not known limits nothing; what is not asked for is never lacking."""
     has = None if room is None else HostAmount(*room)
-    assert list(lacks(constraints_of({}, HostAmount(*asked)), has, slots)) == words
+    assert list(lacks(HostAmount(*asked), has, slots)) == words
 
 
-TIMES = {"0": 0, "90": 90, "1h30m": 5400, "2d": 172800, "1.5h": 5400}
-NO_TIMES = dict.fromkeys(("", "h", "-1", "1x", "1h 2m", "1h30", "30 1h", "nan"))
+REASONS = {
+    "label": (
+        {"nodeSelector": {"zone": "west"}},
+        {},
+        "its nodeSelector is zone=west, the node has zone=east",
+    ),
+    "no label": (
+        {"nodeSelector": {"disk": "ssd"}},
+        {},
+        "its nodeSelector is disk=ssd, the node has no such label",
+    ),
+    "affinity": (
+        required(expression("zone", "In", "a", "b")),
+        {},
+        "its node affinity is zone In a, b, the node has zone=east",
+    ),
+    "exists": (
+        required(expression("disk", "Exists")),
+        {},
+        "its node affinity is disk Exists, the node has no such label",
+    ),
+    "terms": (
+        required({}, expression("disk", "Exists")),
+        {},
+        "no term of its node affinity matches",
+    ),
+    "taint": ({}, TAINTED, "it does not tolerate the taint gpu=yes:NoSchedule"),
+    "bare taint": (
+        {},
+        {"taints": [{"key": "gpu", "effect": "NoExecute"}]},
+        "it does not tolerate the taint gpu:NoExecute",
+    ),
+    "drained": ({}, CORDONED, "the node is unschedulable"),
+    "away": (
+        {},
+        {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]},
+        "the node is not ready",
+    ),
+    "none": ({"nodeSelector": {"zone": "east"}}, {}, None),
+}
 
 
-def test_times_are_read_and_written() -> None:
-    assert {text: seconds(text) for text in TIMES} == TIMES
-    assert {text: seconds(text) for text in NO_TIMES} == NO_TIMES
-    told = [stretch(length) for length in (0.0001, 0.2, 0.9996, 59, 60, 90000, 86400)]
-    assert told == ["0 s", "200 ms", "1 s", "59 s", "1 min", "1 d 1 h", "1 d"]
+@pytest.mark.parametrize(("pod", "on", "words"), REASONS.values(), ids=REASONS)
+def test_the_reason_names_what_differs(pod: Json, on: Json, words: str | None) -> None:
+    assert because(pod, node(**on)) == words
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"affinity": []}, "spec.affinity"),
+        ({"nodeSelector": {"a": 1}}, "spec.nodeSelector.a"),
+        ({"tolerations": {}}, "spec.tolerations"),
+        (required({"matchFields": [{"key": "x"}]}), "operator"),
+        (
+            required({"matchFields": [{"key": "x", "operator": "In", "values": 1}]}),
+            "values",
+        ),
+    ],
+)
+def test_what_no_api_server_sends_is_named(spec: Json, field: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        constraints_of({"spec": spec})
+    assert caught.value.field.endswith(field)

@@ -5,15 +5,22 @@ tainttoleration, nodeaffinity (selectors and required terms) and noderesources, 
 their messages. Pod affinity, spreading, volumes and ports are left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpushare.domain.model import HostAmount
 from gpushare.kube.cluster import Json
-from gpusharectl.simulate.synthetic import is_number
+from gpushare.kube.json_reader import Malformed, Reader
 
 _HARD = frozenset({"NoSchedule", "NoExecute"})
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_STATES = {
+    _UNSCHEDULABLE: "unschedulable",
+    "node.kubernetes.io/not-ready": "not ready",
+    "node.kubernetes.io/unreachable": "unreachable",
+}
+"""Taints by which Kubernetes says in which state a node is."""
+_MOST_DIGITS = 18
 
 
 Taint = tuple[str, str, str]
@@ -28,7 +35,6 @@ Expression = tuple[str, str, tuple[str, ...]]
 class Constraints:
     """What a pod requires of a node; equal ones are judged alike."""
 
-    amount: HostAmount | None
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[tuple[Expression, ...], ...] = ()
     """The required terms of node affinity: one must hold; empty if there is none."""
@@ -49,25 +55,42 @@ class NodeProperties:
         return any(key == _UNSCHEDULABLE for key, _, _ in self.taints)
 
 
-def constraints_of(pod: Json, amount: HostAmount | None) -> Constraints:
-    """Read the constraints from a pod's spec."""
-    spec = pod.get("spec") or {}
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    terms = (affinity or {}).get("nodeSelectorTerms") or ()
+ANY_NODE = Constraints()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Why a pod may not go to a node, even if the node is empty.
+
+    ``message`` is kube-scheduler's, ``reason`` says what differs: ``its nodeSelector is
+    zone=a, the node has zone=b``.
+    """
+
+    message: str
+    reason: str
+
+
+def constraints_of(pod: Json) -> Constraints:
+    """Read the constraints from a pod's spec; ``Malformed`` names a wrong field."""
+    spec = Reader(pod).optional_object("spec")
+    affinity = spec.optional_object("affinity").optional_object("nodeAffinity")
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = affinity.optional_object(required).optional_objects("nodeSelectorTerms")
+    selector = spec.optional_object("nodeSelector").texts("")
+    tolerations = spec.optional_objects("tolerations")
+    if not (selector or terms or tolerations):
+        return ANY_NODE
     return Constraints(
-        amount,
-        tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        tuple(sorted(selector.items())),
         tuple(tuple(_expressions(term)) for term in terms),
         tuple(
             (
-                str(one.get("key") or ""),
-                str(one.get("operator") or "Equal"),
-                str(one.get("value") or ""),
-                str(one.get("effect") or ""),
+                one.optional_text("key"),
+                one.optional_text("operator") or "Equal",
+                one.optional_text("value"),
+                one.optional_text("effect"),
             )
-            for one in spec.get("tolerations") or ()
+            for one in tolerations
         ),
     )
 
@@ -90,30 +113,55 @@ def properties_of(node: Json) -> NodeProperties:
     )
 
 
-def keeps_away(properties: NodeProperties, constraints: Constraints) -> str | None:
+def bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
     """Return why a node does not fit the pod even if it is empty; None if it does."""
     for taint in properties.taints:
         if not any(_covers(one, taint) for one in constraints.tolerations):
-            if taint[0] == _UNSCHEDULABLE:
-                return "node(s) were unschedulable"
-            return f"node(s) had untolerated taint {taint[0]}"
+            return _tainted(taint)
     labels = properties.labels
-    if any(labels.get(key) != value for key, value in constraints.selector) or (
-        constraints.terms
-        and not any(_holds(term, labels) for term in constraints.terms)
-    ):
-        return "node(s) didn't match Pod's node affinity/selector"
-    return None
+    for key, value in constraints.selector:
+        if labels.get(key) != value:
+            return _unmatched(f"its nodeSelector is {key}={value}", key, labels)
+    terms = constraints.terms
+    if not terms or any(_holds(term, labels) for term in terms):
+        return None
+    if len(terms) > 1 or not terms[0]:
+        return Bar(_AFFINITY, "no term of its node affinity matches")
+    wrong = next(one for one in terms[0] if not _matches(one, labels))
+    return _unmatched(f"its node affinity is {_written(wrong)}", wrong[0], labels)
+
+
+_AFFINITY = "node(s) didn't match Pod's node affinity/selector"
+
+
+def _tainted(taint: Taint) -> Bar:
+    key, value, effect = taint
+    message = f"node(s) had untolerated taint {key}"
+    if key == _UNSCHEDULABLE:
+        message = "node(s) were unschedulable"
+    if key in _STATES:
+        return Bar(message, f"the node is {_STATES[key]}")
+    whole = f"{key}={value}:{effect}" if value else f"{key}:{effect}"
+    return Bar(message, f"it does not tolerate the taint {whole}")
+
+
+def _unmatched(asked: str, key: str, labels: Mapping[str, str]) -> Bar:
+    has = f"{key}={labels[key]}" if key in labels else "no such label"
+    return Bar(_AFFINITY, f"{asked}, the node has {has}")
+
+
+def _written(expression: Expression) -> str:
+    key, operator, values = expression
+    return " ".join(filter(None, (key, operator, ", ".join(values))))
 
 
 def lacks(
-    constraints: Constraints, room: HostAmount | None, slots: int | None
+    asked: HostAmount | None, room: HostAmount | None, slots: int | None
 ) -> tuple[str, ...]:
     """Return what a node lacks of CPU, memory and number of pods.
 
     A resource that the pod does not ask for is never lacking, even on a full node.
     """
-    asked = constraints.amount
     crowded = slots is not None and slots < 1
     if not crowded and (asked is None or asked.fits(room)):
         return ()
@@ -126,6 +174,16 @@ def lacks(
     return tuple(found)
 
 
+def is_number(text: str) -> bool:
+    """Return whether the value of a label or a selector is a whole number.
+
+    >>> is_number("-3"), is_number("9" * 5000), is_number("x")
+    (True, False, False)
+    """
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+
+
 def _covers(toleration: Toleration, taint: Taint) -> bool:
     key, operator, value, effect = toleration
     if effect not in ("", taint[2]) or key not in ("", taint[0]):
@@ -133,12 +191,13 @@ def _covers(toleration: Toleration, taint: Taint) -> bool:
     return operator == "Exists" or (bool(key) and value == taint[1])
 
 
-def _expressions(term: Json) -> list[Expression]:
-    told = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
-    return [
-        (str(one["key"]), str(one["operator"]), tuple(one.get("values") or ()))
-        for one in told
-    ]
+def _expressions(term: Reader) -> Iterator[Expression]:
+    for kind in ("matchExpressions", "matchFields"):
+        for one in term.optional_objects(kind):
+            values = one.raw.get("values") or []
+            if not isinstance(values, list):
+                raise Malformed(one.path("values"), "must be a list")
+            yield one.text("key"), one.text("operator"), tuple(map(str, values))
 
 
 def _holds(term: tuple[Expression, ...], labels: Mapping[str, str]) -> bool:
