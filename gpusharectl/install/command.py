@@ -36,9 +36,7 @@ from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
 from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.state.read import is_demo, read_state
-from gpusharectl.state.render import draw
-from gpusharectl.state.view import overview
+from gpusharectl.state.read import is_demo
 
 _RESTARTED_WITHIN_S = 300.0
 Options = TypeVar("Options", bound=CommonOptions)
@@ -85,9 +83,6 @@ def _opened(
             ),
             lambda target: _certificates(files, target),
             Patience(options.timeout_s),
-            lambda: draw(
-                console, overview(read_state(access, datetime.now(UTC), whole=True))
-            ),
         )
         yield opened, replace(options, access=tuple(words))
     except KeyboardInterrupt:

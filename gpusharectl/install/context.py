@@ -43,8 +43,6 @@ class Context:
     certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
     """The TLS files of this host that have to be written."""
     patience: Patience = field(default_factory=Patience)
-    inspect: Callable[[], None] = lambda: None
-    """Show the cluster as ``gpusharectl inspect`` does."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def until(

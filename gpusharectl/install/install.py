@@ -45,6 +45,23 @@ from gpusharectl.install.scheduler import configure, prove
 from gpusharectl.install.survey import NodeFacts, named, read_nodes, to_label
 from gpusharectl.install.webhook.apply import WebhookSteps, removal
 
+_SECOND_NAME = "vcuda-scheduler"
+_FIRST_POD = """\
+kubectl apply -f - <<EOF
+apiVersion: v1
+kind: Pod
+metadata: {{name: first}}
+spec:
+  restartPolicy: Never
+{lines}  containers:
+  - name: main
+    image: nvidia/cuda:12.4.1-base-ubuntu22.04
+    command: [nvidia-smi, -L]
+    resources: {{limits: {{baidu.com/vcuda-memory: 4, baidu.com/vcuda-core: 1}}}}
+EOF
+kubectl wait pod/first --for=jsonpath='{{.status.phase}}'=Succeeded --timeout=300s
+kubectl logs first
+kubectl delete pod first"""
 FOUND_WITHIN_S = 60.0
 """The driver's first answer may take so long without a persistence daemon."""
 _LOG_LINES = 50
@@ -53,7 +70,6 @@ _LOUD = ("WARNING", "ERROR", "CRITICAL")
 
 def install(context: Context, options: InstallOptions) -> Exit:
     """Install, or with ``dry_run`` show what that would change."""
-    began = context.patience.clock()
     plan = Install(context, options)
     first = [
         Step("the checks", plan.check, "Checking"),
@@ -63,15 +79,7 @@ def install(context: Context, options: InstallOptions) -> Exit:
     code = follow(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    code = follow(plan.steps(), context.screen, plan.again, plan.ways_back())
-    if code is Exit.DONE:
-        plan.note_restart()
-        took = minutes(context.patience.clock() - began)
-        context.screen.note(
-            f"Done in {took}. Next: kubectl vcuda inspect, and a first pod: "
-            "docs/install.md"
-        )
-    return code
+    return follow(plan.steps(), context.screen, plan.again, plan.ways_back())
 
 
 class Install(InstallPlan):
@@ -80,6 +88,7 @@ class Install(InstallPlan):
     def steps(self) -> list[Step]:
         """Return the steps in their order."""
         second, tls = self.options.second_scheduler, self.options.tls
+        began = self.context.patience.clock()
         # With TLS a host's Job writes the certificates, which the extender needs.
         early = self.other_hosts if tls else ()
         late = [node for node in self.hosts if node not in early]
@@ -111,7 +120,7 @@ class Install(InstallPlan):
             *(webhook.after() if webhook else []),
             # Last, because cards are shared without the exporters too.
             *([self._rollout("exporters", EXPORTER)] * self.options.with_monitoring),
-            Step("the overview", self.look),
+            Step("the summary", lambda: self.close(began)),
         ]
 
     def try_image(self) -> None:
@@ -126,7 +135,7 @@ class Install(InstallPlan):
                 f"{image} does not start on all nodes. {in_words(failed)}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
                 "make the image available to these nodes (docs/install.md, The image), "
-                f"or choose another one: {self.again(image='IMAGE')}",
+                f"or choose another one:\n  {self.again(image='IMAGE')}",
             )
         if pods:
             self.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")
@@ -201,13 +210,40 @@ class Install(InstallPlan):
                 "then finds the cards by itself. To see them: gpusharectl inspect",
             )
 
-    def look(self) -> None:
-        """Show the cluster as ``gpusharectl inspect`` does."""
+    def close(self, began: float) -> None:
+        """Say what is shared now, and how to see it and to use it."""
+        took = minutes(self.context.patience.clock() - began)
+        screen, words = self.screen, f"Done in {took}"
+        self.note_restart()
         try:
-            self.context.inspect()
+            nodes = [
+                node
+                for node in read_nodes(self.context.objects)
+                if node.name in self.chosen and node.cards
+            ]
+            words += f": {shared(nodes)}"
         except ClusterError as error:
-            # The install is complete; a failed overview is no failure of it.
-            self.screen.note(f"The overview cannot be shown now: {error}")
+            # The install is complete; a failed look is no failure of it.
+            screen.note(f"The nodes cannot be read now: {error}")
+        screen.note(f"{words}. Next: gpusharectl inspect")
+        if to_label(self.facts.nodes, self.chosen):
+            scheduler = _SECOND_NAME if self.options.second_scheduler else ""
+            screen.note("\nA first pod, with 1 GiB of one card:")
+            screen.show(first_pod(scheduler, self._runtime_class()))
+            screen.note(
+                "The log has one line: GPU 0, its model and its UUID. With a driver "
+                "older than 550 use a tag of the CUDA version that nvidia-smi shows on "
+                "the node."
+            )
+
+    def _runtime_class(self) -> str:
+        """Return the RuntimeClass of the device plugin, which pods need there too."""
+        specs = [
+            body["spec"]["template"]["spec"]
+            for body in self.manifests
+            if body["metadata"]["name"] == DEVICE_PLUGIN and body["kind"] in WORKLOADS
+        ]
+        return str(specs[0].get("runtimeClassName", ""))
 
     def _rollout(self, what: str, *workloads: str) -> Step:
         refs = [
@@ -219,12 +255,22 @@ class Install(InstallPlan):
         return Step(f"the rollout of the {what}", wait, "Waiting")
 
 
+def shared(nodes: Sequence[NodeFacts]) -> str:
+    """Return what nodes share together: ``2 nodes share 3 cards, 87 units``."""
+    share = "node shares" if len(nodes) == 1 else "nodes share"
+    cards, units = sum(one.cards or 0 for one in nodes), sum(one.units for one in nodes)
+    return f"{len(nodes)} {share} {_counted(cards)}, {units} units"
+
+
 def amount(node: NodeFacts) -> str:
     """Return what a node shares: ``2 cards, 58 units``; n/a before it has reported."""
     if node.cards is None:
         return "n/a"
-    cards = f"{node.cards} card{'' if node.cards == 1 else 's'}"
-    return f"{cards}, {node.units} units"
+    return f"{_counted(node.cards)}, {node.units} units"
+
+
+def _counted(cards: int) -> str:
+    return f"{cards} card{'' if cards == 1 else 's'}"
 
 
 def _without(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> list[Waiting]:
@@ -283,3 +329,13 @@ def minutes(seconds: float) -> str:
     """
     whole, rest = divmod(round(seconds), 60)
     return f"{whole} min {rest} s" if whole else f"{rest} s"
+
+
+def first_pod(scheduler: str, runtime_class: str) -> str:
+    """Return the commands that create a pod with a share of a card and show its log.
+
+    ``scheduler`` and ``runtime_class`` are names for its spec, if it needs them.
+    """
+    own = {"schedulerName": scheduler, "runtimeClassName": runtime_class}
+    lines = "".join(f"  {key}: {name}\n" for key, name in own.items() if name)
+    return _FIRST_POD.format(lines=lines)

@@ -10,6 +10,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import (
     NVIDIA,
+    WORKLOADS,
     image_of,
     loaded,
     with_images,
@@ -54,7 +55,7 @@ from gpusharectl.install.survey import (
 )
 from gpusharectl.install.webhook.apply import WebhookPlan, split, still_there
 from gpusharectl.install.webhook.objects import DEPLOYMENT, SECRET
-from gpusharectl.kube_scheduler.drift import Flavour, flavour
+from gpusharectl.kube_scheduler.drift import KUBEADM_SCHEDULER, Flavour, flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 from gpusharectl.output import ObjectChange, object_changes
@@ -118,9 +119,9 @@ class Plan:
         """Say that k3s has to be restarted, if it reads the files later."""
         if self.read_later:
             self.screen.note(
-                "k3s reads its scheduler's files only at its start. Now run:\n"
-                "  systemctl restart k3s"
+                "k3s reads its scheduler's files only at its start. Now run:"
             )
+            self.screen.show("  systemctl restart k3s")
 
     def find_hosts(self, nodes: Iterable[str]) -> None:
         """Keep the hosts: this one, and with kubeadm these nodes."""
@@ -141,21 +142,37 @@ class Plan:
         """Return the command that goes on where this one stopped."""
         return self.options.again()
 
-    def agree(self, verb: str, what: Sequence[str], shown: Iterable[str]) -> None:
-        """Show all changes of a dry run; else ask for consent, unless given.
+    def agree(self, title: str, what: Sequence[str], shown: Iterable[str]) -> None:
+        """Show what changes, one thing a line; ask for consent, unless given.
 
-        ``what`` are the changes in the cluster for the question, ``shown`` for the dry
-        run.
+        A dry run shows all changes, ``shown`` and those of files, instead of asking.
         """
-        screen, command = self.screen, self.options.command
-        if self.options.dry_run:
+        screen, options = self.screen, self.options
+        if options.dry_run:
+            screen.note("Dry run: nothing is changed. Without --dry-run:")
+        if what and (options.dry_run or not options.yes):
+            screen.begin(title)
+            for one in what:
+                screen.say(f"- {one}")
+        if options.dry_run:
             for text in (*shown, *(change.diff() for change in self.file_changes)):
-                screen.note(text)
-            for node in self.other_hosts:
-                screen.note(f"# A Job also changes kube-scheduler's files on {node}")
-            screen.note(f"Dry run: nothing was changed. To {command}: {self.again()}")
-        elif what and not self.options.yes:
-            screen.confirm(f"{verb} {'; '.join(what)}?")
+                screen.show(text)
+            done = "was" if what else "would be"
+            screen.note(f"Dry run: nothing {done} changed.")
+            screen.show(f"To {options.command}: {self.again()}")
+        elif what and not options.yes:
+            screen.confirm("Go on?")
+
+    def restart(self) -> list[str]:
+        """Return what the changed files mean for this host's kube-scheduler."""
+        paths = [change.path for change in self.file_changes]
+        if self.facts.flavour is Flavour.K3S and paths:
+            when = "k3s restarts" if self.options.restart else "k3s is restarted later"
+            return [f"kube-scheduler reads these files when {when}"]
+        if str(KUBEADM_SCHEDULER) not in paths:
+            return []
+        where = f" on {self.facts.here}" if self.other_hosts else ""
+        return [f"kube-scheduler{where} restarts; no pod is scheduled for some seconds"]
 
     def scheduler_step(
         self, node: str, action: str, here: Callable[[HostScheduler], None]
@@ -293,7 +310,8 @@ class InstallPlan(Plan):
                 raise no_terminal(_NAME_THEM)
         if wrong := self._unknown(found):
             why = f"{wrong} {NOTHING_DONE.capitalize()}"
-            raise InstallError(why, exit_code=Exit.USAGE)
+            remedy = "the same command with --nodes and names of these nodes"
+            raise InstallError(why, remedy, Exit.USAGE)
         return found
 
     def _asked(self, default: Sequence[str], driver: str) -> tuple[str, ...]:
@@ -340,19 +358,58 @@ class InstallPlan(Plan):
             bodies = [*self.manifests, *secret, *self.webhook.asking]
         self.changes = object_changes(context.objects, bodies)
         labels = to_label(self.facts.nodes, self.chosen)
-        what = [
-            *([f"{len(self.changes)} objects in the cluster"] if self.changes else []),
-            *([f"the label of {', '.join(labels)}"] if labels else []),
-            *(["the webhook (it is removed)"] if self.going else []),
-            *(change.path for change in self.file_changes),
-        ]
         # Diffs take time, and only a dry run shows them.
         shown = chain(
             (change.diff() for change in self.changes),
             (f"- {ref}" for ref in self.going),
             (f"+ Node {name}: {LABELLED}" for name in labels),
         )
-        self.agree("Change", what, shown)
+        self.agree("Changes", self._summary(labels), shown)
+
+    def _summary(self, labels: Sequence[str]) -> list[str]:
+        """Return what is changed, in the order of the steps."""
+        new = sum(change.before is None for change in self.changes)
+        old = len(self.changes) - new
+        counts = [(new, "new"), (old, "changed")]
+        told = ", ".join(f"{number} {word}" for number, word in counts if number)
+        replaced = [
+            change.ref.name
+            for change in self.changes
+            if change.ref.kind in WORKLOADS
+            and change.before
+            and change.after
+            and change.before["spec"]["template"] != change.after["spec"]["template"]
+        ]
+        image, now = self.target.image, next(iter(self.facts.images.values()), "")
+        why = f" (image {now} becomes {image})" if now and now != image else ""
+        # One that is set up already may differ; its Job sees that.
+        others = [
+            node
+            for node in self.other_hosts
+            if self.file_changes or node not in self.facts.stamped
+        ]
+        return [
+            *(["the webhook is removed"] if self.going else []),
+            *([f"objects in the cluster: {told}"] if told else []),
+            *(
+                [f"the pods of {', '.join(replaced)} are replaced{why}"]
+                * bool(replaced)
+            ),
+            *(
+                f"{change.path}{'' if change.before is not None else ' (new)'}"
+                for change in self.file_changes
+            ),
+            *self.restart(),
+            *(
+                f"kube-scheduler's configuration on {node}, by a Job; it restarts there"
+                for node in others
+            ),
+            *(
+                [f"{LABELLED} on {', '.join(labels)}, which starts the device plugin"]
+                if labels
+                else []
+            ),
+        ]
 
     def again(self, image: str = "") -> str:
         """Return the command that goes on, with the nodes chosen meanwhile.

@@ -98,9 +98,13 @@ def _version(facts: Facts) -> Finding:
     if number > NEWEST:
         return _warning(f"{words} is newer than the tested versions; {_BOUNDS}")
     nodes = len(facts.control_plane)
+    kind = str(facts.flavour)
+    if facts.flavour is Flavour.MANAGED and facts.schedulers:
+        # A managed control plane shows no such pods.
+        kind = "kubeadm, seen from outside its control plane"
     runtimes = ", ".join(dict.fromkeys(one.runtime for one in facts.nodes)) or "no node"
     return _ok(
-        f"{words} · {facts.flavour} · {nodes} control-plane node"
+        f"{words} · {kind} · {nodes} control-plane node"
         f"{'' if nodes == 1 else 's'} · {runtimes}"
     )
 

@@ -6,7 +6,8 @@ failure, Ctrl-C included, the way on is the same command again.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -15,6 +16,7 @@ from types import MappingProxyType
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 from rich.text import Text
 
 from gpushare.kube.errors import ClusterError, Forbidden, Unreachable
@@ -24,6 +26,9 @@ NOTHING_DONE = "nothing was changed"
 DEFAULT_TIMEOUT_S = 900.0
 _MARGIN = 10
 """Columns of the step's title; its lines stand below one another."""
+_BULLET = "- "
+_NARROWEST = 20
+"""Columns; a narrower terminal folds by itself."""
 
 
 class Exit(IntEnum):
@@ -38,8 +43,9 @@ class Exit(IntEnum):
 class InstallError(Exception):
     """Ends a run: why, in one sentence.
 
-    ``remedy`` is what to do if the same command again does not help; ``exit_code`` is
-    ``REFUSED`` if nothing was tried at all.
+    ``remedy`` is what to do if the same command again does not help: a sentence, and
+    after it commands, each in a line of its own. ``exit_code`` is ``REFUSED`` if
+    nothing was tried at all.
     """
 
     def __init__(
@@ -68,7 +74,11 @@ class Waiting:
 
 
 class Screen:
-    """Shows steps and asks questions; this one prints a line for each change."""
+    """Shows steps and asks questions; this one prints a line for each change.
+
+    A terminal's lines are folded at words. In a pipe, and of what can be copied, each
+    line stays whole.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -83,12 +93,19 @@ class Screen:
     def say(self, text: str) -> None:
         """Show lines of the present step."""
         for line in text.splitlines():
-            start = f"{self._title:<{_MARGIN - 1}} "
-            self._title = ""
-            self._print(Text(start, "bold") + Text(line))
+            for part in self._folded(line, _MARGIN):
+                start = f"{self._title:<{_MARGIN - 1}} "
+                self._title = ""
+                self._print(Text(start, "bold") + part)
 
     def note(self, text: str) -> None:
-        """Show text that belongs to no step; it is never cut."""
+        """Show text that belongs to no step."""
+        for line in text.splitlines():
+            for part in self._folded(line, 0):
+                self._print(part)
+
+    def show(self, text: str) -> None:
+        """Show lines as they are, such as a command or a diff."""
         self._print(Text(text))
 
     def wait(self, waits: Sequence[Waiting]) -> None:
@@ -104,22 +121,42 @@ class Screen:
 
     def ask(self, question: str, default: str, option: str) -> str:
         """Return a person's answer; without a terminal, ``option`` is the remedy."""
-        try:
+        with _answered(option):
             return str(click.prompt(question, default=default or None, type=str))
-        except click.Abort as error:
-            raise no_terminal(option) from error
 
     def confirm(self, question: str, remedy: str = "") -> None:
         """Ask a person; raises ``InstallError`` on no, and without a terminal."""
-        try:
+        with _answered("--yes"):
             agreed = click.confirm(question, default=False)
-        except click.Abort as error:
-            raise no_terminal("--yes") from error
         if not agreed:
             raise InstallError(f"you said no; {NOTHING_DONE}", remedy)
 
+    def _folded(self, line: str, margin: int) -> Iterable[Text]:
+        if not self.console.is_terminal:
+            return [Text(line)]
+        start = _BULLET if line.startswith(_BULLET) else ""
+        width = max(_NARROWEST, self.console.width - margin - len(start))
+        parts = Text(line.removeprefix(start)).wrap(self.console, width)
+        return [
+            Text(" " * len(start) if number else start) + part
+            for number, part in enumerate(parts)
+        ]
+
     def _print(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
+
+
+@contextmanager
+def _answered(option: str) -> Iterator[None]:
+    """Tell Ctrl-C at a question from a question that nobody can answer."""
+    try:
+        yield
+    except click.Abort as error:
+        # click raises the same for both.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            click.echo()
+            raise InstallError(f"interrupted; {NOTHING_DONE}") from error
+        raise no_terminal(option) from error
 
 
 def no_terminal(option: str) -> InstallError:
@@ -149,14 +186,13 @@ class LiveScreen(Screen):
             self._live = None
 
 
-def drawn(waits: Sequence[Waiting], now: datetime) -> Text:
+def drawn(waits: Sequence[Waiting], now: datetime) -> Padding:
     """Return the list of waits, each with its duration."""
     lines = []
     for one in waits:
-        line = f"{'':{_MARGIN}}waiting for {one}"
-        lasted = age(one.since, now)
+        line, lasted = f"waiting for {one}", age(one.since, now)
         lines.append(line if lasted == UNKNOWN else f"{line}, {lasted}")
-    return Text("\n".join(lines), overflow="ellipsis", no_wrap=True)
+    return Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +244,14 @@ def follow(
         stop = "" if why.endswith((".", "?", "!")) else "."
         screen.note(f"Stopped at {step.name}: {why}{stop}")
         screen.note(f"Done: {done or 'nothing'}. Not done: {left}.")
-        ways = {"go on": failure.remedy or again(), **(ways_back if done else {})}
-        for what, way in ways.items():
-            screen.note(f"To {what}: {way}")
+        if failure.remedy:
+            first, *commands = failure.remedy.splitlines()
+            screen.note(f"To go on: {first}")
+        else:
+            commands = [f"To go on: {again()}"]
+        ways = [f"To {what}: {way}" for what, way in ways_back.items() if done]
+        for line in (*commands, *ways):
+            screen.show(line)
         return failure.exit_code
     return Exit.DONE
 

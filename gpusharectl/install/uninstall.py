@@ -190,7 +190,7 @@ class Uninstall(Plan):
             forced = replace(self.options, force=True).again()
             raise InstallError(
                 f"{number} with cards would lose their device plugin; {NOTHING_DONE}",
-                f"delete them first, or: {forced}",
+                f"delete them first, or:\n  {forced}",
                 Exit.REFUSED,
             )
         self.screen.say(
@@ -215,6 +215,7 @@ class Uninstall(Plan):
             *([f"{len(self.found)} objects"] if self.found else []),
             *([f"label, annotations and files on {them}"] if them else []),
             *(f"gpushare's entries in {change.path}" for change in self.file_changes),
+            *self.restart(),
             *([f"kube-scheduler's configuration on {others}"] if others else []),
             *(["the stale capacity of nodes"] if stale else []),
         ]
@@ -227,7 +228,7 @@ class Uninstall(Plan):
             notes = [f"annotation {key}" for key in node.annotations]
             whats = (*label, *notes, f"the folder {FOLDER}")
             shown += [f"- Node {node.name}: {what}" for what in whats]
-        self.agree("Remove", self.summary(), shown)
+        self.agree("Removes", self.summary(), shown)
 
     def steps(self) -> list[Step]:
         """Return the steps in their order."""
@@ -298,9 +299,9 @@ class Uninstall(Plan):
             self.screen.note(
                 f"The nodes {still} still list {names.PREFIX}-core and -memory; "
                 "kubelet reports capacity 0 for them after five minutes. To remove "
-                "these entries too, once the nodes are Ready: "
-                f"{replace(self.options, wait=True).again()}"
+                "these entries too, once the nodes are Ready:"
             )
+            self.screen.show(f"  {replace(self.options, wait=True).again()}")
         self.note_restart()
         if self.remains:
             them = ", ".join(f"{name} ({why})" for name, why in self.remains.items())

@@ -194,7 +194,10 @@ def test_a_dry_run_is_the_api_servers_own(world: InstalledCluster) -> None:
     assert "+  matchPolicy: Equivalent" in world.screen.text
     assert world.install() == Exit.DONE
     assert world.install(dry_run=True, image="gpushare:9") == Exit.DONE
-    changed = [line for line in world.screen.lines if line[:2] in ("+ ", "- ")]
+    # Behind the list of what changes.
+    _, *diffs = world.screen.text.split("\n--- ")
+    lines = "\n".join(diffs).splitlines()
+    changed = [line for line in lines if line[:2] in ("+ ", "- ")]
     assert [line.split()[1:] for line in changed] == [
         ["image:", "gpushare:0.1.0"],
         ["image:", "gpushare:9"],

@@ -251,7 +251,7 @@ class WebhookSteps:
                 f"{result.words}. {stays}. The usual cause is a firewall between the "
                 "two",
                 f"open port {names.WEBHOOK_PORT} of the pods to the control plane, "
-                f"then: {self._again}",
+                f"then:\n  {self._again}",
             )
         self._apply(new)
         if result.reached is None:

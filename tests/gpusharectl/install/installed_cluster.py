@@ -235,7 +235,7 @@ class Listener:
     def say(self, text: str) -> None:
         self.lines += text.splitlines()
 
-    note = say
+    note = show = say
 
     def wait(self, waits: Sequence[Waiting]) -> None:
         self.waits += waits

@@ -1,13 +1,19 @@
 """``install`` from the checks to the first look: on objects in memory."""
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.progress import Exit
+from gpusharectl.install.install import install
+from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.progress import Exit, Screen
 from gpusharectl.kube_scheduler.host_files import HostFiles
+from tests.gpusharectl.golden import assert_as_kept
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
     BEFORE,
@@ -68,6 +74,27 @@ def test_a_dry_run_shows_everything(world: InstalledCluster) -> None:
     assert text.endswith("To install: gpusharectl install --nodes gpu-1")
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_screen(world: InstalledCluster, dry_run: bool) -> None:
+    """What changes is a list; at the end a first pod, or how to begin."""
+    page = io.StringIO()
+    shown = Console(file=page, force_terminal=True, width=80, color_system=None)
+    world.objects.create(control_plane("cp-2"))
+    context = replace(world.context(), screen=Agreeing(shown))
+    options = InstallOptions(nodes=("gpu-1",), dry_run=dry_run)
+    assert install(context, options) == Exit.DONE
+    lines = [f"{line.rstrip()}\n" for line in page.getvalue().splitlines()]
+    short = "".join([*lines[:12], "...\n", *lines[-2:]] if dry_run else lines)
+    assert_as_kept(f"install-{'dry-run' if dry_run else 'first'}", short)
+
+
+class Agreeing(Screen):
+    """A screen in front of somebody who says yes."""
+
+    def confirm(self, question: str, remedy: str = "") -> None:
+        self.note(f"{question} [y/N]: y")
+
+
 def images(world: InstalledCluster) -> dict[str, str]:
     """The image of each workload of ours."""
     found = world.objects.list("apps/v1", "DaemonSet", namespace="kube-system")
@@ -105,7 +132,13 @@ def test_it_asks_which_nodes_and_whether(world: InstalledCluster) -> None:
         "cp: the driver is loaded",
     ):
         assert line in world.screen.lines
-    assert world.screen.asked[-1].startswith("Change 18 objects in the cluster; ")
+    begin = world.screen.lines.index("== Changes")
+    assert world.screen.lines[begin + 1 : begin + 5] == [
+        "- objects in the cluster: 18 new",
+        f"- {SCHEDULER}",
+        "- kube-scheduler restarts; no pod is scheduled for some seconds",
+        '- label baidu.com/vcuda: "true" on cp, gpu-2, which starts the device plugin',
+    ]
     labels = [world.label(name) for name in ("cp", "gpu-1", "gpu-2")]
     assert labels == ["true", None, "true"]
 

@@ -71,5 +71,5 @@ def test_an_exporter_that_does_not_start_is_told(world: InstalledCluster) -> Non
     assert world.install(with_monitoring=True, timeout_s=60.0) == Exit.STOPPED
     text = world.screen.text
     assert "not ready within 60 s: gpushare-exporter on gpu-1: " in text
-    assert "Not done: the rollout of the exporters, the overview." in text
+    assert "Not done: the rollout of the exporters, the summary." in text
     assert "gpusharectl install --nodes gpu-1 --with-monitoring --yes" in text

@@ -40,6 +40,14 @@ def test_versions(version: str, weight: Weight, words: str) -> None:
     assert first.text.startswith(f"Kubernetes {words}")
 
 
+def test_a_cluster_of_kubeadm_is_not_called_managed_from_outside() -> None:
+    """Its kube-schedulers can be seen as pods; those of a managed one cannot."""
+    for schedulers, words in (((), "managed"), (("cp-1",), "kubeadm, seen from")):
+        given = replace(MANAGED, schedulers=schedulers)
+        first, *_ = judge_cluster(given, HERE)
+        assert first.text.split(" · ")[1].startswith(words)
+
+
 SECOND, HERE = InstallOptions(second_scheduler=True), InstallOptions()
 
 

@@ -25,6 +25,7 @@ from gpusharectl.install.progress import (
 from tests.gpusharectl.install.installed_cluster import Listener
 
 PULLING = Waiting("plugin on gpu-1", "pulling the image x", "2026-11-21T12:00:00Z")
+IMAGE = "registry.example.org/team/gpushare:0.1.0"
 MADE = Waiting("plugin on gpu-2", "its containers to be created")
 
 
@@ -57,10 +58,29 @@ def test_plain_lines_say_each_change_once() -> None:
 
 def test_the_list_counts_how_long_each_waits() -> None:
     now = datetime(2026, 11, 21, 12, 0, 48, tzinfo=UTC)
-    assert drawn([PULLING, MADE], now).plain.splitlines() == [
+    plain, out = console()
+    plain.print(drawn([PULLING, MADE], now))
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
         "          waiting for plugin on gpu-1: pulling the image x, 48s",
         "          waiting for plugin on gpu-2: its containers to be created",
     ]
+
+
+def test_a_terminal_folds_at_words_and_what_is_copied_stays_whole() -> None:
+    wide, out = console(terminal=True)
+    screen = Screen(wide)
+    screen.begin("Checking")
+    screen.say(f"the image stays {IMAGE}; --image changes it")
+    screen.note("Stopped: " + "word " * 20)
+    screen.show("gpusharectl install " + "--nodes " * 12)
+    *folded, command = (line.rstrip() for line in out.getvalue().splitlines())
+    assert folded == [
+        f"Checking  the image stays {IMAGE}; --image",
+        "          changes it",
+        f"Stopped: {'word ' * 14}".rstrip(),
+        f"{'word ' * 6}".rstrip(),
+    ]
+    assert len(command) > 100
 
 
 def test_the_list_goes_when_nothing_is_waited_for() -> None:
@@ -102,6 +122,21 @@ def test_questions(what: str, typed: str, said: str) -> None:
 
     ran = CliRunner().invoke(asking, input=typed)
     assert ran.output.splitlines()[-1].endswith(f"={said}")
+
+
+@pytest.mark.parametrize("which", ["ask", "confirm"])
+def test_ctrl_c_at_a_question(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no question that nobody can answer."""
+
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    screen = Screen(console()[0])
+    with pytest.raises(InstallError) as error:
+        screen.ask("?", "a", "--nodes") if which == "ask" else screen.confirm("?")
+    assert error.value.why == "interrupted; nothing was changed"
+    assert error.value.exit_code == Exit.STOPPED
 
 
 def well() -> None:

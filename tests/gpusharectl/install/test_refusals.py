@@ -63,6 +63,11 @@ BAD = {
         options={"nodes": ("gpu-1", "gpu-9")},
         code=Exit.USAGE,
     ),
+    "what to do about it": Bad(
+        "To go on: the same command with --nodes and names of these nodes",
+        options={"nodes": ("gpu-9",)},
+        code=Exit.USAGE,
+    ),
     "a scheduler manifest that is no YAML, or another tool's": Bad(
         "kube-scheduler.yaml is not YAML; nothing was changed",
         lambda w: w.scheduler.ill.update(plan="kube-scheduler.yaml is not YAML"),

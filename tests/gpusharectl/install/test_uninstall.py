@@ -36,7 +36,7 @@ def test_zeros_stay_until_they_are_waited_for(world: InstalledCluster) -> None:
     """kubelet forgets one resource after the other; one of two is not the end."""
     assert world.uninstall() == Exit.DONE
     text = world.screen.text
-    assert "To remove these entries too, once the nodes are Ready: " in text
+    assert "To remove these entries too, once the nodes are Ready:" in text
     assert "gpusharectl uninstall --wait --yes" in text
     half = {"status": {"capacity": {names.MEMORY: "29"}}}
     world.objects.merge(GPU_1, half, subresource="status")
@@ -75,7 +75,7 @@ def test_pods_with_cards_forbid_it(world: InstalledCluster) -> None:
     assert world.uninstall() == Exit.REFUSED
     text = world.screen.text
     assert "2 pods with cards:\n  edge/app-1 on gpu-1\n  edge/app-2 on gpu-1" in text
-    assert "delete them first, or: gpusharectl uninstall --force --yes" in text
+    assert "delete them first, or:\n  gpusharectl uninstall --force --yes" in text
     assert world.versions() == before
     assert world.uninstall(force=True) == Exit.DONE
     text = world.screen.text
@@ -108,9 +108,13 @@ def test_it_shows_and_asks(world: InstalledCluster) -> None:
     assert world.versions() == before
     assert world.files.read(SCHEDULER) == AFTER
     assert world.uninstall("y") == Exit.DONE
-    (asked,) = world.screen.asked
-    assert asked.startswith("Remove 18 objects; label, annotations and files on gpu")
-    assert asked.endswith(f"; gpushare's entries in {SCHEDULER}?")
+    begin = world.screen.lines.index("== Removes")
+    assert world.screen.lines[begin + 1 : begin + 5] == [
+        "- 18 objects",
+        "- label, annotations and files on gpu-1",
+        f"- gpushare's entries in {SCHEDULER}",
+        "- kube-scheduler restarts; no pod is scheduled for some seconds",
+    ]
 
 
 def test_missing_rights_are_named_at_once(world: InstalledCluster) -> None:

@@ -69,7 +69,7 @@ def test_one_that_cannot_be_reached_is_not_asked(
     assert ", the webhook's rollout. Not done: the webhook's configurations, " in text
     assert (
         f"To go on: open port {names.WEBHOOK_PORT} of the pods to the control plane, "
-        "then: gpusharectl install --nodes gpu-1 --with-webhook"
+        "then:\n  gpusharectl install --nodes gpu-1 --with-webhook"
     ) in text
     assert any("deadline exceeded" in one.what for one in world.screen.waits)
     objects.unreachable = ""

@@ -167,7 +167,7 @@ def test_it_alone_is_taken_away(world: InstalledCluster) -> None:
     assert f"- {DEPLOYMENT}" in world.screen.lines
     world.objects.writes.clear()
     assert world.install("y", webhook=going) == Exit.DONE, world.screen.text
-    assert "; the webhook (it is removed)" in world.screen.asked[0]
+    assert "- the webhook is removed" in world.screen.lines
     assert world.objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
     world.nodes.step()
     assert set(world.picture(EVERY_KIND)) == set(before)
