@@ -22,6 +22,10 @@ _CLOSED = (
 
 PAGE, STATE = "/ui", "/ui/state"
 """The paths of the page and of what it shows, as JSON."""
+USE = "/ui/use"
+"""The path of what the exporters report, which ``gpusharectl ui`` alone serves."""
+USE_HEADER = "Vcuda-Use"
+"""In the answer to ``STATE``: the path of ``USE``, where it is served."""
 
 STATE_HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",

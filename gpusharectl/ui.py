@@ -3,15 +3,16 @@
 import os
 import secrets
 import signal
+import ssl
 import sys
 import webbrowser
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import click
@@ -22,24 +23,32 @@ from gpushare.addresses import LOOPBACK, free_address
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
+from gpushare.kube.names import EXTENDER_PORT
+from gpushare.kube.objects import Objects
 from gpushare.listener import Listener
-from gpushare.page_policy import PAGE, STATE, STATE_HEADERS, page_headers
+from gpushare.page_policy import (
+    PAGE,
+    STATE,
+    STATE_HEADERS,
+    USE,
+    USE_HEADER,
+    page_headers,
+)
 from gpushare.settings import Address
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.state.extender import (
-    FILES,
-    Tls,
-    fetched,
-    requires_certificate,
-    tls_from,
-)
+from gpusharectl.pki import SERVER_NAME
 from gpusharectl.state.read import Setup, is_demo, setup_of
+from gpusharectl.state.scrape import NoAnswer, PageSeen, Result, scrape, sum_known
 
 if TYPE_CHECKING:
     from gpushare.kube.api import ApiObjects
 
+FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
+"""Where ``install --tls`` puts a control-plane host's certificates."""
+FILES = ("ca.crt", "client.crt", "client.key")
 _SWITCH_ON = "gpusharectl install --ui"
 _DEMO_S = 5.0
+Tls = tuple[ssl.SSLContext, str]
 _SELECTOR = f"{facts.PART_NAME} in ({facts.EXTENDER},{facts.SECOND_SCHEDULER})"
 
 
@@ -60,15 +69,12 @@ class Extenders:
         for pod in self._ready():
             name = facts.name_of(pod)
             try:
-                body = fetched(self._objects, pod, path, self._tls)
+                body = self._ask(pod, path)
             except Forbidden:
                 # The right to forward ports is missing, so for all of them.
                 raise
             except ClusterError as error:
                 because = f"{name}: {error}"
-                if requires_certificate(pod) and self._tls is None:
-                    files = ", ".join(FILES)
-                    because += f", or name a folder with {files} with --certificates"
                 on = facts.settings_of(pod).get("GPUSHARE_UI") == "on"
                 if isinstance(error, NotFound) and not on:
                     because = f"{name} has no page; enable it with {_SWITCH_ON}"
@@ -95,6 +101,19 @@ class Extenders:
             )
         return sorted(ready, key=lambda pod: facts.name_of(pod) != self._last)
 
+    def _ask(self, pod: Json, path: str) -> bytes:
+        tls = None
+        if facts.settings_of(pod).get("GPUSHARE_TLS_CLIENT_CA"):
+            tls = self._tls
+            if tls is None:
+                raise Unavailable(
+                    "requires a client certificate; run this as root on its "
+                    "control-plane host, or name a folder with "
+                    f"{', '.join(FILES)} with --certificates"
+                )
+        name = facts.name_of(pod)
+        return self._objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, path, tls=tls)
+
 
 def demo_page(host: str, path: str) -> bytes:
     """GET a path of the demo's extender, to which the demo's API server redirects."""
@@ -107,6 +126,69 @@ def demo_page(host: str, path: str) -> bytes:
     return answer.data
 
 
+def reported_use(objects: Objects) -> dict[str, Any]:
+    """Return what the exporters report, as ``{v, nodes: {name: use}}``.
+
+    A node of which nothing is known has ``{because, do}``, others ``{cards: {uuid:
+    {used_mib, busy_percent}}, pods: [{card, namespace, name, used_mib, over}]}``. null
+    is not known. ``ClusterError`` if the exporters' pods cannot be listed.
+    """
+    selector = f"{facts.PART_NAME}={facts.EXPORTER}"
+    pods = objects.list("v1", "Pod", namespace=facts.SYSTEM, label_selector=selector)
+    # A pod that is not bound yet has no node.
+    nodes = {facts.node_of(pod) for pod in pods} - {""}
+    found = scrape(objects, pods, nodes)
+    return {"v": 1, "nodes": {name: _use(result) for name, result in found.items()}}
+
+
+def _use(result: Result) -> dict[str, Any]:
+    if isinstance(result, NoAnswer):
+        return {"because": result.because, "do": result.do}
+    page = result.page
+    cards = {
+        uuid: {"used_mib": card.used_mib, "busy_percent": card.busy}
+        for uuid, card in page.cards.items()
+    }
+    return {"cards": cards, "pods": [*_pods(page)]}
+
+
+def _pods(page: PageSeen) -> Iterator[dict[str, Any]]:
+    keys = {(one.card, one.namespace, one.pod) for one in page.containers if one.pod}
+    for card, namespace, name in sorted(keys):
+        seen = page.of_pod(namespace, name, card)
+        yield {
+            "card": card,
+            "namespace": namespace,
+            "name": name,
+            "used_mib": sum_known([one.used_mib for one in seen]),
+            "over": any(one.over for one in seen),
+        }
+
+
+def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None:
+    """Read the certificates of a folder, else those of this host.
+
+    None if this host has none; ``OSError`` if the named folder lacks them.
+    """
+    if folder is not None:
+        return _read(folder)
+    for place in usual:
+        with suppress(OSError):
+            return _read(place)
+    return None
+
+
+def _read(folder: Path) -> Tls:
+    authority, certificate, key = (folder / name for name in FILES)
+    # OpenSSL would not say which one is missing.
+    for path in (authority, certificate, key):
+        with path.open("rb") as file:
+            file.read(1)
+    context = ssl.create_default_context(cafile=authority)
+    context.load_cert_chain(certificate, key, password="")
+    return context, SERVER_NAME
+
+
 _ROOTS = ("", "/")
 """They redirect to the page."""
 
@@ -114,13 +196,20 @@ _ROOTS = ("", "/")
 class PageServer:
     """Serve the page on this machine; ``OSError`` if the port is taken.
 
-    ``get`` reads a path of an extender. ``port`` 0 takes a free one. Only the page is
-    answered, and only under an address that contains a secret: a plain port-forward
-    would open the extender's API to every local process and web page.
+    ``get`` reads a path of an extender, ``use`` what the exporters report; None if
+    nobody can be asked. ``port`` 0 takes a free one. Only the page is answered, and
+    only under an address that contains a secret: a plain port-forward would open the
+    extender's API to every local process and web page.
     """
 
-    def __init__(self, port: int, get: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        port: int,
+        get: Callable[[str], bytes],
+        use: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         self._get = get
+        self._use = use
         self.place = f"/{secrets.token_urlsafe(12)}"
         self.address = Address(LOOPBACK, port) if port else free_address()
         self._listener = Listener({self.address: self._answer})
@@ -151,13 +240,18 @@ class PageServer:
             headers.append(("Location", self.place + PAGE))
         else:
             try:
-                body = self._get(path)
+                if path == USE and self._use:
+                    body = orjson.dumps(self._use())
+                else:
+                    body = self._get(path)
             except ClusterError as error:
                 body = orjson.dumps({"error": str(error)})
                 status = "502 Bad Gateway"
             else:
                 if path == PAGE:
                     headers = [*page_headers(body).items()]
+                elif self._use:
+                    headers.append((USE_HEADER, self.place + USE))
         start(status, headers)
         return [body]
 
@@ -170,7 +264,8 @@ class PageServer:
         ):
             return None
         asked = environ["PATH_INFO"].encode()
-        for path in (PAGE, STATE, *_ROOTS):
+        known = [PAGE, STATE, *_ROOTS] + ([USE] if self._use else [])
+        for path in known:
             if secrets.compare_digest(asked, (self.place + path).encode()):
                 return path
         return None
@@ -210,8 +305,8 @@ def ui(
 ) -> None:
     """Show nodes, cards and pods in a browser, kept up to date.
 
-    The page comes from the extender by port-forward and is read-only. It is served on
-    this machine only, until Ctrl-C.
+    The page comes from the extender by port-forward and is read-only; what pods use
+    comes from the exporters. It is served on this machine only, until Ctrl-C.
     """
     try:
         tls = tls_from(certificates)
@@ -222,8 +317,10 @@ def ui(
         ) from error
     with reached(kubeconfig, context) as access:
         get = _source(access, tls)
+        # The demo has no exporters.
+        use = partial(reported_use, access.objects)
         try:
-            server = PageServer(port, get)
+            server = PageServer(port, get, None if is_demo(access.objects) else use)
         except OSError as error:
             raise click.ClickException(
                 f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); "

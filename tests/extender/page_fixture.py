@@ -152,3 +152,29 @@ def furnish(scene: Scene) -> None:
     scene.pod(pod_json("by-hand", units=6, cores=1, node="edge-1", phase="Running"))
     scene.pod(pod_json("llama-0", units=94, cores=50, priority=100), "research")
     scene.pod(pod_json("batch-0", cores=150, units=20), "research")
+
+
+def furnished_use(scene: Scene) -> dict[str, Any]:
+    """Return what exporters could report of the furnished cluster."""
+    nodes = {}
+    for node in scene.json("/snapshot")["nodes"]:
+        pods = [
+            {
+                "card": share["card"],
+                "namespace": pod["namespace"],
+                "name": pod["name"],
+                "used_mib": share["units"] * (150 if len(pod["name"]) % 2 else 230),
+                "over": False,
+            }
+            for pod in node["pods"]
+            for share in pod["shares"]
+        ]
+        cards = {}
+        for one in node["cards"]:
+            of_card = [pod for pod in pods if pod["card"] == one["uuid"]]
+            used = 900 + sum(pod["used_mib"] for pod in of_card)
+            # A sick card does not answer.
+            known = {"used_mib": used, "busy_percent": 23 * len(of_card)}
+            cards[one["uuid"]] = known if one["healthy"] else {}
+        nodes[node["name"]] = {"cards": cards, "pods": pods}
+    return {"v": 1, "nodes": nodes}

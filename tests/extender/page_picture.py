@@ -5,7 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.extender.page_fixture import Scene, furnish
+from gpusharectl.ui import PageServer
+from tests.extender.page_fixture import Scene, drawn, furnish, furnished_use
 from tests.testbed.binaries import cache_folder
 from tests.testbed.browser import Browser, ensure_browser
 
@@ -19,9 +20,12 @@ def main(target: str, *, dark: bool = False) -> None:
         tempfile.TemporaryDirectory() as folder,
         Scene() as scene,
         Browser(program, Path(folder)) as browser,
+        PageServer(0, scene.get, lambda: furnished_use(scene)) as server,
     ):
         furnish(scene)
-        tab = scene.shown(browser)
+        tab = browser.open(server.url)
+        drawn(tab)
+        tab.wait_for("hasUse()", "use on the page")
         tab.seen_as(WIDTH, 800, dark=dark)
         tab.wait_for("document.body.innerText.includes('2 pods')", "whole page")
         height = tab.evaluate("document.documentElement.scrollHeight")

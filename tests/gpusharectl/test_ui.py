@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPResponse
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,11 +19,19 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.state.extender import tls_from
-from gpusharectl.ui import Extenders, PageServer, announced
+from gpusharectl.pki import SERVER_NAME
+from gpusharectl.ui import (
+    Extenders,
+    PageServer,
+    announced,
+    reported_use,
+    tls_from,
+)
 from tests.builders import card
-from tests.gpusharectl.cluster_states import extender, guarded, node_of
+from tests.gpusharectl.cluster_states import extender, node_of
 from tests.gpusharectl.conftest import put
+from tests.gpusharectl.exporter_pages import Shown, Use, page
+from tests.gpusharectl.top_states import exporter
 from tests.testbed.certificates import Certificates, certificates
 
 PAGES = {"/ui": b"<script>1</script>", "/ui/state": b'{"v": 1}'}
@@ -113,6 +122,65 @@ def test_the_root_redirects_to_the_page(
     assert asked.paths == []
 
 
+def test_use_is_served_where_exporters_can_be_asked(asked: FakeExtender) -> None:
+    """The page learns its path from the answer with the state, and nowhere else."""
+    use = {"v": 1, "nodes": {}}
+    with PageServer(0, asked.get, lambda: use) as window:
+        told, _ = call(window, f"{window.place}/ui/state")
+        assert told.headers["Vcuda-Use"] == f"{window.place}/ui/use"
+        answer, body = call(window, told.headers["Vcuda-Use"])
+        assert (answer.status, json.loads(body)) == (200, use)
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert call(window, "/ui/use")[0].status == 404
+    with PageServer(0, asked.get) as window:
+        told, _ = call(window, f"{window.place}/ui/state")
+        assert "Vcuda-Use" not in told.headers
+        assert call(window, f"{window.place}/ui/use")[0].status == 404
+
+
+class FakeExporters:
+    """Stands in for ``ApiObjects``: each node's exporter, and what it answers."""
+
+    def __init__(self, **answers: bytes | ClusterError) -> None:
+        self.answers = answers
+
+    def list(self, *kind: str, namespace: str, label_selector: str) -> Sequence[Json]:
+        assert (*kind, namespace) == ("v1", "Pod", "kube-system")
+        assert label_selector == "app.kubernetes.io/name=gpushare-exporter"
+        return [exporter(name) for name in self.answers]
+
+    def fetch(self, _namespace: str, pod: str, port: int, path: str) -> bytes:
+        assert (port, path) == (9400, "/metrics")
+        answer = self.answers[pod.removeprefix("gpushare-exporter-")]
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+
+def test_what_the_exporters_report() -> None:
+    """By card and pod; what is not known is null, and a silent node says why."""
+    uses = (
+        Use("a", 700, 3, container="one"),
+        Use("a", 300, 2, container="two", over=True),
+        Use("b", None, 1),
+    )
+    shown = Shown("GPU-0", 0, 1000, 5, uses=uses)
+    objects: Any = FakeExporters(n=page(shown), m=Unavailable("reset"))
+    found = reported_use(objects)
+    pods = [
+        {"card": "GPU-0", "namespace": "default", "name": name} | told
+        for name, told in (
+            ("a", {"used_mib": 1000, "over": True}),
+            ("b", {"used_mib": None, "over": False}),
+        )
+    ]
+    cards = {"GPU-0": {"used_mib": 1000, "busy_percent": 5}}
+    assert found["nodes"]["n"] == {"cards": cards, "pods": pods}
+    assert found["nodes"]["m"]["because"] == "its exporter does not answer: reset"
+    nobody: Any = FakeExporters()
+    assert reported_use(nobody) == {"v": 1, "nodes": {}}
+
+
 def test_a_name_from_elsewhere_is_not_answered(window: PageServer) -> None:
     """A page from elsewhere could let its own name point here."""
     for host in ("127.0.0.1:1234", "localhost:80", "localhost"):
@@ -194,6 +262,13 @@ class FakeObjects:
         return answer
 
 
+def guarded(name: str) -> Json:
+    pod = extender(name)
+    setting = {"name": "GPUSHARE_TLS_CLIENT_CA", "value": "/tls/ca.crt"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return certificates(tmp_path_factory.mktemp("ui") / "tls")
@@ -240,6 +315,29 @@ def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
     )
     assert Extenders(objects, tls_from(held.folder)).get("/ui") == b"page"
     assert objects.asked == [("x", True), ("y", False)]
+
+
+def test_the_hosts_own_certificates_are_found(held: Certificates) -> None:
+    """The first folder that has them; a host without any is no error."""
+    nowhere = Path("/nowhere")
+    found = tls_from(None, [nowhere, held.folder])
+    assert found is not None
+    assert found[1] == SERVER_NAME
+    assert found[0].get_ca_certs()
+    assert tls_from(None, [nowhere]) is None
+
+
+def test_a_folder_that_was_named_must_have_them(
+    held: Certificates, tmp_path: Path
+) -> None:
+    """The file that is missing is named, and one that is none is an error too."""
+    (tmp_path / "ca.crt").write_bytes(held.read()["ca.crt"])
+    with pytest.raises(FileNotFoundError, match=r"client\.crt"):
+        tls_from(tmp_path)
+    for name in ("client.crt", "client.key"):
+        (tmp_path / name).write_text("none")
+    with pytest.raises(OSError):
+        tls_from(tmp_path)
 
 
 def ran(cluster: Embedded, tmp_path: Path, *words: str) -> Result:

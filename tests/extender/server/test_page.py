@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from gpusharectl.ui import PageServer
 from tests.builders import card, pod_json
-from tests.extender.page_fixture import Scene, drawn, furnish
+from tests.extender.page_fixture import A10, P4, RTX, Scene, drawn, furnish
 from tests.gpusharectl.golden import assert_as_kept
 from tests.testbed.browser import Browser, Tab
 
@@ -33,7 +34,7 @@ CONTRAST = """
       found[`${ink} on ${paper}`] = ratio(ink, paper);
   found['ink on bad-sheet'] = ratio('ink', 'bad-sheet');
   const edges = {};
-  for (let i = 0; i < 8; i++) {
+  for (let i = 0; i < 9; i++) {
     found[`ink on p${i}`] = ratio('ink', `p${i}`);
     edges[`e${i} on track`] = ratio(`e${i}`, 'track');
   }
@@ -43,6 +44,7 @@ CONTRAST = """
 """
 
 
+A0 = "GPU-9f12f917-e458"
 NODES = "document.getElementById('nodes').innerText"
 
 
@@ -191,10 +193,12 @@ def focused(tab: Tab) -> str:
 
 def test_it_is_used_by_keyboard_alone(tab: Tab) -> None:
     order = []
-    for _ in range(5):
+    for _ in range(12):
         tab.press(*TAB)
         order.append(focused(tab))
-    assert order[1:4] == ["pause", "find", "order"]
+    copies = ["BUTTON"] * 4
+    assert order[1:9] == ["pause", *copies, "find", "order", "unfold"]
+    assert set(order[9:]) == {"SUMMARY"}
     tab.evaluate("document.querySelector('a').focus()")
     tab.press(*ENTER)
     assert focused(tab) == "cards"
@@ -231,7 +235,9 @@ def test_a_screen_reader_is_told_all_of_it(tab: Tab) -> None:
     for role, name in (
         ("searchbox", "Find"),
         ("combobox", "Order"),
-        ("region", "Node gpu-2"),
+        ("DisclosureTriangle", "edge-1 1 card, 6 of 29 units allotted"),
+        ("list", "Colours and marks"),
+        ("button", "Copy gpusharectl why -n research llama-0"),
     ):
         assert (role, name) in heard
     assert "status" in {role for role, _ in heard}
@@ -252,33 +258,267 @@ def test_it_can_be_read_by_day_and_by_night(tab: Tab, dark: bool) -> None:
     assert {what: ratio for what, ratio in edges.items() if ratio < 3} == {}
 
 
-@pytest.mark.parametrize("width", [320, 760, 1600])
-def test_it_fits_on_every_screen(tab: Tab, width: int) -> None:
+def crowd(scene: Scene) -> None:
+    """Put up cards of all sizes, with long names, large numbers and closed cards."""
+    long = "gpu-worker-04.rack-17.dc1.europe-west.example-company.internal"
+    model = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    sizes = {29: P4, 90: A10, 94: RTX, 160: model, 320: "NVIDIA A100-SXM4-80GB"}
+    cards = [
+        card(i, units, uuid=f"GPU-{i}", model=name)
+        for i, (units, name) in enumerate(sizes.items())
+    ]
+    shut = card(5, 1152, uuid="GPU-5", cordoned=True, healthy=False, model=model)
+    scene.node(long, *cards, shut)
+    scene.node("n", card(0, 564, uuid="GPU-n", model="NVIDIA H200 141GB HBM3e"))
+    name = "whisper-large-v3-turbo-production-7d9f8b6c5-{}"
+    for number, units in enumerate((1, 2, 5, 8, 12, 20, 30, 60)):
+        scene.holds(name.format(number), long, "GPU-4", units, 12, namespace="speech")
+    scene.holds("full", long, "GPU-5", 1152, 100, namespace="a" * 63)
+    for number, units in enumerate((1, 3, 4)):
+        scene.holds("asr"[: number + 1], long, "GPU-0", units)
+    scene.pod(pod_json("b" * 63, units=2000, cores=1, priority=9), "a" * 63)
+
+
+@pytest.fixture(scope="module")
+def crowded(browser: Browser) -> Iterator[Tab]:
+    with Scene() as scene:
+        crowd(scene)
+        tab = scene.shown(browser)
+        tab.wait_for("document.querySelectorAll('.card').length === 7", "all cards")
+        yield tab
+        assert tab.complaints == []
+
+
+WIDTHS = (320, 390, 800, 1200, 2560)
+OVERLAPS = """
+(() => {
+  const leaves = [...document.querySelectorAll(`h1, h2, h3, h4, header p, button, input,
+    select, dt, dd, td, .bars, .numbers > span:not(.unseen), .pods li, #legend li,
+    summary > span, footer`)].filter((one) => one.getClientRects().length);
+  const boxes = leaves.map((one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    const own = one.matches('.bars, button, input, select') ? one : range;
+    return [one, own.getBoundingClientRect()];
+  });
+  const found = [];
+  boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
+    const apart = a.right <= b.left + 1 || b.right <= a.left + 1
+      || a.bottom <= b.top + 1 || b.bottom <= a.top + 1;
+    if (!apart && !one.contains(other) && !other.contains(one))
+      found.push(`${one.textContent} | ${other.textContent}`);
+  }));
+  return found;
+})()
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_collides_on_any_screen(crowded: Tab, width: int) -> None:
     """Nobody scrolls sideways, down to 320 pixels (WCAG 2.2, reflow)."""
-    tab.seen_as(width, 800)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    crowded.seen_as(width, 800)
+    assert crowded.evaluate("document.documentElement.scrollWidth") <= width
+    assert crowded.evaluate(OVERLAPS) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_figures_leave_no_empty_tile(crowded: Tab, width: int) -> None:
+    """Each row of them fills the width of the page."""
+    crowded.seen_as(width, 800)
+    boxes = crowded.evaluate(
+        "['#figures', '#figures div'].map((what) =>"
+        "[...document.querySelectorAll(what)].map((one) => one.getBoundingClientRect())"
+        ".map((box) => [box.top, box.left, box.right]))"
+    )
+    [[_, left, right]], tiles = boxes
+    rows: dict[float, list[tuple[float, float]]] = {}
+    for top, *sides in tiles:
+        rows.setdefault(top, []).append(tuple(sides))
+    assert sum(map(len, rows.values())) == 5
+    for row in rows.values():
+        ends = [left, *(side for tile in row for side in tile), right]
+        gaps = [b - a for a, b in zip(ends[::2], ends[1::2], strict=True)]
+        assert max(gaps) <= 2
+
+
+def test_ticks_have_sensible_steps(crowded: Tab) -> None:
+    """Powers of two, at most ten on a card, never narrower than a few letters."""
+    crowded.seen_as(1200, 800)
+    found = crowded.evaluate(
+        "[...document.querySelectorAll('.bar:not(.thin)')].map((bar) => "
+        "parseFloat(bar.style.getPropertyValue('--tick')) / 100"
+        " * bar.getBoundingClientRect().width)"
+    )
+    assert min(found) > 20
+    steps = crowded.evaluate(
+        "Object.fromEntries(seen.flatMap((node) => node.cards)"
+        ".map((card) => [card.units * unitMib / 1024, tick(card)]))"
+    )
+    known = {"7.25": 1, "22.5": 4, "23.5": 4, "40": 4, "80": 8, "141": 16, "288": 32}
+    assert steps == known
+    assert "ticks: 1, 4, 8, 16, 32 GiB" in crowded.text("#legend")
+
+
+LABELS = """
+[...document.querySelectorAll('.bar b')].map((one) => {
+  const letters = (most) => {
+    const range = document.createRange();
+    range.setStart(one.firstChild, 0);
+    range.setEnd(one.firstChild, Math.min(most, one.textContent.length));
+    return range.getBoundingClientRect().width;
+  };
+  const shown = one.getBoundingClientRect();
+  const bar = one.parentElement.getBoundingClientRect();
+  const room = one.clientWidth - 2 * parseFloat(getComputedStyle(one).paddingLeft);
+  const ellipsis = parseFloat(getComputedStyle(one).fontSize);
+  return { name: one.textContent, seen: shown.top < bar.bottom - 1,
+    whole: letters(99) <= room + 1 && shown.right <= bar.right + 1,
+    five: letters(5) + ellipsis <= room + 1 };
+})
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_label_has_five_letters_or_is_hidden(crowded: Tab, width: int) -> None:
+    """A shorter name is shown in full, or not at all."""
+    crowded.seen_as(width, 800)
+    labels = crowded.evaluate(LABELS)
+    seen = [one for one in labels if one["seen"]]
+    assert [one for one in seen if not one["whole"] and not one["five"]] == []
+    assert 0 < len(seen) < len(labels)
+    assert {"asr"} & {one["name"] for one in seen if one["whole"]}
+
+
+def test_a_namespace_has_one_colour(browser: Browser) -> None:
+    """On every card, as long as the page is open; the ninth shares one with others."""
+    colours = (
+        "Object.fromEntries([...document.querySelectorAll('.pods li')].map((one) =>"
+        "[one.innerText.trim().split(' ')[0], one.firstChild.className.split(' ')[1]]))"
+    )
+    with Scene() as scene:
+        scene.node("n", card(0, 94), card(1, 94))
+        for number in range(10):
+            where = f"GPU-{number % 2}"
+            scene.holds("a", "n", where, 10 - number, 1, namespace=f"ns-{number}")
+        tab = scene.shown(browser)
+        scene.holds("b", "n", "GPU-1", 4, namespace="ns-0")
+        refreshed(tab, f"{NODES}.includes('ns-0/b')")
+        before = tab.evaluate(colours)
+        assert before["ns-0/a"] == before["ns-0/b"]
+        first = [before[f"ns-{number}/a"] for number in range(8)]
+        assert len(set(first)) == 8
+        assert before["ns-8/a"] == before["ns-9/a"] == "f8"
+        legend = tab.text("#legend")
+        assert "ns-0 14 units" in legend
+        assert "2 other namespaces" in legend
+        scene.holds("big", "n", "GPU-1", 40, namespace="ns-7")
+        scene.gone("a", "ns-3")
+        refreshed(tab, f"{NODES}.includes('ns-7/big') && !{NODES}.includes('ns-3')")
+        after = tab.evaluate(colours)
+        # The largest of those without a colour takes the one that is free.
+        moved = {pod for pod in after if pod in before and after[pod] != before[pod]}
+        assert moved == {"ns-8/a"}
+        assert tab.complaints == []
+
+
+def test_many_cards_are_an_overview_until_they_are_unfolded(browser: Browser) -> None:
+    """A cell for each card; what the reader unfolds stays so over news."""
+    with Scene() as scene:
+        shut = {1: {"healthy": False}, 2: {"cordoned": True}}
+        for name in ("a", "b", "c"):
+            cards = (
+                card(i, 29, uuid=f"GPU-{name}-{i}", **shut.get(i, {})) for i in range(4)
+            )
+            scene.node(name, *cards)
+        scene.holds("half", "b", "GPU-b-0", 15)
+        tab = scene.shown(browser)
+        tab.wait_for("document.querySelectorAll('.cell').length === 12", "all cards")
+        assert tab.evaluate("document.querySelectorAll('.card').length") == 0
+        cells = "[...document.querySelectorAll('[data-key=b] .cell')]"
+        said = tab.evaluate(f"{cells}.map((one) => [one.title, one.textContent])")
+        assert said == [
+            ["card 0: 15 of 29 units", ""],
+            ["card 1: 0 of 29 units, sick", "\N{MULTIPLICATION SIGN}"],
+            ["card 2: 0 of 29 units, cordoned", "\N{EN DASH}"],
+            ["card 3: 0 of 29 units", ""],
+        ]
+        told = "4 cards, 15 of 116 units allotted, largest free block 29 units, 1 sick"
+        assert f"{told}, 1 cordoned" in tab.text("[data-key=b]")
+        tab.evaluate("document.querySelector('[data-key=b] summary').focus()")
+        tab.press(*ENTER)
+        tab.wait_for("document.querySelectorAll('.card').length === 4", "b unfolded")
+        scene.holds("more", "b", "GPU-b-0", 1)
+        refreshed(tab, f"{NODES}.includes('default/more')")
+        assert focused(tab) == "SUMMARY"
+        assert tab.evaluate("document.querySelectorAll('.node[open]').length") == 1
+        tab.evaluate("document.getElementById('unfold').click()")
+        assert tab.evaluate("document.querySelectorAll('.card').length") == 12
+        assert tab.text("#unfold") == "Fold all"
+        assert tab.complaints == []
+
+
+def test_a_command_is_copied(tab: Tab) -> None:
+    """The one for this very pod, by keyboard as well."""
+    both = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    tab.call("Browser.grantPermissions", permissions=both)
+    tab.evaluate("document.querySelector('#waiting button').focus()")
+    tab.press(*ENTER)
+    tab.wait_for("document.activeElement.textContent === 'Copied'", "copied command")
+    held = tab.evaluate("navigator.clipboard.readText()")
+    assert held == "gpusharectl why -n research llama-0"
+    assert tab.text("#said") == "Copied"
+
+
+def test_a_command_that_may_not_be_copied_is_selected(tab: Tab) -> None:
+    """Over plain HTTP from elsewhere there is no clipboard."""
+    tab.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    tab.evaluate("document.querySelector('#waiting button').click()")
+    tab.wait_for("document.getElementById('said').textContent", "selected command")
+    selected = tab.evaluate("getSelection().toString()")
+    assert selected == "gpusharectl why -n research llama-0"
+
+
+def test_cores_that_are_used_up_are_no_room(browser: Browser) -> None:
+    """Free memory beside no free core is told, and is no free block."""
+    with Scene() as scene:
+        scene.node("n", card(0, 94), card(1, 29))
+        for name in ("busy-0", "busy-1"):
+            scene.holds(name, "n", "GPU-0", 5, 50)
+        scene.holds("calm", "n", "GPU-1", 10, 10)
+        tab = scene.shown(browser)
+        refreshed(tab, f"{NODES}.includes('default/calm')")
+        figures = tab.text("#figures")
+        assert "Largest free block\n19 units\n4.75 GiB on n card 1" in figures
+        assert "84 units on cards without a free core" in figures
+        assert "no core free" in tab.text("#nodes")
+        assert "largest free block 19 units" in tab.text("#nodes")
+        scene.gone("calm")
+        for name in ("full-0", "full-1"):
+            scene.holds(name, "n", "GPU-1", 1, 50)
+        refreshed(tab, f"{NODES}.includes('default/full-1')")
+        assert "Largest free block\nnone\n111 units on cards" in tab.text("#figures")
 
 
 def test_a_cluster_of_many_nodes(browser: Browser) -> None:
-    """The first fifty, and the others on demand; who looks for one finds any."""
+    """The first 250, and the others on demand; who looks for one finds any."""
     with Scene() as scene:
-        for number in range(120):
-            cards = [card(i, 29, uuid=f"GPU-{number}-{i}") for i in range(4)]
-            scene.node(f"node-{number}", *cards)
-        scene.holds("needle", "node-119", "GPU-119-3", 20)
+        for number in range(260):
+            scene.node(f"node-{number}", card(0, 29, uuid=f"GPU-{number}"))
+        scene.holds("needle", "node-259", "GPU-259", 20)
         tab = scene.shown(browser)
-        tab.wait_for("document.body.innerText.includes('70 nodes left')", "all nodes")
+        tab.wait_for("document.body.innerText.includes('10 nodes left')", "all nodes")
         shown = "document.querySelectorAll('.node').length"
-        assert tab.evaluate(shown) == 50
+        assert tab.evaluate(shown) == 250
         # As people count: node-2 before node-10.
         third = "document.querySelectorAll('.node h3')[2].textContent"
         assert tab.evaluate(third) == "node-2"
         tab.evaluate("document.querySelector('#rest button').click()")
-        assert tab.evaluate(shown) == 100
+        assert tab.evaluate(shown) == 260
         tab.evaluate("document.getElementById('find').focus()")
         tab.write("needle")
         assert tab.evaluate(shown) == 1
-        assert "node-119" in tab.text("#nodes")
+        assert "node-259" in tab.text("#nodes")
+        assert "default/needle" in tab.text("#nodes")
         assert tab.complaints == []
 
 
@@ -296,12 +536,13 @@ def test_a_card_of_many_pods(browser: Browser) -> None:
         )
         assert len(widths) == 40
         assert min(widths) >= 3
-        tab.evaluate("document.querySelector('summary').focus()")
+        more = "document.querySelector('details.pods')"
+        tab.evaluate(f"{more}.firstChild.focus()")
         tab.press(*ENTER)
-        assert tab.evaluate("document.querySelector('details').open") is True
+        assert tab.evaluate(f"{more}.open") is True
         scene.holds("q", "n", "GPU-0", 1, 1)
         refreshed(tab, f"{NODES}.includes('and 29 more')")
-        assert tab.evaluate("document.querySelector('details').open") is True
+        assert tab.evaluate(f"{more}.open") is True
         assert focused(tab) == "SUMMARY"
 
 
@@ -345,4 +586,44 @@ def test_it_comes_through_the_window_of_gpusharectl(
         tab = browser.open(server.url)
         drawn(tab)
         assert "nlp/bert-intent-7c9f" in tab.text("#nodes")
+        assert "gpusharectl ui and top show what pods use" in tab.text("footer")
+        assert tab.complaints == []
+
+
+def test_use_stands_beside_what_is_allotted(scene: Scene, browser: Browser) -> None:
+    """Where the exporter is there; of the other nodes it is not known, never 0."""
+    pods = [
+        {"card": A0, "namespace": "edge", "name": name, "used_mib": used, "over": over}
+        for name, used, over in (
+            ("cuda10-2-1", 1100, True),
+            ("cuda10-2-2", 2560, False),
+        )
+    ]
+    cards = {A0: {"used_mib": 3712.4, "busy_percent": 63.2}}
+    told: dict[str, Any] = {
+        "gpu-2": {"cards": cards, "pods": pods},
+        "gpu-3": {"because": "its exporter is not ready", "do": "kubectl get pods"},
+    }
+    with PageServer(0, scene.get, lambda: {"v": 1, "nodes": told}) as server:
+        tab = browser.open(server.url)
+        tab.wait_for("!!document.querySelector('.cards.used')", "use on the page")
+        assert "In use\n50 %\n3.6 GiB of 7.3 GiB, of 1 of 8 cards" in tab.text(
+            "#figures"
+        )
+        text = tab.text("#nodes")
+        assert "uses 3.6 GiB, 63 % busy" in text
+        assert "edge/cuda10-2-1 4 units, 1 core, uses 1.1 GiB (over its share)" in text
+        assert "edge/cuda10-2-3 20 units, 1 core, uses n/a" in text
+        health = tab.text("#health")
+        assert (
+            "edge/cuda10-2-1 uses 1.1 GiB of gpu-2 card 0: more than its share"
+            in health
+        )
+        assert "gpu-3 use is not known: its exporter is not ready" in health
+        share = "document.querySelector('[title^=\"edge/cuda10-2-2\"]').style"
+        assert tab.evaluate(f"{share}.getPropertyValue('--used')") == "50%"
+        told.clear()
+        tab.evaluate("nextUse = 0; look()")
+        tab.wait_for("!document.querySelector('.cards.used')", "page without use")
+        assert "No exporter runs, so use is not known" in tab.text("footer")
         assert tab.complaints == []
