@@ -19,9 +19,13 @@ pytest_plugins = ["tests.testbed.fixtures"]
 
 FROM_NOTHING = {
     f"tests/cluster/test_{name}.py"
-    for name in ("install", "scheduler_config", "ui", "upgrade", "webhook")
+    for name in (
+        *("install", "scheduler_config", "two_control_planes"),
+        *("ui", "upgrade", "webhook"),
+    )
 }
-"""They share a cluster of their own, on which nothing of ours runs in between."""
+"""They share a cluster of their own, on which nothing of ours runs in between; the one
+with two control planes makes its own."""
 
 LONGEST = (
     "tests/gpusharectl/install/test_interrupted.py",

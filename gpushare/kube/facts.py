@@ -107,6 +107,11 @@ def is_ready(thing: Json) -> bool:
     return holds(thing, "Ready") is True
 
 
+def is_silent(node: Json) -> bool:
+    """Return whether a node's kubelet has stopped to report."""
+    return condition(node, "Ready").get("status") == "Unknown"
+
+
 def is_part(pod: Json, part: str = "") -> bool:
     """Return whether a pod belongs to a component of gpushare, or to the named one."""
     if part:

@@ -164,6 +164,12 @@ def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
             f"{them}); is this the right context?",
             "choose the cluster with --kubeconfig and --context, or use --this-node",
         )
+    elif node.silent:
+        yield _refusal(
+            f"the kubelet of this host has stopped to report, so node {node.name} is "
+            "not Ready; it has to restart kube-scheduler",
+            "start it (systemctl status kubelet), and wait until the node is Ready",
+        )
     elif not node.control_plane and not leaving:
         label = CONTROL_PLANE_LABEL
         yield _refusal(

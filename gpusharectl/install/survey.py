@@ -59,6 +59,8 @@ class NodeFacts:
 
     name: str
     ready: bool
+    silent: bool
+    """Whether its kubelet has stopped to report, so it starts and ends no pod."""
     control_plane: bool
     labelled: bool
     """Whether it has gpushare's label with the value ``true``."""
@@ -107,6 +109,7 @@ def node_facts(node: Json) -> NodeFacts:
     return NodeFacts(
         name=metadata["name"],
         ready=facts.is_ready(node),
+        silent=facts.is_silent(node),
         control_plane=CONTROL_PLANE_LABEL in labels,
         label=names.GPU_NODE_LABEL in labels,
         labelled=facts.is_labelled(node),

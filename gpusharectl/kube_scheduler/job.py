@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import SYSTEM, is_ready
+from gpushare.kube.facts import SYSTEM, is_silent
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.files import (
     CONFIG_NAME,
@@ -235,8 +235,8 @@ class SchedulerJobs:
     def _run(self, action: Action, node: str, say: Say) -> str:
         name = f"metadata.name={node}"
         for found in self.objects.list("v1", "Node", field_selector=name):
-            if not is_ready(found):
-                return "the node is not Ready: no Job runs there until its kubelet does"
+            if is_silent(found):
+                return "the node is not Ready: its kubelet has stopped to report"
         ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
         # It is absent for a moment while kubelet recreates it.
         mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)

@@ -70,9 +70,9 @@ class Fresh(Site):
         assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{said(ran)}"
         return said(ran)
 
-    def tree(self) -> Tree:
+    def tree(self, node: str = "cp") -> Tree:
         """Give every file and folder of /etc/kubernetes: its mode and its bytes."""
-        top = self.cluster.nodes["cp"].path(FILES)
+        top = self.cluster.nodes[node].path(FILES)
         return {
             str(path.relative_to(top)): (
                 path.stat().st_mode,

@@ -53,6 +53,8 @@ SECOND, HERE = InstallOptions(second_scheduler=True), InstallOptions()
 
 LEAVING = UninstallOptions()
 BARE = facts(node_facts(node("cp", "10.0.0.1")))
+NOT_READY = {"type": "Ready", "status": "False"}
+SILENT = facts(view(conditions=[{**NOT_READY, "status": "Unknown"}]))
 MANAGED = facts(flavour=Flavour.MANAGED, here="")
 
 
@@ -78,6 +80,10 @@ MANAGED = facts(flavour=Flavour.MANAGED, here="")
         (facts(here=""), SECOND, ""),
         (BARE, HERE, "node cp lacks the label node-role.kubernetes.io/control-plane"),
         (BARE, LEAVING, ""),
+        (SILENT, HERE, "the kubelet of this host has stopped to report"),
+        (SILENT, LEAVING, "the kubelet of this host has stopped to report"),
+        # Such as before a network plugin: kubelet starts pods of the host's network.
+        (facts(view(conditions=[NOT_READY])), LEAVING, ""),
         (MANAGED, LEAVING, ""),
         (replace(MANAGED, extended=True), LEAVING, "this host runs no kube-scheduler"),
         (replace(MANAGED, stamped=("cp",)), LEAVING, "host runs no kube-scheduler"),

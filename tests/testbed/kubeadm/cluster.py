@@ -24,8 +24,6 @@ from tests.testbed.process import Launcher
 from tests.testbed.rest import Json, Rest
 from tests.testbed.waiting import wait_until
 
-PORT = 6443
-
 
 class Access:
     """What kubeadm gave the administrator, kept in a folder outside the nodes."""
@@ -48,7 +46,7 @@ class Access:
         tls = ssl.create_default_context(cadata=self._ca)
         if token is None:
             tls.load_cert_chain(self._key)
-        return Rest(PORT, token, tls=tls, host=self.host)
+        return Rest(files.PORT, token, tls=tls, host=self.host)
 
     def kubectl(
         self, kubectl: str, arguments: Sequence[str], stdin: str | None
@@ -186,14 +184,25 @@ class Cluster:
         kubectl = self.programs.control_plane.path("kubectl")
         return self._access.kubectl(kubectl, arguments, stdin)
 
-    def join(self, name: str) -> Node:
+    def join(self, name: str, *, control_plane: bool = False) -> Node:
+        """Add a node, which is a worker unless it becomes a second control plane."""
         node = self._make_node(name)
         first = self.nodes[FIRST_NODE]
         document = files.join_document(
-            name, node.address, first.address, new_token(first, self.rest)
+            name,
+            node.address,
+            first.address,
+            new_token(first, self.rest),
+            control_plane=control_plane,
         )
         node.write(KUBEADM_YAML, document)
         images = [*self.programs.images.everywhere, *self._archives]
+        if control_plane:
+            images += self.programs.images.control_plane
+            self._write_given(node)
+            for key in files.SHARED_KEYS:
+                path = f"/etc/kubernetes/pki/{key}"
+                node.write(path, first.path(path).read_text())
         self._kubeadm(node, "join", images=images)
         return node
 
@@ -257,10 +266,7 @@ class Cluster:
             network.SERVICES,
             audit=self._audit,
         )
-        if self._audit:
-            node.write(files.AUDIT_POLICY, json.dumps(policy("Metadata")))
-        for path, text in files.patches().items():
-            node.write(path, text)
+        self._write_given(node)
         node.write(KUBEADM_YAML, document)
         wanted = [*images.everywhere, *images.control_plane]
         self._kubeadm(node, "init", f"--skip-phases={SKIPPED}", images=wanted)
@@ -270,6 +276,13 @@ class Cluster:
         wait_until(
             lambda: self.rest.get(account)[0] == 200, "default service account", 120
         )
+
+    def _write_given(self, node: Node) -> None:
+        """Write what kubeadm's configuration of a control plane refers to."""
+        if self._audit:
+            node.write(files.AUDIT_POLICY, json.dumps(policy("Metadata")))
+        for path, text in files.patches().items():
+            node.write(path, text)
 
     def _make_node(self, name: str) -> Node:
         number = network.NODES_EACH[len(self.nodes)]

@@ -20,6 +20,12 @@ AUDIT_LOG = f"{AUDIT}/log"
 PATCHES = "/var/lib/kubeadm/patches"
 PATIENCE = {"kubernetesAPICall": "4m0s"}
 """kubeadm's own minute is short on a machine that is busy."""
+PORT = 6443
+SHARED_KEYS = (
+    *("ca.crt", "ca.key", "sa.key", "sa.pub"),
+    *("front-proxy-ca.crt", "front-proxy-ca.key", "etcd/ca.crt", "etcd/ca.key"),
+)
+"""What all control planes of a cluster share, below ``/etc/kubernetes/pki``."""
 STATIC_PODS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -100,7 +106,7 @@ def init_documents(
         {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
             "kind": "InitConfiguration",
-            "localAPIEndpoint": {"advertiseAddress": address, "bindPort": 6443},
+            "localAPIEndpoint": {"advertiseAddress": address, "bindPort": PORT},
             "nodeRegistration": _registration(name, address),
             "patches": {"directory": PATCHES},
             "timeouts": PATIENCE,
@@ -110,6 +116,8 @@ def init_documents(
             "kind": "ClusterConfiguration",
             "kubernetesVersion": version,
             "imageRepository": IMAGE_REPOSITORY,
+            # Without it no other control plane may join.
+            "controlPlaneEndpoint": f"{address}:{PORT}",
             "networking": {"serviceSubnet": services},
             # What a power cut would cost is nothing here: the machine itself goes on.
             "etcd": {
@@ -175,10 +183,20 @@ def _audited() -> Json:
     }
 
 
-def join_document(name: str, address: str, api_server: str, token: str) -> str:
-    """Give the configuration of ``kubeadm join``."""
+def join_document(
+    name: str,
+    address: str,
+    api_server: str,
+    token: str,
+    *,
+    control_plane: bool = False,
+) -> str:
+    """Give the configuration of ``kubeadm join``.
+
+    A control plane needs the first one's ``SHARED_KEYS`` and ``patches`` before.
+    """
     bootstrap = {
-        "apiServerEndpoint": f"{api_server}:6443",
+        "apiServerEndpoint": f"{api_server}:{PORT}",
         "token": token,
         # The address is one that we made ourselves.
         "unsafeSkipCAVerification": True,
@@ -190,8 +208,17 @@ def join_document(name: str, address: str, api_server: str, token: str) -> str:
             "discovery": {"bootstrapToken": bootstrap},
             "nodeRegistration": _registration(name, address),
             "timeouts": PATIENCE,
+            **(_controlling(address) if control_plane else {}),
         }
     )
+
+
+def _controlling(address: str) -> Json:
+    endpoint = {"advertiseAddress": address, "bindPort": PORT}
+    return {
+        "controlPlane": {"localAPIEndpoint": endpoint},
+        "patches": {"directory": PATCHES},
+    }
 
 
 def _registration(name: str, address: str) -> Json:

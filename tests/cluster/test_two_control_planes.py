@@ -1,0 +1,63 @@
+"""Two control planes: install and uninstall on one of them set up and restore both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fresh import Fresh, Tree, fresh
+from tests.cluster.manifests import TWO_P4, container, pod
+from tests.cluster.site import EXTENDER, SYSTEM
+from tests.nvml.build import the_stub
+from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.programs import Programs
+
+HOSTS = ("cp", "cp-2")
+STAMP = "baidu.com/vcuda-scheduler-config"
+
+
+@pytest.fixture(scope="module")
+def host(
+    cluster_programs: Programs,
+    app_archive: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fresh]:
+    folder = tmp_path_factory.mktemp("two")
+    with Cluster(cluster_programs, folder / "cluster") as cluster:
+        cluster.import_image(app_archive)
+        cluster.join("cp-2", control_plane=True)
+        yield fresh(cluster, the_stub(), folder).begin(TWO_P4)
+
+
+def trees(host: Fresh) -> list[Tree]:
+    return [host.tree(name) for name in HOSTS]
+
+
+def stamped(host: Fresh) -> list[str]:
+    """Give the nodes whose kube-scheduler was started with gpushare's configuration."""
+    pods = host.get("pods", "-n", SYSTEM, "-l", "component=kube-scheduler")["items"]
+    return sorted(
+        each["spec"]["nodeName"]
+        for each in pods
+        if STAMP in each["metadata"]["annotations"]
+    )
+
+
+def test_both_are_set_up_and_restored(host: Fresh) -> None:
+    """The other one by a Job; without the extender it is found by its pod."""
+    before = trees(host)
+    told = host.must("install", "--nodes", "cp", "--yes")
+    assert "kube-scheduler that holds the lease calls the extender" in told
+    assert stamped(host) == list(HOSTS)
+    host.create(pod("first", container("main", 4, 1)))
+    host.wait_running("first")
+    installed = trees(host)
+    host.must("install", "--nodes", "cp", "--yes")
+    assert trees(host) == installed
+
+    host.clear()
+    host.kubectl("delete", "daemonset", EXTENDER, "-n", SYSTEM)
+    told = host.must("uninstall", "--yes")
+    assert "as it was before the install." in told
+    assert stamped(host) == []
+    assert trees(host) == before
