@@ -148,6 +148,11 @@ class TwoNames(click.Group):
             "Restore a cluster to its state before install.",
         ),
         _command(
+            "version",
+            "version:version",
+            "Show this command's version and what runs in the cluster.",
+        ),
+        _command(
             "why",
             "why.command:why",
             "Explain why a pod waits, or why it is on its card.",
