@@ -172,6 +172,8 @@ def age(moment: str, now: datetime) -> str:
 _GIB = 1024
 _LEAST = 0.01
 _CUT = "…"
+_MOST_TEXTS = 2000
+"""Of more, no better place for the cut is searched: it would take too long."""
 
 
 def gib(mib: float | None) -> str:
@@ -239,6 +241,27 @@ def column(text: str, width: int, tail: int | None = None) -> str:
     end = _first(text[::-1], kept)[::-1]
     begin = _first(text, width - 1 - cell_len(end))
     return set_cell_size(f"{begin}{_CUT}{end}", width)
+
+
+def columns(texts: Sequence[str], width: int) -> list[str]:
+    """Make texts ``width`` cells wide; cut them where most of them stay different.
+
+    That is in the middle, or as near to it as possible.
+
+    >>> columns(["gpu-a-of-the-rack", "gpu-b-of-the-rack"], 9)
+    ['gpu-a-o…k', 'gpu-b-o…k']
+    """
+    middle = (width - 1) // 2
+    different = len(set(texts))
+    best, most = [column(text, width) for text in texts], 0
+    for tail in sorted(range(max(0, width)), key=lambda tail: abs(tail - middle)):
+        found = [column(text, width, tail) for text in texts]
+        kept = len(set(found))
+        if kept > most:
+            best, most = found, kept
+        if most == different or len(texts) > _MOST_TEXTS:
+            break
+    return best
 
 
 def _first(text: str, width: int) -> str:

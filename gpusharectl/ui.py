@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import ssl
 import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from gpushare.addresses import LOOPBACK, free_address
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
-from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects
 from gpushare.listener import Listener
 from gpushare.page_policy import (
@@ -36,19 +34,21 @@ from gpushare.page_policy import (
 )
 from gpushare.settings import Address
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.pki import SERVER_NAME
+from gpusharectl.state.extender import (
+    FILES,
+    Tls,
+    fetched,
+    requires_certificate,
+    tls_from,
+)
 from gpusharectl.state.read import Setup, is_demo, setup_of
 from gpusharectl.state.scrape import NoAnswer, PageSeen, Result, scrape, sum_known
 
 if TYPE_CHECKING:
     from gpushare.kube.api import ApiObjects
 
-FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
-"""Where ``install --tls`` puts a control-plane host's certificates."""
-FILES = ("ca.crt", "client.crt", "client.key")
 _SWITCH_ON = "gpusharectl install --ui"
 _DEMO_S = 5.0
-Tls = tuple[ssl.SSLContext, str]
 _SELECTOR = f"{facts.PART_NAME} in ({facts.EXTENDER},{facts.SECOND_SCHEDULER})"
 
 
@@ -69,12 +69,15 @@ class Extenders:
         for pod in self._ready():
             name = facts.name_of(pod)
             try:
-                body = self._ask(pod, path)
+                body = fetched(self._objects, pod, path, self._tls)
             except Forbidden:
                 # The right to forward ports is missing, so for all of them.
                 raise
             except ClusterError as error:
                 because = f"{name}: {error}"
+                if requires_certificate(pod) and self._tls is None:
+                    files = ", ".join(FILES)
+                    because += f", or name a folder with {files} with --certificates"
                 on = facts.settings_of(pod).get("GPUSHARE_UI") == "on"
                 if isinstance(error, NotFound) and not on:
                     because = f"{name} has no page; enable it with {_SWITCH_ON}"
@@ -100,19 +103,6 @@ class Extenders:
                 f"{facts.PART_NAME}={facts.label(pods[0], facts.PART_NAME)}"
             )
         return sorted(ready, key=lambda pod: facts.name_of(pod) != self._last)
-
-    def _ask(self, pod: Json, path: str) -> bytes:
-        tls = None
-        if facts.settings_of(pod).get("GPUSHARE_TLS_CLIENT_CA"):
-            tls = self._tls
-            if tls is None:
-                raise Unavailable(
-                    "requires a client certificate; run this as root on its "
-                    "control-plane host, or name a folder with "
-                    f"{', '.join(FILES)} with --certificates"
-                )
-        name = facts.name_of(pod)
-        return self._objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, path, tls=tls)
 
 
 def demo_page(host: str, path: str) -> bytes:
@@ -163,30 +153,6 @@ def _pods(page: PageSeen) -> Iterator[dict[str, Any]]:
             "used_mib": sum_known([one.used_mib for one in seen]),
             "over": any(one.over for one in seen),
         }
-
-
-def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None:
-    """Read the certificates of a folder, else those of this host.
-
-    None if this host has none; ``OSError`` if the named folder lacks them.
-    """
-    if folder is not None:
-        return _read(folder)
-    for place in usual:
-        with suppress(OSError):
-            return _read(place)
-    return None
-
-
-def _read(folder: Path) -> Tls:
-    authority, certificate, key = (folder / name for name in FILES)
-    # OpenSSL would not say which one is missing.
-    for path in (authority, certificate, key):
-        with path.open("rb") as file:
-            file.read(1)
-    context = ssl.create_default_context(cafile=authority)
-    context.load_cert_chain(certificate, key, password="")
-    return context, SERVER_NAME
 
 
 _ROOTS = ("", "/")

@@ -4,6 +4,7 @@ The processes read a few kinds in bulk and use ``Cluster`` instead. ``ApiObjects
 a real API server.
 """
 
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -109,6 +110,17 @@ class Objects(Protocol):
         """Read the last lines of a container's log."""
         ...
 
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        """GET a page from a pod's loopback, by port-forward."""
+    def fetch(
+        self,
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        tls: tuple[ssl.SSLContext, str] | None = None,
+    ) -> bytes:
+        """GET a page from a pod's loopback, by port-forward.
+
+        ``tls`` is the context for a port with TLS, and the server's name.
+        """
         ...

@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import UNFINISHED, PodBook
@@ -20,10 +21,11 @@ from gpushare.kube.cluster import Cluster, Json, Kind, Page
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.names import CARDS, DEMO_BUILD, EXTENDER_PORT
+from gpushare.kube.names import CARDS, DEMO_BUILD
 from gpushare.kube.node_filters import NodeProperties, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.access import Access
+from gpusharectl.state.extender import FOLDERS, fetched, requires_certificate, tls_from
 
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
@@ -121,12 +123,19 @@ class ClusterState:
         return found
 
 
-def read_state(access: Access, now: datetime, *, whole: bool = False) -> ClusterState:
+def read_state(
+    access: Access,
+    now: datetime,
+    *,
+    whole: bool = False,
+    certificates: Sequence[Path] = FOLDERS,
+) -> ClusterState:
     """Read the cluster once; ``ClusterError`` if pods or nodes cannot be read.
 
     The placements come from the extender if it answers; otherwise they are computed
     from pods and nodes. ``whole`` adds quotas and the webhook's configurations, which
-    the user may lack the rights for; then the state says so.
+    the user may lack the rights for; then the state says so. ``certificates`` are
+    folders to look in for what an extender with TLS requires.
     """
     # The cache logs what it cannot understand; here the screen says it.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
@@ -139,7 +148,10 @@ def read_state(access: Access, now: datetime, *, whole: bool = False) -> Cluster
         if _is_part(pod):
             parts.append(pod)
     setup = _setup(access.objects, nodes, parts)
-    placements, seen = _placements(access.objects, nodes, pods, parts, setup)
+    placements, seen = _placements(access.objects, nodes, pods, parts, certificates)
+    if setup is Setup.DEMO:
+        why = "the demo's extender is not in a pod"
+        placements = replace(placements, not_asked=why)
     troubles: list[Trouble] = []
     quotas: tuple[Json, ...] | None = ()
     reviewed = None
@@ -254,19 +266,17 @@ def _placements(
     nodes: Sequence[Json],
     pods: Sequence[Json],
     parts: Sequence[Json],
-    setup: Setup,
+    certificates: Sequence[Path],
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     extenders = [pod for pod in parts if facts.is_extender(pod)]
     because = "no extender pod is ready"
     if not extenders:
         because = f"there is no extender pod in {facts.SYSTEM}"
-    if setup is Setup.DEMO:
-        because = "the demo's extender is not in a pod"
     for pod in _leaders_first(objects, list(filter(facts.is_ready, extenders))):
         name = facts.name_of(pod)
         try:
-            text = objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, "/snapshot")
-            found = read_snapshot(text)
+            tls = tls_from(None, certificates) if requires_certificate(pod) else None
+            found = read_snapshot(fetched(objects, pod, "/snapshot", tls))
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
         else:

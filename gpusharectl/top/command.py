@@ -1,66 +1,27 @@
 """``gpusharectl top``: what pods and cards use, and what is allotted to them.
 
-On a terminal it is drawn again and again, until Ctrl-C.
+On a terminal it is drawn again and again, until q or Ctrl-C.
 """
 
 import signal
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
 from rich.console import Console, RenderableType
-from rich.live import Live
 
-from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.output import give
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
-from gpusharectl.top.render import Layout, drawn
-from gpusharectl.top.rows import Sort, Top, joined
+from gpusharectl.top.render import Layout, drawn, fitted
+from gpusharectl.top.rows import Sort, Top, joined, ordered
+from gpusharectl.top.screen import Keyboard, View, keyboard, stop, watch
 from gpusharectl.top.serialize import top_data
-
-_RESIZE_S = 0.5
-"""How soon a new size of the window is noticed."""
-
-Frame = Callable[[Console, Top, str], RenderableType]
-"""Draws values for a console; the text says why they are not current."""
-
-
-def watch(
-    console: Console, read: Callable[[], Top], frame: Frame, *, every_s: float
-) -> None:
-    """Read and draw every ``every_s`` seconds, until Ctrl-C.
-
-    ``ClusterError`` if the first reading fails. If a later one fails, the last values
-    stay on the screen, with the reason. They also stay on the terminal at the end.
-    """
-    seen, lost = read(), ""
-    with (
-        suppress(KeyboardInterrupt),
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
-        while True:
-            end, size = time.monotonic() + every_s, None
-            while (left := end - time.monotonic()) > 0 or size is None:
-                # It is drawn again when the window changes its size.
-                while size != console.size:
-                    size = console.size
-                    live.update(frame(console, seen, lost), refresh=True)
-                time.sleep(max(0, min(left, _RESIZE_S)))
-            try:
-                seen, lost = read(), ""
-            except ClusterError as error:
-                when = f"{seen.at:%H:%M:%S}"
-                lost = f"These values are from {when}; since then no answer: {error}"
-    console.print(frame(console, seen, lost))
-
 
 _EVERY_S = 5.0
 _CODES = (
@@ -79,8 +40,9 @@ _CODES = (
 )
 @click.option(
     "--sort",
-    type=click.Choice(["mem", "sm"]),
-    help="Most memory first, or most SM. Default: pods by memory, cards by node.",
+    type=click.Choice(["mem", "sm", "allotted", "name"]),
+    help="Most memory used first, most SM, most allotted, or by name. Default: pods "
+    "by memory, cards by name.",
 )
 @click.option(
     "-n",
@@ -143,39 +105,54 @@ def top(  # noqa: PLR0913
     with reached(kubeconfig, context) as access:
 
         def seen() -> Top:
-            return _seen(access, layout, sort)
+            return _seen(access, layout)
 
         if output:
-            give(top_data(seen()), output)
+            give(top_data(ordered(seen(), sort)), output)
             return
         console = Console(highlight=False)
         # With FORCE_COLOR even a pipe looks like a terminal.
         if once or not (console.is_interactive and sys.stdout.isatty()):
-            console.print(drawn(console, seen(), layout))
+            console.print(drawn(console, ordered(seen(), sort), layout))
         else:
-            _live(console, seen, layout, every_s)
+            _live(console, seen, layout, every_s, sort)
 
 
-def _seen(access: Access, layout: Layout, sort: Sort | None) -> Top:
+def _seen(access: Access, layout: Layout) -> Top:
     state = read_state(access, datetime.now(UTC))
     if layout.only and (error := no_such_node(state, layout.only)):
         raise click.ClickException(error)
     seen = overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
-    return joined(
-        seen, scrape(access.objects, state.parts, nodes), layout.namespace, sort
-    )
+    told = scrape(access.objects, state.parts, nodes)
+    return joined(seen, told, layout.namespace)
 
 
 def _live(
-    console: Console, seen: Callable[[], Top], layout: Layout, every_s: float
+    console: Console,
+    seen: Callable[[], Top],
+    layout: Layout,
+    every_s: float,
+    sort: Sort | None,
 ) -> None:
     # As Ctrl-C does; otherwise the terminal would stay on its alternate screen.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGTSTP, stop)
+    keys = keyboard()
+    answers = isinstance(keys, Keyboard)
 
-    def frame(console: Console, top: Top, lost: str) -> RenderableType:
-        note = f"{top.at:%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C to quit"
-        fitting = replace(layout, height=console.height, note=note, lost=lost)
-        return drawn(console, top, fitting)
+    def frame(
+        console: Console, top: Top, lost: str, view: View
+    ) -> tuple[RenderableType, int]:
+        fitting = replace(
+            layout,
+            height=console.height,
+            note=view.note(top, every_s, keys=answers),
+            lost=lost,
+            skip=view.skip,
+            text=view.text,
+        )
+        return fitted(console, ordered(top, view.sort), fitting)
 
-    watch(console, seen, frame, every_s=every_s)
+    watch(console, seen, frame, keys, every_s=every_s, view=View(sort))

@@ -13,25 +13,32 @@ from rich.console import Console, Group, RenderableType
 
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import words
-from gpusharectl.output import Words, column, fit_to_show, gib, plain, rounded
+from gpusharectl.output import Words, column, columns, fit_to_show, gib, plain, rounded
 from gpusharectl.state.read import Trouble
 from gpusharectl.state.render import indented, model_of, source, warnings
 from gpusharectl.state.view import total_units
-from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib
+from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, matching
 
 WIDTH = 10
-_USED, _LEFT, _OVER, _FREE = "█", "▒", "!", "·"
+_USED, _LEFT, _NO_USE, _OVER, _FREE = "█", "▒", "░", "!", "·"
 _OVER_STYLE = "red"
 _LEGEND = f"{_USED} used  {_LEFT} allotted, not used  {_OVER} used, not allotted"
 _LEGEND += f"  {_FREE} free"
+_POD_LEGEND = f"{_NO_USE} what is allotted of the card; what is used is not known"
+_CARD_LEGEND = f"{_NO_USE} allotted; what is used is not known  {_FREE} not allotted"
 
 
 def pod_bar(row: PodRow) -> Words:
     """Draw what a pod uses of its share; the last cell is ``!`` if it uses more.
 
-    Any use has at least one cell, and only full use has all of them.
+    Any use has at least one cell, and only full use has all of them. If the use is not
+    known, it is the pod's share of its card.
     """
-    mib = row.allotted.units * UNIT_MIB if row.allotted else 0
+    units = row.allotted.units if row.allotted else 0
+    if row.used_mib is None and units and row.card_units:
+        cells = min(WIDTH, max(1, round(units * WIDTH / row.card_units)))
+        return _without_use(cells)
+    mib = units * UNIT_MIB
     if row.used_mib is None or not mib:
         return Words(" " * WIDTH)
     used = row.used_mib
@@ -44,23 +51,31 @@ def pod_bar(row: PodRow) -> Words:
 
 
 def card_bar(row: CardRow) -> Words:
-    """Draw a card: used, allotted but not used, used but not allotted, free."""
+    """Draw a card: used, allotted but not used, used but not allotted, free.
+
+    If the use is not known, only what is allotted.
+    """
     mib = row.view.card.units * UNIT_MIB
-    if row.seen.used_mib is None or not mib:
+    if not mib:
         return Words(" " * WIDTH)
-    parts = (row.seen.used_mib, row.view.charged.units * UNIT_MIB)
+    parts = (row.seen.used_mib or 0, row.view.charged.units * UNIT_MIB)
     used, allotted = (min(WIDTH, round(part * WIDTH / mib)) for part in parts)
+    if row.seen.used_mib is None:
+        return _without_use(allotted)
     text = Words().append(_USED * min(used, allotted), "cyan")
     text.append(_LEFT * max(0, allotted - used), "cyan")
     text.append(_OVER * max(0, used - allotted), _OVER_STYLE)
     return text.append(_FREE * (WIDTH - max(used, allotted)), "dim")
 
 
+def _without_use(cells: int) -> Words:
+    text = Words().append(_NO_USE * cells, "cyan")
+    return text.append(_FREE * (WIDTH - cells), "dim")
+
+
 Row = Sequence[RenderableType]
 """A line of numbers, and the remarks below it."""
 _GAP = "  "
-_INDEX = 2
-"""The end of a card's name, its index, is never cut."""
 _WARN, _DIM, _BOLD = "yellow", "dim", "bold"
 _POD_HEAD = f"{'memory GiB':<{WIDTH}} {'used':>7} {'allotted':>8}  {'SM %':>4}  cores"
 _CARD_HEAD = (
@@ -71,13 +86,13 @@ _CARD_HEAD = (
 
 def _pod_table(top: Top, width: int) -> list[Row]:
     if not top.pods:
-        return [[Words("No pod has a share of a card or uses one.")]]
+        return [[Words("No such pod has a share of a card or uses one.")]]
     named = [("pod", "card")]
     for row in top.pods:
         index = "?" if row.index is None else row.index
         named.append((fit_to_show(row.full_name), f"{row.node} {index}"))
     first, second = _widths(named, width - len(_POD_HEAD), 0.45)
-    names = [f"{column(a, first)}{_GAP}{column(b, second, _INDEX)}" for a, b in named]
+    names = _joined(columns(_of(named, 0), first), _on_cards(_of(named, 1), second))
     lines = [pod_bar(row).append(_pod_numbers(row)) for row in top.pods]
     return _rows(names, _POD_HEAD, lines, [row.flags for row in top.pods])
 
@@ -86,11 +101,39 @@ def _card_table(top: Top, width: int) -> list[Row]:
     named = [("card", "model")]
     named += [(row.where, model_of(row.view.card)) for row in top.cards]
     first, second = _widths(named, width - len(_CARD_HEAD), 0.25)
-    names = [
-        f"{column(a, first, _INDEX)}{_GAP}{column(b, second, 0)}" for a, b in named
-    ]
+    names = _joined(_on_cards(_of(named, 0), first), columns(_of(named, 1), second))
     lines = [card_bar(row).append(_card_numbers(row)) for row in top.cards]
     return _rows(names, _CARD_HEAD, lines, [row.flags for row in top.cards])
+
+
+def _of(named: Iterable[tuple[str, str]], place: int) -> list[str]:
+    return [names[place] for names in named]
+
+
+def _joined(first: Iterable[str], second: Iterable[str]) -> list[str]:
+    return [_GAP.join(both) for both in zip(first, second, strict=True)]
+
+
+def _on_cards(names: Sequence[str], width: int) -> list[str]:
+    """Cut ``NODE INDEX``; an index is never cut."""
+    parts = [name.rpartition(" ") for name in names[1:]]
+    nodes = [node for node, _, _ in parts]
+    tail = max((len(index) for _, _, index in parts), default=0) + 1
+    if max(map(cell_len, nodes), default=0) > width - tail:
+        nodes = columns(_without_domain(nodes), max(0, width - tail))
+    there = [
+        f"{node.rstrip()} {index}"
+        for node, (_, _, index) in zip(nodes, parts, strict=True)
+    ]
+    return [column(one, width, tail) for one in (names[0], *there)]
+
+
+def _without_domain(nodes: Sequence[str]) -> list[str]:
+    """Leave out a domain that all of them have, such as ``.compute.internal``."""
+    found = {domain for _, _, domain in (node.partition(".") for node in nodes)}
+    if len(found) == 1 and any(found):
+        return [f"{node.partition('.')[0]}…" for node in nodes]
+    return [*nodes]
 
 
 def _rows(
@@ -152,8 +195,9 @@ def _said(flag: Flag) -> str:
 class Layout:
     """What to draw: cards or pods, of which node or namespace, in how many lines.
 
-    ``height`` None: no limit. ``note`` is the last line; ``lost`` says why the values
-    are not current.
+    ``height`` None: no limit; else ``skip`` rows are above. ``text`` is in the names of
+    what is listed. ``note`` is the last line; ``lost`` says why the values are not
+    current.
     """
 
     cards: bool = False
@@ -162,13 +206,22 @@ class Layout:
     height: int | None = None
     note: str = ""
     lost: str = ""
+    skip: int = 0
+    text: str = ""
 
 
 def drawn(console: Console, top: Top, layout: Layout) -> Group:
     """Draw it for this console; rows that do not fit the height are counted."""
+    return fitted(console, top, layout)[0]
+
+
+def fitted(console: Console, top: Top, layout: Layout) -> tuple[Group, int]:
+    """Draw it, and return how many rows are above: at most ``layout.skip``."""
     head = [*_head(top, layout)]
     make = _card_table if layout.cards else _pod_table
-    rows = make(top, console.width) if top.cards or top.pods else []
+    listed = matching(top, layout.text)
+    rows = make(listed, console.width) if top.cards or top.pods else []
+    skip = 0
     troubles = _troubles(top, layout)
     shown = len(troubles)
     tail = [*_tail(top, troubles, shown, layout)]
@@ -178,8 +231,9 @@ def drawn(console: Console, top: Top, layout: Layout) -> Group:
         while shown and _lines(console, tail) > max(below, layout.height // 3):
             shown -= 1
             tail = [*_tail(top, troubles, shown, layout)]
-        rows = _cut(console, rows, layout.height - _lines(console, [*head, *tail]))
-    return Group(*head, *chain.from_iterable(rows), *tail)
+        room = layout.height - _lines(console, [*head, *tail])
+        rows, skip = _cut(console, rows, room, layout.skip)
+    return Group(*head, *chain.from_iterable(rows), *tail), skip
 
 
 def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
@@ -233,8 +287,8 @@ def _troubles(top: Top, layout: Layout) -> Sequence[Trouble]:
 def _tail(
     top: Top, troubles: Sequence[Trouble], shown: int, layout: Layout
 ) -> Iterator[RenderableType]:
-    if layout.cards and top.cards:
-        yield Words(_LEGEND, _DIM)
+    if legend := _legend(top, cards=layout.cards):
+        yield Words(legend, _DIM)
     yield from warnings(troubles[:shown])
     left = len(troubles) - shown
     if left:
@@ -247,18 +301,49 @@ def _tail(
         yield Words(f"\n{layout.note}", _DIM)
 
 
-def _cut(console: Console, rows: list[Row], room: int) -> list[Row]:
-    used, ends = 0, []
-    for row in rows:
-        used += _lines(console, row)
-        if used > room:
+def _legend(top: Top, *, cards: bool) -> str:
+    """Explain the fills that are there; those of a pod's use explain themselves."""
+    if cards:
+        known = [row.seen.used_mib is not None for row in top.cards]
+        whole = [_LEGEND] * any(known) + [_CARD_LEGEND] * (not all(known))
+        return "\n".join(whole)
+    guessed = any(_NO_USE in pod_bar(row).plain for row in top.pods)
+    return _POD_LEGEND if guessed else ""
+
+
+def _cut(
+    console: Console, rows: list[Row], room: int, skip: int
+) -> tuple[list[Row], int]:
+    """Return the head and the rows after the first ``skip`` of them that fit.
+
+    The last screen is full, so fewer may be skipped.
+    """
+    if not rows:
+        return rows, 0
+    head, *listed = [(row, _lines(console, row)) for row in rows]
+    left = room - head[1]
+    if sum(lines for _, lines in listed) <= left:
+        return rows, 0
+    # One line says how many more there are.
+    left -= 1
+    skip = min(skip, _above_last_screen([lines for _, lines in listed], left))
+    shown: list[Row] = []
+    for row, lines in listed[skip:]:
+        left -= lines
+        if left < 0:
             break
-        ends.append(used)
-    else:
-        return rows
-    shown = max(1, sum(end < room for end in ends))
-    left = Words(f"… and {len(rows) - shown} more: --once", _DIM)
-    return [*rows[:shown], [left]]
+        shown.append(row)
+    below = len(listed) - skip - len(shown)
+    told = [f"{skip} above"] * bool(skip) + [f"{below} more: --once"] * bool(below)
+    return [head[0], *shown, [Words(f"… and {', '.join(told)}", _DIM)]], skip
+
+
+def _above_last_screen(heights: Sequence[int], room: int) -> int:
+    for number in range(len(heights), 0, -1):
+        room -= heights[number - 1]
+        if room < 0:
+            return min(number, len(heights) - 1)
+    return 0
 
 
 def _lines(console: Console, parts: Sequence[RenderableType]) -> int:

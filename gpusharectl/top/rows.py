@@ -4,16 +4,16 @@ A row for each pod on each card, and a row for each card. None is not known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from gpushare.domain.model import UNIT_MIB, Amount, Card
+from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, Card
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.output import age, duration, size
-from gpusharectl.state.read import Placements, Trouble
+from gpusharectl.state.read import Placements, Setup, Trouble
 from gpusharectl.state.scrape import (
     MEMORY,
     PROCESSES,
@@ -27,7 +27,7 @@ from gpusharectl.state.scrape import (
 )
 from gpusharectl.state.view import CardView, NodeView, Overview, PodShare, Stay
 
-Sort = Literal["mem", "sm"]
+Sort = Literal["mem", "sm", "allotted", "name"]
 TOLERANCE = 1.05
 """A pod may use so many times its share before its excess is shown. Whether it is over
 is the exporter's decision: it knows how much of the memory is CUDA's contexts."""
@@ -102,7 +102,7 @@ class PodRow:
 
     ``uuid`` is empty and ``index`` None if its card is not known. ``share`` is None for
     a pod without a share of the card. ``sm`` is in percent of the whole card,
-    ``idle_s`` the time since it last computed.
+    ``idle_s`` the time since it last computed, ``card_units`` the card's size.
     """
 
     node: str
@@ -116,6 +116,7 @@ class PodRow:
     idle_s: float | None = None
     containers: tuple[ContainerRow, ...] = ()
     flags: tuple[Flag, ...] = ()
+    card_units: int = 0
 
     @property
     def allotted(self) -> Amount | None:
@@ -166,16 +167,10 @@ class Top:
         return [one for one in found if one is not None]
 
 
-def joined(
-    seen: Overview,
-    results: Mapping[str, Result],
-    namespace: str = "",
-    sort: Sort | None = None,
-) -> Top:
+def joined(seen: Overview, results: Mapping[str, Result], namespace: str = "") -> Top:
     """Join the overview with what the exporters of its nodes have answered.
 
-    The pods of one namespace or of all. ``sort`` None: pods by memory, cards by node
-    and index.
+    The pods of one namespace or of all; pods by memory, cards by node and index.
     """
     nodes: dict[str, str] = {}
     cards: list[CardRow] = []
@@ -186,18 +181,59 @@ def joined(
         nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
         cards += [_card(view.name, one, page) for one in view.cards]
         pods += _PodRows(view, seen.placements.node(view.name), page).all()
-    if sort:
-        cards.sort(key=lambda one: _first(sort, one.seen.used_mib, one.seen.busy))
-    pods.sort(key=lambda one: (one.full_name, one.node, one.uuid))
-    pods.sort(key=lambda one: _first(sort, one.used_mib, one.sm))
-    return Top(
+    found = Top(
         placements=seen.placements,
         at=seen.at,
         nodes=nodes,
         cards=tuple(cards),
         pods=tuple(one for one in pods if namespace in ("", one.namespace)),
-        troubles=tuple(_troubles(results, seen.at)),
+        # The demo has no exporters, and nothing can be installed in it.
+        troubles=tuple(() if seen.setup is Setup.DEMO else _troubles(results, seen.at)),
         elsewhere=len(seen.troubles),
+    )
+    return ordered(found, None)
+
+
+def ordered(top: Top, sort: Sort | None) -> Top:
+    """Return the rows in this order.
+
+    ``sort`` None: pods by memory, cards by node and index, which is their name.
+    """
+
+    def order(
+        used: float | None, busy: float | None, held: Amount | None
+    ) -> tuple[bool, float, int, int]:
+        """The most first; what is not known comes last, by what is allotted."""
+        value = None if sort == "allotted" else busy if sort == "sm" else used
+        if value is not None:
+            return (False, -value, 0, 0)
+        amount = held or NOTHING
+        return (True, 0.0, -amount.units, -amount.cores)
+
+    cards = [*top.cards]
+    pods = sorted(top.pods, key=lambda one: (one.full_name, one.node, one.uuid))
+    if sort not in (None, "name"):
+        cards.sort(
+            key=lambda one: order(one.seen.used_mib, one.seen.busy, one.view.charged)
+        )
+    if sort != "name":
+        pods.sort(key=lambda one: order(one.used_mib, one.sm, one.allotted))
+    return replace(top, cards=tuple(cards), pods=tuple(pods))
+
+
+def matching(top: Top, text: str) -> Top:
+    """Return the rows that have this text in a name or a model, in any case."""
+    wanted = text.lower()
+    return replace(
+        top,
+        cards=tuple(
+            one
+            for one in top.cards
+            if wanted in f"{one.where} {one.view.card.model}".lower()
+        ),
+        pods=tuple(
+            one for one in top.pods if wanted in f"{one.full_name} {one.node}".lower()
+        ),
     )
 
 
@@ -211,14 +247,6 @@ def excess_mib(allotted: Amount | None, used_mib: float | None) -> float:
     if used_mib is None or not mib or used_mib <= mib * TOLERANCE:
         return 0.0
     return float(used_mib - mib)
-
-
-def _first(
-    sort: Sort | None, mib: float | None, busy: float | None
-) -> tuple[bool, float]:
-    """Order by memory or use, the most first; what is not known comes last."""
-    value = busy if sort == "sm" else mib
-    return (value is None, -(value or 0.0))
 
 
 def _card(node: str, view: CardView, page: PageSeen) -> CardRow:
@@ -256,6 +284,7 @@ class _PodRows:
         self._placements = {} if node is None else node.placements
         self._page = page
         self._indexes = {str(one.card.uuid): one.card.index for one in view.cards}
+        self._units = {str(one.card.uuid): one.card.units for one in view.cards}
 
     def all(self) -> Iterator[PodRow]:
         """Return the pods card by card, and those that use a card without a share."""
@@ -330,6 +359,7 @@ class _PodRows:
             idle,
             containers,
             tuple(found),
+            self._units.get(key[2], 0),
         )
 
     def _containers(

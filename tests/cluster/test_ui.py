@@ -101,6 +101,8 @@ def test_with_tls_it_takes_the_certificates(
     found = ran(host)
     assert found.exit_code == 1
     assert "requires a client certificate" in found.output
+    # Other commands find them on the host.
+    assert '"from": "extender"' in host.must("inspect", "-o", "json")
     folder = host.cluster.nodes["cp"].path(CERTIFICATES)
     with opened(host, tmp_path, "--certificates", str(folder)) as url:
         tab = browser.open(url)

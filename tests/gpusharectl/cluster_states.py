@@ -70,6 +70,14 @@ def extender(name: str = "gpushare-extender-x", **more: Any) -> Json:
     return part(name, "gpushare-extender", **more)
 
 
+def guarded(name: str) -> Json:
+    """An extender that requires a client certificate."""
+    pod = extender(name)
+    setting = {"name": "GPUSHARE_TLS_CLIENT_CA", "value": "/tls/ca.crt"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
 def plugin(node: str, **more: Any) -> Json:
     name = f"gpushare-device-plugin-{node}"
     return part(name, "gpushare-device-plugin", node=node, **more)

@@ -5,6 +5,7 @@ import pty
 import select
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,21 @@ class Terminal:
     def read_until(self, words: str) -> None:
         """Read until it has said this; it may not end before."""
         assert self._read_until(words), self.said
+
+    def send(self, what: str | signal.Signals) -> None:
+        """Send keys, or a signal."""
+        if isinstance(what, str):
+            os.write(self.ours, what.encode())
+        else:
+            self.process.send_signal(what)
+
+    def modes(self) -> list[object]:
+        """Give the terminal's modes."""
+        return termios.tcgetattr(self.ours)
+
+    def echoes(self) -> bool:
+        """Tell whether it shows the keys that are pressed."""
+        return bool(termios.tcgetattr(self.ours)[3] & termios.ECHO)
 
     def end(self) -> int:
         """Read what is left, and give the exit code."""

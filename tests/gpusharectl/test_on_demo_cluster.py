@@ -27,6 +27,7 @@ from gpusharectl.demo.run import _hush
 from gpusharectl.demo.story import HELD
 from gpusharectl.inspect import inspect
 from gpusharectl.state.read import read_state
+from gpusharectl.top.command import top
 from gpusharectl.why.command import why
 from tests.builders import pod_json
 from tests.gpusharectl.cluster_states import extender
@@ -97,6 +98,7 @@ def test_a_demo_is_not_called_broken(demo: DemoCluster) -> None:
     assert "default/a 50" in said
     assert "Warnings" not in said
     assert "missing" not in said
+    assert "Warnings" not in ran(demo, top)
 
 
 def test_the_page_of_a_demo(demo: DemoCluster) -> None:

@@ -19,16 +19,10 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.pki import SERVER_NAME
-from gpusharectl.ui import (
-    Extenders,
-    PageServer,
-    announced,
-    reported_use,
-    tls_from,
-)
+from gpusharectl.state.extender import tls_from
+from gpusharectl.ui import Extenders, PageServer, announced, reported_use
 from tests.builders import card
-from tests.gpusharectl.cluster_states import extender, node_of
+from tests.gpusharectl.cluster_states import extender, guarded, node_of
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.exporter_pages import Shown, Use, page
 from tests.gpusharectl.top_states import exporter
@@ -262,13 +256,6 @@ class FakeObjects:
         return answer
 
 
-def guarded(name: str) -> Json:
-    pod = extender(name)
-    setting = {"name": "GPUSHARE_TLS_CLIENT_CA", "value": "/tls/ca.crt"}
-    pod["spec"]["containers"][0]["env"] = [setting]
-    return pod
-
-
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return certificates(tmp_path_factory.mktemp("ui") / "tls")
@@ -315,29 +302,6 @@ def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
     )
     assert Extenders(objects, tls_from(held.folder)).get("/ui") == b"page"
     assert objects.asked == [("x", True), ("y", False)]
-
-
-def test_the_hosts_own_certificates_are_found(held: Certificates) -> None:
-    """The first folder that has them; a host without any is no error."""
-    nowhere = Path("/nowhere")
-    found = tls_from(None, [nowhere, held.folder])
-    assert found is not None
-    assert found[1] == SERVER_NAME
-    assert found[0].get_ca_certs()
-    assert tls_from(None, [nowhere]) is None
-
-
-def test_a_folder_that_was_named_must_have_them(
-    held: Certificates, tmp_path: Path
-) -> None:
-    """The file that is missing is named, and one that is none is an error too."""
-    (tmp_path / "ca.crt").write_bytes(held.read()["ca.crt"])
-    with pytest.raises(FileNotFoundError, match=r"client\.crt"):
-        tls_from(tmp_path)
-    for name in ("client.crt", "client.key"):
-        (tmp_path / name).write_text("none")
-    with pytest.raises(OSError):
-        tls_from(tmp_path)
 
 
 def ran(cluster: Embedded, tmp_path: Path, *words: str) -> Result:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
@@ -12,7 +11,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
-from gpusharectl.top.rows import Top, joined
+from gpusharectl.top.rows import Sort, Top, joined, ordered
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl.cluster_states import (
     A,
@@ -50,10 +49,10 @@ class Scene:
             raise answer
         return answer
 
-    def top(self, only: str = "", **wish: Any) -> Top:
+    def top(self, only: str = "", sort: Sort | None = None, namespace: str = "") -> Top:
         books = overview(self.seen, only)
         told = scrape(self, self.seen.parts, [view.name for view in books.nodes])
-        return joined(books, told, **wish)
+        return ordered(joined(books, told, namespace), sort)
 
 
 def scene(

@@ -1,6 +1,7 @@
 """Reading the cluster: which extender is asked, and what is computed without one."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,11 +31,13 @@ from tests.gpusharectl.cluster_states import (
     NOW,
     OURS,
     extender,
+    guarded,
     in_namespace,
     kube_scheduler,
     node_of,
     quota,
 )
+from tests.testbed.certificates import certificates
 
 PAGE = node(card(0, 7, uuid="GPU-told"), name="told")
 SERVED = orjson.dumps(snapshot([PAGE], [], Choice("spread")))
@@ -88,9 +91,12 @@ class FakeReach:
         assert (api_version, kind) == ("v1", "ResourceQuota")
         return answered(self.quotas)
 
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> Any:
+    def fetch(
+        self, namespace: str, pod: str, port: int, path: str, *, tls: object
+    ) -> Any:
         assert (namespace, port, path) == ("kube-system", 39999, "/snapshot")
         self.asked.append(pod)
+        self.with_tls = tls is not None
         return answered(self.answers[pod])
 
     def get(self, ref: Ref) -> Json | None:
@@ -112,6 +118,23 @@ def test_the_extenders_own_placements_come_first() -> None:
     assert found.placements.not_asked == ""
     assert found.placements.choice.default == "spread"
     assert [str(one.record.pod) for one in found.pods.values()] == ["default/ours"]
+
+
+def test_an_extender_with_tls_is_asked_with_the_hosts_certificates(
+    tmp_path: Path,
+) -> None:
+    """Without them the reason says where they are; another extender needs none."""
+    held = certificates(tmp_path / "tls")
+    reach = FakeReach(guarded("x"), answers={"x": SERVED})
+    found = read_state(reach, NOW, certificates=[tmp_path, held.folder])
+    assert (found.placements.not_asked, reach.with_tls) == ("", True)
+    reach = FakeReach(guarded("x"), answers={"x": SERVED})
+    found = read_state(reach, NOW, certificates=[tmp_path])
+    assert "x: requires a client certificate; run this" in found.placements.not_asked
+    assert reach.asked == []
+    reach = FakeReach(extender("x"), answers={"x": SERVED})
+    read_state(reach, NOW, certificates=[held.folder])
+    assert reach.with_tls is False
 
 
 @pytest.mark.parametrize(

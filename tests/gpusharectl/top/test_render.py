@@ -11,7 +11,7 @@ from rich.console import Console
 from gpushare.domain.model import Amount
 from gpusharectl.state.scrape import CardSeen
 from gpusharectl.state.view import CardView, PodShare
-from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, pod_bar
+from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, fitted, pod_bar
 from gpusharectl.top.rows import CardRow, PodRow, Top
 from tests.builders import card, ref
 from tests.gpusharectl import golden
@@ -52,7 +52,7 @@ def test_one_namespace_alone() -> None:
     found = screen(elsewhere().top(namespace="edge"), namespace="edge")
     golden.assert_as_kept("top-namespace", found)
     found = screen(at_work().top(namespace="edge"), namespace="edge")
-    assert "\nNo pod has a share of a card or uses one.\n" in found
+    assert "\nNo such pod has a share of a card or uses one.\n" in found
 
 
 def test_once_shows_every_row() -> None:
@@ -84,6 +84,50 @@ def test_what_is_left_out_is_counted() -> None:
     rows = len(re.findall(r"^n \d+ ", found, re.MULTILINE))
     assert 0 < rows < 16
     assert f"… and {16 - rows} more: --once" in found
+
+
+def rows_of(found: str) -> list[str]:
+    return re.findall(r"x\d+k", found)
+
+
+def test_rows_can_be_scrolled() -> None:
+    """The last screen is full; what is above and below is counted."""
+    names = rows_of(screen(top_of("crowd"), height=200_000))
+    console = Console(width=80, height=24)
+    for skip, above in ((0, 0), (5, 5), (299, 282), (1 << 30, 282)):
+        layout = Layout(height=24, note=NOTE, skip=skip)
+        assert fitted(console, top_of("crowd"), layout)[1] == above
+        found = screen(top_of("crowd"), height=24, note=NOTE, skip=skip)
+        shown = rows_of(found)
+        assert shown == names[above : above + len(shown)]
+        assert len(found.splitlines()) == 24
+        below = 300 - above - len(shown)
+        assert (f"{above} above" in found) == bool(above)
+        assert (f"{below} more: --once" in found) == bool(below)
+
+
+def test_a_filter_leaves_the_sums() -> None:
+    """It is for names of pods and nodes, in any case."""
+    plain_, found = (screen(top_of("at_work"), text=text) for text in ("", "CUDA-2"))
+    assert found.splitlines()[0] == plain_.splitlines()[0]
+    assert "default/cuda-2" in found
+    assert "default/app-1" not in found
+    assert "604 MiB" in found
+    assert "No such pod" in screen(top_of("at_work"), text="zzz")
+    cards = screen(top_of("at_work"), cards=True, text="3090")
+    assert "node-1 0" in cards
+    assert "node-2 0" not in cards
+
+
+@pytest.mark.parametrize("domain", ["", ".rack-7.example.org"])
+def test_names_are_not_cut_where_they_differ(domain: str) -> None:
+    """Of nodes a common domain goes first, then what they have in common."""
+    nodes = [f"gpu-worker-{place}-of-the-first-hall{domain}" for place in "ab"]
+    bodies = [node_of(one, card(0, uuid=f"GPU-{one}")) for one in nodes]
+    found = screen(scene(bodies, [], {}).top(), cards=True)
+    rows = [line.split()[0] for line in found.splitlines() if line.startswith("gpu-")]
+    assert len(set(rows)) == 2
+    assert all("…" in row for row in rows)
 
 
 def test_many_rows_leave_room_for_warnings() -> None:
@@ -169,7 +213,7 @@ def test_the_bar_of_a_share(mib: float | None, bar: str) -> None:
 @pytest.mark.parametrize(
     ("mib", "units", "bar"),
     [
-        (None, 5, "          "),
+        (None, 5, "░░░░░·····"),
         (0, 0, "··········"),
         (0, 5, "▒▒▒▒▒·····"),
         (768, 5, "███▒▒·····"),

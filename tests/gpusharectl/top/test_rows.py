@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.domain.model import Amount, CardUUID, Share
-from gpusharectl.top.rows import PodRow
+from gpusharectl.top.rows import PodRow, ordered
 from gpusharectl.top.serialize import top_data
 from tests.builders import bound_json, placement, share
 from tests.gpusharectl.cluster_states import A, B, asking, held, making_room, node_2
@@ -130,6 +130,12 @@ def test_the_order() -> None:
     assert [row.name for row in by_mem.pods] == names.split()
     names = "app-1 cuda-2 app-2 app-3 cuda-3"
     assert [row.name for row in by_sm.pods] == names.split()
+    for sort, names in (
+        ("allotted", "app-1 app-2 cuda-3 cuda-2 app-3"),
+        ("name", "app-1 app-2 app-3 cuda-2 cuda-3"),
+    ):
+        found = ordered(by_sm, sort)
+        assert [row.name for row in found.pods] == names.split()
     assert [row.where for row in by_sm.cards] == ["node-1 0", "node-2 0", "node-2 1"]
     found = node_with(Shown(A, mib=None), Shown(B, 1)).top(sort="mem")
     assert [row.where for row in found.cards] == ["node-2 1", "node-2 0"]
