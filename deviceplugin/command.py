@@ -1,4 +1,4 @@
-"""The command lines ``serve`` and ``export``."""
+"""The command lines ``serve``, ``export`` and ``check``."""
 
 import logging
 import os
@@ -11,12 +11,14 @@ from threading import Event
 from typing import TypeVar
 
 import click
+import orjson
 
 from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
 from deviceplugin.cards.source import CardSource
+from deviceplugin.check import FIRST_ANSWER_S, report
 from deviceplugin.exporter.http import Unit
 from deviceplugin.exporter.run import run as run_exporter
 from deviceplugin.exporter.selection import Flags
@@ -121,6 +123,28 @@ def export(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -
     _end_with(complaints)
     stop = _begin(settings)
     _end(run_exporter(settings, telemetry, cluster, stop))
+
+
+@main.command()
+@click.option("--status", default="{}", help="The node's status, as JSON.")
+@click.option(
+    "--into",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the answer into this file.",
+)
+def check(status: str, into: Path | None) -> None:
+    """Print what this node has of what ``serve`` needs, as JSON; change nothing."""
+    settings, complaints = DevicePluginSettings.read(os.environ)
+    nvml = NvmlCards(deadline_s=FIRST_ANSWER_S, root=settings.host_root)
+    sources = _simulated(settings, complaints) or [nvml]
+    sources += _inventory(settings, complaints)
+    _end_with(complaints)
+    text = orjson.dumps(report(settings, sources, orjson.loads(status))).decode()
+    click.echo(text)
+    if into is not None:
+        into.write_text(text)
+    sys.stdout.flush()
+    _end(0)
 
 
 def _named(switches: dict[str, bool], verb: str) -> frozenset[str]:

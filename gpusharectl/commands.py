@@ -94,6 +94,11 @@ class TwoNames(click.Group):
     cls=TwoNames,
     commands=[
         _command(
+            "check-node",
+            "install.command:check_node",
+            "Check whether nodes have what gpushare needs.",
+        ),
+        _command(
             "clear-card",
             "cordon:clear_card",
             "Declare sick cards healthy, after they were repaired.",

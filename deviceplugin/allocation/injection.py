@@ -58,6 +58,11 @@ class InjectionChooser:
         Empty if the settings chose the way: the administrator may know better.
         """
 
+    @property
+    def because(self) -> str:
+        """The reason of the last choice; empty before the first look."""
+        return self._logged[1]
+
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)

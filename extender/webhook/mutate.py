@@ -23,7 +23,7 @@ from extender.webhook.validate import (
     asked_mib,
     brings_cards,
     shows_none,
-    units_of,
+    units_holding,
 )
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
@@ -63,7 +63,7 @@ def units_for_mib(pod: Json) -> list[str]:
         mib = asked_mib(container)
         if not isinstance(mib, int):
             continue
-        units = units_of(mib)
+        units = units_holding(mib)
         for part in PARTS:
             asked = container.asked(part)
             if names.MEMORY_MIB in asked:

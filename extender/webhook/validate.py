@@ -147,11 +147,11 @@ def asked_mib(container: PodContainer) -> int | str | None:
     return f"{_resource(container, part, names.MEMORY_MIB)}: {found}"
 
 
-def units_of(mib: int) -> int:
+def units_holding(mib: int) -> int:
     """Return the units that hold so many MiB.
 
-    >>> units_of(0), units_of(1), units_of(256), units_of(257), units_of(5000)
-    (0, 1, 1, 2, 20)
+    >>> [units_holding(mib) for mib in (0, 1, 256, 257, 5000)]
+    [0, 1, 1, 2, 20]
     """
     return -(-mib // UNIT_MIB)
 
@@ -166,7 +166,7 @@ def mib_left(pod: Json) -> Iterator[str]:
             yield (
                 f"{container.path}: no node offers {names.MEMORY_MIB}, and it was "
                 "added after this webhook had turned MiB into units; let it be added "
-                f"as {names.MEMORY}: {units_of(found)}"
+                f"as {names.MEMORY}: {units_holding(found)}"
             )
 
 

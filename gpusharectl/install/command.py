@@ -13,20 +13,30 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reach
+from gpusharectl.completion import node_names
 from gpusharectl.install import install as installing
 from gpusharectl.install import uninstall as leaving
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import load
+from gpusharectl.install.node_check import check_nodes, checks_data, draw_checks
 from gpusharectl.install.node_cleanup import MOUNT, clean
 from gpusharectl.install.options import (
+    CheckOptions,
     CommonOptions,
     InstallOptions,
     UninstallOptions,
     WebhookOptions,
     add_options,
 )
-from gpusharectl.install.progress import Exit, LiveScreen, Patience, Screen
+from gpusharectl.install.progress import (
+    Exit,
+    InstallError,
+    LiveScreen,
+    Patience,
+    Screen,
+)
 from gpusharectl.install.rollout import last_lines
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import HostCertificates, desired_now
@@ -36,10 +46,11 @@ from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
 from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
+from gpusharectl.output import give
 from gpusharectl.state.read import is_demo
 
 _RESTARTED_WITHIN_S = 300.0
-Options = TypeVar("Options", bound=CommonOptions)
+Options = TypeVar("Options", bound=CommonOptions | CheckOptions)
 
 
 class DemoClusterError(click.ClickException):
@@ -57,7 +68,8 @@ def _opened(
     SIGTERM ends a run as Ctrl-C does, with no half-written file. The options are
     returned with the words that choose the same cluster again.
     """
-    console = Console(highlight=False)
+    # A check prints its result only, which may be data.
+    console = Console(highlight=False, stderr=isinstance(options, CheckOptions))
     # No needs here: the checks report all missing rights at once.
     access = reach(kubeconfig, context, needs=())
     if is_demo(access.objects):
@@ -161,6 +173,39 @@ def uninstall(kubeconfig: str | None, context: str | None, **options: Any) -> No
     with _opened(kubeconfig, context, UninstallOptions(**options)) as (opened, again):
         code = leaving.uninstall(opened, again)
     sys.exit(code)
+
+
+_CHECK_CODES = (
+    "Exit codes: 0 nothing is to be done; 1 something is, or the cluster could not be "
+    "read; 2 wrong command line."
+)
+
+
+@click.command(epilog=_CHECK_CODES)
+@click.argument("nodes", nargs=-1, required=True, shell_complete=node_names)
+@click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
+)
+@add_options(CheckOptions)
+@access_options
+def check_node(kubeconfig: str | None, context: str | None, **options: Any) -> None:  # noqa: ANN401
+    """Check whether NODES have what gpushare needs, before it is installed there.
+
+    A short-lived pod in kube-system asks the driver on each node. It is removed again.
+    """
+    with _opened(kubeconfig, context, CheckOptions(**options)) as (opened, chosen):
+        try:
+            found = check_nodes(opened, chosen)
+        except InstallError as error:
+            remedy = f"; {error.remedy}" if error.remedy else ""
+            raise click.ClickException(f"{error}{remedy}") from error
+        except ClusterError as error:
+            raise click.ClickException(str(error)) from error
+    if chosen.output:
+        give(checks_data(found), chosen.output)
+    else:
+        draw_checks(Console(highlight=False), found)
+    sys.exit(1 if any(one.todo for one in found) else 0)
 
 
 @click.command(hidden=True)

@@ -23,6 +23,7 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
+from gpusharectl.install.node_check import found_on, is_older
 from gpusharectl.install.node_pods import (
     TRIAL,
     in_words,
@@ -31,7 +32,7 @@ from gpusharectl.install.node_pods import (
     trials,
 )
 from gpusharectl.install.options import InstallOptions
-from gpusharectl.install.plan import InstallPlan
+from gpusharectl.install.plan import InstallPlan, weigh
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
@@ -128,7 +129,8 @@ class Install(InstallPlan):
         context, image = self.context, self.target.image
         remove_left(context.objects, TRIAL)
         pods = trials(context.objects, self.changes, self.chosen)
-        failed = run_on_nodes(context, pods)
+        ran = run_on_nodes(context, pods)
+        failed = {node: why for node, why in ran.failed.items() if not is_older(why)}
         if failed:
             runs = "; what runs stays as it is" if self.facts.images else ""
             raise InstallError(
@@ -139,6 +141,7 @@ class Install(InstallPlan):
             )
         if pods:
             self.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")
+        weigh(found_on(ran.said), self.screen, sure=self.options.yes)
 
     def ways_back(self) -> Mapping[str, str]:
         """Return the commands that undo what a step has begun."""

@@ -61,7 +61,7 @@ def cleaning_pod(node: str, image: str) -> Json:
 def clean_nodes(context: Context, nodes: Sequence[str], image: str) -> dict[str, str]:
     """Clean these nodes at the same time; return those that failed, and why."""
     pods = [cleaning_pod(node, image) for node in nodes]
-    return run_on_nodes(context, pods, CLEANED_WITHIN_S)
+    return dict(run_on_nodes(context, pods, CLEANED_WITHIN_S).failed)
 
 
 def remove_stale_capacity(context: Context) -> None:

@@ -5,22 +5,37 @@ old one ends before the new one starts, and an image that cannot be pulled would
 noticed too late. A trial pulls the image and starts it beforehand.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, node_of, phase
+from gpushare.kube.facts import (
+    DEVICE_PLUGIN,
+    PART_NAME,
+    PART_OF,
+    PRODUCT,
+    SYSTEM,
+    node_of,
+    phase,
+)
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import image_of
 from gpusharectl.install.progress import Waiting
 from gpusharectl.install.rollout import events_of, meant_for, pod_wait
-from gpusharectl.install.survey import read_nodes
+from gpusharectl.install.survey import NodeFacts, named, read_nodes
 from gpusharectl.output import ObjectChange
 
 TRIAL = "gpushare-image-trial"
+_CHECK = ("python", "-m", "deviceplugin", "check")
+_ANSWER = "/dev/termination-log"
+"""kubelet copies this file into the pod's status, at most 4096 bytes. So the answer
+needs no connection from the API server to the node."""
+_CDI = ("cdi-static", "cdi-dynamic")
+"""The volumes of the device plugin that its check needs too."""
 _SHOWN = 3
 
 
@@ -48,9 +63,37 @@ def trials(
             "command": ["gpusharectl", "--version"],
             "securityContext": {"runAsUser": 65532, "runAsNonRoot": True},
         }
-        for node in meant_for(body, ready, chosen):
-            pods.setdefault(node, short_lived(TRIAL, node, container, **spec))
+        for name in meant_for(body, ready, chosen):
+            node = named(ready, name)
+            if change.ref.name == DEVICE_PLUGIN and node is not None:
+                pods[name] = check_pod(objects, body, node)
+            else:
+                pods.setdefault(name, short_lived(TRIAL, name, container, **spec))
     return [pod for _, pod in sorted(pods.items())]
+
+
+def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
+    """Return the pod that tries the device plugin's image, and checks its node.
+
+    It has the plugin's image, variables and RuntimeClass, and of the host only the
+    folders with CDI specifications.
+    """
+    template = daemonset["spec"]["template"]["spec"]
+    (own,) = template["containers"]
+    status = f"--status={json.dumps(node.status)}"
+    container = {
+        "name": "check",
+        "image": own["image"],
+        "command": [*_CHECK, status, f"--into={_ANSWER}"],
+        "env": own.get("env") or [],
+        "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+        "volumeMounts": [one for one in own["volumeMounts"] if one["name"] in _CDI],
+    }
+    spec = _pull_secrets(objects, daemonset)
+    spec["volumes"] = [one for one in template["volumes"] if one["name"] in _CDI]
+    if "runtimeClassName" in template:
+        spec["runtimeClassName"] = template["runtimeClassName"]
+    return short_lived(TRIAL, node.name, container, **spec)
 
 
 def _pull_secrets(objects: Objects, workload: Json) -> Json:
@@ -131,24 +174,34 @@ def short_lived(name: str, node: str, container: Json, **spec: object) -> Json:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of short-lived pods, by node."""
+
+    failed: Mapping[str, str]
+    """Why the pod did not succeed."""
+    said: Mapping[str, str]
+    """What the pod wrote into its termination message, if it succeeded."""
+
+
 def run_on_nodes(
     context: Context, pods: Sequence[Json], most_s: float | None = None
-) -> dict[str, str]:
-    """Run short-lived pods at the same time; return the nodes that failed, and why.
-
-    The pods are deleted afterwards in any case.
-    """
+) -> Ran:
+    """Run short-lived pods at the same time; they are deleted in any case."""
     objects, clock = context.objects, context.patience.clock
     refs = {node_of(pod): Ref.of(pod) for pod in pods}
     failed: dict[str, str] = {}
+    said: dict[str, str] = {}
     unpulled: dict[str, float] = {}
 
     def look() -> list[Waiting]:
         found = []
-        for node in [node for node in refs if node not in failed]:
-            one = _unfinished(objects, node, refs[node])
-            if one is None:
+        for node in [node for node in refs if node not in {*failed, *said}]:
+            pod = objects.get(refs[node])
+            if pod is not None and phase(pod) == "Succeeded":
+                said[node] = _last_words(pod)
                 continue
+            one = _unfinished(objects, node, refs[node].name, pod)
             if one.topic:
                 since = unpulled.setdefault(node, clock())
                 one = replace(one, hopeless=clock() - since >= PULL_TRIED_S)
@@ -165,7 +218,7 @@ def run_on_nodes(
             objects.delete(Ref.of(pod), grace_period_s=0)
             objects.create(pod)
         left = context.until(look, most_s)
-        return failed | {one.who: one.what for one in left}
+        return Ran(failed | {one.who: one.what for one in left}, said)
     finally:
         for ref in refs.values():
             # An error here must not hide the result.
@@ -173,23 +226,21 @@ def run_on_nodes(
                 objects.delete(ref, grace_period_s=0)
 
 
-def _unfinished(objects: Objects, node: str, ref: Ref) -> Waiting | None:
-    """Return what a short-lived pod waits for; None once it has succeeded."""
-    pod = objects.get(ref)
+def _unfinished(objects: Objects, node: str, name: str, pod: Json | None) -> Waiting:
+    """Return what a short-lived pod waits for that has not succeeded."""
     if pod is None:
-        return Waiting(node, f"somebody deleted the pod {ref.name}", hopeless=True)
+        return Waiting(node, f"somebody deleted the pod {name}", hopeless=True)
     if phase(pod) == "Failed":
-        return Waiting(node, _last_words(pod["status"]), hopeless=True)
-    if phase(pod) == "Succeeded":
-        return None
+        why = _last_words(pod) or str(pod["status"].get("message", "it failed"))
+        return Waiting(node, why, hopeless=True)
     if phase(pod) == "Running":
         return Waiting(node, "its pod to end")
-    return pod_wait(node, pod, events_of(objects, ref.name), "")
+    return pod_wait(node, pod, events_of(objects, name), "")
 
 
-def _last_words(status: Json) -> str:
+def _last_words(pod: Json) -> str:
     said = [
         (one.get("state") or {}).get("terminated", {}).get("message", "")
-        for one in status.get("containerStatuses") or ()
+        for one in pod["status"].get("containerStatuses") or ()
     ]
-    return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
+    return " ".join(" ".join(said).split())

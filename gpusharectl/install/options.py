@@ -139,6 +139,29 @@ _NAME = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """The options of ``check-node``; ``access`` as in ``CommonOptions``."""
+
+    nodes: tuple[str, ...]
+    output: str | None = None
+    image: str = _option(
+        "The image of gpushare that is tried. Default: the one that runs in the "
+        "cluster, else the one in manifests/.",
+        default="",
+        **_IMAGE,
+    )
+    timeout_s: float = _option(
+        "How long the pods may take, such as for the image.",
+        "--timeout",
+        default=300.0,
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        show_default=True,
+    )
+    access: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions:
     """The webhook's options; None if not given.
 

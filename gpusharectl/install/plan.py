@@ -51,7 +51,9 @@ from gpusharectl.install.survey import (
     needed,
     served,
     survey,
+    takes_nvidia,
     to_label,
+    unknown_nodes,
 )
 from gpusharectl.install.webhook.apply import WebhookPlan, split, still_there
 from gpusharectl.install.webhook.objects import DEPLOYMENT, SECRET
@@ -68,7 +70,9 @@ def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> No
     """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
     shown = list(found)
     for one in shown:
-        screen.say(f"{one.text}   {one.weight}")
+        # The remedies of refusals are the last line of the run.
+        then = one.remedy if one.weight is not Weight.REFUSAL else ""
+        screen.say(f"{one.text}{then and f'; {then}'}   {one.weight}")
     bad = [one for one in shown if one.weight is Weight.REFUSAL]
     if bad:
         why = "; ".join(one.text for one in bad)
@@ -272,12 +276,7 @@ class InstallPlan(Plan):
         """Settle which nodes share their cards."""
         options, facts = self.options, self.facts
         self.chosen = self._which_nodes()
-        # Unless a node reports runtimes without it: it could not create the pod.
-        found = NVIDIA in facts.runtime_classes and all(
-            not node.handlers or NVIDIA in node.handlers
-            for node in facts.nodes
-            if node.name in self.chosen
-        )
+        found = takes_nvidia(facts, self.chosen)
         if found if options.runtime_class is None else options.runtime_class:
             self._load("nvidia-runtime")
         second = options.second_scheduler
@@ -308,7 +307,7 @@ class InstallPlan(Plan):
                 return self._asked(found or signs, driver)
             if not found:
                 raise no_terminal(_NAME_THEM)
-        if wrong := self._unknown(found):
+        if wrong := unknown_nodes(self.facts.nodes, found):
             why = f"{wrong} {NOTHING_DONE.capitalize()}"
             remedy = "the same command with --nodes and names of these nodes"
             raise InstallError(why, remedy, Exit.USAGE)
@@ -325,23 +324,10 @@ class InstallPlan(Plan):
             said = self.screen.ask(
                 "Which nodes share their cards?", ", ".join(default), _NAME_THEM
             )
-            wrong = self._unknown(wanted := node_names(said))
+            wrong = unknown_nodes(self.facts.nodes, wanted := node_names(said))
             if not wrong:
                 return wanted
             self.screen.say(wrong)
-
-    def _unknown(self, wanted: Sequence[str]) -> str:
-        """Return what is wrong with the names of nodes; "" if all are nodes."""
-        there = [node.name for node in self.facts.nodes]
-        unknown = [name for name in wanted if name not in there]
-        known = ", ".join(there) or "none at all"
-        if not wanted:
-            return f"No node was named; the cluster's nodes are {known}."
-        if not unknown:
-            return ""
-        is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-        them = ", ".join(unknown)
-        return f"{them} {is_are} of this cluster; its nodes are {known}."
 
     def rehearse(self) -> None:
         """Apply all objects as a dry run; show the changes, or ask for consent."""

@@ -1,7 +1,7 @@
 """Check whether an installation can succeed; return findings. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpushare.kube import names
@@ -41,7 +41,7 @@ class Weight(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of the checks, in a sentence; ``remedy`` belongs to a refusal."""
+    """One result of the checks, in a sentence; ``remedy`` says what to do about it."""
 
     weight: Weight
     text: str
@@ -281,47 +281,78 @@ def judge_nodes(
         node = named(facts.nodes, name)
         if node is not None:
             signs = ", ".join(node.signs) or "the driver is loaded"
-            well = _ok(f"node {name}: {signs} · {node.runtime}")
-            yield from list(_node(node, facts)) or [well]
+            judged = [one for _, one in judge_node(node, facts)]
+            wrong = [one for one in judged if one.weight is not Weight.OK]
+            for one in wrong or [_ok(f"{signs} · {node.runtime}")]:
+                yield replace(one, text=f"node {name}: {one.text}")
 
 
-def _node(node: NodeFacts, facts: Facts) -> Iterator[Finding]:
-    kubelet = minor(node.kubelet)
-    if kubelet is not None and kubelet < OLDEST:
-        yield _refusal(
-            f"node {node.name}: kubelet {node.kubelet} is too old",
-            f"upgrade it to 1.{OLDEST[1]} or newer, or leave the node out",
-        )
+def judge_node(node: NodeFacts, facts: Facts) -> Iterator[tuple[str, Finding]]:
+    """Judge one node by what the API server says; each finding with its subject."""
+    yield "node", _readiness(node)
+    yield "kubelet", _kubelet(node)
+    yield "plugins", _other_plugin(node, facts)
+    yield "driver", _signs(node, facts)
+    yield "runtime", _runtime(node, facts)
+
+
+def _readiness(node: NodeFacts) -> Finding:
+    if not node.ready:
+        text = "it is not Ready; its device plugin starts when it is"
+        remedy = f"kubectl describe node {node.name} says why"
+        return Finding(Weight.WARNING, text, remedy)
+    them = ", ".join(node.taints)
+    taints = f" · pods need a toleration for {them}" if them else ""
+    return _ok(f"Ready · {node.runtime}{taints}")
+
+
+def _kubelet(node: NodeFacts) -> Finding:
+    number = minor(node.kubelet)
+    if number is None:
+        return _warning(f"kubelet's version is unknown; {_BOUNDS}")
+    if number >= OLDEST:
+        return _ok(node.kubelet)
+    return _refusal(
+        f"kubelet {node.kubelet} is too old",
+        f"upgrade it to 1.{OLDEST[1]} or newer, or leave the node out",
+    )
+
+
+def _other_plugin(node: NodeFacts, facts: Facts) -> Finding:
     if node.offered and not facts.plugin:
-        them = ", ".join(node.offered)
-        yield _refusal(
-            f"node {node.name}: another device plugin already offers {them}",
+        return _refusal(
+            f"another device plugin already offers {', '.join(node.offered)}",
             "remove that plugin first, or leave the node out of --nodes",
         )
     if node.others:
-        yield Finding(
+        return Finding(
             Weight.DOUBT,
-            f"node {node.name}: another device plugin offers the same cards "
-            f"({', '.join(node.others)}); pods of both would use them without knowing "
-            "of each other. To move over, remove that plugin from the node",
+            f"another device plugin offers the same cards ({', '.join(node.others)}); "
+            "pods of both would use them without knowing of each other",
+            "to move over, remove that plugin from the node",
         )
-    if not node.ready:
-        yield _warning(
-            f"node {node.name} is not Ready; its device plugin starts when it is"
-        )
+    return _ok("no other device plugin offers cards")
+
+
+def _signs(node: NodeFacts, facts: Facts) -> Finding:
     here = node.name == facts.here
     if here and not facts.driver_here and not node.cards:
-        yield _warning(f"node {node.name}: no NVIDIA driver is loaded on this host")
-    elif not node.signs and not here:
-        yield _warning(f"node {node.name} shows no sign of a GPU")
+        return _warning("no NVIDIA driver is loaded on this host")
+    if not node.signs and not here:
+        return _warning("it shows no sign of a GPU")
+    return _ok(", ".join(node.signs) or "it is loaded")
+
+
+def _runtime(node: NodeFacts, facts: Facts) -> Finding:
     nvidia = any("nvidia" in one for one in node.handlers)
     if node.handlers and not nvidia:
-        yield _warning(
-            f"node {node.name}: {node.runtime} has no runtime called nvidia; is the "
-            "NVIDIA container toolkit configured there?"
+        return _warning(
+            f"{node.runtime} has no runtime called nvidia; is the NVIDIA container "
+            "toolkit configured there?"
         )
-    elif nvidia and NVIDIA not in facts.runtime_classes:
-        yield _warning(
-            f"node {node.name} has the nvidia runtime, but the cluster has no "
-            "RuntimeClass nvidia; pods get it only where it is the default runtime"
+    if nvidia and NVIDIA not in facts.runtime_classes:
+        return _warning(
+            "it has the nvidia runtime, but the cluster has no RuntimeClass nvidia; "
+            "pods get it only where it is the default runtime"
         )
+    return _ok(node.runtime)

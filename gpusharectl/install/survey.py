@@ -84,6 +84,10 @@ class NodeFacts:
     runtime: str
     """The container runtime as people write it, such as containerd 2.4.2."""
     handlers: tuple[str, ...]
+    taints: tuple[str, ...]
+    """Those that keep pods away, as kubectl writes them."""
+    status: Json
+    """The part of its status by which the device plugin chooses how to inject cards."""
     kubelet: str
     addresses: tuple[str, ...]
     annotations: tuple[str, ...]
@@ -124,6 +128,12 @@ def node_facts(node: Json) -> NodeFacts:
         units=sum(card.units for card in cards or ()),
         runtime=runtime.replace("://", " ") or "an unknown container runtime",
         handlers=tuple(filter(None, handlers)),
+        taints=tuple(
+            f"{one['key']}:{one['effect']}"
+            for one in (node.get("spec") or {}).get("taints") or ()
+            if one.get("effect") != "PreferNoSchedule"
+        ),
+        status=_injecting(status),
         kubelet=info.get("kubeletVersion", ""),
         addresses=tuple(facts.addresses(node)),
         annotations=tuple(key for key in written if key in annotations),
@@ -148,6 +158,20 @@ def named(nodes: Sequence[NodeFacts], name: str) -> NodeFacts | None:
     return next((node for node in nodes if node.name == name), None)
 
 
+def unknown_nodes(nodes: Sequence[NodeFacts], wanted: Sequence[str]) -> str:
+    """Return what is wrong with the names of nodes; "" if all are nodes."""
+    there = [node.name for node in nodes]
+    unknown = [name for name in wanted if name not in there]
+    known = ", ".join(there) or "none at all"
+    if not wanted:
+        return f"No node was named; the cluster's nodes are {known}."
+    if not unknown:
+        return ""
+    is_are = "is no node" if len(unknown) == 1 else "are no nodes"
+    them = ", ".join(unknown)
+    return f"{them} {is_are} of this cluster; its nodes are {known}."
+
+
 def _signs(labels: Mapping[str, str], cards: int | None) -> tuple[str, ...]:
     found = [f"label {key}" for key in _SIGNS if labels.get(key) == "true"]
     if _MODEL_LABEL in labels:
@@ -155,6 +179,22 @@ def _signs(labels: Mapping[str, str], cards: int | None) -> tuple[str, ...]:
     if cards:
         found.append(f"{cards} card{'' if cards == 1 else 's'} found before")
     return tuple(found)
+
+
+def _injecting(status: Json) -> Json:
+    """Return a node's status with nothing but its runtime and kubelet's version."""
+    info = status.get("nodeInfo") or {}
+    found: Json = {
+        "nodeInfo": {
+            key: info[key]
+            for key in ("kubeletVersion", "containerRuntimeVersion")
+            if key in info
+        }
+    }
+    handlers = status.get("runtimeHandlers")
+    if handlers is not None:
+        found["runtimeHandlers"] = [{"name": one.get("name")} for one in handlers]
+    return found
 
 
 def _offered(allocatable: Mapping[str, str]) -> list[str]:
@@ -226,6 +266,12 @@ _ALWAYS = (
     Right("get", "pods/log", SYSTEM),
     Right("list", "events", SYSTEM),
 )
+CHECK_RIGHTS = (
+    _LIST_NODES,
+    *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
+    Right("list", "events", SYSTEM),
+)
+"""To check nodes by short-lived pods."""
 _JOBS = (
     Right("get", _LEASES, SYSTEM),
     *(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),
@@ -378,6 +424,18 @@ def survey(
         webhook=installed,
         by_cert_manager=managed,
         cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
+    )
+
+
+def takes_nvidia(facts: Facts, chosen: Sequence[str]) -> bool:
+    """Return whether pods on these nodes can have the RuntimeClass nvidia.
+
+    They cannot if a node reports its runtimes and has no such one.
+    """
+    return NVIDIA in facts.runtime_classes and all(
+        not node.handlers or NVIDIA in node.handlers
+        for node in facts.nodes
+        if node.name in chosen
     )
 
 

@@ -48,6 +48,17 @@ CARD = {
     "model": "Tesla P4",
 }
 CARDS = json.dumps({"v": 1, "cards": [CARD]})
+REPORT: Json = {
+    "v": 1,
+    "module": "550.54.15",
+    "driver": "550.54.15",
+    "problem": "",
+    "simulated": False,
+    "cards": [{"model": "Tesla P4", "memory_mib": 7611, "units": 29}],
+    "left_out": [],
+    "injection": {"by": "cdi", "because": "kubelet supports it", "held": []},
+}
+"""What ``deviceplugin.check`` prints on a node with one card."""
 AMOUNTS = {names.CORE: "100", names.MEMORY: "29"}
 SCHEDULER = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 APISERVER = "/etc/kubernetes/manifests/kube-apiserver.yaml"
@@ -70,6 +81,10 @@ class Nodes:
     """Nodes on which no pod becomes Ready, pods, and Deployments whose pods do not."""
     unpullable: str = ""
     """An image that no node can pull."""
+    answer: str = json.dumps(REPORT)
+    """What the pods print that check a node."""
+    fails: bool = False
+    """Whether they fail, with the same words."""
     remembers: bool = False
     """kubelet has not yet forgotten the device plugin that is gone."""
 
@@ -153,6 +168,10 @@ class Nodes:
         if name in ("gpushare-clean", "gpushare-image-trial"):
             (container,) = pod["spec"]["containers"]
             status: Json = {"phase": "Succeeded"}
+            if container.get("name") == "check":
+                ended = {"exitCode": 0, "message": self.answer}
+                status["containerStatuses"] = [{"state": {"terminated": ended}}]
+                status["phase"] = "Failed" if self.fails else "Succeeded"
             if container["image"] == self.unpullable:
                 state = {"waiting": {"reason": "ImagePullBackOff"}}
                 one = {"image": self.unpullable, "state": state}

@@ -121,7 +121,7 @@ NODES = {
         *(SIGNED, ELSEWHERE, OK),
         "node cp: label nvidia.com/gpu.present, Tesla-P4 · containerd 2.4.2",
     ),
-    "no sign": (view(), ELSEWHERE, WARNING, "node cp shows no sign of a GPU"),
+    "no sign": (view(), ELSEWHERE, WARNING, "node cp: it shows no sign of a GPU"),
     "old kubelet": (OLD, {}, REFUSAL, "kubelet v1.25.3 is too old"),
     "away": (view(conditions=[]), {}, WARNING, "is not Ready; its device plugin start"),
     "ours by another": (OURS, {}, REFUSAL, "device plugin already offers baidu"),

@@ -1,0 +1,81 @@
+"""Report what the device plugin would find on this node; nothing is changed.
+
+``gpusharectl check-node`` runs it in a pod with the same access as the device plugin's.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.cards.combined import CombinedCards
+from deviceplugin.cards.devices import shared_card
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.cards.source import CardSource, Found, FoundCard, NoCardsYet
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.kube.cluster import Json
+
+FIRST_ANSWER_S = 60.0
+"""How long a driver without a persistence daemon may take."""
+_VERSION = re.compile(r"\b\d+\.\d+(\.\d+)?\b")
+
+
+def report(
+    settings: DevicePluginSettings, sources: Sequence[CardSource], status: Json
+) -> Json:
+    """Return the driver, the cards, and how they would be injected, as JSON values.
+
+    ``status`` is the node's, from the API server. ``module`` is the version of the
+    loaded driver, "" if it is not known, None without one; ``driver`` is the version by
+    which NVML has answered, and ``problem`` says why no card has. ``injection`` is None
+    if there is no card of the driver.
+    """
+    try:
+        found, problem = CombinedCards(sources).cards(), ""
+    except NoCardsYet as error:
+        found, problem = Found(()), str(error)
+    versions = [one.driver_version() for one in sources if isinstance(one, NvmlCards)]
+    shared = [shared_card(card, settings.reserve_mib) for card in found.cards]
+    return {
+        "v": 1,
+        "module": loaded_module(settings.host_root),
+        "driver": "".join(versions),
+        "problem": problem,
+        "simulated": any(card.simulated for card in found.cards),
+        "cards": [
+            {"model": card.model, "memory_mib": card.memory_mib, "units": one.units}
+            for card, one in zip(found.cards, shared, strict=True)
+        ],
+        "left_out": [f"{one.name}: {one.because}" for one in found.left_out],
+        "injection": _injection(settings, found.cards, status),
+    }
+
+
+def loaded_module(root: Path) -> str | None:
+    """Return the version of the driver in the kernel, "" if unknown; None if none."""
+    for path in (
+        root / "sys/module/nvidia/version",
+        root / "proc/driver/nvidia/version",
+    ):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        version = _VERSION.search(text)
+        return version[0] if version else ""
+    return None
+
+
+def _injection(
+    settings: DevicePluginSettings, cards: Sequence[FoundCard], status: Json
+) -> Json | None:
+    real = [card for card in cards if card.known_to_driver and not card.simulated]
+    if not real:
+        return None
+    chooser = InjectionChooser(settings.inject, settings.cdi_dirs, lambda: status)
+    chooser.look(card.uuid for card in real)
+    return {
+        "by": chooser.chosen,
+        "because": chooser.because,
+        "held": list(chooser.held.values()),
+    }

@@ -1,0 +1,332 @@
+"""Check whether a node has what the device plugin needs, before it runs there.
+
+The Node object says a part of it. For the rest a short-lived pod of gpushare's image
+asks the driver, with the access that the device plugin would have, and reports how it
+would inject the cards: ``python -m deviceplugin check``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from rich.console import Console
+
+from gpushare.kube import words
+from gpushare.kube.cluster import Json
+from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
+from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.objects import Ref
+from gpushare.kube.words import NOT_KNOWN
+from gpusharectl.install.context import Context
+from gpusharectl.install.manifests import with_images
+from gpusharectl.install.node_pods import check_pod, run_on_nodes
+from gpusharectl.install.options import CheckOptions
+from gpusharectl.install.preflight import Finding, Weight, judge_node, judge_rights
+from gpusharectl.install.progress import InstallError
+from gpusharectl.install.survey import (
+    CHECK_RIGHTS,
+    Facts,
+    NodeFacts,
+    may_get,
+    survey,
+    takes_nvidia,
+    unknown_nodes,
+)
+from gpusharectl.output import Words
+
+_NO_SUCH_COMMAND = "No such command 'check'"
+_IMAGE = (
+    "docs/install.md, The image, says how a node gets it; or choose another: --image"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one check has found; ``ok`` is None if it is not known.
+
+    ``remedy`` says what to do where ``ok`` is False.
+    """
+
+    about: str
+    ok: bool | None
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``deviceplugin.check`` prints, which says what each field means."""
+
+    module: str | None
+    driver: str
+    problem: str
+    simulated: bool
+    cards: tuple[tuple[str, int, int], ...]
+    """Model, MiB and units of each."""
+    left_out: tuple[str, ...]
+    injection: tuple[str, str, tuple[str, ...]] | None
+    """How, why so, and why cards are held back."""
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read it; ``Malformed`` for anything else."""
+        body = Reader.parse(text, "the answer")
+        body.version(1)
+        cards = (
+            (
+                one.optional_text("model"),
+                one.integer("memory_mib"),
+                one.integer("units"),
+            )
+            for one in body.optional_objects("cards")
+        )
+        injection = None
+        if body.raw.get("injection") is not None:
+            how = body.object("injection")
+            held = tuple(map(str, how.raw.get("held") or ()))
+            injection = how.text("by"), how.optional_text("because"), held
+        module = body.raw.get("module")
+        return cls(
+            module=None if module is None else str(module),
+            driver=body.optional_text("driver"),
+            problem=body.optional_text("problem"),
+            simulated=body.optional_boolean("simulated", default=False),
+            cards=tuple(cards),
+            left_out=tuple(map(str, body.raw.get("left_out") or ())),
+            injection=injection,
+        )
+
+
+def _ok(about: str, text: str) -> Check:
+    return Check(about, ok=True, text=text)
+
+
+def _todo(about: str, text: str, remedy: str) -> Check:
+    return Check(about, ok=False, text=text, remedy=remedy)
+
+
+def _unknown(why: str, *subjects: str) -> list[Check]:
+    return [Check(about, ok=None, text=why) for about in subjects]
+
+
+def judged(report: Report) -> Iterator[Check]:
+    """Judge what the pod has found on its node."""
+    answers = bool(report.driver or report.cards or report.left_out)
+    if answers or report.module is not None:
+        version = report.driver or report.module
+        yield _ok("driver", version or f"version {NOT_KNOWN}")
+    else:
+        yield _todo(
+            "driver",
+            "no NVIDIA driver is loaded",
+            "install it on the node; nvidia-smi must answer there",
+        )
+    if answers:
+        yield _ok("NVML", "simulated" if report.simulated else "it answers")
+    elif report.module is None:
+        yield from _unknown(report.problem, "NVML")
+    else:
+        yield _todo(
+            "NVML",
+            report.problem,
+            "configure the NVIDIA container toolkit on the node, and make nvidia its "
+            "default runtime or create the RuntimeClass nvidia; after an update of the "
+            "driver, restart the node",
+        )
+    yield from _cards(report) if answers else _unknown("no driver answers", "cards")
+    yield from _injection(report)
+
+
+def _cards(report: Report) -> Iterator[Check]:
+    kinds = [f"{model or 'unnamed'} of {mib} MiB" for model, mib, _ in report.cards]
+    each = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
+    units = words.units(sum(one for *_, one in report.cards))
+    shared = f"{', '.join(each)}: {units}"
+    if report.left_out:
+        before = f"{shared}; " if each else ""
+        text = f"{before}cannot be shared: {'; '.join(report.left_out)}"
+        yield _todo("cards", text, "correct this, or go on without these cards")
+    elif each:
+        yield _ok("cards", shared)
+    else:
+        yield _todo("cards", "the driver lists no card", "see nvidia-smi -L there")
+
+
+def _injection(report: Report) -> Iterator[Check]:
+    generate = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    match report.injection:
+        case None:
+            yield from _unknown("there is no card of the driver", "injection")
+        case _, _, [first, *_]:
+            remedy = f"write the specification anew on the node: {generate}"
+            yield _todo("injection", first, remedy)
+        case "nodes", because, _:
+            yield _todo(
+                "injection",
+                f"device nodes only ({because}); images must have the driver's "
+                "libraries",
+                "configure the NVIDIA container toolkit on the node, or write a CDI "
+                f"specification: {generate}",
+            )
+        case by, because, _:
+            yield _ok("injection", f"{by}: {because}")
+
+
+_OF_POD = ("driver", "NVML", "cards", "injection")
+
+
+def of_pod(image: str, ran: str | None, failed: str) -> list[Check]:
+    """Judge a check pod: ``ran`` is its answer, ``failed`` why it has none."""
+    started = _ok("image", f"{image} starts")
+    if is_older(failed):
+        return [started, *_unknown("the image is older than this program", *_OF_POD)]
+    if ran is None:
+        remedy = _IMAGE if "image" in failed else "the log of kubelet there says more"
+        wrong = _todo("image", failed, remedy)
+        return [wrong, *_unknown("the pod did not run", *_OF_POD)]
+    try:
+        return [started, *judged(Report.read(ran))]
+    except Malformed as error:
+        return [started, *_unknown(f"the pod's answer is not valid: {error}", *_OF_POD)]
+
+
+def found_on(said: Mapping[str, str]) -> Iterator[Finding]:
+    """Judge the answers of check pods, by node, for an install that waits for them."""
+    for node, answer in said.items():
+        if not answer.startswith("{"):
+            # The trial of a workload that needs no card.
+            continue
+        checks = of_pod("", answer, "")[1:]
+        cards = next(one for one in checks if one.about == "cards")
+        for one in checks:
+            if one.ok is False:
+                weight = Weight.WARNING if cards.ok else Weight.DOUBT
+                yield Finding(weight, f"node {node}: {one.text}", one.remedy)
+        if cards.ok:
+            yield Finding(Weight.OK, f"node {node}: {cards.text}")
+
+
+def is_older(failed: str) -> bool:
+    """Return whether a check pod failed only because its image has no such command."""
+    return _NO_SUCH_COMMAND in failed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChecks:
+    """All that was found about one node."""
+
+    node: str
+    checks: tuple[Check, ...]
+    labelled: bool
+
+    @property
+    def todo(self) -> int:
+        """How many checks say that something is to be done."""
+        return sum(one.ok is False for one in self.checks)
+
+
+def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
+    """Check nodes at the same time; nothing is left in the cluster."""
+    objects = context.objects
+    facts = survey(objects, context.files, CHECK_RIGHTS)
+    rights = judge_rights(facts)
+    if not facts.nodes:
+        raise InstallError(rights.text, rights.remedy)
+    if wrong := unknown_nodes(facts.nodes, options.nodes):
+        raise InstallError(wrong)
+    nodes = [node for node in facts.nodes if node.name in options.nodes]
+    pods = {}
+    if not facts.missing:
+        ready = [node for node in nodes if node.ready]
+        plugins = {
+            one.name: _plugin(context, facts, one, options.image) for one in ready
+        }
+        pods = {one.name: check_pod(objects, plugins[one.name], one) for one in ready}
+    ran = run_on_nodes(context, list(pods.values()), options.timeout_s)
+    found = []
+    for node in nodes:
+        checks = [
+            Check(about, one.weight is Weight.OK, one.text, one.remedy)
+            for about, one in judge_node(node, facts)
+            if about in ("node", "kubelet", "plugins")
+        ]
+        if node.name in pods:
+            image = pods[node.name]["spec"]["containers"][0]["image"]
+            said = ran.said.get(node.name)
+            checks += of_pod(image, said, ran.failed.get(node.name, ""))
+        elif facts.missing:
+            checks += [_todo("rights", rights.text, rights.remedy)]
+            checks += _unknown("no pod can be created", *_OF_POD)
+        else:
+            checks += _unknown("the node is not Ready", *_OF_POD)
+        found.append(NodeChecks(node.name, tuple(checks), node.labelled))
+    return found
+
+
+def _plugin(context: Context, facts: Facts, node: NodeFacts, image: str) -> Json:
+    """Return the device plugin's DaemonSet as it runs, or as it would be installed."""
+    ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+    found = context.objects.get(ref) if may_get(context.objects, ref) else None
+    if found is None:
+        components = ("nvidia-runtime",) if takes_nvidia(facts, [node.name]) else ()
+        every = context.load("kubeadm", components=components)
+        found = next(one for one in every if Ref.of(one) == ref)
+    kept = {DEVICE_PLUGIN: image} if image else {}
+    (found,) = with_images([found], kept, "")
+    return found
+
+
+_LEAST_WIDTH = 20
+_WORDS = {True: "ok", False: "to do", None: NOT_KNOWN}
+
+
+def draw_checks(console: Console, found: Sequence[NodeChecks]) -> None:
+    """Draw each node's checks, with what to do; lines are folded on a terminal only."""
+    for number, one in enumerate(found):
+        if number:
+            console.print()
+        console.print(Words(f"Node {one.node}", "bold"), soft_wrap=True)
+        for check in one.checks:
+            _draw(console, check)
+        console.print(Words(_next(one)), soft_wrap=True)
+
+
+def _draw(console: Console, check: Check) -> None:
+    start = f"  {_WORDS[check.ok]:<5}  {check.about:<9}  "
+    paragraphs = [check.text, *([f"→ {check.remedy}"] if check.ok is False else [])]
+    room = max(console.width - len(start), _LEAST_WIDTH)
+    for text in map(Words, paragraphs):
+        for line in text.wrap(console, room) if console.is_terminal else [text]:
+            style = "yellow" if check.ok is False else ""
+            console.print(Words(start, style).append_text(line), soft_wrap=True)
+            start = " " * len(start)
+
+
+def _next(one: NodeChecks) -> str:
+    if one.todo:
+        return f"{words.counted(one.todo, 'thing')} to do; then check again."
+    if one.labelled:
+        return "Nothing to do; the node has the label of gpushare."
+    return f"Nothing to do. To share its cards: gpusharectl install --nodes {one.node}"
+
+
+def checks_data(found: Sequence[NodeChecks]) -> Json:
+    """Return the same as data."""
+    return {
+        "nodes": [
+            {
+                "name": one.node,
+                "ok": not one.todo,
+                "checks": [
+                    {
+                        "check": check.about,
+                        "ok": check.ok,
+                        "text": check.text,
+                        "todo": check.remedy if check.ok is False else "",
+                    }
+                    for check in one.checks
+                ],
+            }
+            for one in found
+        ]
+    }

@@ -1,0 +1,104 @@
+"""``python -m deviceplugin check``: what a node has of what the device plugin needs."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.simulated import SimulatedCards
+from deviceplugin.cards.source import Found, NoCardsYet
+from deviceplugin.check import loaded_module, report
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.kube.cluster import Json
+from tests.deviceplugin.nvml_fixture import P4, TITAN, pair
+
+SETTINGS = DevicePluginSettings.read({"GPUSHARE_NODE_NAME": "n"})[0]
+CDI: Json = {
+    "nodeInfo": {
+        "kubeletVersion": "v1.36.3",
+        "containerRuntimeVersion": "containerd://2.1.4",
+    },
+    "runtimeHandlers": [{"name": "runc"}],
+}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "version"),
+    [
+        ("sys/module/nvidia/version", "550.54.15\n", "550.54.15"),
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01  Wed Oct 27\n",
+            "470.82.01",
+        ),
+        ("proc/driver/nvidia/version", "NVRM version: of a kind to come\n", ""),
+        ("proc/driver/other/version", "1.2\n", None),
+    ],
+)
+def test_the_driver_in_the_kernel(
+    tmp_path: Path, file: str, text: str, version: str | None
+) -> None:
+    """Seen without its library, which only NVIDIA's runtime gives to a container."""
+    write(tmp_path / file, text)
+    assert loaded_module(tmp_path) == version
+
+
+def test_the_cards_and_the_way_into_a_container(tmp_path: Path) -> None:
+    """A card that the CDI specification does not have is told with the reason."""
+    devices = [{"name": P4.uuid, "containerEdits": {}}]
+    body = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
+    write(tmp_path / "cdi/nvidia.json", json.dumps(body))
+    settings = replace(SETTINGS, cdi_dirs=(tmp_path / "cdi",), host_root=tmp_path)
+    with pair(tmp_path, P4, TITAN) as (_, source):
+        found = report(settings, [source], CDI)
+    assert found["driver"]
+    assert [card["units"] for card in found["cards"]] == [29, 94]
+    assert [card["model"] for card in found["cards"]] == ["Tesla P4", "TITAN RTX"]
+    (held,) = found["injection"]["held"]
+    assert found["injection"]["by"] == "cdi"
+    assert TITAN.uuid in held
+
+
+class NoDriver(SimulatedCards):
+    """A source that has nothing to ask."""
+
+    def cards(self) -> Found:
+        raise NoCardsYet("there is no libnvidia-ml.so.1 here")
+
+
+def test_a_node_without_a_driver(tmp_path: Path) -> None:
+    found = report(replace(SETTINGS, host_root=tmp_path), [NoDriver(())], CDI)
+    assert (found["module"], found["driver"], found["cards"]) == (None, "", [])
+    assert found["injection"] is None
+    assert "libnvidia-ml" in found["problem"]
+
+
+@pytest.mark.processes
+def test_the_answer_is_printed_and_written(tmp_path: Path) -> None:
+    """On standard output nothing else; wrong settings are told as ``serve`` does."""
+    into, command = tmp_path / "answer", [sys.executable, "-m", "deviceplugin", "check"]
+    given = {**os.environ, "GPUSHARE_NODE_NAME": "n"}
+    done = subprocess.run(
+        [*command, f"--into={into}", f"--status={json.dumps(CDI)}"],
+        env=given | {"GPUSHARE_SIMULATED_CARDS": "2x7611MiB"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == json.loads(into.read_text())
+    assert json.loads(done.stdout)["simulated"] is True
+    wrong = given | {"GPUSHARE_INJECT": "x"}
+    done = subprocess.run(
+        command, env=wrong, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "GPUSHARE_INJECT: 'x' is not valid" in done.stderr

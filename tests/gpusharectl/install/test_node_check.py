@@ -1,0 +1,216 @@
+"""What is said of a node before gpushare is installed there."""
+
+import io
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from deviceplugin.check import report
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.kube.cluster import Json
+from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
+from gpushare.kube.objects import Ref
+from gpusharectl.install.manifests import load
+from gpusharectl.install.node_check import (
+    Check,
+    Report,
+    check_nodes,
+    checks_data,
+    draw_checks,
+    judged,
+    of_pod,
+)
+from gpusharectl.install.options import CheckOptions
+from gpusharectl.install.progress import Exit, InstallError
+from tests.gpusharectl.golden import assert_as_kept, drawn
+from tests.gpusharectl.install.installed_cluster import (
+    REPORT,
+    InstalledCluster,
+    runtime_class,
+)
+
+NODES = CheckOptions(nodes=("cp", "gpu-1"))
+NO_DRIVER = {"module": None, "driver": "", "cards": [], "injection": None}
+NO_LIBRARY = {**NO_DRIVER, "module": "550.54.15", "problem": "no libnvidia-ml.so.1"}
+HELD = {"by": "cdi", "because": "x", "held": ["no CDI specification has GPU-1"]}
+NODES_ONLY = {"by": "nodes", "because": "not CDI: y; not env: z", "held": []}
+MIG = {"left_out": ["GPU-2: it is in MIG mode; nvidia-smi -mig 0 ends that"]}
+
+
+def found_by(**differs: Any) -> dict[str, Check]:
+    checks = judged(Report.read(json.dumps(REPORT | differs)))
+    return {one.about: one for one in checks}
+
+
+@pytest.mark.parametrize(
+    ("differs", "todo", "unknown", "words"),
+    [
+        ({}, [], [], "1 Tesla P4 of 7611 MiB: 29 units"),
+        ({"driver": ""}, [], [], "550.54.15"),
+        ({"module": ""}, [], [], "550.54.15"),
+        (
+            {**NO_DRIVER, "problem": "there is no libnvidia-ml.so.1 here"},
+            ["driver"],
+            ["NVML", "cards", "injection"],
+            "nvidia-smi must answer there",
+        ),
+        (NO_LIBRARY, ["NVML"], ["cards", "injection"], "NVIDIA container toolkit"),
+        (
+            {"cards": [], "injection": None},
+            ["cards"],
+            ["injection"],
+            "the driver lists no card",
+        ),
+        (MIG, ["cards"], [], "cannot be shared: GPU-2: it is in MIG mode"),
+        ({"injection": HELD}, ["injection"], [], "nvidia-ctk cdi generate"),
+        ({"injection": NODES_ONLY}, ["injection"], [], "device nodes only"),
+        ({"simulated": True, "injection": None}, [], ["injection"], "simulated"),
+    ],
+)
+def test_each_finding_says_what_to_do(
+    differs: Json, todo: list[str], unknown: list[str], words: str
+) -> None:
+    """What depends on something that is missing is unknown, and not wrong."""
+    found = found_by(**differs)
+    assert list(found) == ["driver", "NVML", "cards", "injection"]
+    assert [about for about, one in found.items() if one.ok is False] == todo
+    assert [about for about, one in found.items() if one.ok is None] == unknown
+    assert all(bool(one.remedy) is (one.ok is False) for one in found.values())
+    assert words in " ".join(f"{one.text} {one.remedy}" for one in found.values())
+
+
+def test_it_reads_what_the_device_plugin_prints() -> None:
+    """Of a node without a driver, as this machine may be."""
+    printed = json.dumps(report(DevicePluginSettings.read({})[0], [], {}))
+    assert Report.read(printed).cards == ()
+
+
+@pytest.mark.parametrize(
+    ("ran", "failed", "image", "words"),
+    [
+        (None, "the image x:1 cannot be pulled: not found", False, "--image"),
+        (None, "no runtime for nvidia is configured", False, "log of kubelet"),
+        (None, "Error: No such command 'check'.", True, "older than this program"),
+        ("", "", True, "answer is not valid"),
+        ('{"v": 2}', "", True, "this program knows 1"),
+    ],
+)
+def test_a_pod_without_an_answer(
+    ran: str | None, failed: str, image: bool, words: str
+) -> None:
+    first, *others = of_pod("x:1", ran, failed)
+    assert first.ok is image
+    assert [one.ok for one in others] == [None] * 4
+    assert words in " ".join(f"{one.text} {one.remedy}" for one in [first, *others])
+
+
+def test_a_check_of_two_nodes_leaves_nothing(world: InstalledCluster) -> None:
+    """One has a taint, one is away. A terminal's lines are folded, a pipe's are not."""
+    cp = world.objects.kept[Ref("v1", "Node", "cp")]
+    cp["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    gpu = world.objects.kept[Ref("v1", "Node", "gpu-1")]
+    gpu["status"]["conditions"] = []
+    before = world.picture()
+    found = check_nodes(world.context(), NODES)
+    assert world.picture() == before
+    assert [one.todo for one in found] == [0, 1]
+    assert_as_kept("check_node", drawn(partial(draw_checks, found=found), width=40))
+    page = io.StringIO()
+    draw_checks(Console(file=page, width=60, force_terminal=True), found)
+    assert max(map(cell_len, page.getvalue().splitlines())) <= 75
+    first, second = checks_data(found)["nodes"]
+    assert (first["ok"], second["ok"]) == (True, False)
+    assert {"check": "NVML", "ok": True, "text": "it answers", "todo": ""} in (
+        first["checks"]
+    )
+
+
+def test_without_rights_the_node_object_is_still_judged(
+    world: InstalledCluster,
+) -> None:
+    world.objects.denied.add("create pods")
+    world.objects.writes.clear()
+    (one,) = check_nodes(world.context(), CheckOptions(nodes=("gpu-1",)))
+    assert [check.about for check in one.checks if check.ok] == [
+        *("node", "kubelet", "plugins")
+    ]
+    (wrong,) = [check for check in one.checks if check.ok is False]
+    assert wrong.text == "you may not create pods in kube-system"
+    assert world.objects.writes == []
+    world.objects.denied.add("list nodes")
+    with pytest.raises(InstallError, match="you may not list nodes"):
+        check_nodes(world.context(), NODES)
+
+
+def test_a_node_that_there_is_not(world: InstalledCluster) -> None:
+    with pytest.raises(InstallError, match="gpu-2 is no node of this cluster; its"):
+        check_nodes(world.context(), CheckOptions(nodes=("cp", "gpu-2")))
+
+
+def created(world: InstalledCluster) -> list[Json]:
+    """Keep each pod that is created from now on."""
+    pods: list[Json] = []
+    create = world.objects.create
+    world.objects.create = lambda body: pods.append(body) or create(body)
+    return pods
+
+
+def test_the_pod_has_what_the_plugin_would_have(world: InstalledCluster) -> None:
+    """Its variables and RuntimeClass; of the host only the CDI folders, read-only."""
+    world.objects.create(runtime_class("nvidia", "nvidia"))
+    pods = created(world)
+    check_nodes(world.context(), CheckOptions(nodes=("gpu-1",), image="x:1"))
+    (spec,) = [pod["spec"] for pod in pods]
+    (container,) = spec["containers"]
+    (plugin,) = [
+        one
+        for one in load("kubeadm", components=["nvidia-runtime"])
+        if one["metadata"]["name"] == DEVICE_PLUGIN and one["kind"] == "DaemonSet"
+    ]
+    (own,) = plugin["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == own["env"]
+    assert container["image"] == "x:1"
+    assert spec["runtimeClassName"] == "nvidia"
+    assert [one["hostPath"]["path"] for one in spec["volumes"]] == [
+        *("/etc/cdi", "/var/run/cdi")
+    ]
+    assert all(one["readOnly"] for one in container["volumeMounts"])
+
+
+def test_what_is_installed_is_what_is_tried(world: InstalledCluster) -> None:
+    assert world.install(image="x:1") == Exit.DONE
+    ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+    simulated = {"name": "GPUSHARE_SIMULATED_CARDS", "value": "1x8GiB"}
+    spec = world.objects.kept[ref]["spec"]["template"]["spec"]
+    spec["containers"][0]["env"].append(simulated)
+    pods = created(world)
+    check_nodes(world.context(), CheckOptions(nodes=("gpu-1",)))
+    (container,) = pods[-1]["spec"]["containers"]
+    assert container["image"] == "x:1"
+    assert simulated in container["env"]
+
+
+def test_an_install_tells_what_it_finds_before_it_changes_anything(
+    world: InstalledCluster,
+) -> None:
+    """And asks, if a node has no card that could be shared."""
+    assert world.install() == Exit.DONE
+    assert "node gpu-1: 1 Tesla P4 of 7611 MiB: 29 units   ok" in world.screen.lines
+    world.nodes.answer = json.dumps(REPORT | NO_DRIVER)
+    before = world.picture()
+    assert world.install("y", "n", image="x:2", yes=False) == Exit.STOPPED
+    assert world.picture() == before
+    assert "Share these cards anyway?" in world.screen.asked
+    line = "node gpu-1: no NVIDIA driver is loaded; install it on the node; nvidia-smi"
+    assert any(one.startswith(line) for one in world.screen.lines)
+
+
+def test_an_install_of_an_image_from_before_this_check(world: InstalledCluster) -> None:
+    """It starts, which is what the trial is for."""
+    world.nodes.fails = True
+    world.nodes.answer = "Usage: … Error: No such command 'check'."
+    assert world.install(image="gpushare:0") == Exit.DONE
