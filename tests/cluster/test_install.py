@@ -90,6 +90,23 @@ def test_a_dry_run_touches_nothing(host: Fresh, before: Before) -> None:
     assert (host.tree(), host.everything()) == before
 
 
+def test_a_node_is_checked_before(host: Fresh, before: Before) -> None:
+    """By a pod that sees what the device plugin would see, and leaves nothing."""
+    ran = host.ctl("check-node", "cp", "-o", "json")
+    assert ran.returncode == 0, said(ran)
+    (node,) = json.loads(ran.stdout)["nodes"]
+    checks = {one["check"]: one for one in node["checks"]}
+    assert {about: one["ok"] for about, one in checks.items()} == dict.fromkeys(
+        [
+            *("node", "kubelet", "plugins", "image"),
+            *("driver", "NVML", "cards", "injection"),
+        ],
+        True,
+    )
+    assert checks["cards"]["text"] == "2 Tesla P4 of 7611 MiB: 58 units"
+    assert (host.tree(), host.everything()) == before
+
+
 def test_from_nothing_to_both_services(host: Fresh, before: Before) -> None:
     """Both are Running in kube-system, from our own image, and the cards are there."""
     told = host.must("install", "--nodes", "cp", "--yes")

@@ -60,11 +60,11 @@ def test_a_mistyped_image_replaces_nothing(host: Fresh) -> None:
 
 
 def test_an_image_that_is_not_ours_replaces_nothing(host: Fresh) -> None:
-    """It can be pulled, and has no gpusharectl."""
+    """It can be pulled, and has no device plugin."""
     before = uids(host)
     ran = host.ctl(*ASKED, "--image", "docker.io/nvidia/cuda:11.0-base")
     assert ran.returncode == 1
-    assert '"gpusharectl": executable file not found' in said(ran)
+    assert '"python": executable file not found' in said(ran)
     assert uids(host) == before
 
 
