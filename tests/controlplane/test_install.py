@@ -439,7 +439,7 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     assert made
     text = " ".join(world.screen.text.split())
     assert 'failed calling webhook "pods.vcuda.baidu.com"' in text
-    assert "not told to ask it, so pods are created as before" in text
+    assert "does not call it, so pods are created as before" in text
     assert not any(world.objects.get(ref) for ref in CONFIGURATIONS)
     there(world, DEPLOYMENT)
     objects.lost = False
