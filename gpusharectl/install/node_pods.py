@@ -79,7 +79,8 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
     folders with CDI specifications.
     """
     template = daemonset["spec"]["template"]["spec"]
-    (own,) = template["containers"]
+    # An operator may have added others behind it.
+    own = template["containers"][0]
     status = f"--status={json.dumps(node.status)}"
     container = {
         "name": "check",
