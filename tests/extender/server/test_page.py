@@ -454,6 +454,15 @@ def test_many_cards_are_an_overview_until_they_are_unfolded(browser: Browser) ->
         tab.evaluate("document.getElementById('unfold').click()")
         assert tab.evaluate("document.querySelectorAll('.card').length") == 12
         assert tab.text("#unfold") == "Fold all"
+        tab.evaluate("document.getElementById('find').focus()")
+        tab.write("half")
+        tab.reload()
+        tab.wait_for("document.querySelectorAll('.card').length === 1", "one card")
+        tab.evaluate(
+            "$('find').value = ''; $('find').dispatchEvent(new Event('input'))"
+        )
+        assert tab.evaluate("document.querySelectorAll('.card').length") == 0
+        assert tab.evaluate("document.querySelectorAll('.cell').length") == 12
         assert tab.complaints == []
 
 
