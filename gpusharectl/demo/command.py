@@ -7,9 +7,9 @@ from threading import Event
 from typing import NoReturn
 
 import click
-from rich.console import Console
 
 from gpusharectl.demo.run import hold, tell
+from gpusharectl.output import screen
 
 
 @click.command()
@@ -21,7 +21,7 @@ from gpusharectl.demo.run import hold, tell
 )
 def demo(*, keep: bool) -> None:
     """Show what this software does, without a GPU, a cluster or root."""
-    console = Console(highlight=False)
+    console = screen()
     if not keep:
         _leave(tell(console))
     stop = Event()

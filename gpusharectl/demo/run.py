@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
 
@@ -15,10 +16,11 @@ from gpusharectl.demo.story import HELD, SCENES, NotAsExpectedError, Story
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
-GPU memory sharing, shown in four short scenes. No GPU, no cluster: an embedded
-API server, stand-ins for scheduler and kubelet, simulated cards, and the real
+GPU memory sharing, shown in four short scenes. No GPU, no cluster: an embedded \
+API server, stand-ins for scheduler and kubelet, simulated cards, and the real \
 extender and device plugin.
 1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
+
 """
 
 
@@ -27,7 +29,7 @@ def tell(console: Console) -> int:
     _hush()
     # An exception ends the children, as Ctrl-C does; the signal alone would not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-    console.print(_INTRODUCTION)
+    _print(console, _INTRODUCTION.splitlines())
     began = time.monotonic()
     try:
         with _folder() as folder, DemoCluster(Path(folder)) as demo:
@@ -45,7 +47,7 @@ def tell(console: Console) -> int:
     console.print(
         f"All {len(SCENES)} scenes had the expected result, in {took_s:.0f} s."
     )
-    console.print("Try it with kubectl: gpusharectl demo --hold  (or: make hold)")
+    console.print("Try it with kubectl: make hold, or gpusharectl demo --hold")
     return 0
 
 
@@ -58,7 +60,7 @@ def hold(console: Console, stop: Event) -> int:
             manifest = Path(folder) / "pod.yaml"
             manifest.write_text(_MANIFEST)
             words = _TRY.format(folder=folder, page=demo.page)
-            console.print(words, soft_wrap=True)
+            _print(console, words.splitlines())
             while not stop.wait(0.2):
                 demo.check_children()
             console.print("Stopping ...")
@@ -66,6 +68,12 @@ def hold(console: Console, stop: Event) -> int:
         console.print(f"Stopped: {error}", style="bold red", markup=False)
         return 1
     return 0
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    """Print texts, wrapped for this screen, and indented commands, which are not."""
+    for line in lines:
+        console.print(line, soft_wrap=line.startswith(" "))
 
 
 def _hush() -> None:
@@ -99,7 +107,7 @@ spec:
 """
 
 _TRY = """\
-A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with
+A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with \
 two of 29. Try in another terminal:
 
   export KUBECONFIG={folder}/kubeconfig
@@ -112,7 +120,7 @@ two of 29. Try in another terminal:
 
 Nodes, cards and pods in a browser on this machine: {page}
 
-No container runs; what one would find as /etc/vcuda/allocation.json, and what the
+No container runs; what one would find as /etc/vcuda/allocation.json, and what the \
 device plugin says:
 
   cat {folder}/node-*/vcuda/containers/*/allocation.json

@@ -1,13 +1,13 @@
 """Tell the demo's four scenes, and check that each has the expected result."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import orjson
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gpushare.domain.model import NOTHING, UNIT_MIB, Card, Placement
@@ -17,7 +17,7 @@ from gpushare.kube.codec import pod_record
 from gpushare.kube.words import units as counted_units
 from gpusharectl.demo.cluster import DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
-from gpusharectl.output import bar, legend
+from gpusharectl.output import bar, hanging, legend
 
 _FILE = "allocation.json"
 
@@ -82,6 +82,9 @@ NAMESPACE = "default"
 _WITHIN_S = 20.0
 _MOST = 1000
 _BAR = 24
+_WIDE = 80
+"""Columns of a screen on which a card and the names of its pods fit into a line."""
+_INDENT = 4
 
 Seen = TypeVar("Seen")
 
@@ -119,7 +122,7 @@ class Story:
             self._step(say, name, counted_units(units), Text(where, "green"))
         else:
             self._step(say, name, counted_units(units), Text("Pending", "yellow"))
-            self.console.print(Text(f"    {self.message(name)}"), soft_wrap=True)
+            self._print(_indented(Text(self.message(name))))
             self._why(units)
         self.draw()
 
@@ -159,7 +162,7 @@ class Story:
             total = sum(share.amount.units for share in placement.shares)
             self._step("inside", name, mib(total), Text(",".join(placement.cards())))
         words = "so say their variables and /etc/vcuda/allocation.json"
-        self.console.print(Text(f"    {words}", "dim"))
+        self._print(_indented(Text(words, "dim")))
 
     def withdraw(self, name: str) -> None:
         """Delete a pod that never ran."""
@@ -170,18 +173,14 @@ class Story:
     def draw(self) -> None:
         """Draw what each card holds, one line for each."""
         for card in self._cards():
-            held = self._held(card)
-            line = Text(f"    card {card.index} ")
-            line.append_text(bar(card.units, list(held.values()), _BAR))
-            line.append(f" {sum(held.values()):>2}/{card.units} ")
-            self.console.print(line.append_text(legend(held)))
+            self._print(*card_lines(self.console.width, card, self._held(card)))
 
     def expect(self, result: str, *, held: Sequence[Sequence[str]]) -> None:
         """Check that the node's cards hold these pods, and say so."""
         seen = [set(self._held(card)) for card in self._cards()]
         if seen != [set(names_) for names_ in held]:
             raise NotAsExpectedError(f"{result}: the cards hold {seen}")
-        self.console.print(Text(f"  As expected: {result}.", "bold green"))
+        self._print(_indented(Text(f"As expected: {result}.", "bold green"), 2))
 
     def expect_event(self, name: str, begins: str) -> None:
         """Check the beginning of a pod's newest warning."""
@@ -190,14 +189,18 @@ class Story:
             raise NotAsExpectedError(f"{name} says: {message}")
 
     def _step(self, say: str, name: str, units: str, what: Text) -> None:
-        text = Text(f"  {say:<6} {name:<10} {units:>8}  ", "bold")
-        self.console.print(text.append_text(what))
+        begin = Text(f"  {say:<6} {name:<10} {units:>8}  ", "bold")
+        self._print(*step_lines(self.console.width, begin, what))
+
+    def _print(self, *parts: RenderableType) -> None:
+        for part in parts:
+            self.console.print(part)
 
     def _why(self, units: int) -> None:
         for card in self._cards():
             free = card.units - sum(self._held(card).values())
             missing = f"card {card.index} has {free} free, {units} are asked"
-            self.console.print(Text(f"    {missing}", "dim"))
+            self._print(_indented(Text(missing, "dim")))
 
     def _cards(self) -> tuple[Card, ...]:
         return self._node.cards() if self._node else ()
@@ -241,6 +244,39 @@ class Story:
                 raise NotAsExpectedError(f"waited {_WITHIN_S:.0f} s for {what}")
             time.sleep(0.02)
         return seen
+
+
+def card_lines(
+    width: int, card: Card, held: Mapping[str, int]
+) -> Iterator[RenderableType]:
+    """Draw what a card holds; on a narrow screen its pods are named below the bar."""
+    line = Text(f"    card {card.index} ")
+    line.append_text(bar(card.units, list(held.values()), _BAR))
+    line.append(f" {sum(held.values()):>2}/{card.units}")
+    if not held:
+        yield line
+    elif width < _WIDE:
+        yield line
+        yield _indented(legend(held), _INDENT + len("card 0 "))
+    else:
+        yield line.append(" ").append_text(legend(held))
+
+
+def step_lines(width: int, begin: Text, what: Text) -> Iterator[RenderableType]:
+    """Write a step in a line, or what came of it below, where it fits better."""
+    if not what:
+        begin.rstrip()
+        yield begin
+    elif begin.cell_len + what.cell_len <= width:
+        yield begin.append_text(what)
+    else:
+        begin.rstrip()
+        yield begin
+        yield _indented(what)
+
+
+def _indented(text: Text, by: int = _INDENT) -> RenderableType:
+    return hanging(Text(" " * by), text)
 
 
 def _pod(name: str, units: int) -> Json:

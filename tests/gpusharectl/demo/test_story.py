@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from gpushare.kube.proto.deviceplugin_pb2 import Mount
 from gpusharectl.demo.devices import ContainerConfig
-from gpusharectl.demo.story import NotAsExpectedError, check_container
-from tests.builders import placement, pod_json
+from gpusharectl.demo.story import (
+    NotAsExpectedError,
+    card_lines,
+    check_container,
+    step_lines,
+)
+from tests.builders import card, placement, pod_json
+from tests.gpusharectl import golden
 
 ENVS = {
     "NVIDIA_VISIBLE_DEVICES": "GPU-0",
@@ -82,3 +90,32 @@ def test_no_file(tmp_path: Path) -> None:
 def test_not_started(tmp_path: Path) -> None:
     with pytest.raises(NotAsExpectedError, match="main was never started"):
         look(tmp_path, given={})
+
+
+APPS = {"app-1": 50, "app-2": 40, "app-3a": 1}
+GONE = "Terminating: it holds its units until it is gone"
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [(60, 4), (79, 3), (80, 2), (120, 2)],
+)
+def test_a_narrow_screen_breaks_no_name(width: int, lines: int) -> None:
+    """What does not fit stands below, so that bars and names stay whole."""
+
+    def draw(console: Console) -> None:
+        drawn = card_lines(width, card(0, 94), APPS)
+        told = step_lines(width, Text(f"{'  delete app-3a':30}"), Text(GONE))
+        for part in (*drawn, *told):
+            console.print(part)
+
+    found = golden.drawn(draw, width=width)
+    assert all(len(line) <= width for line in found.splitlines())
+    assert len(found.splitlines()) == lines
+    assert GONE in found
+    assert all(f" {name} {units}" in found for name, units in APPS.items())
+
+
+def test_nothing_is_named_below_an_empty_card() -> None:
+    (line,) = card_lines(60, card(1, 29), {})
+    assert str(line) == f"    card 1 {'·' * 24}  0/29"
