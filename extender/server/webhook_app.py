@@ -145,6 +145,7 @@ def _judge(
         pool=parts.pool(),
         user=asked.user,
         old=asked.old,
+        updated=asked.updated,
     )
     count = len(verdict.warnings)
     if verdict.denials:

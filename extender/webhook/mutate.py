@@ -74,6 +74,30 @@ def units_for_mib(pod: Json) -> list[str]:
     return told
 
 
+def drop_known_mib(pod: Json) -> list[str]:
+    """Remove MiB beside the same memory in units; return why other MiB are denied.
+
+    ``kubectl apply`` adds them again to a pod in which units have replaced them.
+    """
+    denials = []
+    for container in pod_containers(pod, INIT, APP):
+        for asked in map(container.asked, PARTS):
+            mib, known = (
+                _number(asked.get(n)) for n in (names.MEMORY_MIB, names.MEMORY)
+            )
+            if mib is None or known is None:
+                continue
+            if units_holding(mib) == known:
+                del asked[names.MEMORY_MIB]
+                continue
+            denials.append(
+                f"{container.path}: the memory of a pod cannot be changed; it has "
+                f"{known} units, and {mib} MiB are {units_holding(mib)}. Delete the "
+                "pod first"
+            )
+    return list(dict.fromkeys(denials))
+
+
 def lacks_cores(pod: Json) -> bool:
     """Tell whether any container asks for memory and does not mention cores."""
     return any(map(_lacks, pod_containers(pod, INIT, APP)))
@@ -247,6 +271,10 @@ def _asks_nothing(container: PodContainer) -> bool:
 
 def _is_none(quantity: object) -> bool:
     """Tell whether it is 0: kubelet then asks no plugin (contracts 2.4)."""
+    return _number(quantity) == 0
+
+
+def _number(quantity: object) -> int | None:
     with suppress(NotAQuantity, NotWhole):
-        return whole(quantity) == 0
-    return False
+        return whole(quantity)
+    return None

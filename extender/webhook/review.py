@@ -24,10 +24,11 @@ _DEBUGGING = "ephemeralcontainers"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One review of a new pod, or of one that gets a debugging container.
+    """One review of a new pod, of one that gets a debugging container, or of an update.
 
     ``pod`` is None if the review is about anything else, for which there are no rules.
-    ``old`` is the pod before the change, None for a new pod. ``user`` made the request.
+    ``old`` is the pod before a debugging container is added, ``updated`` the pod before
+    an update; both are None for a new pod. ``user`` made the request.
     """
 
     uid: str
@@ -35,6 +36,7 @@ class Question:
     pod: Json | None
     old: Json | None = None
     user: str = ""
+    updated: Json | None = None
 
 
 def question(body: bytes) -> Question:
@@ -50,11 +52,13 @@ def question(body: bytes) -> Question:
     kind = request.object("kind")
     is_pod = not kind.optional_text("group") and kind.optional_text("kind") == "Pod"
     what = request.optional_text("operation"), request.optional_text("subResource")
-    if not is_pod or what not in (("CREATE", ""), ("UPDATE", _DEBUGGING)):
+    known = (("CREATE", ""), ("UPDATE", ""), ("UPDATE", _DEBUGGING))
+    if not is_pod or what not in known:
         return Question(uid, namespace, None)
-    old = request.object("oldObject").raw if what[1] else None
+    before = request.object("oldObject").raw if what[0] == "UPDATE" else None
+    old, updated = (before, None) if what[1] else (None, before)
     user = request.optional_object("userInfo").optional_text("username")
-    return Question(uid, namespace, request.object("object").raw, old, user)
+    return Question(uid, namespace, request.object("object").raw, old, user, updated)
 
 
 def allowed(

@@ -87,13 +87,15 @@ def review(  # noqa: PLR0913
     pool: Pool,
     user: str = "",
     old: Json | None = None,
+    updated: Json | None = None,
 ) -> Verdict:
     """Judge a new pod; if ``mutating``, add what it did not specify.
 
     ``namespace`` is the request's, since a controller's pod may not name its own.
     ``mode`` tells how Bitfusion pods of the namespace are translated; if it is empty,
     only a pod's own annotation counts. ``old`` is the pod before a debugging container
-    is added to it: then only that container is judged.
+    is added to it: then only that container is judged. ``updated`` is the pod before an
+    update, in which only memory in MiB is judged: a file that is applied again has it.
     """
     if namespace in SYSTEM_NAMESPACES:
         return Verdict(pod)
@@ -102,6 +104,9 @@ def review(  # noqa: PLR0913
         if user.startswith(_KUBELET) and _MIRROR in annotations(pod):
             # kubelet runs what is in its own file, whatever is answered here.
             return Verdict(pod)
+        if updated is not None:
+            insist_on_shape(updated)
+            return _updated(pod, updated) if mutating else Verdict(pod)
         if old is not None:
             insist_on_shape(old)
             return _debugging(pod, old, rules, mutating=mutating)
@@ -139,6 +144,15 @@ def _mutated(
     if (told.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)
     return after, denials, warnings
+
+
+def _updated(pod: Json, before: Json) -> Verdict:
+    if mutate.names_mib(before):
+        # It was created without this webhook, and cannot be changed any more.
+        return Verdict(pod)
+    after = copy_to_change(pod)
+    denials = mutate.drop_known_mib(after)
+    return _verdict(pod, after, denials, [])
 
 
 def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict:

@@ -63,6 +63,12 @@ def test_memory_in_mib(gate: Gate) -> None:
     told = "Warning: spec.containers[0]: 5000 MiB are 20 units (5120 MiB)"
     assert done.stderr.splitlines()[0] == told
     assert limits_of(gate.admitted(asked)) == {MEMORY: "20", CORE: "1"}
+    for _ in range(2):
+        done = gate.kubectl("apply", "-f", "-", stdin=asked)
+        assert done.returncode == 0, done.stderr
+    other = asking(container({MIB: 6000}))
+    done = gate.kubectl("apply", "-f", "-", stdin=other)
+    assert "it has 20 units, and 6000 MiB are 24" in done.stderr
     told = gate.denied(asking(container({MIB: "5Gi"})))
     assert f'{LIMITS}["{MIB}"]: 5Gi is in bytes' in told
     assert "for 5 GiB write 5120" in told

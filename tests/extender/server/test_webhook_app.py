@@ -99,7 +99,7 @@ def test_the_path_says_how_a_namespace_has_its_bitfusion_pods(
         {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}},
         {"kind": {"group": "x", "version": "v1", "kind": "Pod"}},
         {"operation": "DELETE", "object": None},
-        {"operation": "UPDATE", "oldObject": {}},
+        {"operation": "UPDATE", "oldObject": pod_json(units="1.5")},
         {"operation": "CREATE", "subResource": "binding"},
         {"operation": "UPDATE", "subResource": "status", "oldObject": {}},
         {"operation": "CONNECT", "subResource": "exec"},

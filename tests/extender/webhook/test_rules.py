@@ -78,6 +78,26 @@ def test_memory_in_mib() -> None:
     assert judged(pod, mutating=False).denials
 
 
+def test_a_file_in_mib_is_applied_again() -> None:
+    """The pod has units by then; the same memory is no change, another one is told."""
+    first = judged(pod_json(containers=[container_json("a", mib=5000)])).pod
+    again = deepcopy(first)
+    for part in again["spec"]["containers"][0]["resources"].values():
+        part[names.MEMORY_MIB] = "5k"
+    assert judged(again, updated=first) == Verdict(first)
+    for part in again["spec"]["containers"][0]["resources"].values():
+        part[names.MEMORY_MIB] = "6k"
+    (told,) = judged(again, updated=first).denials
+    assert "it has 20 units, and 6000 MiB are 24. Delete the pod first" in told
+
+
+@pytest.mark.parametrize("units", [None, 20, 4])
+def test_a_pod_that_kept_its_mib_can_be_updated(units: int | None) -> None:
+    """It was created without the webhook; its labels, say, may change."""
+    pod = pod_json(containers=[container_json("a", units, mib=5000)])
+    assert judged(pod, updated=pod) == Verdict(pod)
+
+
 def test_a_denied_pod_is_told_nothing_of_its_units() -> None:
     """Nothing was changed; all its faults are told, those in MiB too."""
     wrong = container_json("a", mib="5Gi") | {"env": ALL}
