@@ -61,10 +61,13 @@ def hanging(begin: Text, text: Text) -> Table:
     return line
 
 
-def step(text: str, indent: int = 4) -> RenderableType:
-    """Return a next step after an arrow; a command is not wrapped, to be copied."""
+def step(text: str, indent: int = 4, *, wrap: bool = False) -> RenderableType:
+    """Return a next step after an arrow; a command is not wrapped, to be copied.
+
+    ``wrap`` wraps it too, for a screen that is drawn again and again.
+    """
     begin = Words(f"{'':{indent}}→ ")
-    if not text.startswith(_COMMANDS):
+    if wrap or not text.startswith(_COMMANDS):
         return hanging(begin, Words(text))
     begin.append(text)
     begin.no_wrap = True

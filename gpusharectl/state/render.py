@@ -1,16 +1,28 @@
 """The overview on a screen: 80 columns, the same with and without colour."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
+from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount, Card
 from gpushare.domain.node import FreeUnits
 from gpushare.kube import facts, names, words
-from gpusharectl.output import Words, age, bar, column, fill, fit_to_show, rounded
+from gpusharectl.output import (
+    Words,
+    age,
+    bar,
+    column,
+    fill,
+    fit_to_show,
+    hanging,
+    rounded,
+    step,
+)
 from gpusharectl.state.read import Placements, Setup, Trouble
 from gpusharectl.state.view import (
     COUNTED,
@@ -29,14 +41,22 @@ _LABEL, _MEMORY_BAR, _CORE_BAR = 22, 14, 10
 _INDENT = 4
 _MOST = 6
 _MOST_PENDING = _MOST_QUOTAS = 10
-_HEAD = f"{'':{_LABEL}}{'memory':<{_MEMORY_BAR}}   units          GiB  cores"
+_HEAD = f"{'memory':<{_MEMORY_BAR}}   units          GiB  cores"
+_WIDTH = 80
+"""For which a card's line is made; what a screen has more is for the models."""
 _WARN, _DIM = "yellow", "dim"
 
 
-def draw(console: Console, seen: Overview, *, wide: bool = False) -> None:
-    """Draw an overview; ``wide`` leaves nothing out and makes longer lines."""
-    for part in _parts(seen, console.width, wide=wide):
-        console.print(part, soft_wrap=wide and isinstance(part, Text))
+def draw(
+    console: Console, seen: Overview, *, wide: bool = False, verbose: bool = False
+) -> None:
+    """Draw an overview; ``wide`` leaves nothing out and makes longer lines.
+
+    ``verbose`` adds where the placements come from.
+    """
+    for part in parts(seen, console.width, wide=wide, verbose=verbose):
+        whole = isinstance(part, Text) and (wide or bool(part.no_wrap))
+        console.print(part, soft_wrap=whole)
 
 
 def source(placements: Placements) -> str:
@@ -49,19 +69,31 @@ def source(placements: Placements) -> str:
     )
 
 
-def warnings(found: Sequence[Trouble]) -> Iterator[RenderableType]:
-    """Draw what needs an operator, each with the next step."""
+def warnings(
+    found: Sequence[Trouble], *, wrap: bool = True
+) -> Iterator[RenderableType]:
+    """Draw what needs an operator, each with the next step; ``wrap`` as in ``step``.
+
+    What is the same for several nodes or pods is drawn once.
+    """
     if found:
         yield Words("\nWarnings", "bold")
+    alike: defaultdict[tuple[str, str], list[Trouble]] = defaultdict(list)
     for one in found:
-        text = Words(f"{one.about}: ", _WARN).append(one.what, "default")
+        alike[one.what, one.do.replace(one.about, "")].append(one)
+    for those in alike.values():
+        about = words.listed((one.about for one in those), 3)
+        text = Words(f"{about}: ", _WARN).append(those[0].what, "default")
         yield indented(text, 2)
-        yield indented(Words(f"→ {one.do}"))
+        do = those[0].do
+        if any(one.do != do for one in those):
+            do += "  # and so for each of them"
+        yield step(do, wrap=wrap)
 
 
-def indented(text: Text, by: int = _INDENT) -> Padding:
+def indented(text: Text, by: int = _INDENT) -> Table:
     """Return a text of which each line starts after blanks."""
-    return Padding(text, (0, 0, 0, by), expand=False)
+    return hanging(Words(" " * by), text)
 
 
 def model_of(card: Card) -> str:
@@ -69,21 +101,35 @@ def model_of(card: Card) -> str:
     return fit_to_show(card.model.removeprefix("NVIDIA ")) or words.NOT_KNOWN
 
 
-def _parts(seen: Overview, width: int, *, wide: bool) -> Iterator[RenderableType]:
+def parts(
+    seen: Overview,
+    width: int,
+    *,
+    wide: bool = False,
+    verbose: bool = False,
+    wrap: bool = False,
+) -> Iterator[RenderableType]:
+    """Return the parts of the screen; ``wrap`` as in ``step``, the rest as in draw."""
     yield from _sum(seen)
-    if text := source(seen.placements):
+    if (wide or verbose) and (text := source(seen.placements)):
         yield Words(f"({text})", _DIM)
+    longest = max((cell_len(_label(view)) for view in seen.cards), default=0)
+    label = min(max(_LABEL, longest + 1), max(_LABEL, _LABEL + width - _WIDTH))
     if seen.cards:
-        yield Words(f"\n{_HEAD}", _DIM)
+        yield Words(f"\n{'':{label}}{_HEAD}", _DIM)
     for node in seen.nodes:
-        yield from _node(node, width, wide=wide)
+        yield from _node(node, label, width, wide=wide)
     if not seen.only:
         yield from _namespaces(seen.namespaces, wide=wide)
         yield from _pending(seen, wide=wide)
-    yield from warnings([t for t in seen.troubles if seen.only in ("", t.about)])
+    shown = [one for one in seen.troubles if seen.only in ("", one.about)]
+    yield from warnings(shown, wrap=wrap)
 
 
 def _sum(seen: Overview) -> Iterator[Words]:
+    if seen.namespace:
+        yield Words(_sum_of_namespace(seen), "bold")
+        return
     if not seen.cards and seen.only:
         yield Words(f"{seen.only} shares no cards.", "bold")
         return
@@ -110,6 +156,21 @@ def _sum(seen: Overview) -> Iterator[Words]:
     yield Words(_largest(seen.free))
 
 
+def _sum_of_namespace(seen: Overview) -> str:
+    held = sum((one.allotted for one in seen.namespaces), NOTHING)
+    shares = [share for card in seen.cards for share in card.pods]
+    pods = {one.pod.uid for one in shares if one.stay is not Stay.NOMINATED}
+    if not pods:
+        return f"No pod of {seen.namespace} holds a part of a card."
+    cards = words.counted(len(seen.cards), "card")
+    nodes = words.counted(sum(bool(node.cards) for node in seen.nodes), "node")
+    verb = "holds" if len(pods) == 1 else "hold"
+    return (
+        f"{words.counted(len(pods), 'pod')} of {seen.namespace} {verb} "
+        f"{words.amount(held)}, on {cards} of {nodes}."
+    )
+
+
 def _largest(free: FreeUnits) -> str:
     left = words.units(free.without_cores)
     if free.largest is None:
@@ -124,7 +185,9 @@ def _largest(free: FreeUnits) -> str:
     return said
 
 
-def _node(node: NodeView, width: int, *, wide: bool) -> Iterator[RenderableType]:
+def _node(
+    node: NodeView, label: int, width: int, *, wide: bool
+) -> Iterator[RenderableType]:
     line = Words(node.name, "bold")
     for state in _states(node):
         line.append(f"  {state}", _WARN)
@@ -135,7 +198,10 @@ def _node(node: NodeView, width: int, *, wide: bool) -> Iterator[RenderableType]
         offers = f"  kubelet offers {units} units and {cores} cores"
         yield Words(f"{offers}; device plugin pod {node.plugin}", _DIM)
     for card in node.cards:
-        yield from _card(node, card, width, wide=wide)
+        line = _numbers(card)
+        name = column(_label(card), label - 1, 0)
+        yield Words(f"{name} ").append_text(line)
+        yield from _below(node, card, width, wide=wide)
     for uuid, share in node.gone:
         pod = _named(share, node)
         yield Words(f"  on a card that no longer exists ({uuid}): {pod}", _WARN)
@@ -155,41 +221,66 @@ def _states(node: NodeView) -> Iterator[str]:
         yield f"device plugin {node.plugin}"
 
 
-def _card(
-    node: NodeView, view: CardView, width: int, *, wide: bool
-) -> Iterator[RenderableType]:
-    """Draw a card: bars and numbers of what is allotted, then the pods."""
+def _label(view: CardView) -> str:
+    return f"  card {view.card.index}  {model_of(view.card)}"
+
+
+def _numbers(view: CardView) -> Words:
+    """Draw bars and numbers of what is allotted of a card."""
     card, charged = view.card, view.charged
-    line = Words(column(f"  card {card.index}  {model_of(card)}", _LABEL - 1, 0) + " ")
+    pieces = _pieces(view)
+    line = Words()
+    line.append_text(bar(card.units, [one.units for one in pieces], _MEMORY_BAR))
+    line.append(f" {f'{charged.units}/{card.units}':>7}")
+    line.append(f"  {words.memory_of(charged.units, card.units):>11}  ")
+    line.append_text(bar(CORES_PER_CARD, [one.cores for one in pieces], _CORE_BAR))
+    line.append(f" {f'{charged.cores}/{CORES_PER_CARD}':>7}")
+    return line
+
+
+def _pieces(view: CardView) -> Sequence[Amount]:
+    """Return the parts of a bar: the largest pods, the other ones, other namespaces."""
     here = [one.amount for one in view.pods if one.stay is not Stay.NOMINATED]
     if rest := sum(here[_MOST:], NOTHING):
         here[_MOST:] = [rest]
-    line.append_text(bar(card.units, [one.units for one in here], _MEMORY_BAR))
-    line.append(f" {f'{charged.units}/{card.units}':>7}")
-    line.append(f"  {words.memory_of(charged.units, card.units):>11}  ")
-    line.append_text(bar(CORES_PER_CARD, [one.cores for one in here], _CORE_BAR))
-    line.append(f" {f'{charged.cores}/{CORES_PER_CARD}':>7}")
-    yield line
+    return [*here, view.others] if view.others else here
+
+
+def _below(
+    node: NodeView, view: CardView, width: int, *, wide: bool
+) -> Iterator[RenderableType]:
+    """Draw what is said of a card below its numbers, and the pods on it."""
+    card = view.card
     sick = "sick: no new pod comes here, running pods stay charged"
     cordoned = f"cordoned → gpusharectl uncordon-card {node.name} {card.index}"
     if not card.open:
         closed = compress((sick, cordoned), (not card.healthy, card.cordoned))
-        yield Words(f"    {'; '.join(closed)}", _WARN)
+        line = Words(f"    {'; '.join(closed)}", _WARN)
+        line.no_wrap = True
+        yield line
+    others = ""
+    if view.others:
+        others = f"other namespaces {_size(view.others)}"
     if wide:
         yield Words(f"    {card.uuid}  {card.model}", _DIM)
         for number, share in enumerate(view.pods):
             yield _row(number, share, node)
+        if others:
+            yield Words(f"    {others}")
     elif view.pods:
-        yield indented(_legend(view.pods, node, width - _INDENT))
+        yield indented(_legend(view, node, others, width - _INDENT))
 
 
-def _legend(pods: Sequence[PodShare], node: NodeView, width: int) -> Text:
+def _legend(view: CardView, node: NodeView, others: str, width: int) -> Text:
     items = [
         _sign(number, share).append(f" {_named(share, node)}", "default")
-        for number, share in enumerate(pods[:_MOST])
+        for number, share in enumerate(view.pods[:_MOST])
     ]
-    if left := len(pods) - len(items):
+    if left := len(view.pods) - len(items):
         items.append(fill(_MOST).append(f" and {left} more (-o wide)", "default"))
+    if others:
+        last = len(_pieces(view)) - 1
+        items.append(fill(last).append(f" {others}", "default"))
     lines = [Words()]
     for item in items:
         if lines[-1] and lines[-1].cell_len + 2 + item.cell_len > width:
@@ -205,12 +296,13 @@ def _sign(number: int, share: PodShare) -> Words:
 
 def _named(share: PodShare, node: NodeView) -> str:
     """Return a pod's name and size, and what is unusual about it here."""
-    amount = share.amount
-    size = str(amount.units) if amount.units else words.cores(amount.cores)
-    if share.whole:
-        size = "whole card"
+    size = "whole card" if share.whole else _size(share.amount)
     marks = ", ".join(_marks(share, node))
     return f"{share.pod} {size}{f' ({marks})' if marks else ''}"
+
+
+def _size(amount: Amount) -> str:
+    return str(amount.units) if amount.units else words.cores(amount.cores)
 
 
 def _marks(share: PodShare, node: NodeView) -> Iterator[str]:
@@ -313,4 +405,4 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
         yield indented(Words(said))
     if left := len(seen.pending) - len(shown):
         yield Words(f"  and {left} more (-o wide)", _DIM)
-    yield Words(f"  → gpusharectl why {seen.pending[0].seen.record.pod}")
+    yield step(f"gpusharectl why {seen.pending[0].seen.record.pod}", 2)

@@ -6,6 +6,7 @@ known, or it does not apply::
 
     v             1
     at            when the cluster was read, RFC 3339
+    namespace     the only one that is shown; null: all
     setup         "demo" | "absent" | "installed": whether gpushare is in this cluster
     books         {from: "extender" | "pods and nodes", because: str | null}
     policy        the cluster's default; card_order beside it
@@ -16,7 +17,8 @@ known, or it does not apply::
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
                   units}, complaint, cards, gone}]
       cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
-                  allotted: amount, free: amount | null, pods}]
+                  allotted: amount, free: amount | null, pods,
+                  others: amount, of pods in namespaces that are not shown}]
       pods, gone  [{namespace, name, uid, priority, cores, units, memory_mib, whole,
                   stay: "placed" | "unplaced" | "nominated", planned: [uuid], leaving,
                   waits, card (of gone)}]
@@ -54,6 +56,7 @@ def overview_data(seen: Overview) -> Data:
     return {
         "v": VERSION,
         "at": seen.at.isoformat(),
+        "namespace": seen.namespace or None,
         "setup": seen.setup.value,
         "books": source_data(seen.placements),
         "policy": seen.placements.choice.default,
@@ -145,6 +148,7 @@ def _card(view: CardView) -> Data:
         **card_data(view.card),
         "allotted": amount_data(view.charged),
         "free": None if view.free is None else amount_data(view.free),
+        "others": amount_data(view.others),
         "pods": [_share(share) for share in view.pods],
     }
 

@@ -4,7 +4,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -68,13 +68,15 @@ class CardView:
     """A card, what is charged to it, and the pods on it, the largest first.
 
     A nominated pod is not charged, and its room is not free either.
-    ``free`` is None for a closed card; it may be below zero.
+    ``free`` is None for a closed card; it may be below zero. ``others`` is what pods of
+    other namespaces hold, if only those of one are shown.
     """
 
     card: Card
     charged: Amount
     free: Amount | None
     pods: tuple[PodShare, ...]
+    others: Amount = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ class Overview:
     ``others`` counts the nodes that share no cards.
 
     ``pending`` and ``namespaces`` are the whole cluster's, whichever nodes are shown.
-    ``free`` counts nodes that are ready and schedulable.
+    ``free`` counts nodes that are ready and schedulable. If ``namespace`` is set, only
+    its pods are here, the cards that they hold, and the warnings about them.
     """
 
     placements: Placements
@@ -158,6 +161,7 @@ class Overview:
     troubles: tuple[Trouble, ...]
     namespaces: tuple[NamespaceView, ...] = ()
     setup: Setup = Setup.INSTALLED
+    namespace: str = ""
 
     @property
     def cards(self) -> tuple[CardView, ...]:
@@ -203,6 +207,40 @@ def overview(
         _namespaces(state),
         state.setup,
     )
+
+
+def of_namespace(seen: Overview, namespace: str) -> Overview:
+    """Return what an overview has of one namespace."""
+
+    def is_mine(share: PodShare) -> bool:
+        return share.pod.namespace == namespace
+
+    nodes = []
+    for node in seen.nodes:
+        cards = tuple(
+            _only(card, is_mine) for card in node.cards if any(map(is_mine, card.pods))
+        )
+        gone = tuple(one for one in node.gone if is_mine(one[1]))
+        if cards or gone:
+            nodes.append(replace(node, cards=cards, gone=gone))
+    return replace(
+        seen,
+        namespace=namespace,
+        nodes=tuple(nodes),
+        pending=tuple(p for p in seen.pending if p.request.pod.namespace == namespace),
+        namespaces=tuple(one for one in seen.namespaces if one.name == namespace),
+        troubles=tuple(
+            one
+            for one in seen.troubles
+            if one.about == namespace or one.about.startswith(f"{namespace}/")
+        ),
+    )
+
+
+def _only(view: CardView, is_mine: Callable[[PodShare], bool]) -> CardView:
+    mine = tuple(filter(is_mine, view.pods))
+    held = (share.amount for share in mine if share.stay is not Stay.NOMINATED)
+    return replace(view, pods=mine, others=view.charged - sum(held, NOTHING))
 
 
 def _shares_cards(node: Node | None, body: Json | None) -> bool:

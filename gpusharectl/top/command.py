@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
-from gpusharectl.output import give
+from gpusharectl.output import give, screen
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
@@ -110,7 +110,7 @@ def top(  # noqa: PLR0913
         if output:
             give(top_data(ordered(seen(), sort)), output)
             return
-        console = Console(highlight=False)
+        console = screen()
         # With FORCE_COLOR even a pipe looks like a terminal.
         if once or not (console.is_interactive and sys.stdout.isatty()):
             console.print(drawn(console, ordered(seen(), sort), layout))

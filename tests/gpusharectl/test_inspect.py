@@ -1,5 +1,6 @@
 """The commands over HTTP on a small cluster, with their exit codes and completion."""
 
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.access import reached
 from gpusharectl.commands import for_kubectl, main
 from tests.gpusharectl.cluster_states import A, B
-from tests.gpusharectl.terminal import kubeconfig_for
+from tests.gpusharectl.terminal import Terminal, kubeconfig_for
 
 WITHOUT_CODES = {"demo", "host-clean", "host-scheduler"}
 
@@ -31,13 +32,67 @@ def ran(kubeconfig: str, *words: str) -> Result:
 
 
 def test_inspect(kubeconfig: str) -> None:
-    """No extender pod is there, so the placements are computed here, and said so."""
-    found = ran(kubeconfig, "inspect")
+    """No extender pod is there, so the placements are computed here; -v says so."""
+    assert "computed from pods" not in ran(kubeconfig, "inspect").output
+    found = ran(kubeconfig, "inspect", "-v")
     assert found.exit_code == 0
     assert "2 nodes, 3 cards, 152 units (38 GiB): 131 allotted (86 %)" in found.output
     assert "computed from pods and nodes, because there is no" in found.output
     assert "default/app-1 50" in found.output
     assert "\x1b" not in found.output
+
+
+@pytest.mark.parametrize("words", [["inspect", "-v"], ["why", "big"], ["top"]])
+def test_into_a_pipe_nothing_is_wrapped_or_padded(
+    kubeconfig: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a printed command can be copied, however narrow the terminal is."""
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = ran(kubeconfig, *words).output.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    part = "app.kubernetes.io/name=gpushare-"
+    command = [line for line in lines if part in line]
+    assert all(line.strip().startswith("→ kubectl") for line in command)
+    assert max(map(len, lines)) > 80
+
+
+def test_inspect_one_namespace(kubeconfig: str) -> None:
+    """Its pending pods too; the shell offers the names."""
+    found = ran(kubeconfig, "inspect", "-n", "edge").output
+    assert found.startswith("No pod of edge holds a part of a card.\n")
+    assert "edge/lonely  requests 3 units" in found
+    assert "default/" not in found
+    data = orjson.loads(
+        ran(kubeconfig, "inspect", "-n", "default", "-o", "json").output
+    )
+    assert data["namespace"] == "default"
+    assert [pod["name"] for pod in data["pending"]] == ["big"]
+
+
+@pytest.mark.parametrize("words", [["--watch"], ["-w", "-o", "json"]])
+def test_only_a_terminal_can_be_watched(kubeconfig: str, words: Sequence[str]) -> None:
+    found = ran(kubeconfig, "inspect", *words)
+    assert found.exit_code == 2
+    assert "--watch is for a terminal" in found.output
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_watched_it_stays_on_the_terminal(kubeconfig: str, end: signal.Signals) -> None:
+    """Until Ctrl-C; then the last values are left there."""
+    words = ["inspect", "--watch", "--kubeconfig", kubeconfig]
+    terminal = Terminal([sys.executable, "-m", "gpusharectl", *words])
+    try:
+        terminal.read_until("Ctrl-C to quit")
+        terminal.read_until("default/app-1")
+        terminal.send(end)
+        assert terminal.end() == 0, terminal.said
+    finally:
+        terminal.close()
+    _, ended, after = terminal.said.partition("\x1b[?1049l")
+    assert ended
+    assert "default/app-1" in after
+    assert "Traceback" not in terminal.said
 
 
 def test_inspect_one_node(kubeconfig: str) -> None:
@@ -164,6 +219,7 @@ def offered(kubeconfig: str, *words: str) -> list[str]:
         (["why", "-n", "e"], ["edge"]),
         (["why", "-n", "edge", ""], ["lonely"]),
         (["inspect", "--node", ""], ["node-1", "node-2"]),
+        (["inspect", "-n", "e"], ["edge"]),
         (["top", "-n", ""], ["default", "edge"]),
         (["top", "--namespace", "e"], ["edge"]),
         (["top", "--sort", "s"], ["sm"]),

@@ -10,14 +10,19 @@ from rich.text import Text
 
 from gpusharectl.state.read import ClusterState, Trouble
 from gpusharectl.state.render import draw
-from gpusharectl.state.view import overview
+from gpusharectl.state.view import of_namespace, overview
 from tests.builders import bound_json, card, placement
 from tests.gpusharectl.cluster_states import (
     CORE,
     SCENES,
+    A,
+    B,
     cluster_state,
     crowd,
+    extender,
+    held,
     node_of,
+    plugin,
     quota,
     small,
     tenants,
@@ -28,9 +33,10 @@ from tests.gpusharectl.golden import assert_as_kept, drawn
 
 @pytest.mark.parametrize("name", SCENES)
 def test_each_state_has_its_screen(name: str) -> None:
-    """At 80 columns without colour all is there."""
+    """At 80 columns without colour all is there; commands are not broken."""
     found = drawn(partial(draw, seen=overview(SCENES[name]())))
-    assert [line for line in found.splitlines() if len(line) > 80] == []
+    long = [line.strip() for line in found.splitlines() if len(line) > 80]
+    assert [line for line in long if not line.startswith("→ kubectl ")] == []
     assert_as_kept(f"inspect-{name}", found)
 
 
@@ -61,6 +67,44 @@ def test_one_node_alone() -> None:
     seen = overview(cluster_state(nodes), "plain")
     found = drawn(partial(draw, seen=seen))
     assert found.startswith("plain shares no cards.\n")
+
+
+@pytest.mark.parametrize("name", ["edge", "research", "nobody"])
+def test_one_namespace_alone(name: str) -> None:
+    """Its pods, the cards that they hold, and what others hold of these."""
+    seen = of_namespace(overview(tenants()), name)
+    assert_as_kept(f"namespace-{name}", drawn(partial(draw, seen=seen)))
+
+
+def test_equal_warnings_are_told_once() -> None:
+    """With a command for each, or one for all; others stay apart."""
+    nodes = [node_of(f"n-{n}", card(0, uuid=f"G{n}"), ready="False") for n in range(5)]
+    nodes.append(node_of("other", card(0)))
+    seen = overview(cluster_state(nodes, parts=[extender(), plugin("other")]))
+    found = drawn(partial(draw, seen=seen))
+    said = " ".join(found.partition("Warnings")[2].split())
+    assert said.count("has no device plugin") == 1
+    assert said.count("n-0, n-1, n-2 and 2 more: the node is not ready") == 1
+    assert "→ kubectl describe node n-0 # and so for each of them" in said
+    assert len(seen.troubles) == 10
+
+
+LONG = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+
+
+@pytest.mark.parametrize(("width", "whole"), [(80, False), (120, True), (9999, True)])
+def test_a_wide_screen_has_room_for_models(width: int, whole: bool) -> None:
+    nodes = [node_of("n", card(0, 380, model=LONG, uuid=A), card(1, 29, uuid=B))]
+    seen = overview(cluster_state(nodes, [held("a", A, 100, node="n")]))
+    found = drawn(partial(draw, seen=seen), width=width)
+    assert (LONG.removeprefix("NVIDIA ") in found) == whole
+    head, first, second = (
+        next(line for line in found.splitlines() if begin in line)
+        for begin in ("  memory", "  card 0", "  card 1")
+    )
+    bars = {first.index("█"), second.index("·"), head.index("memory")}
+    assert len(bars) == 1, "the columns stand below each other"
+    assert len(first) <= max(width, 80)
 
 
 def test_the_tightest_quota_is_shown() -> None:

@@ -29,8 +29,8 @@ from tests.gpusharectl.cluster_states import (
 from tests.gpusharectl.why.test_explain import pod_in
 
 TOP = (
-    "v at setup books policy card_order totals largest_free nodes pending namespaces "
-    "warnings"
+    "v at namespace setup books policy card_order totals largest_free nodes pending "
+    "namespaces warnings"
 )
 PARTS = {"cores", "units", "memory_mib"}
 
