@@ -99,7 +99,7 @@ metadata:
 spec:
   containers:
   - name: app
-    image: nvidia/cuda:11.0-base
+    image: nvidia/cuda:12.4.1-base-ubuntu22.04
     resources:
       limits:
         baidu.com/vcuda-core: 1

@@ -73,7 +73,8 @@ class _File:
     "--unit-mib",
     type=click.IntRange(1, 1024 * 1024),
     metavar="MIB",
-    help="What 1 of the old memory resource is. Default: gpushare 1024, HAMi 1.",
+    help="What 1 of aliyun.com/gpu-mem (default: 1024) or nvidia.com/gpumem (default: "
+    "1) is.",
 )
 def migrate(
     *,

@@ -336,7 +336,7 @@ class _Migration:
         system = asking[0].fields[0][1][0].system
         if isinstance(found, Refusal):
             self._tell(name, f"the pod would be refused: {found.detail}")
-        elif len(asking) > 1 and system is not System.GPUSHARE:
+        elif len(asking) > 1 and system is not System.GPUSHARE_EXTENDER:
             self._tell(
                 name,
                 "its containers get one card together; for a card each set the "

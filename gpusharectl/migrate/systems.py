@@ -19,7 +19,7 @@ class System(StrEnum):
     """A system that shares cards; the value is that of ``--from``."""
 
     HAMI = "hami"
-    GPUSHARE = "gpushare"
+    GPUSHARE_EXTENDER = "gpushare-scheduler-extender"
     GPU_MANAGER = "gpu-manager"
     TIME_SLICING = "time-slicing"
 
@@ -43,9 +43,9 @@ RESOURCES: Mapping[str, tuple[System, Part]] = {
     "nvidia.com/gpumem-percentage": (System.HAMI, Part.PERCENT),
     "nvidia.com/gpucores": (System.HAMI, Part.CORES),
     "nvidia.com/priority": (System.HAMI, Part.OTHER),
-    "aliyun.com/gpu-mem": (System.GPUSHARE, Part.MEMORY),
-    "aliyun.com/gpu-core.percentage": (System.GPUSHARE, Part.CORES),
-    _GPU_COUNT: (System.GPUSHARE, Part.CARDS),
+    "aliyun.com/gpu-mem": (System.GPUSHARE_EXTENDER, Part.MEMORY),
+    "aliyun.com/gpu-core.percentage": (System.GPUSHARE_EXTENDER, Part.CORES),
+    _GPU_COUNT: (System.GPUSHARE_EXTENDER, Part.CARDS),
     "tencent.com/vcuda-memory": (System.GPU_MANAGER, Part.MEMORY),
     "tencent.com/vcuda-core": (System.GPU_MANAGER, Part.CORES),
     f"{GPU}.shared": (System.TIME_SLICING, Part.CARDS),
@@ -59,7 +59,11 @@ _HAMI_ANNOTATIONS = (
     "nvidia.com/vgpu-mode",
 )
 HAMI_SCHEDULER = "hami-scheduler"
-_UNIT_MIB = {System.HAMI: 1, System.GPUSHARE: 1024, System.GPU_MANAGER: UNIT_MIB}
+_UNIT_MIB = {
+    System.HAMI: 1,
+    System.GPUSHARE_EXTENDER: 1024,
+    System.GPU_MANAGER: UNIT_MIB,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def amount(
         return "it asks for 0 cards: remove it"
     convert: Mapping[System, Callable[[Mapping[Part, int], Options], Amount | str]] = {
         System.HAMI: _hami,
-        System.GPUSHARE: _gpushare,
+        System.GPUSHARE_EXTENDER: _gpushare_extender,
         System.GPU_MANAGER: _gpu_manager,
         System.TIME_SLICING: _time_slicing,
     }
@@ -159,7 +163,7 @@ def _hami(asked: Mapping[Part, int], options: Options) -> Amount | str:
     return Amount(cores * cards, units * cards)
 
 
-def _gpushare(asked: Mapping[Part, int], options: Options) -> Amount | str:
+def _gpushare_extender(asked: Mapping[Part, int], options: Options) -> Amount | str:
     cards = asked.get(Part.CARDS, 1)
     if cards > 1:
         return (
@@ -168,7 +172,7 @@ def _gpushare(asked: Mapping[Part, int], options: Options) -> Amount | str:
         )
     if not asked.get(Part.MEMORY):
         return "it asks for no aliyun.com/gpu-mem: say how much memory it needs"
-    units = options.units(System.GPUSHARE, asked[Part.MEMORY])
+    units = options.units(System.GPUSHARE_EXTENDER, asked[Part.MEMORY])
     return Amount(asked.get(Part.CORES, 0), units)
 
 

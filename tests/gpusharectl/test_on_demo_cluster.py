@@ -106,7 +106,7 @@ def test_the_page_of_a_demo(demo: DemoCluster) -> None:
     where = ["--no-open", "--kubeconfig", str(demo.kubeconfig)]
     shown = Terminal([sys.executable, "-m", "gpusharectl", "ui", *where])
     try:
-        shown.read_until("Whoever knows")
+        shown.read_until("Everyone who has")
         address = urlsplit(shown.said.split()[4])
         for path, kind in (("", b"<!doctype html>"), ("/state", b"{")):
             link = http.client.HTTPConnection(address.netloc)
