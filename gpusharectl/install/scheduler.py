@@ -25,19 +25,21 @@ def configure(
         if why:
             raise InstallError(f"no file was changed: {why}")
         _write(host, plan, screen)
+    # The record and the backup may have to follow what somebody has edited.
+    changed = plan if host.is_read(plan) else ()
     why = host.wait(screen.say)
     if why:
-        _roll_back(host, screen, f"kube-scheduler did not start: {why}", plan)
+        _roll_back(host, screen, f"kube-scheduler did not start: {why}", changed)
     host.finish()
-    if not alone or (plan and not at_once):
+    if not alone or (changed and not at_once):
         return
     why = host.probe()
     if why:
         why = f"kube-scheduler does not call the extender: {why}"
         # Files that were there before are not the cause; a new run tries again.
-        if not plan:
+        if not changed:
             raise InstallError(why)
-        _roll_back(host, screen, why, plan)
+        _roll_back(host, screen, why, changed)
     screen.say("kube-scheduler runs and calls the extender")
 
 

@@ -314,6 +314,10 @@ class SchedulerFiles:
         changes = [self._change(path, text) for path, text in wanted.items()]
         return list(filter(_differs, changes))
 
+    def are_read(self, changes: Sequence[FileChange]) -> bool:
+        """Return whether kube-scheduler reads one of these files."""
+        return any(each.path not in (self.state, self.backup) for each in changes)
+
     @property
     def unfinished(self) -> bool:
         """Whether kube-scheduler was not seen running since the first installation."""

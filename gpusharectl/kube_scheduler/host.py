@@ -72,6 +72,10 @@ class HostScheduler(ABC):
         self._files.make([each.reversed() for each in reversed(self._applied)])
         self._applied = ()
 
+    def is_read(self, plan: Sequence[FileChange]) -> bool:
+        """Return whether kube-scheduler reads one of these files."""
+        return self._files.are_read(plan)
+
     @property
     def unfinished(self) -> bool:
         """Whether kube-scheduler was not seen running since the first installation."""

@@ -236,7 +236,7 @@ class K3sScheduler(HostScheduler):
 
     def apply(self, plan: Sequence[FileChange]) -> None:
         """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
-        self._unread = self._unread or bool(plan)
+        self._unread = self._unread or self.is_read(plan)
         super().apply(plan)
 
     def roll_back(self) -> None:

@@ -4,6 +4,7 @@ Where nothing of ours runs, because it is the scheduler itself that is broken an
 mended. The extender runs on the node as elsewhere; ours is what kubeadm has made.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -211,6 +212,49 @@ def test_own_configuration_is_kept(
     assert host.wait(lambda _: None) == ""
     files.write(MANIFEST, kubeadms)
     assert host.wait(lambda _: None) == ""
+
+
+def test_own_mount_of_the_folder(
+    host: KubeadmScheduler, files: HostFiles, objects: ApiObjects
+) -> None:
+    """A second mount of one path is rejected by the API server, so it is a no.
+
+    kubelet would end kube-scheduler and start none. The one that is there is used.
+    """
+    kubeadms = (files.read(MANIFEST) or b"").decode()
+    body = yaml.safe_load(kubeadms)
+    (main,) = body["spec"]["containers"]
+    folder = KubeadmFile.folder
+    main["volumeMounts"].append({"name": "mine", "mountPath": folder})
+    mine = {"name": "mine", "hostPath": {"path": folder, "type": "Directory"}}
+    body["spec"]["volumes"].append(mine)
+    twice = copy.deepcopy(body)
+    twice["spec"]["containers"][0]["volumeMounts"].append(
+        {"name": "mine", "mountPath": folder, "subPath": "tls"}
+    )
+    plan = host.plan()
+    doubled = [
+        replace(each, after=yaml.safe_dump(twice).encode())
+        if each.path == MANIFEST
+        else each
+        for each in plan
+    ]
+    assert "must be unique" in host.check(doubled)
+
+    files.place(folder).mkdir()
+    files.write(MANIFEST, yaml.safe_dump(body, sort_keys=False).encode())
+    before = tree(files)
+    plan = host.plan()
+    assert host.check(plan) == ""
+    host.apply(plan)
+    assert host.wait(lambda _: None) == ""
+    assert host.probe() == ""
+    host.apply(host.restore())
+    assert tree(files) == before
+    assert host.wait(lambda _: None) == ""
+    files.write(MANIFEST, kubeadms.encode())
+    assert host.wait(lambda _: None) == ""
+    files.remove_empty(folder)
 
 
 def test_job_on_a_control_plane_node(

@@ -306,6 +306,9 @@ class Scheduler:
         self.unfinished = self.files.read(SCHEDULER) == BEFORE
         self.files.make(plan)
 
+    def is_read(self, plan: Sequence[FileChange]) -> bool:
+        return any(change.path == SCHEDULER for change in plan)
+
     def finish(self) -> None:
         self.unfinished = False
 

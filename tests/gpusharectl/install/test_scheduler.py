@@ -6,6 +6,7 @@ import pytest
 
 from gpusharectl.install.progress import Exit, InstallError
 from gpusharectl.install.scheduler import configure, prove, restore
+from gpusharectl.kube_scheduler.host_files import FileChange
 from tests.gpusharectl.install.installed_cluster import (
     AFTER,
     BEFORE,
@@ -59,6 +60,17 @@ def test_one_that_does_not_come_up_is_put_back(
         configure(host, Listener())
     assert host.files.read(SCHEDULER) == left
     assert host.did[-len(last) :] == last
+
+
+def test_a_record_that_follows_an_edit_is_no_change(host: Scheduler) -> None:
+    """Somebody has edited the manifest, and kube-scheduler does not start with that."""
+    configure(host, Listener())
+    host.plan = lambda: [FileChange("/etc/state.json", None, b"{}")]
+    host.ill["wait"] = "unknown flag"
+    with pytest.raises(InstallError, match="unknown flag; it ran with these files"):
+        configure(host, Listener())
+    assert host.did[-1] == "wait"
+    assert host.files.read(SCHEDULER) == AFTER
 
 
 @pytest.mark.parametrize("seen", [False, True])

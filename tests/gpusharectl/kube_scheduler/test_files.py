@@ -229,6 +229,8 @@ def test_manifest_changed_since(host: HostFiles, again: bool) -> None:
     install(host)
     edit(host, MANIFEST, "cpu: 100m", "cpu: 200m # more")
     assert scheduler(host).missing() == ""
+    assert not scheduler(host).are_read(scheduler(host).plan())
+    assert scheduler(host, NEWER).are_read(scheduler(host, NEWER).plan())
     if again:
         install(host, NEWER)
     uninstall(host)
