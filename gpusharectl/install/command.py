@@ -196,6 +196,9 @@ def check_node(kubeconfig: str | None, context: str | None, **options: Any) -> N
     with _opened(kubeconfig, context, CheckOptions(**options)) as (opened, chosen):
         try:
             found = check_nodes(opened, chosen)
+        except KeyboardInterrupt:
+            why = "interrupted; the pods of the check are deleted"
+            raise click.ClickException(why) from None
         except InstallError as error:
             remedy = f"; {error.remedy}" if error.remedy else ""
             raise click.ClickException(f"{error}{remedy}") from error

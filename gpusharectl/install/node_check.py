@@ -6,7 +6,7 @@ would inject the cards: ``python -m deviceplugin check``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from gpushare.kube import words
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
 from gpushare.kube.json_reader import Malformed, Reader
-from gpushare.kube.objects import Ref
+from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import with_images
@@ -25,13 +25,17 @@ from gpusharectl.install.preflight import Finding, Weight, judge_node, judge_rig
 from gpusharectl.install.progress import InstallError
 from gpusharectl.install.survey import (
     CHECK_RIGHTS,
+    LIST_NODES,
     Facts,
     NodeFacts,
     may_get,
-    survey,
+    missing,
+    read_nodes,
+    runtime_classes,
     takes_nvidia,
     unknown_nodes,
 )
+from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.output import Words
 
 _NO_SUCH_COMMAND = "No such command 'check'"
@@ -228,25 +232,20 @@ class NodeChecks:
 def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
     """Check nodes at the same time; nothing is left in the cluster."""
     objects = context.objects
-    facts = survey(objects, context.files, CHECK_RIGHTS)
-    rights = judge_rights(facts)
-    if not facts.nodes:
-        raise InstallError(rights.text, rights.remedy)
+    facts = _facts(objects)
     if wrong := unknown_nodes(facts.nodes, options.nodes):
         raise InstallError(wrong)
     nodes = [node for node in facts.nodes if node.name in options.nodes]
-    pods = {}
-    if not facts.missing:
-        ready = [node for node in nodes if node.ready]
-        plugins = {
-            one.name: _plugin(context, facts, one, options.image) for one in ready
-        }
-        pods = {one.name: check_pod(objects, plugins[one.name], one) for one in ready}
+    pods = {
+        node.name: check_pod(objects, _plugin(context, facts, node, options), node)
+        for node in nodes
+        if node.ready and not facts.missing
+    }
     ran = run_on_nodes(context, list(pods.values()), options.timeout_s)
     found = []
     for node in nodes:
         checks = [
-            Check(about, one.weight is Weight.OK, one.text, one.remedy)
+            Check(about, _is_well(one), one.text, one.remedy)
             for about, one in judge_node(node, facts)
             if about in ("node", "kubelet", "plugins")
         ]
@@ -255,6 +254,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
             said = ran.said.get(node.name)
             checks += of_pod(image, said, ran.failed.get(node.name, ""))
         elif facts.missing:
+            rights = judge_rights(facts)
             checks += [_todo("rights", rights.text, rights.remedy)]
             checks += _unknown("no pod can be created", *_OF_POD)
         else:
@@ -263,17 +263,44 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
     return found
 
 
-def _plugin(context: Context, facts: Facts, node: NodeFacts, image: str) -> Json:
+def _facts(objects: Objects) -> Facts:
+    """Read what is needed to judge nodes; ``InstallError`` if they cannot be read."""
+    facts = Facts("", Flavour.MANAGED, (), missing=missing(objects, CHECK_RIGHTS))
+    if LIST_NODES in facts.missing:
+        rights = judge_rights(facts)
+        raise InstallError(rights.text, rights.remedy)
+    return replace(
+        facts,
+        nodes=read_nodes(objects),
+        plugin=_installed(objects) is not None,
+        runtime_classes=runtime_classes(objects),
+    )
+
+
+def _is_well(found: Finding) -> bool | None:
+    if found.weight is Weight.OK:
+        return True
+    return False if found.remedy else None
+
+
+_PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+
+
+def _installed(objects: Objects) -> Json | None:
+    return objects.get(_PLUGIN) if may_get(objects, _PLUGIN) else None
+
+
+def _plugin(
+    context: Context, facts: Facts, node: NodeFacts, options: CheckOptions
+) -> Json:
     """Return the device plugin's DaemonSet as it runs, or as it would be installed."""
-    ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
-    found = context.objects.get(ref) if may_get(context.objects, ref) else None
+    found = _installed(context.objects)
     if found is None:
         components = ("nvidia-runtime",) if takes_nvidia(facts, [node.name]) else ()
         every = context.load("kubeadm", components=components)
-        found = next(one for one in every if Ref.of(one) == ref)
-    kept = {DEVICE_PLUGIN: image} if image else {}
-    (found,) = with_images([found], kept, "")
-    return found
+        found = next(one for one in every if Ref.of(one) == _PLUGIN)
+    kept = {DEVICE_PLUGIN: options.image} if options.image else {}
+    return with_images([found], kept, "")[0]
 
 
 _LEAST_WIDTH = 20

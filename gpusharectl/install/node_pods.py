@@ -26,7 +26,7 @@ from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import image_of
 from gpusharectl.install.progress import Waiting
 from gpusharectl.install.rollout import events_of, meant_for, pod_wait
-from gpusharectl.install.survey import NodeFacts, named, read_nodes
+from gpusharectl.install.survey import NodeFacts, may_get, named, read_nodes
 from gpusharectl.output import ObjectChange
 
 TRIAL = "gpushare-image-trial"
@@ -105,7 +105,8 @@ def _pull_secrets(objects: Objects, workload: Json) -> Json:
     pod = workload["spec"]["template"]["spec"]
     kept = {key: pod[key] for key in ("imagePullSecrets",) if key in pod}
     name = pod.get("serviceAccountName", "")
-    if name and objects.get(Ref("v1", "ServiceAccount", name, SYSTEM)):
+    account = Ref("v1", "ServiceAccount", name, SYSTEM)
+    if name and may_get(objects, account) and objects.get(account):
         kept["serviceAccountName"] = name
     return kept
 
@@ -219,7 +220,11 @@ def run_on_nodes(
             objects.delete(Ref.of(pod), grace_period_s=0)
             objects.create(pod)
         left = context.until(look, most_s)
-        return Ran(failed | {one.who: one.what for one in left}, said)
+        late = {
+            one.who: one.what if one.topic else f"it still waits for {one.what}"
+            for one in left
+        }
+        return Ran(failed | late, said)
     finally:
         for ref in refs.values():
             # An error here must not hide the result.

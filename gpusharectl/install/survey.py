@@ -168,7 +168,7 @@ def unknown_nodes(nodes: Sequence[NodeFacts], wanted: Sequence[str]) -> str:
     if not unknown:
         return ""
     is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-    them = ", ".join(unknown)
+    them = ", ".join(one or '""' for one in unknown)
     return f"{them} {is_are} of this cluster; its nodes are {known}."
 
 
@@ -257,9 +257,9 @@ def resource(api_version: str, kind: str) -> str:
     return f"{word}.{group}" if slash else word
 
 
-_LIST_NODES, _LIST_PODS = Right("list", "nodes"), Right("list", "pods")
+LIST_NODES, _LIST_PODS = Right("list", "nodes"), Right("list", "pods")
 _ALWAYS = (
-    _LIST_NODES,
+    LIST_NODES,
     Right("patch", "nodes"),
     _LIST_PODS,
     *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
@@ -267,7 +267,7 @@ _ALWAYS = (
     Right("list", "events", SYSTEM),
 )
 CHECK_RIGHTS = (
-    _LIST_NODES,
+    LIST_NODES,
     *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
     Right("list", "events", SYSTEM),
 )
@@ -387,7 +387,7 @@ def survey(
     the fact is empty and ``missing`` names the right.
     """
     lacking = missing(objects, tuple(rights))
-    nodes = () if _LIST_NODES in lacking else read_nodes(objects)
+    nodes = () if LIST_NODES in lacking else read_nodes(objects)
     kind = flavour(files)
     here = this_node(files, kind, {node.name: node.addresses for node in nodes})
     if told:
@@ -414,7 +414,7 @@ def survey(
         extended=EXTENDER in workloads,
         second=SECOND_SCHEDULER in workloads,
         plugin=DEVICE_PLUGIN in workloads,
-        runtime_classes=_runtime_classes(objects),
+        runtime_classes=runtime_classes(objects),
         guard=objects.serves(*GUARD),
         images={name: image_of([body]) for name, body in workloads.items()},
         tls=TLS in settings,
@@ -506,7 +506,7 @@ def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
     return () if found is None else (found,)
 
 
-def _runtime_classes(objects: Objects) -> tuple[str, ...]:
+def runtime_classes(objects: Objects) -> tuple[str, ...]:
     """Return the RuntimeClasses whose handlers provide cards.
 
     Without the right to list them only the class nvidia is read.

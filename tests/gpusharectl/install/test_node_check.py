@@ -146,6 +146,29 @@ def test_without_rights_the_node_object_is_still_judged(
         check_nodes(world.context(), NODES)
 
 
+def test_more_rights_than_that_are_not_needed(world: InstalledCluster) -> None:
+    """Without them it is checked as if gpushare were not installed."""
+    world.objects.denied |= {
+        *("list pods", "get serviceaccounts", "get daemonsets.apps"),
+        *("list runtimeclasses.node.k8s.io", "get runtimeclasses.node.k8s.io"),
+    }
+    world.objects.calls.clear()
+    (one,) = check_nodes(world.context(), CheckOptions(nodes=("gpu-1",)))
+    assert one.todo == 0
+    asked = [call for call in world.objects.calls if not call.startswith("may ")]
+    assert {call.partition(" kube-system")[0] for call in asked} == {
+        *("list Node", "list Event", "get Pod", "create Pod", "delete Pod")
+    }
+
+
+def test_a_pod_that_does_not_start_in_time(world: InstalledCluster) -> None:
+    world.nodes.step = lambda: None
+    (one,) = check_nodes(world.context(), CheckOptions(nodes=("gpu-1",), timeout_s=5))
+    checks = {check.about: check for check in one.checks}
+    assert checks["image"].text == "it still waits for kubelet to start its pod"
+    assert checks["driver"].ok is None
+
+
 def test_a_node_that_there_is_not(world: InstalledCluster) -> None:
     with pytest.raises(InstallError, match="gpu-2 is no node of this cluster; its"):
         check_nodes(world.context(), CheckOptions(nodes=("cp", "gpu-2")))
