@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -10,9 +10,8 @@ import click
 import orjson
 import yaml
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
 from gpushare.kube.cluster import Json
@@ -52,13 +51,24 @@ def screen() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
 
 
-def hanging(begin: Text, text: Text) -> Table:
-    """Return a text that begins after ``begin`` and is wrapped below itself."""
-    line = Table.grid(padding=0)
-    line.add_column(no_wrap=True)
-    line.add_column(overflow="fold")
-    line.add_row(begin, text)
-    return line
+class Hanging:
+    """A text that begins after ``begin`` and is wrapped below itself."""
+
+    def __init__(self, begin: Text, text: Text) -> None:
+        self._begin = begin
+        self._text = text
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield its lines."""
+        begin = self._begin
+        width = max(1, options.max_width - begin.cell_len)
+        lines = self._text.wrap(console, width, overflow="fold") or [Text()]
+        for line in lines:
+            line.rstrip()
+            yield Text.assemble(begin, line)
+            begin = Text(" " * begin.cell_len)
 
 
 def step(text: str, indent: int = 4, *, wrap: bool = False) -> RenderableType:
@@ -68,7 +78,7 @@ def step(text: str, indent: int = 4, *, wrap: bool = False) -> RenderableType:
     """
     begin = Words(f"{'':{indent}}→ ")
     if wrap or not text.startswith(_COMMANDS):
-        return hanging(begin, Words(text))
+        return Hanging(begin, Words(text))
     begin.append(text)
     begin.no_wrap = True
     return begin

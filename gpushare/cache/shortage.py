@@ -4,7 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.domain.model import NOTHING, Amount, Card, NodeName, PodRequest
+from gpushare.domain.model import (
+    NOTHING,
+    Amount,
+    Card,
+    CardUUID,
+    NodeName,
+    PodRequest,
+)
 from gpushare.domain.node import Block, Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Choice, Policy
@@ -85,6 +92,8 @@ def shortage(
     never = _never(request, policy, mine)
     left = [node.as_limited_by(request) for node in seen]
     because = (never or _too_little(request, left)) + _excluded(request, mine)
+    if mine and not any(request.allows(card) for node in mine for card in node.cards):
+        because = _none_allowed(request)
     if barred:
         its = "node" if len(mine) == 1 else "nodes"
         because = f"on the {its} that it may use, {because}"
@@ -110,22 +119,23 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
 
     Also empty if its annotations exclude all cards.
     """
-    empty = [
-        Node(node.name, tuple(map(_opened, filter(request.allows, node.cards))))
+    # Most nodes have the same cards: one of each kind is enough.
+    kinds = {
+        tuple(sorted(card.units for card in node.cards if request.allows(card)))
         for node in nodes
-    ]
-    empty = [node for node in empty if node.cards]
-    if not empty or any(refusal(request, one, policy) is None for one in empty):
+    }
+    sizes = [kind for kind in kinds if kind]
+    if not sizes or any(_could_hold(request, policy, kind) for kind in sizes):
         return ""
     which = " that it may use" if request.cards else ""
     never = "so it can never run here"
     claim = max(request.claims, key=lambda one: (one.whole_cards, one.amount.units))
     asked, cards = claim.amount.units, claim.whole_cards
-    most = max(len(node.cards) for node in empty)
+    most = max(map(len, sizes))
     if cards > most:
         have = f"no node has more than {words.counted(most, 'card')}{which}"
         return f"{words.counted(cards, 'whole card')} are asked, but {have}, {never}"
-    largest = max(map(sum, (_largest(node, cards or 1) for node in empty)))
+    largest = max(sum(kind[-max(cards, 1) :]) for kind in sizes)
     if asked <= largest:
         many = len(request.claims)
         return f"no node{which} could hold its {many} containers apart, {never}"
@@ -137,12 +147,13 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
     return f"{words.units(asked)} are asked, but the {have} {largest}, {never}"
 
 
-def _largest(node: Node, cards: int) -> Sequence[int]:
-    return sorted((card.units for card in node.cards), reverse=True)[:cards]
-
-
-def _opened(card: Card) -> Card:
-    return replace(card, healthy=True, cordoned=False)
+def _could_hold(request: PodRequest, policy: Policy, sizes: Sequence[int]) -> bool:
+    """Return whether an empty node with cards of these sizes has room."""
+    cards = tuple(
+        Card(CardUUID(str(index)), index, units) for index, units in enumerate(sizes)
+    )
+    anywhere = replace(request, cards=None)
+    return refusal(anywhere, Node(NodeName(""), cards), policy) is None
 
 
 def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
@@ -153,6 +164,12 @@ def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
     by = sorted({limit for each in shut for limit in each})
     some = f"{len(shut)} of {words.counted(len(cards), 'card')}"
     return f"; {some} {words.excluded_by(by)}"
+
+
+def _none_allowed(request: PodRequest) -> str:
+    limits = request.cards.limits if request.cards else ()
+    verb = "allows" if len(limits) == 1 else "allow"
+    return f"{words.annotations(limits)} {verb} no card"
 
 
 def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:

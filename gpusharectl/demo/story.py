@@ -17,7 +17,7 @@ from gpushare.kube.codec import pod_record
 from gpushare.kube.words import units as counted_units
 from gpusharectl.demo.cluster import DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
-from gpusharectl.output import bar, hanging, legend
+from gpusharectl.output import Hanging, bar, legend
 
 _FILE = "allocation.json"
 
@@ -275,8 +275,8 @@ def step_lines(width: int, begin: Text, what: Text) -> Iterator[RenderableType]:
         yield _indented(what)
 
 
-def _indented(text: Text, by: int = _INDENT) -> RenderableType:
-    return hanging(Text(" " * by), text)
+def _indented(text: Text, by: int = _INDENT) -> Hanging:
+    return Hanging(Text(" " * by), text)
 
 
 def _pod(name: str, units: int) -> Json:

@@ -6,20 +6,19 @@ from itertools import compress
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount, Card
 from gpushare.domain.node import FreeUnits
 from gpushare.kube import facts, names, words
 from gpusharectl.output import (
+    Hanging,
     Words,
     age,
     bar,
     column,
     fill,
     fit_to_show,
-    hanging,
     rounded,
     step,
 )
@@ -91,9 +90,9 @@ def warnings(
         yield step(do, wrap=wrap)
 
 
-def indented(text: Text, by: int = _INDENT) -> Table:
+def indented(text: Text, by: int = _INDENT) -> Hanging:
     """Return a text of which each line starts after blanks."""
-    return hanging(Words(" " * by), text)
+    return Hanging(Words(" " * by), text)
 
 
 def model_of(card: Card) -> str:

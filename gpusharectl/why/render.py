@@ -12,7 +12,7 @@ from rich.text import Text
 from gpushare.domain.model import NOTHING, Amount, PodRequest
 from gpushare.kube import facts, words
 from gpushare.kube.codec import refusal_text
-from gpusharectl.output import Words, age, column, fit_to_show, hanging, show
+from gpusharectl.output import Hanging, Words, age, column, fit_to_show, show
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import source
 from gpusharectl.why.explain import Answer, Held, NoShare, Pending, Placed, Unplaced
@@ -160,7 +160,7 @@ def _pending(
     first = "Next" if fits else "To run it"
     for number, one in enumerate(answer.steps):
         begin = Words(f"{'or' if number else first:>{len(first)}}: ", _BOLD)
-        yield hanging(begin, Words(one, _BOLD))
+        yield Hanging(begin, Words(one, _BOLD))
     yield Words("-o json prints this as data.", _DIM)
 
 
@@ -207,7 +207,7 @@ def _table(answer: Pending, *, whole: bool) -> Iterator[RenderableType]:
             yield Words(which)
             begin = ""
         begin = f"{column(begin, name)}  {column(room, free)}  "
-        yield hanging(Words(begin, style), Words(said, style))
+        yield Hanging(Words(begin, style), Words(said, style))
 
 
 def _spelled_out(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
@@ -336,9 +336,9 @@ def _missing(card: CardVerdict, request: PodRequest, way: Way | None) -> str:
         return "untouched" if card.untouched else "pods hold parts of it"
     if card.fits:
         return "fits"
-    lacks = f"lacks {words.bare(card.missing)}"
     if not card.ever:
-        return f"{lacks}; {_in_all(card)}"
+        return _in_all(card)
+    lacks = f"lacks {words.bare(card.missing)}"
     if way is None:
         return lacks
     return f"{lacks}; would fit without {_pods(way)}"

@@ -250,7 +250,7 @@ CASES = {
         [BOTH],
         [picky("H100, *GH200*")],
         [
-            "that the pod may use; 2 of 2 cards excluded by baidu.com/vcuda-models.",
+            "It has waited for 5m55s: baidu.com/vcuda-models allows no card.",
             "It may use cards of the models *gh200*, h100, and no others.",
             "To run it: let it use more cards (baidu.com/vcuda-models) -o json",
         ],
