@@ -88,7 +88,7 @@ def test_a_pod_that_comes_is_seen_in_the_browser(
         assert "20/29 units" in tab.text("#nodes")
         host.create(pod("big", container("main", 30, 1)))
         tab.wait_for("!!document.querySelector('#waiting tbody tr')", "who waits")
-        assert "no card has 30 units free" in tab.text("#waiting")
+        assert "the largest card has 29, so it can never run" in tab.text("#waiting")
         assert tab.complaints == []
     host.kubectl("delete", "pod", "app-1", "big")
 
