@@ -1,7 +1,5 @@
 """``python -m deviceplugin``: the commands ``serve`` and ``export``."""
 
-from importlib import import_module
-
 from gpushare import interrupt
 
 
@@ -9,7 +7,9 @@ def run() -> None:
     """Run the command line. Ctrl-C never shows a traceback, from here on."""
     interrupt.end_at_once()
     # Not at the top: Ctrl-C is likely while it is imported.
-    import_module("deviceplugin.command").main()
+    from deviceplugin.command import main  # noqa: PLC0415
+
+    main()
 
 
 if __name__ == "__main__":

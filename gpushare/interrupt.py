@@ -5,7 +5,6 @@ Little is imported here, because nothing catches Ctrl-C before it.
 
 import os
 import signal
-from typing import Never
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a program that Ctrl-C has ended, as shells count."""
@@ -28,6 +27,6 @@ def raise_again() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def die(*_: object) -> Never:
+def die(*_: object) -> None:
     """End the process, with the code that shells show for Ctrl-C."""
     os._exit(INTERRUPTED)

@@ -1,7 +1,5 @@
 """``gpusharectl``: the entry point of the program, under all its names."""
 
-from importlib import import_module
-
 from gpushare import interrupt
 
 
@@ -9,7 +7,9 @@ def run() -> None:
     """Run the command line. Ctrl-C never shows a traceback, from here on."""
     interrupt.end_at_once()
     # Not at the top: Ctrl-C is likely while it is imported.
-    import_module("gpusharectl.commands").main.run()
+    from gpusharectl.commands import main  # noqa: PLC0415
+
+    main.run()
 
 
 if __name__ == "__main__":
