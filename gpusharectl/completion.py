@@ -34,6 +34,13 @@ def node_names(
     return _offered(found, begun)
 
 
+def all_node_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Offer all nodes, for a command that is used before they share cards."""
+    return _offered([facts.name_of(node) for node in _all(context, Kind.NODES)], begun)
+
+
 def card_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:

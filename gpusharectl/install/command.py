@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reach
-from gpusharectl.completion import node_names
+from gpusharectl.completion import all_node_names
 from gpusharectl.install import install as installing
 from gpusharectl.install import uninstall as leaving
 from gpusharectl.install.context import Context, SchedulerTarget
@@ -182,7 +182,7 @@ _CHECK_CODES = (
 
 
 @click.command(epilog=_CHECK_CODES)
-@click.argument("nodes", nargs=-1, required=True, shell_complete=node_names)
+@click.argument("nodes", nargs=-1, required=True, shell_complete=all_node_names)
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
 )

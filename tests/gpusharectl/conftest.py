@@ -30,6 +30,7 @@ def put(cluster: Embedded, pod: Json) -> None:
 def cluster() -> Embedded:
     """Three pods that share a card, two on others; one waits, one requests nothing."""
     found = Embedded()
+    found.create(Kind.NODES, {"metadata": {"name": "cp"}, "status": {}})
     found.create(Kind.NODES, node_of("node-1", card(0, 94, uuid=G)))
     found.create(Kind.NODES, node_of("node-2", card(0, uuid=A), card(1, uuid=B)))
     for name, units in {"app-1": 50, "app-2": 40, "app-3": 1}.items():

@@ -100,7 +100,7 @@ def test_inspect_one_node(kubeconfig: str) -> None:
     assert "node-1" not in ran(kubeconfig, "inspect", "--node", "node-2").output
     found = ran(kubeconfig, "inspect", "--node", "nod")
     assert found.exit_code == 1
-    assert 'there is no node "nod"; there are: node-1, node-2' in found.output
+    assert 'there is no node "nod"; there are: cp, node-1, node-2' in found.output
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,8 @@ def offered(kubeconfig: str, *words: str) -> list[str]:
         (["top", "--namespace", "e"], ["edge"]),
         (["top", "--sort", "s"], ["sm"]),
         (["cordon-card", "node-"], ["node-1", "node-2"]),
+        (["check-node", "c"], ["cp"]),
+        (["cordon-card", "c"], []),
         (["cordon-card", "node-2", ""], ["0", A, "1", B]),
         (["cordon-card", "node-2", "GPU-7"], [B]),
         (["cordon-card", "nod", ""], []),

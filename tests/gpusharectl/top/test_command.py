@@ -128,7 +128,7 @@ def test_ctrl_z_leaves_the_terminal_to_the_shell(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--node", "nod"], 1, 'there is no node "nod"; there are: node-1, node-2'),
+        (["--node", "nod"], 1, 'there is no node "nod"; there are: cp, node-1, node-2'),
         (["-n", "edge", "-A"], 2, "-n names one namespace, -A means all of them"),
         (["-n", "edge", "--by", "card"], 2, "-n is for pods"),
     ],
