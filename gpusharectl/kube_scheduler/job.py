@@ -236,7 +236,10 @@ class SchedulerJobs:
         name = f"metadata.name={node}"
         for found in self.objects.list("v1", "Node", field_selector=name):
             if is_silent(found):
-                return "the node is not Ready: its kubelet has stopped to report"
+                return (
+                    "the node's kubelet has stopped to report: start it, or if the "
+                    f"host is gone: kubectl delete node {node}"
+                )
         ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
         # It is absent for a moment while kubelet recreates it.
         mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
@@ -265,7 +268,20 @@ class SchedulerJobs:
         pace, most_s = self.patience.pace, self.patience.job_s
         with temporary(self.objects, job.body(mirror), pace) as ref:
             say(f"Job {SYSTEM}/{job.name} writes the files")
-            pace.until(lambda: _ended(self.objects.get(ref)), most_s)
+            told = ""
+
+            def look() -> bool | None:
+                nonlocal told
+                body = self.objects.get(ref)
+                waiting = waits_for(self._pod(job, body) or {})
+                reason, _, message = waiting.partition(": ")
+                # The message of one reason may change at each try.
+                if message and reason != told:
+                    say(f"its pod waits: {waiting}")
+                    told = reason
+                return _ended(body)
+
+            pace.until(look, most_s)
             return self._outcome(job, self.objects.get(ref), most_s)
 
     def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> SchedulerPod:

@@ -117,10 +117,11 @@ def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
 
 def waits_for(pod: Json) -> str:
     """Return what a pod's container waits for; "" if it waits for nothing."""
-    for each in _states(pod):
+    init = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    for each in (*init, *_states(pod)):
         waiting = (each.get("state") or {}).get("waiting") or {}
         told = [str(waiting[key]) for key in ("reason", "message") if waiting.get(key)]
-        if told:
+        if told and told != ["PodInitializing"]:
             return ": ".join(told)
     return _message(pod)
 

@@ -137,6 +137,7 @@ class OtherHost(FakeObjects):
         self.starts = True
         self.heard: list[str] = []
         self.end: list[Json | None] = []
+        self.ends = [{"type": "Failed", "status": "True"}]
         self.step()
 
     def step(self) -> None:
@@ -157,7 +158,7 @@ class OtherHost(FakeObjects):
         name, command = job["metadata"]["name"], self.command(job)
         ref = Ref("v1", "Pod", f"{name}-x", "kube-system")
         end = self.end.pop(0) if self.end else {"phase": "Succeeded"}
-        ended = {"conditions": [{"type": "Failed", "status": "True"}]}
+        ended = {"conditions": self.ends}
         if end == {"phase": "Succeeded"}:
             action = Action(command[2])
             done = host_scheduler(action, self.files.root, DESIRED, Path("/none"))
@@ -229,7 +230,7 @@ def test_node_that_is_not_ready_gets_no_job(tmp_path: Path) -> None:
         "metadata": {"name": "cp-2"},
         "status": away,
     }
-    assert "the node is not Ready" in host.set()
+    assert "the node's kubelet has stopped to report" in host.set()
     assert host.writes == []
 
 
@@ -258,6 +259,22 @@ def test_job_that_was_ended(tmp_path: Path, end: Json, log: str, words: str) -> 
     host.logs["gpushare-scheduler-apply-cp-2-x"] = log
     assert words in host.set()
     assert host.set() == ""
+
+
+def test_image_that_the_node_does_not_get(tmp_path: Path) -> None:
+    """It is said while the Job waits; the containers after it wait for nothing else."""
+    host = OtherHost(tmp_path)
+    states = [
+        {"waiting": {"reason": "ErrImagePull", "message": "no such host"}},
+        {"waiting": {"reason": "PodInitializing"}},
+    ]
+    kinds = ("initContainerStatuses", "containerStatuses")
+    host.end = [
+        {kind: [{"state": one}] for kind, one in zip(kinds, states, strict=True)}
+    ]
+    host.ends = []
+    assert host.set() == ("the Job did not end within 3 s: ErrImagePull: no such host")
+    assert host.heard[1:] == ["its pod waits: ErrImagePull: no such host"]
 
 
 VOLUMES = """\
