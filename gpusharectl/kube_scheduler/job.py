@@ -7,7 +7,8 @@ the last container writes.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
@@ -202,6 +203,7 @@ class HostJob:
 
 
 _MIRROR_S = 20.0
+_GONE_WITHIN_S = 30.0
 _LOG_LINES = 500
 """Lines; a manifest has about 100."""
 _BY_SIGNAL = 128
@@ -266,6 +268,7 @@ class SchedulerJobs:
     def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod:
         """Run the Job to its end, and return the manifest that it has printed."""
         pace, most_s = self.patience.pace, self.patience.job_s
+        self._end_others(job)
         with temporary(self.objects, job.body(mirror), pace) as ref:
             say(f"Job {SYSTEM}/{job.name} writes the files")
             told = ""
@@ -283,6 +286,17 @@ class SchedulerJobs:
 
             pace.until(look, most_s)
             return self._outcome(job, self.objects.get(ref), most_s)
+
+    def _end_others(self, job: HostJob) -> None:
+        """Delete the node's Jobs of a run that was killed: they may still write."""
+        names = [replace(job, action=each).name for each in Action]
+        for name in names:
+            self.objects.delete(Ref("batch/v1", "Job", name, SYSTEM), grace_period_s=0)
+
+        def look() -> bool | None:
+            return None if any(map(self._pods, names)) else True
+
+        self.patience.pace.until(look, _GONE_WITHIN_S)
 
     def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> SchedulerPod:
         pod = self._pod(job, body)
@@ -310,14 +324,15 @@ class SchedulerJobs:
     def _pod(self, job: HostJob, body: Json | None) -> Json | None:
         """Return the Job's pod; those of an earlier one of its name may linger."""
         uid = (body or {}).get("metadata", {}).get("uid")
-        found = self.objects.list(
-            "v1", "Pod", namespace=SYSTEM, label_selector=f"job-name={job.name}"
-        )
-        owners = ((pod, pod["metadata"].get("ownerReferences") or ()) for pod in found)
-        return next(
-            (pod for pod, refs in owners if any(ref["uid"] == uid for ref in refs)),
-            None,
-        )
+        for pod in self._pods(job.name):
+            owners = pod["metadata"].get("ownerReferences") or ()
+            if any(each["uid"] == uid for each in owners):
+                return pod
+        return None
+
+    def _pods(self, job: str) -> Sequence[Json]:
+        label = f"job-name={job}"
+        return self.objects.list("v1", "Pod", namespace=SYSTEM, label_selector=label)
 
 
 def _ended(job: Json | None) -> bool | None:

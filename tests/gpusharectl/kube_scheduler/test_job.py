@@ -136,6 +136,7 @@ class OtherHost(FakeObjects):
         self.files.write(KubeadmFile.path, (GOLDEN / "kubeadm.yaml").read_bytes())
         self.starts = True
         self.heard: list[str] = []
+        self.gone_after: list[Ref] = []
         self.end: list[Json | None] = []
         self.ends = [{"type": "Failed", "status": "True"}]
         self.step()
@@ -182,10 +183,14 @@ class OtherHost(FakeObjects):
     def set(self, action: Action = Action.APPLY) -> str:
         """Run the Job; return why it failed."""
         clock = iter(range(1000))
-        pace = Pace(1.0, lambda: float(next(clock)), lambda _: None)
+        pace = Pace(1.0, lambda: float(next(clock)), self._pass)
         patience = Patience(wait_s=3, job_s=3, pace=pace)
         jobs = SchedulerJobs(self, "gpushare:1", "v1.36.3", patience=patience)
         return jobs.run(action, "cp-2", self.heard.append)
+
+    def _pass(self, _: float) -> None:
+        while self.gone_after:
+            del self.kept[self.gone_after.pop()]
 
     @property
     def manifest(self) -> bytes | None:
@@ -259,6 +264,27 @@ def test_job_that_was_ended(tmp_path: Path, end: Json, log: str, words: str) -> 
     host.logs["gpushare-scheduler-apply-cp-2-x"] = log
     assert words in host.set()
     assert host.set() == ""
+
+
+def test_job_of_a_killed_run_ends_first(tmp_path: Path) -> None:
+    """It may still wait for its image, and would write when all was restored."""
+    host = OtherHost(tmp_path)
+    name = "gpushare-scheduler-apply-cp-2"
+    old = Ref("batch/v1", "Job", name, "kube-system")
+    labels = {"job-name": name}
+    pod = Ref("v1", "Pod", f"{name}-old", "kube-system")
+    metadata = {"namespace": "kube-system", "labels": labels}
+    host.kept[old] = {"metadata": {"name": name}}
+    host.kept[pod] = {"metadata": {**metadata, "name": pod.name}}
+    host.gone_after = [pod]
+    create = host.create
+
+    def alone(body: Json) -> Json:
+        assert not {old, pod} & host.kept.keys()
+        return create(body)
+
+    host.create = alone  # type: ignore[method-assign]
+    assert host.set(Action.RESTORE) == ""
 
 
 def test_image_that_the_node_does_not_get(tmp_path: Path) -> None:
