@@ -1,6 +1,6 @@
 # Targets set up .venv by themselves; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-down image picture proto lock format clean
+.PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-shell cluster-down gpusharectl image picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -10,6 +10,9 @@ MINUTES ?= 10
 EXAMPLES ?= 3000
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpushare/__init__.py)
 IMAGE ?= gpushare:$(VERSION)
+# The Pythons of dist/gpusharectl: those that setup.cfg names.
+PYTHONS := 3.11 3.12 3.13
+WHEELS := build/wheels
 # What is imported is compiled then; most of what is installed never is.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # One version of each for every Python and platform, with the digests of all its files.
@@ -21,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PROJECT := setup.cfg pyproject.toml requirements/build.txt requirements/runtime.txt
 
 help:  ## List the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under a minute
 	@$(BIN)/gpusharectl demo
@@ -70,11 +73,31 @@ testbed: $(STAMP)  ## Build the real binaries and images into the cache (minutes
 prometheus3: $(STAMP)  ## Rules, alerts and dashboards on a real Prometheus 3 (built once, minutes)
 	@PROMETHEUS=3 $(BIN)/python -m pytest --no-cov tests/monitoring
 
-cluster: $(STAMP)  ## Start a real cluster of two nodes with stub cards and leave it running (root)
-	@$(BIN)/python -m tests.testbed.kubeadm up --nodes 2
+cluster: $(STAMP)  ## Start a real cluster of two nodes with stub cards (root); BARE=1: without gpushare, to try install
+	@$(BIN)/python -m tests.testbed.kubeadm up --nodes 2 $(if $(BARE),--bare)
+
+cluster-shell: $(STAMP)  ## Open a shell on its control-plane node, with gpusharectl and kubectl
+	@$(BIN)/python -m tests.testbed.kubeadm shell
 
 cluster-down: $(STAMP)  ## Remove that cluster and every trace of it
 	@$(BIN)/python -m tests.testbed.kubeadm down
+
+gpusharectl: $(VENV)/.runtime  ## Build dist/gpusharectl: one file, for Linux on x86-64 with Python 3.11 to 3.13
+	@$(PIP_INSTALL) --require-hashes -r requirements/executable.txt
+	@rm -rf build && mkdir -p $(WHEELS) dist
+	@for python in $(PYTHONS); do \
+	    $(BIN)/python requirements/targets.py $$python > build/$$python.json && \
+	    $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
+	        --require-hashes -r requirements/runtime.txt --dest $(WHEELS) \
+	        --only-binary=:all: --python-version $$python \
+	        --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 || exit 1; \
+	done
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	    --no-build-isolation --wheel-dir $(WHEELS) .
+	@$(BIN)/pex gpushare-vcuda --no-pypi --pre-resolved-dists $(WHEELS) \
+	    $(PYTHONS:%=--complete-platform build/%.json) \
+	    --script gpusharectl --sh-boot --venv --output-file dist/gpusharectl
+	@echo "Built dist/gpusharectl"
 
 image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be given
 	@if command -v buildah >/dev/null 2>&1; then \
@@ -105,6 +128,7 @@ lock: $(STAMP)  ## Renew requirements/: newest versions that setup.cfg allows, w
 	    print(*read["build-system"]["requires"], sep="\n")' \
 	    | $(LOCK) - --output-file requirements/build.txt
 	@$(LOCK) setup.cfg --output-file requirements/runtime.txt
+	@echo pex | $(LOCK) - --output-file requirements/executable.txt
 	@$(LOCK) setup.cfg --extra dev requirements/build.txt \
 	    --constraints requirements/runtime.txt --output-file requirements/dev.txt
 

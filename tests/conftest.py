@@ -20,7 +20,7 @@ pytest_plugins = ["tests.testbed.fixtures"]
 FROM_NOTHING = {
     f"tests/cluster/test_{name}.py"
     for name in (
-        *("install", "scheduler_config", "two_control_planes"),
+        *("install", "install_by_image", "scheduler_config", "two_control_planes"),
         *("ui", "upgrade", "webhook"),
     )
 }

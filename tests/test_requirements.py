@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-LOCKED = ("build", "runtime", "dev")
+LOCKED = ("build", "runtime", "executable", "dev")
 PIN = re.compile(r"(?m)^([\w.-]+)==([^ ;\\]+)[^\n]*\\\n((?: +--hash=[^\n]*\n)+)")
 CURE = "run make lock"
 SHOWN = ("*.md", "docs/**/*.md", "g*/**/*.py", "bench/**/*.py")

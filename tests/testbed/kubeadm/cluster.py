@@ -240,7 +240,10 @@ class Cluster:
     def announce(self) -> None:
         """Let ``up`` and ``down`` see that the cluster is there for a person."""
         record = replace(
-            self._claim.record, kubeconfig=str(self.kubeconfig), ready=True
+            self._claim.record,
+            kubeconfig=str(self.kubeconfig),
+            ready=True,
+            control_plane=self.nodes[FIRST_NODE].spaces.pid,
         )
         self._claim.write(record)
 

@@ -47,6 +47,8 @@ class Record:
     kept: bool = False
     """Up for a person, until ``down``."""
     ready: bool = False
+    control_plane: int = 0
+    """The first process of its control-plane node, whose namespaces one may enter."""
 
 
 class Claim:

@@ -69,8 +69,7 @@ class Namespaces:
         self.pid = first_child(self.holder)
 
     def enter(self, command: Sequence[str]) -> list[str]:
-        spaces = ["--net", "--mount", "--uts", "--pid"]
-        return ["nsenter", f"--target={self.pid}", *spaces, *command]
+        return entered(self.pid, command)
 
     def run(
         self,
@@ -122,6 +121,12 @@ class Namespaces:
     def path(self, inside: str | Path) -> Path:
         """Say where a file of the node is seen from outside, mounts included."""
         return Path(f"/proc/{self.pid}/root") / str(inside).lstrip("/")
+
+
+def entered(pid: int, command: Sequence[str]) -> list[str]:
+    """Give what runs a command in the namespaces that this process holds."""
+    spaces = ["--net", "--mount", "--uts", "--pid"]
+    return ["nsenter", f"--target={pid}", *spaces, *command]
 
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> str:
