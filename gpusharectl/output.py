@@ -51,8 +51,14 @@ def screen() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
 
 
+_LEAST_ROOM, _NEXT_LINE = 20, 6
+
+
 class Hanging:
-    """A text that begins after ``begin`` and is wrapped below itself."""
+    """A text that begins after ``begin`` and is wrapped below itself.
+
+    Where that leaves too little room, it begins on the next line.
+    """
 
     def __init__(self, begin: Text, text: Text) -> None:
         self._begin = begin
@@ -63,7 +69,12 @@ class Hanging:
     ) -> Iterator[Text]:
         """Yield its lines."""
         begin = self._begin
-        width = max(1, options.max_width - begin.cell_len)
+        width = options.max_width - begin.cell_len
+        if width < min(_LEAST_ROOM, self._text.cell_len):
+            begin.rstrip()
+            yield begin
+            begin = Text(" " * _NEXT_LINE)
+            width = max(1, options.max_width - _NEXT_LINE)
         lines = self._text.wrap(console, width, overflow="fold") or [Text()]
         for line in lines:
             line.rstrip()

@@ -40,9 +40,11 @@ _LABEL, _MEMORY_BAR, _CORE_BAR = 22, 14, 10
 _INDENT = 4
 _MOST = 6
 _MOST_PENDING = _MOST_QUOTAS = 10
-_HEAD = f"{'memory':<{_MEMORY_BAR}}   units          GiB  cores"
-_WIDTH = 80
-"""For which a card's line is made; what a screen has more is for the models."""
+_WIDTH, _NARROW = 80, 66
+"""A card's line is made for this width; what a screen has more is for the models.
+
+A narrower one has no bar of the cores, and a very narrow one no GiB either.
+"""
 _WARN, _DIM = "yellow", "dim"
 
 
@@ -115,7 +117,10 @@ def parts(
     longest = max((cell_len(_label(view)) for view in seen.cards), default=0)
     label = min(max(_LABEL, longest + 1), max(_LABEL, _LABEL + width - _WIDTH))
     if seen.cards:
-        yield Words(f"\n{'':{label}}{_HEAD}", _DIM)
+        head = f"{'memory':<{_MEMORY_BAR}}   units"
+        head += f"{'GiB':>13}  " if width >= _NARROW else "  "
+        head += "cores" if width >= _WIDTH else f"{'cores':>7}"
+        yield Words(f"\n{'':{label}}{head}", _DIM)
     for node in seen.nodes:
         yield from _node(node, label, width, wide=wide)
     if not seen.only:
@@ -197,7 +202,7 @@ def _node(
         offers = f"  kubelet offers {units} units and {cores} cores"
         yield Words(f"{offers}; device plugin pod {node.plugin}", _DIM)
     for card in node.cards:
-        line = _numbers(card)
+        line = _numbers(card, width)
         name = column(_label(card), label - 1, 0)
         yield Words(f"{name} ").append_text(line)
         yield from _below(node, card, width, wide=wide)
@@ -224,16 +229,20 @@ def _label(view: CardView) -> str:
     return f"  card {view.card.index}  {model_of(view.card)}"
 
 
-def _numbers(view: CardView) -> Words:
+def _numbers(view: CardView, width: int) -> Words:
     """Draw bars and numbers of what is allotted of a card."""
     card, charged = view.card, view.charged
     pieces = _pieces(view)
     line = Words()
     line.append_text(bar(card.units, [one.units for one in pieces], _MEMORY_BAR))
     line.append(f" {f'{charged.units}/{card.units}':>7}")
-    line.append(f"  {words.memory_of(charged.units, card.units):>11}  ")
-    line.append_text(bar(CORES_PER_CARD, [one.cores for one in pieces], _CORE_BAR))
-    line.append(f" {f'{charged.cores}/{CORES_PER_CARD}':>7}")
+    if width >= _NARROW:
+        line.append(f"  {words.memory_of(charged.units, card.units):>11}")
+    line.append("  ")
+    if width >= _WIDTH:
+        cores = [one.cores for one in pieces]
+        line.append_text(bar(CORES_PER_CARD, cores, _CORE_BAR)).append(" ")
+    line.append(f"{f'{charged.cores}/{CORES_PER_CARD}':>7}")
     return line
 
 

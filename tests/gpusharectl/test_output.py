@@ -1,14 +1,18 @@
 """Bars, numbers in columns, and ages."""
 
+import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 from gpusharectl.output import (
     UNKNOWN,
+    Hanging,
     age,
     bar,
     column,
@@ -137,3 +141,19 @@ def test_age(ago: timedelta, text: str) -> None:
     assert age((NOW - ago).strftime("%Y-%m-%dT%H:%M:%SZ"), NOW) == text
     for moment in ("", "yesterday", "2026-01-02"):
         assert age(moment, NOW) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (80, ["a card  one two three four five"]),
+        (28, ["a card  one two three four", "        five"]),
+        (20, ["a card", "      one two three", "      four five"]),
+    ],
+)
+def test_a_text_hangs_below_itself(width: int, lines: list[str]) -> None:
+    """Without blanks at the ends of lines; on the next line where there is no room."""
+    page = io.StringIO()
+    console = Console(file=page, width=width)
+    console.print(Hanging(Text("a card  "), Text("one two three four five")))
+    assert page.getvalue().splitlines() == lines

@@ -89,6 +89,18 @@ def test_equal_warnings_are_told_once() -> None:
     assert len(seen.troubles) == 10
 
 
+@pytest.mark.parametrize("width", [54, 66, 79])
+def test_a_narrow_screen_has_fewer_columns(width: int) -> None:
+    """No line of numbers is wrapped."""
+    found = drawn(partial(draw, seen=overview(tenants())), width=width)
+    (line,) = re.findall(r"  card 0 .*", found)
+    assert ("/14.75" in line) == (width >= 66)
+    assert line.endswith(" 51/100")
+    head = next(line for line in found.splitlines() if "memory" in line)
+    assert len(line) == len(head)
+    assert len(line) <= width
+
+
 LONG = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 
 
