@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from gpusharectl.completion import all_node_names
 from gpusharectl.install import install as installing
 from gpusharectl.install import uninstall as leaving
 from gpusharectl.install.context import Context, SchedulerTarget
+from gpusharectl.install.lock import alone
 from gpusharectl.install.manifests import load
 from gpusharectl.install.node_check import check_nodes, checks_data, draw_checks
 from gpusharectl.install.node_cleanup import MOUNT, clean
@@ -31,6 +32,7 @@ from gpusharectl.install.options import (
     add_options,
 )
 from gpusharectl.install.progress import (
+    DEFAULT_TIMEOUT_S,
     Exit,
     InstallError,
     LiveScreen,
@@ -41,6 +43,7 @@ from gpusharectl.install.rollout import last_lines
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import HostCertificates, desired_now
 from gpusharectl.kube_scheduler.host import HostScheduler
+from gpusharectl.kube_scheduler.host import Patience as HostPatience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
@@ -81,7 +84,7 @@ def _opened(
         )
     given = {"--kubeconfig": kubeconfig, "--context": context}
     words = [word for flag, text in given.items() if text for word in (flag, text)]
-    files = HostFiles()
+    files, patience = HostFiles(), HostPatience.within(options.timeout_s)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         opened = Context(
@@ -89,12 +92,17 @@ def _opened(
             files,
             LiveScreen(console) if console.is_terminal else Screen(console),
             load,
-            lambda target: _host(access, files, target),
+            lambda target: _host(access, files, target, patience),
             lambda target: SchedulerJobs(
-                access.objects, target.image, target.version, target.tls, target.frag
+                access.objects,
+                target.image,
+                target.version,
+                target.tls,
+                target.frag,
+                patience,
             ),
             lambda target: _certificates(files, target),
-            Patience(options.timeout_s),
+            Patience(options.timeout_s or DEFAULT_TIMEOUT_S),
         )
         yield opened, replace(options, access=tuple(words))
     except KeyboardInterrupt:
@@ -107,12 +115,29 @@ def _opened(
         access.close()
 
 
-def _host(access: Access, files: HostFiles, target: SchedulerTarget) -> HostScheduler:
+def _run_alone(
+    act: Callable[[Context, Options], Exit], context: Context, options: Options
+) -> Exit:
+    """Do it while no other command of this cluster's installer runs."""
+    if options.dry_run:
+        return act(context, options)
+    try:
+        with alone(context, options.command):
+            return act(context, options)
+    except (InstallError, ClusterError) as error:
+        context.screen.note(f"Stopped before the checks: {error}.")
+        context.screen.show(f"To go on: {options.again()}")
+        return getattr(error, "exit_code", Exit.STOPPED)
+
+
+def _host(
+    access: Access, files: HostFiles, target: SchedulerTarget, patience: HostPatience
+) -> HostScheduler:
     desired = desired_now(target.version, tls=target.tls, frag=target.frag)
     if target.flavour is Flavour.K3S:
         run = _run if target.restart else None
-        return K3sScheduler(files, access.objects, target.node, desired, run)
-    return KubeadmScheduler(files, access.objects, target.node, desired)
+        return K3sScheduler(files, access.objects, target.node, desired, run, patience)
+    return KubeadmScheduler(files, access.objects, target.node, desired, patience)
 
 
 def _certificates(files: HostFiles, target: SchedulerTarget) -> Sequence[FileChange]:
@@ -157,7 +182,7 @@ def install(kubeconfig: str | None, context: str | None, **options: Any) -> None
     chosen = InstallOptions(webhook=WebhookOptions(**webhook), **options)
     _check(chosen)
     with _opened(kubeconfig, context, chosen) as (opened, again):
-        code = installing.install(opened, again)
+        code = _run_alone(installing.install, opened, again)
     sys.exit(code)
 
 
@@ -171,7 +196,7 @@ def uninstall(kubeconfig: str | None, context: str | None, **options: Any) -> No
     stopped.
     """
     with _opened(kubeconfig, context, UninstallOptions(**options)) as (opened, again):
-        code = leaving.uninstall(opened, again)
+        code = _run_alone(leaving.uninstall, opened, again)
     sys.exit(code)
 
 

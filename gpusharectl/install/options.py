@@ -16,6 +16,7 @@ import click
 from gpushare.domain.policies import POLICIES
 from gpushare.settings import PREFIX
 from gpusharectl.install.progress import DEFAULT_TIMEOUT_S
+from gpusharectl.kube_scheduler.host import Patience as HostPatience
 
 ON = "on"
 UI = f"{PREFIX}UI"
@@ -278,13 +279,13 @@ class CommonOptions:
         default="",
         metavar="NAME",
     )
-    timeout_s: float = _option(
-        "How long one step may wait, such as for images.",
+    timeout_s: float | None = _option(
+        "How long one step may wait, such as for images or for kube-scheduler. "
+        f"Default: {DEFAULT_TIMEOUT_S:g}, for kube-scheduler "
+        f"{HostPatience().wait_s:g}.",
         "--timeout",
-        default=DEFAULT_TIMEOUT_S,
         type=click.FloatRange(min=1),
         metavar="SECONDS",
-        show_default=True,
     )
     access: tuple[str, ...] = ()
 

@@ -265,6 +265,7 @@ _ALWAYS = (
     *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
     Right("get", "pods/log", SYSTEM),
     Right("list", "events", SYSTEM),
+    *(Right(verb, _LEASES, SYSTEM) for verb in ("get", "create", "patch", "delete")),
 )
 CHECK_RIGHTS = (
     LIST_NODES,
@@ -272,10 +273,7 @@ CHECK_RIGHTS = (
     Right("list", "events", SYSTEM),
 )
 """To check nodes by short-lived pods."""
-_JOBS = (
-    Right("get", _LEASES, SYSTEM),
-    *(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),
-)
+_JOBS = (*(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),)
 PROBE = Right("patch", "pods", SYSTEM)
 """To prove that kube-scheduler calls the extender: the probe pod is changed."""
 REVISIONS = Right("list", resource(*REVISION), SYSTEM)

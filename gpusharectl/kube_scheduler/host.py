@@ -7,12 +7,15 @@ be interrupted; the next run reads what there is and goes on from there.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from gpushare.kube.objects import Objects
 from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles, Starter
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.verify import Pace, Say
+
+_LEAST_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,23 @@ class Patience:
     job_s: float = 600.0
     """Another node may have to pull gpushare's image first."""
     pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def within(cls, timeout_s: float | None) -> Self:
+        """Return what an operator's time for each step means here; None: as usual.
+
+        kubelet gives the old pod 30 s to end, however short that time is.
+        """
+        usual = cls()
+        if timeout_s is None:
+            return usual
+        return replace(
+            usual,
+            check_s=min(usual.check_s, timeout_s),
+            wait_s=max(timeout_s, _LEAST_S),
+            probe_s=min(usual.probe_s, timeout_s),
+            job_s=timeout_s,
+        )
 
 
 class HostScheduler(ABC):
