@@ -54,6 +54,7 @@ from gpusharectl.state.read import is_demo
 
 _RESTARTED_WITHIN_S = 300.0
 Options = TypeVar("Options", bound=CommonOptions | CheckOptions)
+Changing = TypeVar("Changing", bound=CommonOptions)
 
 
 class DemoClusterError(click.ClickException):
@@ -116,7 +117,7 @@ def _opened(
 
 
 def _run_alone(
-    act: Callable[[Context, Options], Exit], context: Context, options: Options
+    act: Callable[[Context, Changing], Exit], context: Context, options: Changing
 ) -> Exit:
     """Do it while no other command of this cluster's installer runs."""
     if options.dry_run:

@@ -234,7 +234,7 @@ def follow(
                 screen.begin(step.title)
             step.act()
         except (KeyboardInterrupt, ClusterError, OSError, InstallError) as error:
-            failure = _as_install_error(error)
+            failure = _as_install_error(error, begun=number > 0)
         else:
             continue
         screen.settle()
@@ -256,8 +256,11 @@ def follow(
     return Exit.DONE
 
 
-def _as_install_error(error: BaseException) -> InstallError:
-    """Return what an error means for the person who installs."""
+def _as_install_error(error: BaseException, *, begun: bool) -> InstallError:
+    """Return what an error means for the person who installs.
+
+    ``begun``: the API server has answered before.
+    """
     if isinstance(error, InstallError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -271,7 +274,8 @@ def _as_install_error(error: BaseException) -> InstallError:
         )
     why = str(error)
     if isinstance(error, Unreachable):
-        why = f"the API server cannot be reached ({why}); is this the right context?"
+        what_now = "it has answered before" if begun else "is this the right context?"
+        why = f"the API server cannot be reached ({why}); {what_now}"
     if isinstance(error, Forbidden):
         why = f"you have no permission for this ({why}); use an administrator's "
         why += "kubeconfig"

@@ -280,12 +280,11 @@ REVISIONS = Right("list", resource(*REVISION), SYSTEM)
 """To tell which pods of a DaemonSet are made from its present template."""
 STATUS = Right("patch", "nodes/status")
 """To remove the capacity of 0 that kubelet keeps."""
-LEFTOVERS = tuple(
-    Right(verb, kind, SYSTEM)
-    for kind in (_LEASES, "secrets")
-    for verb in ("get", "delete")
+LEFTOVERS = (
+    *(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete")),
+    *(Right(verb, "jobs.batch", SYSTEM) for verb in ("list", "delete")),
 )
-"""To remove the second scheduler's lease, and the webhook's certificate."""
+"""To remove the webhook's certificate, and Jobs that a killed run has left."""
 WEBHOOKS = (
     Right("create", "pods", NAMESPACE),
     Right("list", resource(*RUNTIME_CLASS)),

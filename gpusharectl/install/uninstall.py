@@ -157,7 +157,7 @@ class Uninstall(Plan):
         kubeadm = flavour(context.files) is Flavour.KUBEADM
         more = (*LEFTOVERS, STATUS) if options.wait else LEFTOVERS
         refs = map(Ref.of, self.manifests)
-        rights = needed(refs, "list", "delete", more=more, jobs=kubeadm)
+        rights = needed(refs, "get", "list", "delete", more=more, jobs=kubeadm)
         facts = self.facts = survey(
             objects, context.files, rights, told=options.this_node
         )

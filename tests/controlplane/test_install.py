@@ -26,6 +26,7 @@ from gpusharectl.install.command import install, uninstall
 from gpusharectl.install.manifests import load, settings_of
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit, InstallError
+from gpusharectl.install.survey import Right
 from gpusharectl.install.webhook import apply
 from gpusharectl.install.webhook.apply import GuardedWriter, narrowed, probed
 from gpusharectl.install.webhook.objects import (
@@ -288,6 +289,48 @@ def test_a_weaker_user_hears_all_that_is_missing(
     world.objects = strong
     assert world.ours() == []
     weak.close()
+
+
+@pytest.mark.parametrize("what", ["install", "uninstall"])
+def test_the_rights_that_are_asked_for_suffice(
+    plane: ControlPlane, world: InstalledCluster, what: str
+) -> None:
+    """Whoever gets what the refusals name, and no more, comes to the end.
+
+    Beside them only what RBAC wants of somebody who makes roles.
+    """
+    token = service_account_token(plane.rest, "default", what)
+    user = f"system:serviceaccount:default:{what}"
+    roles = [f"{one}.rbac.authorization.k8s.io" for one in ("roles", "clusterroles")]
+    rights = {Right(verb, one) for verb in ("escalate", "bind") for one in roles}
+    weak = Answered.connect(str(plane.kubeconfig(token, what)))
+    act, strong = getattr(world, what), world.objects
+    if what == "uninstall":
+        assert world.install(webhook=SET, with_monitoring=True) == Exit.DONE
+    options = {"webhook": SET, "with_monitoring": True}
+    for _ in range(4):
+        grant(plane.rest, user, [_granted(one) for one in sorted(rights)])
+        world.objects = weak
+        code = act(**(options if what == "install" else {"wait": True}))
+        world.objects = strong
+        if code != Exit.REFUSED:
+            break
+        rights |= set(_named(world.screen.text))
+    assert code == Exit.DONE, world.screen.text
+    weak.close()
+
+
+def _named(text: str) -> Iterator[Right]:
+    """The rights in a refusal: ``you may not list nodes, get pods in kube-system;``."""
+    listed = text.partition("you may not ")[2].partition("   refused")[0]
+    for one in listed.split(", "):
+        verb, resource, *where = one.split()
+        yield Right(verb, resource, where[1] if where else "")
+
+
+def _granted(right: Right) -> dict[str, object]:
+    plural, _, group = right.resource.partition(".")
+    return _rule(group, plural, verbs=[right.verb])
 
 
 def _rule(

@@ -151,7 +151,7 @@ def well() -> None:
         (Unavailable("504"), "504."),
         (
             Unreachable("refused"),
-            "the API server cannot be reached (refused); is this the right context?",
+            "the API server cannot be reached (refused); it has answered before.",
         ),
         (
             Forbidden("no pods for you"),
