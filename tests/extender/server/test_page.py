@@ -113,8 +113,28 @@ def test_a_pod_that_comes_shows_up_and_one_that_goes_is_gone(
     refreshed(tab, f"{NODES}.includes('default/more')")
     told = "n card 0 is overcommitted: pods hold 40 of 29 units"
     assert told in tab.text("#health")
+    # What to do is no command here, and so there is nothing to copy.
+    assert tab.evaluate("document.querySelectorAll('#health button').length") == 0
     assert tab.evaluate("document.querySelectorAll('.bar.over').length") == 1
     assert tab.text("#figures").startswith("Allotted\n100 %")
+    assert tab.complaints == []
+
+
+def test_equal_answers_are_one_row(small: tuple[Scene, Tab]) -> None:
+    """Of pods that wait alike, and of sick cards of a node."""
+    scene, tab = small
+    shut = (card(i, 29, uuid=f"GPU-{i}", healthy=i == 2) for i in range(1, 4))
+    scene.node("m", *shut)
+    for number in range(5):
+        scene.pod(pod_json(f"batch-{number}", units=30, cores=1))
+    scene.pod(pod_json("other", units=31, cores=1))
+    rows = "document.querySelectorAll('#waiting tbody tr').length"
+    refreshed(tab, f"{rows} === 2")
+    assert "default/batch-0\nand 4 more\n" in tab.text("#waiting")
+    tab.evaluate("document.querySelector('#waiting summary').click()")
+    names = ", ".join(f"default/batch-{number}" for number in range(1, 5))
+    assert names in tab.text("#waiting")
+    assert "m cards 1, 3 are sick: no new pods" in tab.text("#health")
     assert tab.complaints == []
 
 
