@@ -30,6 +30,7 @@ from gpusharectl.state.extender import FOLDERS, fetched, requires_certificate, t
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Leases of the cluster's own kube-schedulers and of gpushare's second one."""
+_WEBHOOK = "webhook"
 _OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
 
@@ -158,6 +159,8 @@ def read_state(
     if whole:
         quotas = _quotas(access.objects, troubles)
         reviewed = _reviewed(access.objects, troubles)
+        if reviewed or any(one.about == _WEBHOOK for one in troubles):
+            setup = Setup.INSTALLED
     return ClusterState(
         placements=placements,
         nodes=nodes,
@@ -340,5 +343,5 @@ def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:
             "installation was interrupted"
         )
         do = "run gpusharectl install again, with the same options"
-        troubles.append(Trouble("webhook", what, do))
+        troubles.append(Trouble(_WEBHOOK, what, do))
     return found[0] is not None and not interrupted

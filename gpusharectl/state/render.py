@@ -161,9 +161,13 @@ def _sum(seen: Overview) -> Iterator[Words]:
 
 
 def _sum_of_namespace(seen: Overview) -> str:
-    held = sum((one.allotted for one in seen.namespaces), NOTHING)
     shares = [share for card in seen.cards for share in card.pods]
-    pods = {one.pod.uid for one in shares if one.stay is not Stay.NOMINATED}
+    shares += [share for node in seen.nodes for _, share in node.gone]
+    # A pod of unknown card is on each card of its node, and holds one of them.
+    unplaced = {one.pod.uid: one for one in shares if one.stay is Stay.UNPLACED}
+    placed = [one for one in shares if one.stay is Stay.PLACED]
+    held = sum((one.amount for one in (*placed, *unplaced.values())), NOTHING)
+    pods = {one.pod.uid for one in (*placed, *unplaced.values())}
     if not pods:
         return f"No pod of {seen.namespace} holds a part of a card."
     cards = words.counted(len(seen.cards), "card")

@@ -296,6 +296,21 @@ def test_quotas_and_webhook(
 
 
 @pytest.mark.parametrize(
+    ("webhook", "setup"),
+    [
+        ({}, Setup.ABSENT),
+        (BOTH, Setup.INSTALLED),
+        ({VALIDATING: NARROWED}, "installed"),
+    ],
+)
+def test_a_webhook_that_was_left_is_a_part_of_gpushare(
+    webhook: Mapping[str, Json], setup: Setup
+) -> None:
+    reach = FakeReach(node=PLAIN, webhook=webhook)
+    assert read_state(reach, NOW, whole=True).setup == setup
+
+
+@pytest.mark.parametrize(
     "error",
     [Forbidden('resourcequotas is forbidden: User "x"'), Unavailable("no answer")],
 )

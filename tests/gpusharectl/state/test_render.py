@@ -17,10 +17,14 @@ from tests.gpusharectl.cluster_states import (
     SCENES,
     A,
     B,
+    G,
+    asking,
     cluster_state,
     crowd,
     extender,
     held,
+    node_1,
+    node_2,
     node_of,
     plugin,
     quota,
@@ -67,6 +71,16 @@ def test_one_node_alone() -> None:
     seen = overview(cluster_state(nodes), "plain")
     found = drawn(partial(draw, seen=seen))
     assert found.startswith("plain shares no cards.\n")
+
+
+def test_what_a_namespace_holds_of_one_node() -> None:
+    """Only there; a pod of unknown card counts once."""
+    pods = [held("a", A, 20), held("b", G, 30, node="node-1")]
+    pods.append(asking("lost", 5, node="node-2", phase="Running"))
+    seen = overview(cluster_state([node_1(), node_2()], pods), "node-2")
+    found = drawn(partial(draw, seen=of_namespace(seen, "default")))
+    said = "2 pods of default hold 25 units (6.25 GiB) and 2 cores, on 2 cards of 1"
+    assert found.startswith(said)
 
 
 @pytest.mark.parametrize("name", ["edge", "research", "nobody"])
