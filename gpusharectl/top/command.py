@@ -76,6 +76,9 @@ _CODES = (
     type=click.Choice(["json", "yaml"]),
     help="Print the same as data.",
 )
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Say where the placements are read from."
+)
 @access_options
 def top(  # noqa: PLR0913
     *,
@@ -87,6 +90,7 @@ def top(  # noqa: PLR0913
     once: bool,
     every_s: float,
     output: str | None,
+    verbose: bool,
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
@@ -101,7 +105,7 @@ def top(  # noqa: PLR0913
         raise click.UsageError("-n names one namespace, -A means all of them")
     if namespace and by == "card":
         raise click.UsageError("-n is for pods; a card may serve several namespaces")
-    layout = Layout(by == "card", namespace or "", node or "")
+    layout = Layout(by == "card", namespace or "", node or "", verbose=verbose)
     with reached(kubeconfig, context) as access:
 
         def seen() -> Top:

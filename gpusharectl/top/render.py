@@ -20,6 +20,8 @@ from gpusharectl.state.view import total_units
 from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, matching
 
 WIDTH = 10
+_WIDE = 80
+"""On screens of fewer columns there may be no bars."""
 _USED, _LEFT, _NO_USE, _OVER, _FREE = "█", "▒", "░", "!", "·"
 _OVER_STYLE = "red"
 _LEGEND = f"{_USED} used  {_LEFT} allotted, not used  {_OVER} used, not allotted"
@@ -84,26 +86,52 @@ _CARD_HEAD = (
 )
 
 
-def _pod_table(top: Top, width: int) -> list[Row]:
+def _pod_table(top: Top, width: int) -> tuple[list[Row], str]:
+    """Return the rows, and the legend of their bars."""
     if not top.pods:
-        return [[Words("No such pod has a share of a card or uses one.")]]
+        return [[Words("No such pod has a share of a card or uses one.")]], ""
     named = [("pod", "card")]
     for row in top.pods:
         index = "?" if row.index is None else row.index
         named.append((fit_to_show(row.full_name), f"{row.node} {index}"))
-    first, second = _widths(named, width - len(_POD_HEAD), 0.45)
+    head, bars = _head_for(named, width, _POD_HEAD)
+    first, second = _widths(named, width - len(head), 0.45)
     names = _joined(columns(_of(named, 0), first), _on_cards(_of(named, 1), second))
-    lines = [pod_bar(row).append(_pod_numbers(row)) for row in top.pods]
-    return _rows(names, _POD_HEAD, lines, [row.flags for row in top.pods])
+    lines = [
+        (pod_bar(row) if bars else Words()).append(_pod_numbers(row))
+        for row in top.pods
+    ]
+    # The fills of what a pod uses explain themselves.
+    guessed = bars and any(_NO_USE in line.plain for line in lines)
+    rows = _rows(names, head, lines, [row.flags for row in top.pods])
+    return rows, _POD_LEGEND if guessed else ""
 
 
-def _card_table(top: Top, width: int) -> list[Row]:
+def _card_table(top: Top, width: int) -> tuple[list[Row], str]:
+    """Return the rows, and the legend of their bars."""
     named = [("card", "model")]
     named += [(row.where, model_of(row.view.card)) for row in top.cards]
-    first, second = _widths(named, width - len(_CARD_HEAD), 0.25)
+    head, bars = _head_for(named, width, _CARD_HEAD)
+    first, second = _widths(named, width - len(head), 0.25)
     names = _joined(_on_cards(_of(named, 0), first), columns(_of(named, 1), second))
-    lines = [card_bar(row).append(_card_numbers(row)) for row in top.cards]
-    return _rows(names, _CARD_HEAD, lines, [row.flags for row in top.cards])
+    lines = [
+        (card_bar(row) if bars else Words()).append(_card_numbers(row))
+        for row in top.cards
+    ]
+    known = {row.seen.used_mib is not None for row in top.cards} if bars else set()
+    legend = [_LEGEND] * (True in known) + [_CARD_LEGEND] * (False in known)
+    rows = _rows(names, head, lines, [row.flags for row in top.cards])
+    return rows, "\n".join(legend)
+
+
+def _head_for(
+    named: Sequence[tuple[str, str]], width: int, head: str
+) -> tuple[str, bool]:
+    """Return the head of the numbers; on a narrow screen names go before bars."""
+    wanted = sum(max(map(cell_len, names)) for names in zip(*named, strict=True))
+    if width >= _WIDE or wanted + 2 * len(_GAP) + len(head) <= width:
+        return head, True
+    return head[WIDTH:], False
 
 
 def _of(named: Iterable[tuple[str, str]], place: int) -> list[str]:
@@ -197,7 +225,7 @@ class Layout:
 
     ``height`` None: no limit; else ``skip`` rows are above. ``text`` is in the names of
     what is listed. ``note`` is the last line; ``lost`` says why the values are not
-    current.
+    current; ``verbose``: where the placements are from.
     """
 
     cards: bool = False
@@ -208,6 +236,7 @@ class Layout:
     lost: str = ""
     skip: int = 0
     text: str = ""
+    verbose: bool = False
 
 
 def drawn(console: Console, top: Top, layout: Layout) -> Group:
@@ -220,17 +249,18 @@ def fitted(console: Console, top: Top, layout: Layout) -> tuple[Group, int]:
     head = [*_head(top, layout)]
     make = _card_table if layout.cards else _pod_table
     listed = matching(top, layout.text)
-    rows = make(listed, console.width) if top.cards or top.pods else []
+    rows, legend = make(listed, console.width) if top.cards or top.pods else ([], "")
+    explained = [Words(legend, _DIM)] if legend else []
     skip = 0
     troubles = _troubles(top, layout)
     shown = len(troubles)
-    tail = [*_tail(top, troubles, shown, layout)]
+    tail = [*explained, *_tail(top, troubles, shown, layout)]
     if layout.height is not None:
         some = chain.from_iterable(rows[: layout.height])
         below = layout.height - _lines(console, [*head, *some])
         while shown and _lines(console, tail) > max(below, layout.height // 3):
             shown -= 1
-            tail = [*_tail(top, troubles, shown, layout)]
+            tail = [*explained, *_tail(top, troubles, shown, layout)]
         room = layout.height - _lines(console, [*head, *tail])
         rows, skip = _cut(console, rows, room, layout.skip)
     return Group(*head, *chain.from_iterable(rows), *tail), skip
@@ -243,7 +273,7 @@ def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
         yield Words(f"{layout.only} shares no cards.", _BOLD)
     else:
         yield Words("No node shares a card.", _BOLD)
-    if text := source(top.placements):
+    if layout.verbose and (text := source(top.placements)):
         yield Words(f"({text})", _DIM)
     if layout.namespace:
         yield Words(f"Only pods of the namespace {layout.namespace} are listed.")
@@ -287,8 +317,6 @@ def _troubles(top: Top, layout: Layout) -> Sequence[Trouble]:
 def _tail(
     top: Top, troubles: Sequence[Trouble], shown: int, layout: Layout
 ) -> Iterator[RenderableType]:
-    if legend := _legend(top, cards=layout.cards):
-        yield Words(legend, _DIM)
     yield from warnings(troubles[:shown])
     left = len(troubles) - shown
     if left:
@@ -299,16 +327,6 @@ def _tail(
         yield Words(f"\n{told}: gpusharectl inspect")
     if layout.note:
         yield Words(f"\n{layout.note}", _DIM)
-
-
-def _legend(top: Top, *, cards: bool) -> str:
-    """Explain the fills that are there; those of a pod's use explain themselves."""
-    if cards:
-        known = [row.seen.used_mib is not None for row in top.cards]
-        whole = [_LEGEND] * any(known) + [_CARD_LEGEND] * (not all(known))
-        return "\n".join(whole)
-    guessed = any(_NO_USE in pod_bar(row).plain for row in top.pods)
-    return _POD_LEGEND if guessed else ""
 
 
 def _cut(

@@ -35,6 +35,8 @@ def test_without_a_terminal_it_is_shown_once(
     assert "2 nodes, 3 cards, 38 GiB: 32.75 allotted (86 %), used: n/a" in said
     assert "default/cuda-2 node-2 0 ░░░░░░░··· n/a 5.00 n/a 1" in said
     assert "node-1: no exporter runs on the node" in said
+    assert "computed from" not in said
+    assert "computed from" in ran(kubeconfig, *words, "-v").output
     assert "node-2: its exporter does not answer: " in said
     assert "\x1b" not in found.output
 

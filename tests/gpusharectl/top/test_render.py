@@ -86,6 +86,18 @@ def test_what_is_left_out_is_counted() -> None:
     assert f"… and {16 - rows} more: --once" in found
 
 
+@pytest.mark.parametrize("by", ["pod", "card"])
+def test_on_a_narrow_screen_names_go_before_bars(by: str) -> None:
+    """And the numbers are all there."""
+    found = [screen(top_of("at_work"), w, cards=by == "card") for w in (80, 60)]
+    name, number = ("default/app-1", "13.96") if by == "pod" else ("node-1 0", "18.55")
+    rows = [re.search(f".* {number} .*", one)[0] for one in found]  # type: ignore[index]
+    assert [bool(re.search("[█▒]", row)) for row in rows] == [True, False]
+    assert all(name in row for row in rows)
+    assert len(rows[1]) <= 60
+    assert "used, not allotted" not in found[1]
+
+
 def rows_of(found: str) -> list[str]:
     return re.findall(r"x\d+k", found)
 
