@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpusharectl.install.install import first_pod
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
 GENERATED = ("_pb2", "_pb2_grpc")
@@ -161,6 +163,16 @@ def test_links_lead_somewhere() -> None:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
         if leads_nowhere(link, path)
     ]
+
+
+def test_the_first_pod_of_the_documents_is_the_one_that_install_prints() -> None:
+    """Only the lines that a cluster needs of its own may differ."""
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    printed = first_pod("", "")
+    assert f"<<EOF\n{block}EOF\n" in printed
+    *_, wait, logs, _ = printed.splitlines()
+    assert f"{wait}\n{logs}\n" in page
 
 
 def test_a_decision_has_a_number_of_its_own() -> None:

@@ -136,7 +136,8 @@ class Install(InstallPlan):
             raise InstallError(
                 f"{image} does not start on all nodes. {in_words(failed)}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
-                "make the image available to these nodes (docs/install.md, The image), "
+                "make the image available to these nodes "
+                "(docs/install-reference.md, The image), "
                 f"or choose another one:\n  {self.again(image='IMAGE')}",
             )
         if pods:

@@ -39,9 +39,7 @@ from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.output import Words
 
 _NO_SUCH_COMMAND = "No such command 'check'"
-_IMAGE = (
-    "docs/install.md, The image, says how a node gets it; or choose another: --image"
-)
+_IMAGE = "docs/install-reference.md says how a node gets it; or choose another: --image"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,8 @@ def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     if options.with_monitoring and not facts.operator:
         yield _ok(
             "Prometheus Operator is not installed, so no ServiceMonitor and no rules "
-            "are created; docs/install.md says how Prometheus finds the metrics "
-            "without it"
+            "are created; docs/install-reference.md says how Prometheus finds the "
+            "metrics without it"
         )
     yield from _kept(facts, options)
     yield from _webhook(facts, options)
