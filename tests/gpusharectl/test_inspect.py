@@ -42,7 +42,7 @@ def test_inspect(kubeconfig: str) -> None:
     assert "\x1b" not in found.output
 
 
-@pytest.mark.parametrize("words", [["inspect", "-v"], ["why", "big"], ["top"]])
+@pytest.mark.parametrize("words", [["inspect", "-v"], ["why", "big"], ["top", "-v"]])
 def test_into_a_pipe_nothing_is_wrapped_or_padded(
     kubeconfig: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
