@@ -13,6 +13,7 @@ such as ``--bind-address`` and ``--feature-gates``, are left alone.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -29,6 +30,7 @@ PACKING_WEIGHT = 100
 """The extender's 10 points count 10,000 then; kube-scheduler's own scores add up to
 about 1,200 at their default weights."""
 _SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), ((1, 22), "v1beta2"))
+_EXTENDERS = "extenders"
 _KEY = "percentageOfNodesToScore"
 _ALL = 100
 Percentages = Mapping[str, int | None]
@@ -112,7 +114,8 @@ def with_stanza(old: str | None, wanted: Wanted) -> str:
 def without_stanza(text: str, scored: Percentages) -> str:
     """Return the configuration without the extender; unchanged if it has none.
 
-    ``scored`` are the values that ``all_nodes`` has overwritten in it.
+    Comments stay, unless ``scored`` has to be written back: the values that
+    ``all_nodes`` has overwritten.
     """
     config = read(text)
     if not has_stanza(text):
@@ -121,7 +124,21 @@ def without_stanza(text: str, scored: Percentages) -> str:
     config["extenders"] = _others(config)
     if not config["extenders"]:
         del config["extenders"]
+    with suppress(Obstacle):
+        cut = _cut(text)
+        if read(cut) == config:
+            return cut
     return _text(config)
+
+
+def _cut(text: str) -> str:
+    """Return the text without gpushare's entries, and otherwise byte for byte."""
+    root = yaml_edit.document(text)
+    items = yaml_edit.items(yaml_edit.child(root, _EXTENDERS))
+    for item, extender in zip(items, read(text).get(_EXTENDERS) or (), strict=False):
+        if _is_ours(extender):
+            return _cut(yaml_edit.drop_item(text, root, _EXTENDERS, item))
+    return text
 
 
 def has_stanza(text: str) -> bool:

@@ -133,6 +133,16 @@ def test_there_and_back() -> None:
     assert "extenders" not in without_stanza(with_stanza(HEAD, WANTED), {})
 
 
+@pytest.mark.parametrize("end", ["", "# last\n", "profiles: []\n"])
+@pytest.mark.parametrize("other", ["", "- {urlPrefix: 'http://a:1/x'} # theirs\n"])
+def test_comments_stay(other: str, end: str) -> None:
+    """What somebody wrote into the file is theirs, also how it is written."""
+    ours = yaml.safe_dump([OURS])
+    text = f"# mine\n{HEAD}parallelism: 8 # few\nextenders:\n{{}}{end}"
+    kept = text.replace("extenders:\n", "") if not other else text
+    assert without_stanza(text.format(f"{other}{ours}"), {}) == kept.format(other)
+
+
 def test_tls() -> None:
     files = {"caFile": "/t/ca.crt"}
     text = with_stanza(HEAD, Wanted(OURS, "v1", tls=files))
