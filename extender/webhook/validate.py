@@ -135,7 +135,8 @@ def asked_mib(container: PodContainer) -> int | str | None:
         return None
     part, value = next(iter(given.items()))
     found: int | str = _mib(value)
-    if names.MEMORY in container.resources():
+    # A LimitRange with a maximum of units needs a default, and 0 is the usual one.
+    if any(container.asked(part).get(names.MEMORY, "0") != "0" for part in given):
         found = (
             f"{names.MEMORY} asks for the same memory in units; remove one of them, "
             "from the pod or from a LimitRange of the namespace that adds it"

@@ -29,6 +29,7 @@ from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
+MIB = f"{MEMORY}-mib"
 DESCRIBED = ["Resource", "Used", "Hard"]
 
 
@@ -134,6 +135,16 @@ def test_limits_hold_for_what_the_pod_has_become(gate: Gate) -> None:
     told = gate.denied(half("half"))
     assert f"maximum {CORE} usage per Container is 40, but limit is 50" in told
     assert limits_of(gate.admitted(half("less", 40)))[CORE] == "40"
+
+
+def test_limits_of_units_hold_for_memory_in_mib(gate: Gate) -> None:
+    """The default of 0 units, which the API server adds before, does not contradict."""
+    bound(gate, max={MEMORY: "24"}, default={MEMORY: "0"})
+    asked = limits_of(gate.admitted(asking(container({MIB: "5000"}))))
+    assert asked[MEMORY] == "20"
+    assert MIB not in asked
+    told = gate.denied(asking(container({MIB: "8192"})))
+    assert f"maximum {MEMORY} usage per Container is 24, but limit is 32" in told
 
 
 def test_defaults_of_a_namespace_come_first(gate: Gate) -> None:

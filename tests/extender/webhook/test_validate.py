@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from extender.pool import UNKNOWN, Pool
+from extender.webhook.pod import pod_containers
 from extender.webhook.validate import (
     EnvFrom,
+    asked_mib,
     card_variables,
     forged_annotations,
     judged_request,
@@ -76,6 +78,12 @@ def test_one_spelling_of_memory_in_a_container() -> None:
         f"{MIB}: {names.MEMORY} asks for the same memory in units; remove one of them, "
         "from the pod or from a LimitRange of the namespace that adds it"
     )
+
+
+def test_a_default_of_no_units_is_no_second_spelling() -> None:
+    """As a LimitRange writes it into every container that names no units."""
+    pod = pod_json(containers=[container_json("a", 0, mib=5000)])
+    assert asked_mib(next(pod_containers(pod))) == 5000
 
 
 def test_requests_of_mib_equal_limits() -> None:
