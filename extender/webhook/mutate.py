@@ -44,15 +44,6 @@ def asks(pod: Json) -> bool:
     return any(container.is_ours for container in pod_containers(pod, INIT, APP))
 
 
-def names_mib(pod: Json) -> bool:
-    """Tell whether any container asks for memory in MiB."""
-    return any(
-        names.MEMORY_MIB in container.asked(part)
-        for container in pod_containers(pod, INIT, APP)
-        for part in PARTS
-    )
-
-
 def units_for_mib(pod: Json) -> list[str]:
     """Replace MiB by units, rounded up; return what each container asks then.
 

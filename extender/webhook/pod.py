@@ -15,7 +15,6 @@ from gpushare.kube.json_reader import Malformed, Reader
 INIT, APP, EPHEMERAL = "initContainers", "containers", "ephemeralContainers"
 _KINDS = (INIT, APP, EPHEMERAL)
 PARTS = ("requests", "limits")
-_OURS = (names.MEMORY, names.CORE, names.MEMORY_MIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,10 @@ class PodContainer:
     @property
     def is_ours(self) -> bool:
         """Whether it names cores or memory of a card, even 0 of it."""
-        return any(name in self.asked(part) for part in PARTS for name in _OURS)
+        return any(
+            names.MEMORY in asked or names.CORE in asked or names.MEMORY_MIB in asked
+            for asked in map(self.asked, PARTS)
+        )
 
 
 def annotations(pod: Json) -> dict[str, str]:
@@ -61,6 +63,17 @@ def pod_containers(pod: Json, *kinds: str) -> Iterator[PodContainer]:
     for kind in kinds or _KINDS:
         for place, container in enumerate(spec.get(kind) or ()):
             yield PodContainer(kind, f"spec.{kind}[{place}]", container)
+
+
+def names_mib(pod: Json) -> bool:
+    """Tell whether any container asks for memory in MiB; few do, and all are asked."""
+    every = (one for kind in (INIT, APP) for one in pod["spec"].get(kind) or ())
+    return any(
+        names.MEMORY_MIB in (resources.get(part) or ())
+        for resources in (one.get("resources") for one in every)
+        if resources
+        for part in PARTS
+    )
 
 
 def copy_to_change(pod: Json) -> Json:

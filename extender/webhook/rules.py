@@ -6,7 +6,12 @@ from extender.bitfusion.resources import BitfusionRules
 from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from extender.webhook import mutate
-from extender.webhook.pod import annotations, copy_to_change, insist_on_shape
+from extender.webhook.pod import (
+    annotations,
+    copy_to_change,
+    insist_on_shape,
+    names_mib,
+)
 from extender.webhook.validate import (
     EnvFrom,
     Judged,
@@ -113,7 +118,7 @@ def review(  # noqa: PLR0913
         if not mutating:
             return _verdict(pod, pod, _denials(pod, judged_request(pod), rules), [])
         in_units, counted = pod, []
-        if mutate.names_mib(pod):
+        if names_mib(pod):
             in_units = copy_to_change(pod)
             counted = mutate.units_for_mib(in_units)
         told = translate(
@@ -147,7 +152,7 @@ def _mutated(
 
 
 def _updated(pod: Json, before: Json) -> Verdict:
-    if mutate.names_mib(before):
+    if names_mib(before):
         # It was created without this webhook, and cannot be changed any more.
         return Verdict(pod)
     after = copy_to_change(pod)
@@ -183,7 +188,7 @@ def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
 def _denials(pod: Json, judged: Judged, rules: Rules) -> list[str]:
     return [
         *forged_annotations(pod),
-        *mib_left(pod),
+        *(mib_left(pod) if names_mib(pod) else ()),
         *judged.complaints,
         *card_variables(pod, rules.env_from, rules.bring_cards),
         *mounts_over_share(pod),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.webhook import mutate
-from extender.webhook.pod import PARTS
+from extender.webhook.pod import PARTS, names_mib
 from gpushare.domain.model import Amount
 from gpushare.domain.request import effective
 from gpushare.kube import names
@@ -117,7 +117,7 @@ def test_whole_cards_ask_their_memory(
 def test_mib_become_the_units_that_hold_them(mib: int) -> None:
     """No MiB less than asked, and less than one unit more."""
     pod = pod_json(containers=[container_json("a", mib=mib), container_json("b")])
-    assert mutate.names_mib(pod)
+    assert names_mib(pod)
     (told,) = mutate.units_for_mib(pod)
     units = amount(pod).units
     assert units * 256 >= mib > (units - 1) * 256
@@ -125,7 +125,7 @@ def test_mib_become_the_units_that_hold_them(mib: int) -> None:
     assert (f"({units * 256} MiB)" in told) is (units * 256 != mib)
     for part in PARTS:
         assert every(pod)[0]["resources"][part] == {names.MEMORY: str(units)}
-    assert not mutate.names_mib(pod)
+    assert not names_mib(pod)
     assert mutate.units_for_mib(pod) == []
 
 
