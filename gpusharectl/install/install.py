@@ -28,7 +28,7 @@ from gpusharectl.install.node_pods import (
     TRIAL,
     in_words,
     remove_left,
-    run_on_nodes,
+    run_trials,
     trials,
 )
 from gpusharectl.install.options import InstallOptions
@@ -129,7 +129,7 @@ class Install(InstallPlan):
         context, image = self.context, self.target.image
         remove_left(context.objects, TRIAL)
         pods = trials(context.objects, self.changes, self.chosen)
-        ran = run_on_nodes(context, pods)
+        ran = run_trials(context, pods)
         failed = {node: why for node, why in ran.failed.items() if not is_older(why)}
         if failed:
             runs = "; what runs stays as it is" if self.facts.images else ""
@@ -142,7 +142,7 @@ class Install(InstallPlan):
             )
         if pods:
             self.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")
-        weigh(found_on(ran.said), self.screen, sure=self.options.yes)
+        weigh(found_on(ran), self.screen, sure=self.options.yes)
 
     def ways_back(self) -> Mapping[str, str]:
         """Return the commands that undo what a step has begun."""

@@ -5,7 +5,7 @@ asks the driver, with the access that the device plugin would have, and reports 
 would inject the cards: ``python -m deviceplugin check``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -19,7 +19,7 @@ from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import with_images
-from gpusharectl.install.node_pods import check_pod, run_on_nodes
+from gpusharectl.install.node_pods import Ran, check_pod, run_trials
 from gpusharectl.install.options import CheckOptions
 from gpusharectl.install.preflight import Finding, Weight, judge_node, judge_rights
 from gpusharectl.install.progress import InstallError
@@ -107,10 +107,6 @@ def _todo(about: str, text: str, remedy: str) -> Check:
     return Check(about, ok=False, text=text, remedy=remedy)
 
 
-def _unknown(why: str, *subjects: str) -> list[Check]:
-    return [Check(about, ok=None, text=why) for about in subjects]
-
-
 def judged(report: Report) -> Iterator[Check]:
     """Judge what the pod has found on its node."""
     answers = bool(report.driver or report.cards or report.left_out)
@@ -177,28 +173,41 @@ def _injection(report: Report) -> Iterator[Check]:
 _OF_POD = ("driver", "NVML", "cards", "injection")
 
 
-def of_pod(image: str, ran: str | None, failed: str) -> list[Check]:
-    """Judge a check pod: ``ran`` is its answer, ``failed`` why it has none."""
+def of_pod(image: str, ran: Ran, node: str) -> list[Check]:
+    """Judge what came of a node's check pod of this image."""
     started = _ok("image", f"{image} starts")
+    failed = ran.failed.get(node, "")
     if is_older(failed):
         return [started, *_unknown("the image is older than this program", *_OF_POD)]
-    if ran is None:
+    if failed:
         remedy = _IMAGE if "image" in failed else "the log of kubelet there says more"
         wrong = _todo("image", failed, remedy)
         return [wrong, *_unknown("the pod did not run", *_OF_POD)]
     try:
-        return [started, *judged(Report.read(ran))]
+        found = {one.about: one for one in judged(Report.read(ran.said[node]))}
     except Malformed as error:
         return [started, *_unknown(f"the pod's answer is not valid: {error}", *_OF_POD)]
+    if node in ran.refused:
+        found["NVML"] = _todo(
+            "NVML",
+            f"no container with the driver can be started: {ran.refused[node]}",
+            "nvidia-smi must answer on the node, and nvidia-ctk cdi list must list its "
+            "cards",
+        )
+    return [started, *found.values()]
 
 
-def found_on(said: Mapping[str, str]) -> Iterator[Finding]:
-    """Judge the answers of check pods, by node, for an install that waits for them."""
-    for node, answer in said.items():
+def _unknown(why: str, *subjects: str) -> list[Check]:
+    return [Check(about, ok=None, text=why) for about in subjects]
+
+
+def found_on(ran: Ran) -> Iterator[Finding]:
+    """Judge the answers of check pods for an install that waits for them."""
+    for node, answer in ran.said.items():
         if not answer.startswith("{"):
             # The trial of a workload that needs no card.
             continue
-        checks = of_pod("", answer, "")[1:]
+        checks = of_pod("", ran, node)[1:]
         cards = next(one for one in checks if one.about == "cards")
         for one in checks:
             if one.ok is False:
@@ -239,7 +248,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
         for node in nodes
         if node.ready and not facts.missing
     }
-    ran = run_on_nodes(context, list(pods.values()), options.timeout_s)
+    ran = run_trials(context, list(pods.values()), options.timeout_s)
     found = []
     for node in nodes:
         checks = [
@@ -249,8 +258,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
         ]
         if node.name in pods:
             image = pods[node.name]["spec"]["containers"][0]["image"]
-            said = ran.said.get(node.name)
-            checks += of_pod(image, said, ran.failed.get(node.name, ""))
+            checks += of_pod(image, ran, node.name)
         elif facts.missing:
             rights = judge_rights(facts)
             checks += [_todo("rights", rights.text, rights.remedy)]

@@ -8,7 +8,7 @@ noticed too late. A trial pulls the image and starts it beforehand.
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
@@ -30,10 +30,13 @@ from gpusharectl.install.survey import NodeFacts, may_get, named, read_nodes
 from gpusharectl.output import ObjectChange
 
 TRIAL = "gpushare-image-trial"
+_CHECK_NAME = "check"
 _CHECK = ("python", "-m", "deviceplugin", "check")
 _ANSWER = "/dev/termination-log"
 """kubelet copies this file into the pod's status, at most 4096 bytes. So the answer
 needs no connection from the API server to the node."""
+_CLASS = "runtimeClassName"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _CDI = ("cdi-static", "cdi-dynamic")
 """The volumes of the device plugin that its check needs too."""
 _SHOWN = 3
@@ -83,7 +86,7 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
     own = template["containers"][0]
     status = f"--status={json.dumps(node.status)}"
     container = {
-        "name": "check",
+        "name": _CHECK_NAME,
         "image": own["image"],
         "command": [*_CHECK, status, f"--into={_ANSWER}"],
         "env": own.get("env") or [],
@@ -92,8 +95,8 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
     }
     spec = _pull_secrets(objects, daemonset)
     spec["volumes"] = [one for one in template["volumes"] if one["name"] in _CDI]
-    if "runtimeClassName" in template:
-        spec["runtimeClassName"] = template["runtimeClassName"]
+    if _CLASS in template:
+        spec[_CLASS] = template[_CLASS]
     return short_lived(TRIAL, node.name, container, **spec)
 
 
@@ -184,6 +187,39 @@ class Ran:
     """Why the pod did not succeed."""
     said: Mapping[str, str]
     """What the pod wrote into its termination message, if it succeeded."""
+    ended: frozenset[str] = frozenset()
+    """Those of the nodes in ``failed`` whose pod has ended by itself."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why the pod of a check succeeded only without access to the driver."""
+
+
+def run_trials(
+    context: Context, pods: Sequence[Json], most_s: float | None = None
+) -> Ran:
+    """Run trials. A check that fails at once is run again without the driver.
+
+    So a runtime that cannot give the driver to a container is told from a bad image.
+    """
+    ran = run_on_nodes(context, pods, most_s)
+    checks = [
+        pod for pod in pods if pod["spec"]["containers"][0]["name"] == _CHECK_NAME
+    ]
+    again = [_without_driver(pod) for pod in checks if node_of(pod) in ran.ended]
+    if not again:
+        return ran
+    second = run_on_nodes(context, again, most_s)
+    refused = {node: ran.failed[node] for node in second.said}
+    failed = {node: why for node, why in ran.failed.items() if node not in refused}
+    return Ran(failed, {**ran.said, **second.said}, ran.ended, refused)
+
+
+def _without_driver(check: Json) -> Json:
+    spec = {key: value for key, value in check["spec"].items() if key != _CLASS}
+    (container,) = spec["containers"]
+    env = [one for one in container["env"] if one["name"] != _VISIBLE]
+    none = {"name": _VISIBLE, "value": "void"}
+    spec["containers"] = [{**container, "env": [*env, none]}]
+    return {**check, "spec": spec}
 
 
 def run_on_nodes(
@@ -194,6 +230,7 @@ def run_on_nodes(
     refs = {node_of(pod): Ref.of(pod) for pod in pods}
     failed: dict[str, str] = {}
     said: dict[str, str] = {}
+    ended: set[str] = set()
     unpulled: dict[str, float] = {}
 
     def look() -> list[Waiting]:
@@ -210,6 +247,8 @@ def run_on_nodes(
             # One node's failure must not end the wait for the others.
             if one.hopeless:
                 failed[node] = one.what
+                if pod is not None and phase(pod) == "Failed":
+                    ended.add(node)
             else:
                 found.append(one)
         return found
@@ -221,10 +260,10 @@ def run_on_nodes(
             objects.create(pod)
         left = context.until(look, most_s)
         late = {
-            one.who: one.what if one.topic else f"it still waits for {one.what}"
+            one.who: one.what if one.topic else f"no result in time: {one.what}"
             for one in left
         }
-        return Ran(failed | late, said)
+        return Ran(failed | late, said, frozenset(ended))
     finally:
         for ref in refs.values():
             # An error here must not hide the result.

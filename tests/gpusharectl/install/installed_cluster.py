@@ -85,6 +85,8 @@ class Nodes:
     """What the pods print that check a node."""
     fails: bool = False
     """Whether they fail, with the same words."""
+    refusal: str = ""
+    """Why no container can have the driver."""
     remembers: bool = False
     """kubelet has not yet forgotten the device plugin that is gone."""
 
@@ -169,9 +171,11 @@ class Nodes:
             (container,) = pod["spec"]["containers"]
             status: Json = {"phase": "Succeeded"}
             if container.get("name") == "check":
-                ended = {"exitCode": 0, "message": self.answer}
+                seen = [one["value"] for one in container["env"] if "value" in one]
+                refused = self.refusal if "void" not in seen else ""
+                ended = {"exitCode": 0, "message": refused or self.answer}
                 status["containerStatuses"] = [{"state": {"terminated": ended}}]
-                status["phase"] = "Failed" if self.fails else "Succeeded"
+                status["phase"] = "Failed" if self.fails or refused else "Succeeded"
             if container["image"] == self.unpullable:
                 state = {"waiting": {"reason": "ImagePullBackOff"}}
                 one = {"image": self.unpullable, "state": state}

@@ -24,6 +24,7 @@ from gpusharectl.install.node_check import (
     judged,
     of_pod,
 )
+from gpusharectl.install.node_pods import Ran
 from gpusharectl.install.options import CheckOptions
 from gpusharectl.install.progress import Exit, InstallError
 from tests.gpusharectl.golden import assert_as_kept, drawn
@@ -90,19 +91,17 @@ def test_it_reads_what_the_device_plugin_prints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ran", "failed", "image", "words"),
+    ("ran", "image", "words"),
     [
-        (None, "the image x:1 cannot be pulled: not found", False, "--image"),
-        (None, "no runtime for nvidia is configured", False, "log of kubelet"),
-        (None, "Error: No such command 'check'.", True, "older than this program"),
-        ("", "", True, "answer is not valid"),
-        ('{"v": 2}', "", True, "this program knows 1"),
+        (Ran({"n": "the image x:1 cannot be pulled: not found"}, {}), False, "--image"),
+        (Ran({"n": "no runtime for nvidia"}, {}), False, "log of kubelet"),
+        (Ran({"n": "Error: No such command 'check'."}, {}), True, "older than this"),
+        (Ran({}, {"n": ""}), True, "answer is not valid"),
+        (Ran({}, {"n": '{"v": 2}'}), True, "this program knows 1"),
     ],
 )
-def test_a_pod_without_an_answer(
-    ran: str | None, failed: str, image: bool, words: str
-) -> None:
-    first, *others = of_pod("x:1", ran, failed)
+def test_a_pod_without_an_answer(ran: Ran, image: bool, words: str) -> None:
+    first, *others = of_pod("x:1", ran, "n")
     assert first.ok is image
     assert [one.ok for one in others] == [None] * 4
     assert words in " ".join(f"{one.text} {one.remedy}" for one in [first, *others])
@@ -165,7 +164,7 @@ def test_a_pod_that_does_not_start_in_time(world: InstalledCluster) -> None:
     world.nodes.step = lambda: None
     (one,) = check_nodes(world.context(), CheckOptions(nodes=("gpu-1",), timeout_s=5))
     checks = {check.about: check for check in one.checks}
-    assert checks["image"].text == "it still waits for kubelet to start its pod"
+    assert checks["image"].text == "no result in time: kubelet to start its pod"
     assert checks["driver"].ok is None
 
 
@@ -230,6 +229,21 @@ def test_an_install_tells_what_it_finds_before_it_changes_anything(
     assert "Share these cards anyway?" in world.screen.asked
     line = "node gpu-1: no NVIDIA driver is loaded; install it on the node; nvidia-smi"
     assert any(one.startswith(line) for one in world.screen.lines)
+
+
+def test_a_runtime_that_refuses_the_driver_is_no_bad_image(
+    world: InstalledCluster,
+) -> None:
+    """The image is tried again without the driver; an install may go on."""
+    world.nodes.answer = json.dumps(REPORT | NO_LIBRARY)
+    world.nodes.refusal = "unresolvable CDI devices nvidia.com/gpu=all"
+    (one,) = check_nodes(world.context(), CheckOptions(nodes=("gpu-1",)))
+    checks = {check.about: check for check in one.checks}
+    assert [about for about, one in checks.items() if one.ok is False] == ["NVML"]
+    assert world.nodes.refusal in checks["NVML"].text
+    assert checks["driver"].text == "550.54.15"
+    assert world.install() == Exit.DONE
+    assert f"started: {world.nodes.refusal}" in world.screen.text
 
 
 def test_an_install_of_an_image_from_before_this_check(world: InstalledCluster) -> None:
