@@ -248,7 +248,7 @@ def test_the_focus_stays_while_the_page_refreshes_itself(
 def test_a_screen_reader_is_told_all_of_it(tab: Tab) -> None:
     heard = tab.heard()
     headings = [name for role, name in heard if role == "heading"]
-    assert headings[1:4] == ["To look at", "Waiting pods", "Nodes and their cards"]
+    assert headings[1:4] == ["Warnings", "Waiting pods", "Nodes and their cards"]
     assert {"GPU cards", "edge-1", "card 0 GeForce RTX 3090"} <= set(headings)
     columns = [name for role, name in heard if role == "columnheader"]
     assert columns == ["Pod", "Asks", "Why it waits"]
