@@ -76,6 +76,7 @@ def install(context: Context, options: InstallOptions) -> Exit:
         Step("the checks", plan.check, "Checking"),
         Step("the choice of nodes", plan.choose),
         Step("the dry run", plan.rehearse),
+        Step("the confirmation", plan.confirm),
     ]
     code = follow(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
@@ -136,9 +137,8 @@ class Install(InstallPlan):
             raise InstallError(
                 f"{image} does not start on all nodes. {in_words(failed)}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
-                "make the image available to these nodes "
-                "(docs/install-reference.md, The image), "
-                f"or choose another one:\n  {self.again(image='IMAGE')}",
+                "let these nodes start it (docs/install-reference.md, The image), or "
+                f"choose another image:\n  {self.again(image='IMAGE')}",
             )
         if pods:
             self.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")

@@ -153,19 +153,20 @@ class Plan:
         """
         screen, options = self.screen, self.options
         if options.dry_run:
-            screen.note("Dry run: nothing is changed. Without --dry-run:")
-        if what and (options.dry_run or not options.yes):
-            screen.begin(title)
-            for one in what:
-                screen.say(f"- {one}")
-        if options.dry_run:
-            for text in (*shown, *(change.diff() for change in self.file_changes)):
-                screen.show(text)
-            done = "was" if what else "would be"
-            screen.note(f"Dry run: nothing {done} changed.")
-            screen.show(f"To {options.command}: {self.again()}")
-        elif what and not options.yes:
+            would = "is changed. Without --dry-run:" if what else "would be changed."
+            screen.note(f"Dry run: nothing {would}")
+        if not what or (options.yes and not options.dry_run):
+            return
+        screen.begin(title)
+        for one in what:
+            screen.say(f"- {one}")
+        if not options.dry_run:
             screen.confirm("Go on?")
+            return
+        for text in (*shown, *(change.diff() for change in self.file_changes)):
+            screen.show(text)
+        screen.note("Dry run: nothing was changed.")
+        screen.show(f"To {options.command}: {self.again()}")
 
     def restart(self) -> list[str]:
         """Return what the changed files mean for this host's kube-scheduler."""
@@ -330,7 +331,7 @@ class InstallPlan(Plan):
             self.screen.say(wrong)
 
     def rehearse(self) -> None:
-        """Apply all objects as a dry run; show the changes, or ask for consent."""
+        """Apply all objects as a dry run of the API server, to see what they change."""
         context, bodies = self.context, list(self.manifests)
         if self.options.webhook.wanted:
             by_installer = not self.facts.by_cert_manager
@@ -343,6 +344,9 @@ class InstallPlan(Plan):
             secret = [self.webhook.secret] if self.webhook.secret else []
             bodies = [*self.manifests, *secret, *self.webhook.asking]
         self.changes = object_changes(context.objects, bodies)
+
+    def confirm(self) -> None:
+        """Show the changes, and ask for consent."""
         labels = to_label(self.facts.nodes, self.chosen)
         # Diffs take time, and only a dry run shows them.
         shown = chain(

@@ -5,6 +5,7 @@ line. Every step can be run again and leaves alone what is done already. So afte
 failure, Ctrl-C included, the way on is the same command again.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -152,17 +153,19 @@ def _answered(option: str) -> Iterator[None]:
     try:
         yield
     except click.Abort as error:
-        # click raises the same for both.
+        # click raises the same for both, and ends no line.
+        click.echo()
         if isinstance(error.__context__, KeyboardInterrupt):
-            click.echo()
             raise InstallError(f"interrupted; {NOTHING_DONE}") from error
         raise no_terminal(option) from error
 
 
 def no_terminal(option: str) -> InstallError:
-    """Return that a question cannot be asked, and which option answers it."""
-    why = f"there is no terminal to ask at; {NOTHING_DONE}"
-    return InstallError(why, f"the same command with {option}", Exit.USAGE)
+    """Return that a question has no answer, and which option answers it."""
+    at_one = sys.stdin is not None and sys.stdin.isatty()
+    why = "no answer was given" if at_one else "there is no terminal to ask at"
+    remedy = f"the same command with {option}"
+    return InstallError(f"{why}; {NOTHING_DONE}", remedy, Exit.USAGE)
 
 
 class LiveScreen(Screen):

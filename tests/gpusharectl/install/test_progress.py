@@ -124,19 +124,33 @@ def test_questions(what: str, typed: str, said: str) -> None:
     assert ran.output.splitlines()[-1].endswith(f"={said}")
 
 
+@pytest.mark.parametrize(
+    ("key", "why", "code"),
+    [
+        (KeyboardInterrupt, "interrupted; nothing was changed", Exit.STOPPED),
+        (EOFError, "no answer was given; nothing was changed", Exit.USAGE),
+    ],
+)
 @pytest.mark.parametrize("which", ["ask", "confirm"])
-def test_ctrl_c_at_a_question(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no question that nobody can answer."""
+def test_ctrl_c_and_ctrl_d_at_a_question(
+    which: str,
+    key: type[BaseException],
+    why: str,
+    code: Exit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is somebody to ask, who does not answer."""
 
-    def interrupted(_: str) -> str:
-        raise KeyboardInterrupt
+    def pressed(_: str) -> str:
+        raise key
 
-    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    monkeypatch.setattr("click.termui.visible_prompt_func", pressed)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     screen = Screen(console()[0])
     with pytest.raises(InstallError) as error:
         screen.ask("?", "a", "--nodes") if which == "ask" else screen.confirm("?")
-    assert error.value.why == "interrupted; nothing was changed"
-    assert error.value.exit_code == Exit.STOPPED
+    assert (error.value.why, error.value.exit_code) == (why, code)
 
 
 def well() -> None:
