@@ -21,8 +21,8 @@ from gpusharectl.install import uninstall as leaving
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.lock import alone
 from gpusharectl.install.manifests import load
-from gpusharectl.install.node_check import check_nodes, checks_data, draw_checks
-from gpusharectl.install.node_cleanup import MOUNT, clean
+from gpusharectl.install.nodes.check import check_nodes, checks_data, draw_checks
+from gpusharectl.install.nodes.cleanup import MOUNT, clean
 from gpusharectl.install.options import (
     CheckOptions,
     CommonOptions,

@@ -23,8 +23,8 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
-from gpusharectl.install.node_check import found_on, is_older
-from gpusharectl.install.node_pods import (
+from gpusharectl.install.nodes.check import found_on, is_older
+from gpusharectl.install.nodes.pods import (
     TRIAL,
     in_words,
     remove_left,

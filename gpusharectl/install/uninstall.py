@@ -26,7 +26,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
-from gpusharectl.install.node_cleanup import FOLDER, clean_nodes, remove_stale_capacity
+from gpusharectl.install.nodes.cleanup import FOLDER, clean_nodes, remove_stale_capacity
 from gpusharectl.install.options import UninstallOptions
 from gpusharectl.install.plan import Plan, weigh
 from gpusharectl.install.preflight import judge_host, judge_rights

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusharectl.install.command import host_clean
-from gpusharectl.install.node_cleanup import clean, clean_nodes, cleaning_pod
+from gpusharectl.install.nodes.cleanup import clean, clean_nodes, cleaning_pod
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
 

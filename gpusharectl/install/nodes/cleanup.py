@@ -14,7 +14,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
-from gpusharectl.install.node_pods import run_on_nodes, short_lived
+from gpusharectl.install.nodes.pods import run_on_nodes, short_lived
 from gpusharectl.install.progress import InstallError, Waiting
 from gpusharectl.install.survey import NodeFacts, read_nodes
 

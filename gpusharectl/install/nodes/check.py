@@ -19,7 +19,7 @@ from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import with_images
-from gpusharectl.install.node_pods import Ran, check_pod, run_trials
+from gpusharectl.install.nodes.pods import Ran, check_pod, run_trials
 from gpusharectl.install.options import CheckOptions
 from gpusharectl.install.preflight import Finding, Weight, judge_node, judge_rights
 from gpusharectl.install.progress import InstallError

@@ -15,7 +15,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
-from gpusharectl.install.node_check import (
+from gpusharectl.install.nodes.check import (
     Check,
     Report,
     check_nodes,
@@ -24,7 +24,7 @@ from gpusharectl.install.node_check import (
     judged,
     of_pod,
 )
-from gpusharectl.install.node_pods import Ran
+from gpusharectl.install.nodes.pods import Ran
 from gpusharectl.install.options import CheckOptions
 from gpusharectl.install.progress import Exit, InstallError
 from tests.gpusharectl.golden import assert_as_kept, drawn

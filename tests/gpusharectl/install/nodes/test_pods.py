@@ -7,7 +7,7 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.node_pods import short_lived
+from gpusharectl.install.nodes.pods import short_lived
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
 

@@ -1,0 +1,1 @@
+"""What the installer does on single nodes, by short-lived pods there."""
