@@ -34,10 +34,6 @@ class _File:
     before: str
     after: Rewritten
 
-    @property
-    def name(self) -> str:
-        return "standard input" if self.path == _STDIN else str(self.path)
-
 
 @click.command(epilog=_CODES)
 @click.argument(
@@ -110,7 +106,7 @@ def _migrated(path: Path, options: Options) -> _File:
     try:
         return _File(path, before, rewrite(before, options))
     except NotEditable as error:
-        problem = fit_to_show(f"{path}: {error}")
+        problem = fit_to_show(f"{_name(path)}: {error}")
         hint = "; render a chart first: helm template … | gpusharectl migrate -"
         raise click.ClickException(
             problem + (hint if "{{" in before else "")
@@ -125,7 +121,11 @@ def _read(path: Path) -> str:
     except YamlError as error:
         raise click.ClickException(fit_to_show(str(error))) from error
     except UnicodeDecodeError as error:
-        raise click.ClickException(f"{path}: is not a text in UTF-8") from error
+        raise click.ClickException(f"{_name(path)}: is not a text in UTF-8") from error
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path == _STDIN else str(path)
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -177,12 +177,13 @@ def _report(files: Sequence[_File], *, write: bool) -> int:
         for each in one.after.findings:
             left += each.left
             sign = "" if each.left else "note: "
-            words = f"{one.name}:{each.line}: {sign}{each.where}: {each.text}"
+            words = f"{_name(one.path)}:{each.line}: {sign}{each.where}: {each.text}"
             click.echo(fit_to_show(words), err=True)
     objects = sum(one.after.objects for one in files)
     done = counted(objects, "object") + (" changed" if write else " rewritten")
     rest = (
         f"{counted(left, 'field')} left to you, see above" if left else "nothing left"
     )
-    click.echo(f"{done}; {rest}.", err=True)
+    nothing = "Nothing of the other systems was found."
+    click.echo(f"{done}; {rest}." if objects or left else nothing, err=True)
     return _LEFT if left else 0

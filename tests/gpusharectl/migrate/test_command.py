@@ -48,6 +48,7 @@ def test_nothing_to_migrate(text: str) -> None:
     """Such a file comes out byte for byte, and the exit code is 0."""
     done = ran("-", stdin=text)
     assert (done.exit_code, done.stdout_bytes) == (0, text.encode())
+    assert done.stderr == "Nothing of the other systems was found.\n"
 
 
 def test_write_replaces_files(files: list[Path]) -> None:
