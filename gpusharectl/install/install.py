@@ -195,19 +195,16 @@ class Install(InstallPlan):
             lambda: _without(read_nodes(objects), looked_at), FOUND_WITHIN_S
         )
         without = {one.who: one.what for one in left}
-        nodes, told = read_nodes(objects), dict[str, list[str]]()
+        nodes = read_nodes(objects)
         for name in chosen:
             node = named(nodes, name)
             if name not in looked_at or node is None:
-                found = "not Ready; cards are found when it is"
+                found = "the node is not Ready; its cards are found when it is"
             elif name in without:
                 found = f"{without[name]}. {_plugins_words(objects, name)}"
             else:
                 found = amount(node)
-            told.setdefault(found, []).append(name)
-        for found, names_of in told.items():
-            each = " on each" if len(names_of) > 1 and found[0].isdigit() else ""
-            self.screen.say(f"{', '.join(names_of)}: {found}{each}")
+            self.screen.say(f"{name}: {found}")
         if not looked_at:
             raise InstallError(f"no card is shared yet: {', '.join(chosen)} not Ready")
         if len(without) == len(looked_at):
