@@ -41,7 +41,6 @@ def report(
         "module": loaded_module(settings.host_root),
         "driver": "".join(versions),
         "problem": problem,
-        "simulated": any(card.simulated for card in found.cards),
         "cards": [
             {"model": card.model, "memory_mib": card.memory_mib, "units": one.units}
             for card, one in zip(found.cards, shared, strict=True)

@@ -62,7 +62,6 @@ class Report:
     module: str | None
     driver: str
     problem: str
-    simulated: bool
     cards: tuple[tuple[str, int, int], ...]
     """Model, MiB and units of each."""
     left_out: tuple[str, ...]
@@ -92,7 +91,6 @@ class Report:
             module=None if module is None else str(module),
             driver=body.optional_text("driver"),
             problem=body.optional_text("problem"),
-            simulated=body.optional_boolean("simulated", default=False),
             cards=tuple(cards),
             left_out=tuple(map(str, body.raw.get("left_out") or ())),
             injection=injection,
@@ -109,33 +107,43 @@ def _todo(about: str, text: str, remedy: str) -> Check:
 
 def judged(report: Report) -> Iterator[Check]:
     """Judge what the pod has found on its node."""
-    answers = bool(report.driver or report.cards or report.left_out)
-    if answers or report.module is not None:
-        version = report.driver or report.module
-        yield _ok("driver", version or f"version {NOT_KNOWN}")
+    answers = bool(report.driver or report.left_out)
+    if report.cards and not answers:
+        listed = "the cards are simulated, or listed in an inventory"
+        yield from _unknown(listed, "driver", "NVML")
     else:
+        yield from _driver(report, answers=answers)
+    if report.cards or answers:
+        yield _cards(report)
+    else:
+        yield from _unknown("no driver answers", "cards")
+    yield from _injection(report)
+
+
+def _driver(report: Report, *, answers: bool) -> Iterator[Check]:
+    if not answers and report.module is None:
         yield _todo(
             "driver",
             "no NVIDIA driver is loaded",
             "install it on the node; nvidia-smi must answer there",
         )
-    if answers:
-        yield _ok("NVML", "simulated" if report.simulated else "it answers")
-    elif report.module is None:
         yield from _unknown(report.problem, "NVML")
-    else:
-        yield _todo(
-            "NVML",
-            report.problem,
-            "configure the NVIDIA container toolkit on the node, and make nvidia its "
-            "default runtime or create the RuntimeClass nvidia; after an update of the "
-            "driver, restart the node",
-        )
-    yield from _cards(report) if answers else _unknown("no driver answers", "cards")
-    yield from _injection(report)
+        return
+    version = report.driver or report.module
+    yield _ok("driver", version or f"version {NOT_KNOWN}")
+    if answers:
+        yield _ok("NVML", "it answers")
+        return
+    yield _todo(
+        "NVML",
+        report.problem,
+        "configure the NVIDIA container toolkit on the node, and make nvidia its "
+        "default runtime or create the RuntimeClass nvidia; after an update of the "
+        "driver, restart the node",
+    )
 
 
-def _cards(report: Report) -> Iterator[Check]:
+def _cards(report: Report) -> Check:
     kinds = [f"{model or 'unnamed'} of {mib} MiB" for model, mib, _ in report.cards]
     each = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
     units = words.units(sum(one for *_, one in report.cards))
@@ -143,11 +151,10 @@ def _cards(report: Report) -> Iterator[Check]:
     if report.left_out:
         before = f"{shared}; " if each else ""
         text = f"{before}cannot be shared: {'; '.join(report.left_out)}"
-        yield _todo("cards", text, "correct this, or go on without these cards")
-    elif each:
-        yield _ok("cards", shared)
-    else:
-        yield _todo("cards", "the driver lists no card", "see nvidia-smi -L there")
+        return _todo("cards", text, "correct this, or go on without these cards")
+    if each:
+        return _ok("cards", shared)
+    return _todo("cards", "the driver lists no card", "see nvidia-smi -L there")
 
 
 def _injection(report: Report) -> Iterator[Check]:
@@ -188,11 +195,12 @@ def of_pod(image: str, ran: Ran, node: str) -> list[Check]:
     except Malformed as error:
         return [started, *_unknown(f"the pod's answer is not valid: {error}", *_OF_POD)]
     if node in ran.refused:
-        found["NVML"] = _todo(
-            "NVML",
-            f"no container with the driver can be started: {ran.refused[node]}",
-            "nvidia-smi must answer on the node, and nvidia-ctk cdi list must list its "
-            "cards",
+        why = f"no container with the driver can be started: {ran.refused[node]}"
+        remedy = "nvidia-smi must answer on the node, and nvidia-ctk cdi list its cards"
+        # Without a driver the refusal is a consequence.
+        without = found["driver"].ok is False
+        found["NVML"] = (
+            Check("NVML", ok=None, text=why) if without else _todo("NVML", why, remedy)
         )
     return [started, *found.values()]
 

@@ -53,7 +53,6 @@ REPORT: Json = {
     "module": "550.54.15",
     "driver": "550.54.15",
     "problem": "",
-    "simulated": False,
     "cards": [{"model": "Tesla P4", "memory_mib": 7611, "units": 29}],
     "left_out": [],
     "injection": {"by": "cdi", "because": "kubelet supports it", "held": []},

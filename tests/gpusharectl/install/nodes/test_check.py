@@ -51,8 +51,8 @@ def found_by(**differs: Any) -> dict[str, Check]:
     ("differs", "todo", "unknown", "words"),
     [
         ({}, [], [], "1 Tesla P4 of 7611 MiB: 29 units"),
-        ({"driver": ""}, [], [], "550.54.15"),
         ({"module": ""}, [], [], "550.54.15"),
+        ({"module": None}, [], [], "550.54.15"),
         (
             {**NO_DRIVER, "problem": "there is no libnvidia-ml.so.1 here"},
             ["driver"],
@@ -69,7 +69,12 @@ def found_by(**differs: Any) -> dict[str, Check]:
         (MIG, ["cards"], [], "cannot be shared: GPU-2: it is in MIG mode"),
         ({"injection": HELD}, ["injection"], [], "nvidia-ctk cdi generate"),
         ({"injection": NODES_ONLY}, ["injection"], [], "device nodes only"),
-        ({"simulated": True, "injection": None}, [], ["injection"], "simulated"),
+        (
+            {"module": None, "driver": "", "injection": None},
+            [],
+            ["driver", "NVML", "injection"],
+            "simulated, or listed in an inventory",
+        ),
     ],
 )
 def test_each_finding_says_what_to_do(
