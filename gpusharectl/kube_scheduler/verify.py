@@ -27,7 +27,7 @@ from typing import TypeVar
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Invalid, NotFound
-from gpushare.kube.facts import SYSTEM, condition
+from gpushare.kube.facts import SYSTEM, condition, is_silent
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.static_pod import (
     CONFIG_FLAG,
@@ -376,8 +376,18 @@ class MirrorPod:
             return f"{ref.name} cannot be read: {error}"
         if seen is not None:
             return seen
-        why = told or "the API server does not answer"
+        why = self._silence() or told or "the API server does not answer"
         return f"not Ready within {timeout_s:g} s: {why}"
+
+    def _silence(self) -> str:
+        """Return in words that the node's kubelet has stopped to report, or ""."""
+        name = f"metadata.name={self._node}"
+        with suppress(ClusterError):
+            if any(
+                map(is_silent, self._objects.list("v1", "Node", field_selector=name))
+            ):
+                return f"the kubelet of {self._node} has stopped to report"
+        return ""
 
     def _hurry(self, ref: Ref, pod: Json) -> None:
         """Change the old mirror pod, so that kubelet checks whether it has ended.

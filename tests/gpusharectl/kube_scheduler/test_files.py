@@ -415,6 +415,18 @@ def test_certificates(host: HostFiles) -> None:
     assert tree(host) == {MANIFEST: KUBEADM}
 
 
+def test_expired_certificates(host: HostFiles) -> None:
+    """All are made again, and kube-scheduler has to read them."""
+    install(host, replace(TLS, now=datetime(2001, 1, 1, tzinfo=UTC)))
+    names = host.names(f"{FOLDER}/tls")
+    again = install(host, TLS)
+    assert {f"{FOLDER}/tls/{name}" for name in names} <= set(again)
+    assert MANIFEST in again
+    assert install(host, TLS) == []
+    uninstall(host)
+    assert tree(host) == {MANIFEST: KUBEADM}
+
+
 def test_from_a_job(host: HostFiles, tmp_path: Path) -> None:
     """A mounted host is tried on copies, then written, then put back, by the same code;
     what is printed is the manifest as it is then.

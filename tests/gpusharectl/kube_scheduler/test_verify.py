@@ -82,6 +82,15 @@ def test_each_look_says_something_new() -> None:
     assert len(kubelet.objects.writes) > 1
 
 
+def test_kubelet_that_stopped_meanwhile_is_named() -> None:
+    """It neither ends the old pod nor starts the new one."""
+    kubelet = Kubelet(mirror(OLD, READY))
+    away = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    ref = Ref("v1", "Node", "cp")
+    kubelet.objects.kept[ref] = {"metadata": {"name": "cp"}, "status": away}
+    assert kubelet.wait(3)[0].endswith("the kubelet of cp has stopped to report")
+
+
 def test_who_may_not_change_it_waits() -> None:
     kubelet = Kubelet(mirror(OLD, READY), mirror(NEW, READY))
     # The first call is to look, the second to change.
