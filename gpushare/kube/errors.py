@@ -7,7 +7,8 @@
     ├── Conflict      409: precondition failed, already bound
     │   └── AlreadyExists  there is an object of that name
     ├── Forbidden     401, 403: RBAC does not allow it
-    ├── Invalid       400, 415, 422: the API server refuses what was sent
+    ├── Invalid       400, 415: the API server or a webhook refuses what was sent
+    │   └── InvalidObject  422: a field of the object has no valid value
     ├── Gone          410: the resource version is too old; list again
     ├── Throttled     429: try again, after ``retry_after_s`` if given
     ├── Unreachable   no connection, so nothing was sent
@@ -49,6 +50,10 @@ class Forbidden(ClusterError):
 
 class Invalid(ClusterError):
     """The API server rejects what was sent; sending it again does not help."""
+
+
+class InvalidObject(Invalid):
+    """A field of the object has no valid value, whoever sends it."""
 
 
 class Gone(ClusterError):
@@ -93,7 +98,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
     409: Conflict,
     410: Gone,
     415: Invalid,
-    422: Invalid,
+    422: InvalidObject,
 }
 
 

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import ClusterError, Invalid, NotFound
+from gpushare.kube.errors import ClusterError, InvalidObject, NotFound
 from gpushare.kube.facts import SYSTEM, condition, is_silent
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.static_pod import (
@@ -170,7 +170,7 @@ def checked(objects: Objects, pod: Json, pace: Pace, timeout_s: float) -> Verdic
                 return _verdict(objects, ref, ended)
             why = waits_for(objects.get(ref) or {}) or "kubelet has not started it"
             return Verdict(Said.UNKNOWN, f"not within {timeout_s:g} s: {why}")
-    except Invalid as error:
+    except InvalidObject as error:
         return Verdict(
             Said.BAD,
             "the API server rejects a pod of the new manifest, as kubelet would: "

@@ -1,4 +1,4 @@
-"""HTTP statuses, translated into our seven words."""
+"""HTTP statuses, translated into words of our own."""
 
 import pytest
 
@@ -8,6 +8,7 @@ from gpushare.kube.errors import (
     Forbidden,
     Gone,
     Invalid,
+    InvalidObject,
     NotFound,
     Throttled,
     Unavailable,
@@ -19,7 +20,8 @@ from gpushare.kube.errors import (
 @pytest.mark.parametrize(
     ("statuses", "kind"),
     [
-        ((400, 415, 422), Invalid),
+        ((400, 415), Invalid),
+        ((422,), InvalidObject),
         ((401, 403), Forbidden),
         ((404,), NotFound),
         ((409,), Conflict),
@@ -43,7 +45,7 @@ def test_each_status_has_its_word(
 @pytest.mark.parametrize(
     ("kinds", "retryable", "definite"),
     [
-        ((NotFound, Conflict, Forbidden, Invalid, Gone), False, True),
+        ((NotFound, Conflict, Forbidden, Invalid, InvalidObject, Gone), False, True),
         ((Throttled, Unreachable), True, True),
         ((Unavailable,), True, False),
     ],

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import Forbidden, Invalid, Unavailable
+from gpushare.kube.errors import Forbidden, Invalid, InvalidObject, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.kube_scheduler.static_pod import SchedulerPod
 from gpusharectl.kube_scheduler.verify import (
@@ -126,13 +126,14 @@ def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (Invalid("mountPath: must be unique"), Said.BAD),
+        (InvalidObject("mountPath: must be unique"), Said.BAD),
+        (Invalid("a webhook has denied it"), Said.UNKNOWN),
         (Forbidden("no privileged pods"), Said.UNKNOWN),
         (Unavailable("no answer"), Said.UNKNOWN),
     ],
 )
 def test_a_check_pod_that_is_invalid_is_a_no(error: Exception, said: Said) -> None:
-    """kubelet would reject the static pod likewise; all else says nothing of it."""
+    """kubelet would reject the static pod likewise; no webhook is asked about that."""
     objects = FakeObjects()
     # After the deletion of an old one.
     objects.fails(2, lambda: error, done=False)
