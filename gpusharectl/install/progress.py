@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from types import MappingProxyType
@@ -27,6 +27,8 @@ NOTHING_DONE = "nothing was changed"
 DEFAULT_TIMEOUT_S = 900.0
 _MARGIN = 10
 """Columns of the step's title; its lines stand below one another."""
+_NAMED = 3
+"""Of more that wait for the same, the others are counted."""
 _BULLET = "- "
 _NARROWEST = 20
 """Columns; a narrower terminal folds by itself."""
@@ -74,6 +76,21 @@ class Waiting:
         return f"{self.who}: {self.what}"
 
 
+def together(waits: Sequence[Waiting]) -> list[Waiting]:
+    """Return waits, those for the same as one, since the first of them began."""
+    by_what: dict[tuple[str, str], list[Waiting]] = {}
+    for one in waits:
+        workload, on, _ = one.who.partition(" on ")
+        by_what.setdefault((one.what, f"{workload}{on}" if on else ""), []).append(one)
+    found = []
+    for (_, start), them in by_what.items():
+        who = ", ".join(one.who.removeprefix(start) for one in them[:_NAMED])
+        more = f" and {len(them) - _NAMED} more" if len(them) > _NAMED else ""
+        since = min((one.since for one in them if one.since), default="")
+        found.append(replace(them[0], who=f"{start}{who}{more}", since=since))
+    return found
+
+
 class Screen:
     """Shows steps and asks questions; this one prints a line for each change.
 
@@ -111,9 +128,10 @@ class Screen:
 
     def wait(self, waits: Sequence[Waiting]) -> None:
         """Show what is waited for now."""
-        for one in waits:
-            if self._shown.get(one.who) != (one.topic or one.what):
-                self.say(f"waiting for {one}")
+        shown = self._shown
+        new = [one for one in waits if shown.get(one.who) != (one.topic or one.what)]
+        for one in together(new):
+            self.say(f"waiting for {one}")
         self._shown = {one.who: one.topic or one.what for one in waits}
 
     def settle(self) -> None:
@@ -192,7 +210,7 @@ class LiveScreen(Screen):
 def drawn(waits: Sequence[Waiting], now: datetime) -> Padding:
     """Return the list of waits, each with its duration."""
     lines = []
-    for one in waits:
+    for one in together(waits):
         line, lasted = f"waiting for {one}", age(one.since, now)
         lines.append(line if lasted == UNKNOWN else f"{line}, {lasted}")
     return Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))

@@ -17,7 +17,7 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
-from gpusharectl.install.progress import InstallError, Waiting
+from gpusharectl.install.progress import InstallError, Waiting, together
 from gpusharectl.install.survey import REVISION, NodeFacts, read_nodes
 
 _NO_IMAGE = {"ErrImageNeverPull", "InvalidImageName"}
@@ -38,7 +38,7 @@ def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
     if not left:
         context.screen.say(f"{', '.join(ref.name for ref in refs)}: running")
         return
-    them = "; ".join(map(str, left))
+    them = "; ".join(map(str, together(left)))
     if any(one.hopeless for one in left):
         raise InstallError(f"cannot succeed by waiting: {them}")
     raise InstallError(f"not ready within {context.patience.timeout_s:g} s: {them}")

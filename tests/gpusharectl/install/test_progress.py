@@ -4,6 +4,7 @@ How a run ends: what was done, what was not, and the command that goes on.
 """
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
@@ -21,6 +22,7 @@ from gpusharectl.install.progress import (
     Waiting,
     drawn,
     follow,
+    together,
 )
 from tests.gpusharectl.install.installed_cluster import Listener
 
@@ -81,6 +83,24 @@ def test_a_terminal_folds_at_words_and_what_is_copied_stays_whole() -> None:
         f"{'word ' * 6}".rstrip(),
     ]
     assert len(command) > 100
+
+
+def test_those_who_wait_for_the_same_are_told_together() -> None:
+    """Since the first of them began; all are counted."""
+    many = [replace(PULLING, who=f"plugin on gpu-{at}") for at in range(1, 6)]
+    later = replace(many[0], who="plugin on gpu-0", since="2026-11-21T12:00:07Z")
+    unknown, other = replace(later, since=""), replace(later, who="exporter on gpu-1")
+    (one, *others) = together([later, unknown, *many, MADE, other])
+    assert one.who == "plugin on gpu-0, gpu-0, gpu-1 and 4 more"
+    assert (one.since, others) == (PULLING.since, [MADE, other])
+    plain, out = console()
+    screen = Screen(plain)
+    screen.wait(many[:2])
+    screen.wait(many[:3])
+    assert [line.strip() for line in out.getvalue().splitlines()] == [
+        "waiting for plugin on gpu-1, gpu-2: pulling the image x",
+        "waiting for plugin on gpu-3: pulling the image x",
+    ]
 
 
 def test_the_list_goes_when_nothing_is_waited_for() -> None:
