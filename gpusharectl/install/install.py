@@ -195,16 +195,19 @@ class Install(InstallPlan):
             lambda: _without(read_nodes(objects), looked_at), FOUND_WITHIN_S
         )
         without = {one.who: one.what for one in left}
-        nodes = read_nodes(objects)
+        nodes, told = read_nodes(objects), dict[str, list[str]]()
         for name in chosen:
             node = named(nodes, name)
             if name not in looked_at or node is None:
-                found = "the node is not Ready; its cards are found when it is"
+                found = "not Ready; cards are found when it is"
             elif name in without:
                 found = f"{without[name]}. {_plugins_words(objects, name)}"
             else:
                 found = amount(node)
-            self.screen.say(f"{name}: {found}")
+            told.setdefault(found, []).append(name)
+        for found, names_of in told.items():
+            each = " on each" if len(names_of) > 1 and found[0].isdigit() else ""
+            self.screen.say(f"{', '.join(names_of)}: {found}{each}")
         if not looked_at:
             raise InstallError(f"no card is shared yet: {', '.join(chosen)} not Ready")
         if len(without) == len(looked_at):

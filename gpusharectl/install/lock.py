@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event, Thread
+from uuid import uuid4
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import AlreadyExists, ClusterError, Conflict, Forbidden
@@ -34,7 +35,8 @@ def alone(
     ``InstallError`` if that does not end in time. Without the right to write Leases
     nothing is held: the checks then name this right.
     """
-    holder = f"{command} on {socket.gethostname()} (process {os.getpid()})"
+    # In containers several commands have the same process number.
+    holder = f"{command} on {socket.gethostname()} (process {os.getpid()})_{uuid4()}"
     lease = _Lease(context.objects, context.patience.clock, holder)
     try:
         left = context.until(lease.take)
@@ -87,7 +89,7 @@ class _Lease:
             with suppress(Conflict):
                 self.objects.merge(LEASE, body)
                 return []
-        who = _holder(there or {}) or "of somebody else"
+        who = _holder(there or {}).rpartition("_")[0] or "of somebody else"
         since = str(((there or {}).get("spec") or {}).get("acquireTime", ""))
         return [Waiting(f"gpusharectl {who}", "its end", since)]
 

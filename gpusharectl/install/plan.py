@@ -1,5 +1,6 @@
 """Plan an install; ``Plan`` is what an uninstall's plan shares. Changes nothing."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -63,12 +64,14 @@ from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 from gpusharectl.output import ObjectChange, object_changes
 
 _NONE = Facts("", Flavour.MANAGED, ())
+_OF_NODE = re.compile(r"node (\S+): ")
+_MANY, _FEW = 10, 3
 _NAME_THEM = "--nodes NODE,NODE or --all-gpu-nodes"
 
 
 def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> None:
     """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
-    shown = list(found)
+    shown = grouped(found)
     for one in shown:
         # The remedies of refusals are the last line of the run.
         then = one.remedy if one.weight is not Weight.REFUSAL else ""
@@ -81,6 +84,26 @@ def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> No
     if not sure and any(one.weight is Weight.DOUBT for one in shown):
         remedy = "the same command without these nodes"
         screen.confirm("Share these cards anyway?", remedy)
+
+
+def grouped(found: Iterable[Finding]) -> list[Finding]:
+    """Return findings, equal ones of several nodes once, with their names.
+
+    Of more than ten nodes that are well the first ones are named.
+    """
+    by_text: dict[Finding, list[str]] = {}
+    for one in found:
+        of = _OF_NODE.match(one.text)
+        rest = one.text[of.end() :] if of else one.text
+        by_text.setdefault(replace(one, text=rest), []).extend([of[1]] if of else [])
+    told = []
+    for one, nodes in by_text.items():
+        names = ", ".join(nodes)
+        if len(nodes) > _MANY and one.weight is Weight.OK:
+            names = f"{', '.join(nodes[:_FEW])} and {len(nodes) - _FEW} more"
+        begin = f"node{'s' if len(nodes) > 1 else ''} {names}: " if nodes else ""
+        told.append(replace(one, text=f"{begin}{one.text}"))
+    return told
 
 
 @dataclass

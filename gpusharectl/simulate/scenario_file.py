@@ -333,7 +333,8 @@ class _Entries:
         self.nodes = self._read("nodes", NodeEntry)
         self.pods = self._read("pods", PodEntry)
         self.events = self._read("events", EventEntry)
-        told = self._raw.get("expect") or {}
+        raw = self._raw.get("expect")
+        told = {} if raw is None else raw
         self.expect = file.part(ExpectEntry, told, ("expect",)) or ExpectEntry()
 
     def _read(self, key: str, model: type[E]) -> dict[int, E]:

@@ -137,7 +137,7 @@ def test_an_extender_that_cannot_be_reached_is_said(
     status = {"status": told_of["status"]}
     where = (Kind.PODS, "kube-system", "gpushare-extender-1")
     demo.cluster.patch(*where, status, subresource="status")
-    said = " ".join(ran(demo, inspect).split())
+    said = " ".join(ran(demo, inspect, "-v").split())
     assert "computed from pods and nodes, because gpushare-extender-1: " in said
     assert "default/a 50" in said
     demo.cluster.delete(*where, grace_period_s=0)

@@ -13,7 +13,8 @@ from gpusharectl.install.progress import Exit, InstallError
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
 
-OTHER = "install on cp-2 (process 7)"
+WORDS = "install on cp-2 (process 7)"
+OTHER = f"{WORDS}_0b9c"
 
 
 def take(world: InstalledCluster, holder: str = OTHER) -> _Lease:
@@ -69,7 +70,7 @@ def test_the_second_waits_for_the_end_of_the_first(world: InstalledCluster) -> N
         assert world.clock.now_s == 20
         assert holder(world).startswith("uninstall on ")
     (one, *_) = world.screen.waits
-    assert str(one) == f"gpusharectl {OTHER}: its end"
+    assert str(one) == f"gpusharectl {WORDS}: its end"
 
 
 def test_it_does_not_wait_for_ever(world: InstalledCluster) -> None:
@@ -78,7 +79,7 @@ def test_it_does_not_wait_for_ever(world: InstalledCluster) -> None:
     with pytest.raises(InstallError) as error, alone(world.context(), "install"):
         pytest.fail("two at once")
     assert error.value.exit_code is Exit.REFUSED
-    assert error.value.why == f"gpusharectl {OTHER} still runs; nothing was changed"
+    assert error.value.why == f"gpusharectl {WORDS} still runs; nothing was changed"
     assert holder(world) == OTHER
 
 
@@ -89,6 +90,15 @@ def test_a_killed_command_is_not_waited_for(world: InstalledCluster) -> None:
     with alone(world.context(), "install"):
         assert world.clock.now_s == LASTS_S
         assert holder(world) != OTHER
+
+
+def test_two_containers_are_two_commands(world: InstalledCluster) -> None:
+    """Though host name and process number are the same in both."""
+    with alone(world.context(), "install"):
+        first = holder(world)
+    take(world, first)
+    with alone(world.context(), "install"):
+        assert world.clock.now_s == LASTS_S
 
 
 def test_of_two_that_find_a_left_lease_one_has_it(world: InstalledCluster) -> None:

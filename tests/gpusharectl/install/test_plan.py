@@ -14,6 +14,8 @@ from gpushare.kube.facts import SECOND_SCHEDULER
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import STAMP, load, loaded, settings_of
 from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.plan import grouped
+from gpusharectl.install.preflight import Finding, Weight
 from gpusharectl.install.progress import Exit
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
@@ -73,3 +75,19 @@ def test_only_our_zero_goes(
     capacity = (world.objects.get(ref) or {})["status"]["capacity"]
     assert capacity.get(names.BITFUSION_GPU) == left
     assert names.MEMORY not in capacity
+
+
+def test_what_is_equal_of_many_nodes_is_told_once() -> None:
+    """All names of those where something is wrong; of the others the first ones."""
+    many = [Finding(Weight.OK, f"node gpu-{number}: well") for number in range(12)]
+    bad = [Finding(Weight.WARNING, f"node {name}: no driver") for name in "abcdefghijk"]
+    alone = Finding(Weight.OK, "you have all needed rights")
+    assert [one.text for one in grouped([alone, *many, *bad, Finding(*OTHER)])] == [
+        alone.text,
+        "nodes gpu-0, gpu-1, gpu-2 and 9 more: well",
+        "nodes a, b, c, d, e, f, g, h, i, j, k: no driver",
+        OTHER[1],
+    ]
+
+
+OTHER = (Weight.WARNING, "node z: something else")

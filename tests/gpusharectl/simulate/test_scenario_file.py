@@ -181,6 +181,7 @@ WRONG = {
         POD + "}" + EXPECT + "{p: n, default/p: n}",
         "4: expect.pods.default/p: default/p is there twice; give it once",
     ),
+    "no fields": (NODES + "expect: []", "2: expect: must be fields with values, not a"),
     "nowhere": (POD + "}" + EXPECT + "{x/p: n}", "4: expect.pods.x/p: there is no su"),
 }
 
