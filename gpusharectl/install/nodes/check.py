@@ -38,6 +38,7 @@ from gpusharectl.install.survey import (
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.output import Words
 
+_MOST_NAMES = 5
 _NO_SUCH_COMMAND = "No such command 'check'"
 _IMAGE = "docs/install-reference.md says how a node gets it; or choose another: --image"
 
@@ -210,19 +211,26 @@ def _unknown(why: str, *subjects: str) -> list[Check]:
 
 
 def found_on(ran: Ran) -> Iterator[Finding]:
-    """Judge the answers of check pods for an install that waits for them."""
+    """Judge the answers of check pods for an install; equal nodes are one finding."""
+    nodes: dict[Finding, list[str]] = {}
     for node, answer in ran.said.items():
-        if not answer.startswith("{"):
-            # The trial of a workload that needs no card.
-            continue
-        checks = of_pod("", ran, node)[1:]
-        cards = next(one for one in checks if one.about == "cards")
-        for one in checks:
-            if one.ok is False:
-                weight = Weight.WARNING if cards.ok else Weight.DOUBT
-                yield Finding(weight, f"node {node}: {one.text}", one.remedy)
-        if cards.ok:
-            yield Finding(Weight.OK, f"node {node}: {cards.text}")
+        # The trial of a workload that needs no card has no answer.
+        for one in _findings(of_pod("", ran, node)) if answer else ():
+            nodes.setdefault(one, []).append(node)
+    for one, them in nodes.items():
+        node_s = "node" if len(them) == 1 else "nodes"
+        where = f"{node_s} {words.listed(them, _MOST_NAMES)}"
+        yield replace(one, text=f"{where}: {one.text}")
+
+
+def _findings(checks: Sequence[Check]) -> Iterator[Finding]:
+    cards = next(one for one in checks if one.about == "cards")
+    for one in checks:
+        if one.ok is False:
+            weight = Weight.WARNING if cards.ok else Weight.DOUBT
+            yield Finding(weight, one.text, one.remedy)
+    if cards.ok:
+        yield Finding(Weight.OK, cards.text)
 
 
 def is_older(failed: str) -> bool:

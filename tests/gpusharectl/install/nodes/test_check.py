@@ -21,6 +21,7 @@ from gpusharectl.install.nodes.check import (
     check_nodes,
     checks_data,
     draw_checks,
+    found_on,
     judged,
     of_pod,
 )
@@ -234,6 +235,16 @@ def test_an_install_tells_what_it_finds_before_it_changes_anything(
     assert "Share these cards anyway?" in world.screen.asked
     line = "node gpu-1: no NVIDIA driver is loaded; install it on the node; nvidia-smi"
     assert any(one.startswith(line) for one in world.screen.lines)
+
+
+def test_equal_nodes_are_one_line_of_an_install() -> None:
+    two = json.dumps(REPORT | {"injection": HELD})
+    nodes = {f"n-{number}": json.dumps(REPORT) for number in range(7)}
+    found = list(found_on(Ran({}, {**nodes, "z": two, "cp": ""})))
+    assert [one.text for one in found] == [
+        "nodes n-0, n-1, n-2, n-3, n-4 and 3 more: 1 Tesla P4 of 7611 MiB: 29 units",
+        "node z: no CDI specification has GPU-1",
+    ]
 
 
 def test_a_runtime_that_refuses_the_driver_is_no_bad_image(
