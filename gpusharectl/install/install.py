@@ -233,7 +233,7 @@ class Install(InstallPlan):
             # The install is complete; a failed look is no failure of it.
             screen.note(f"The nodes cannot be read now: {error}")
         screen.note(f"{words}. Next: gpusharectl inspect")
-        if to_label(self.facts.nodes, self.chosen):
+        if any(not one.cards for one in self.facts.nodes if one.name in self.chosen):
             scheduler = _SECOND_NAME if self.options.second_scheduler else ""
             screen.note("\nA first pod, with 1 GiB of one card:")
             screen.show(first_pod(scheduler, self._runtime_class()))

@@ -163,6 +163,13 @@ def test_a_node_without_a_driver_is_told(world: InstalledCluster) -> None:
     assert world.install(nodes=("cp",)) == Exit.STOPPED
     assert "no card is offered; cp: no NVIDIA driver answered" in world.screen.text
     assert "nvidia-smi must answer" in world.screen.text
+    # The first pod is shown at the first end, whichever run comes to it.
+    world.nodes.without_cards.clear()
+    shown = []
+    for _ in range(2):
+        assert world.install(nodes=("cp",)) == Exit.DONE
+        shown.append("kubectl logs first" in world.screen.text)
+    assert shown == [True, False]
 
 
 def test_old_clusters_go_without_the_guard(world: InstalledCluster) -> None:
