@@ -5,6 +5,7 @@ Little is imported here, because nothing catches Ctrl-C before it.
 
 import os
 import signal
+from threading import current_thread, main_thread
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a program that Ctrl-C has ended, as shells count."""
@@ -17,14 +18,20 @@ def end_at_once() -> None:
     callbacks, and prints that it did.
     """
     # A program that runs in the background may have to ignore Ctrl-C.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if _on_ctrl_c(signal.default_int_handler):
         signal.signal(signal.SIGINT, die)
 
 
 def raise_again() -> None:
     """Undo ``end_at_once``: from now on the program handles ``KeyboardInterrupt``."""
-    if signal.getsignal(signal.SIGINT) is die:
+    if _on_ctrl_c(die):
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _on_ctrl_c(handler: object) -> bool:
+    # Other threads get no signals, and may not change the handler.
+    main = current_thread() is main_thread()
+    return main and signal.getsignal(signal.SIGINT) is handler
 
 
 def die(*_: object) -> None:

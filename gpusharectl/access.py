@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpushare import interrupt
 from gpushare.kube.errors import ClusterError, Forbidden
 
 if TYPE_CHECKING:
@@ -77,10 +79,10 @@ def reach(
     only.
     """
     found = _found(kubeconfig, environ, _usual(environ) if places is None else places)
-    chosen = _context(found, context) if found else ""
-    # It takes half a second; neither --help nor a simulation of a file needs it.
+    _import_client()
     from gpushare.kube.api import ApiObjects, ApiServer  # noqa: PLC0415
 
+    chosen = _context(found, context) if found else ""
     with _file_is_well():
         objects = ApiObjects.connect(found or None, chosen or None)
         cluster = ApiServer.connect(found or None, chosen or None)
@@ -91,6 +93,18 @@ def reach(
         access.close()
         raise
     return access
+
+
+def _import_client() -> None:
+    """Import the Kubernetes client, which takes half a second.
+
+    Not at the top: neither ``--help`` nor a simulation of a file needs it.
+    """
+    interrupt.end_at_once()
+    try:
+        import_module("gpushare.kube.api")
+    finally:
+        interrupt.raise_again()
 
 
 @contextmanager
@@ -174,7 +188,7 @@ def _readable(paths: Sequence[str], way: str) -> str:
 
 
 def _context(kubeconfig: str, wanted: str | None) -> str:
-    from gpushare.kube.client import contexts  # noqa: PLC0415 - as above
+    from gpushare.kube.client import contexts  # noqa: PLC0415
 
     with _file_is_well():
         known = contexts(kubeconfig)

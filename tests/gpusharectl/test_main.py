@@ -57,6 +57,7 @@ def test_another_disk_that_is_full_is_not_standard_output(
         TwoNames("gpusharectl", commands=[fill]).run()
 
 
+KUBECONFIG = "one that can be read"
 INTERRUPTED_AT = """
 import os, signal, sys
 from importlib.abc import MetaPathFinder
@@ -86,13 +87,18 @@ run()
         (30, ["gpusharectl", "--help"]),
         (80, ["kubectl-vcuda", "top"]),
         (200, ["kubectl-vcuda", "inspect"]),
+        (500, ["kubectl-vcuda", "inspect", "--kubeconfig", KUBECONFIG]),
         (300, ["gpusharectl", "install"]),
         (300, ["gpusharectl", "demo"]),
         (100, ["kubectl_complete-vcuda", "why", ""]),
     ],
 )
-def test_ctrl_c_at_start_says_nothing(number: int, words: list[str]) -> None:
+def test_ctrl_c_at_start_says_nothing(
+    tmp_path: Path, number: int, words: list[str]
+) -> None:
     """Interrupted at the import with this number, under each name of the program."""
+    config = kubeconfig_for("http://127.0.0.1:1", tmp_path / "kubeconfig")
+    words = [str(config) if word == KUBECONFIG else word for word in words]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_AT, str(number), *words],
         capture_output=True,
