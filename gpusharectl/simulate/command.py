@@ -17,7 +17,7 @@ from gpushare.domain.policies import Choice
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reached
-from gpusharectl.output import give
+from gpusharectl.output import give, screen
 from gpusharectl.simulate.engine import OnStep
 from gpusharectl.simulate.live import MorePods, WhatIf, read_live
 from gpusharectl.simulate.openb import FOLDER_VARIABLE, SOURCE, pod_lists
@@ -155,7 +155,7 @@ class _Asked:
         elif self.output == "csv":
             click.echo(lines(what), nl=False)
         else:
-            draw(Console(highlight=False), what, next_step)
+            draw(screen(), what, next_step)
         if self.plot:
             picture(what, self.plot)
 

@@ -175,8 +175,9 @@ def play(
         game.look(fragmented=bool(looks))
 
     def follow(at_s: float) -> None:
+        last = moments[-1]
         game.end_until(at_s)
-        if at_s > moments[-1].at_s:
+        if at_s > last.at_s or moments[-1] is not last:
             cluster.now_s = at_s
             game.look(fragmented=bool(looks))
 

@@ -45,6 +45,15 @@ def test_a_scenario(tmp_path: Path) -> None:
     ]
 
 
+def test_into_a_pipe_nothing_is_wrapped_or_padded(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = ran(file, "--compare", "first-fit,frag").output.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert any(line.startswith("Not simulated: ") and len(line) > 80 for line in lines)
+
+
 def test_two_policies_side_by_side_and_one_as_lines(file: Path) -> None:
     done = ran(file, "--compare", "first-fit, frag", "-o", "yaml", "--room", "4")
     runs = yaml.safe_load(done.stdout)["runs"]

@@ -130,6 +130,7 @@ pods:
     beside = report_data(report(told(text), "first-fit", "spread"))
     ends = [run["curve"][-1] for run in beside["runs"]]
     assert [(end["at_s"], end["held_units"]) for end in ends] == [(3600, 32)] * 2
+    assert all(end["fragmented"] is not None for end in ends)
     assert [run["end"]["at_s"] for run in beside["runs"]] == [0, 0]
 
 
