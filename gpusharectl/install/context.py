@@ -50,7 +50,7 @@ class Context:
     ) -> tuple[Waiting, ...]:
         """Look until nothing is waited for; return what still is when time is up.
 
-        Retryable errors of the API server are waited out.
+        Retryable errors of the API server are waited out until then.
         """
         patience, screen = self.patience, self.screen
         limit_s = patience.timeout_s if most_s is None else most_s
@@ -59,7 +59,7 @@ class Context:
             try:
                 left = look()
             except ClusterError as error:
-                if not error.retryable:
+                if not error.retryable or patience.clock() >= deadline:
                     raise
                 left = [Waiting("the API server", str(error))]
             over = patience.clock() >= deadline or any(one.hopeless for one in left)

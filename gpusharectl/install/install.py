@@ -81,7 +81,9 @@ def install(context: Context, options: InstallOptions) -> Exit:
     code = follow(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    return follow(plan.steps(), context.screen, plan.again, plan.ways_back())
+    return follow(
+        plan.steps(), context.screen, plan.again, plan.ways_back(), begun=True
+    )
 
 
 class Install(InstallPlan):

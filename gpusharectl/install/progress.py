@@ -243,11 +243,14 @@ def follow(
     screen: Screen,
     again: Callable[[], str],
     ways_back: Mapping[str, str] = MappingProxyType({}),
+    *,
+    begun: bool = False,
 ) -> Exit:
     """Run the steps in turn; stop at the first failure and say where things stand.
 
     ``again`` is the command that goes on; ``ways_back`` are others by what they do,
-    such as ``undo all``, which are shown once a step is done.
+    such as ``undo all``, which are shown once a step is done. ``begun``: other steps
+    have gone before.
     """
     for number, step in enumerate(steps):
         try:
@@ -255,7 +258,7 @@ def follow(
                 screen.begin(step.title)
             step.act()
         except (KeyboardInterrupt, ClusterError, OSError, InstallError) as error:
-            failure = _as_install_error(error, begun=number > 0)
+            failure = _as_install_error(error, begun=begun or number > 0)
         else:
             continue
         screen.settle()

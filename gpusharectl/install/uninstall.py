@@ -82,7 +82,7 @@ def uninstall(context: Context, options: UninstallOptions) -> Exit:
     if not plan.summary():
         context.screen.note("Nothing of gpushare is installed here.")
         return Exit.DONE
-    return follow(plan.steps(), context.screen, plan.again)
+    return follow(plan.steps(), context.screen, plan.again, begun=True)
 
 
 def installed(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:

@@ -52,6 +52,8 @@ class FakeObjects:
         self._version = version
         self._numbers = count(1)
         self._fails: tuple[int, bool, Failure] | None = None
+        self.down = False
+        """Whether a failure lasts."""
 
     def backdoor(self) -> "FakeObjects":
         """The same objects, for stand-ins, whose calls neither count nor fail."""
@@ -67,7 +69,7 @@ class FakeObjects:
     def _called(self, what: str, *, write: bool = False) -> Iterator[None]:
         self.calls.append(what)
         number, done, failure = self._fails or (0, False, KeyError)
-        fails = number == len(self.calls)
+        fails = number == len(self.calls) or (self.down and number < len(self.calls))
         if fails and not done:
             raise failure()
         if write:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import ClusterError, Unavailable
+from gpushare.kube.errors import ClusterError, Unavailable, Unreachable
 from gpushare.kube.facts import WEBHOOK
 from gpushare.kube.objects import Ref
 from gpusharectl.install.options import WebhookOptions
@@ -27,8 +27,12 @@ FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
     "ctrl-c after": (KeyboardInterrupt, True, True),
     "no answer": (lambda: Unavailable("no answer"), True, True),
     "refused": (lambda: ClusterError("no"), False, True),
+    "down": (lambda: Unreachable("refused"), False, True),
 }
-"""What happens, whether the call took effect, and whether only writes are tried."""
+"""What happens, whether the call took effect, and whether only writes are tried.
+
+The last one lasts until the next run.
+"""
 WANTED = WebhookOptions(wanted=True, bitfusion_quota=True)
 ACTS: dict[str, tuple[Act, list[Act]]] = {
     # It sets up all that it can, so each call of an install is made.
@@ -107,7 +111,9 @@ def test_the_same_command_goes_on_from_any_call(
         objects.kept.update(copies(kept))
         world.files.write(SCHEDULER, file)
         objects.fails(number, failure, done=done)
+        objects.down = how == "down"
         _ends_in_words(act, world, objects.calls)
+        objects.down = False
         if (state := (what, _state(world))) in tried:
             continue
         tried.add(state)
