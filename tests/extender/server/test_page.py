@@ -111,6 +111,7 @@ def test_a_pod_that_comes_shows_up_and_one_that_goes_is_gone(
     assert "None: every pod" in tab.text("#waiting")
     scene.holds("more", "n", "GPU-0", 20)
     refreshed(tab, f"{NODES}.includes('default/more')")
+    assert "\n0 free\n" in tab.text("#nodes")
     told = "n card 0 is overcommitted: pods hold 40 of 29 units"
     assert told in tab.text("#health")
     # What to do is no command here, and so there is nothing to copy.
