@@ -6,6 +6,7 @@ from gpusharectl.install.progress import Exit, InstallError, Screen
 from gpusharectl.kube_scheduler.files import STAYS, kept_configuration
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
+from gpusharectl.kube_scheduler.verify import LEFT
 
 
 def configure(
@@ -82,7 +83,7 @@ def _roll_back(
     why = why.rstrip(".")
     if not plan and not host.unfinished:
         raise InstallError(
-            f"{why}; it ran with these files before, so they stay as they are",
+            f"{why}; {LEFT}",
             "mend kube-scheduler, then the same command",
         )
     before = () if plan else host.restore()

@@ -308,7 +308,12 @@ class Uninstall(Plan):
             remedy = f"on these nodes, as root: {_REMOVE}"
             raise InstallError(f"{FOLDER} stays on {them}", remedy)
         kept = kept_configuration(self.file_changes)
-        but = f", except {kept}, which {STAYS}" if kept else ""
+        used = ", ".join(sorted({node for node, _ in self.held}))
+        stays = [
+            *([f"{kept}, which {STAYS}"] if kept else []),
+            *([f"{FOLDER} on {used}, which containers use"] if used else []),
+        ]
+        but = f", except {'; '.join(stays)}" if stays else ""
         self.screen.note(f"Done: the cluster is as it was before the install{but}.")
 
     def _delete(self, refs: Sequence[Ref], name: str = "") -> None:

@@ -27,6 +27,7 @@ from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacl
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
 from gpusharectl.kube_scheduler.verify import (
+    LEFT,
     REJECTED,
     MirrorPod,
     Say,
@@ -260,7 +261,7 @@ class SchedulerJobs:
         if not why or action is not Action.APPLY:
             return why
         if is_made_from(mirror, manifest):
-            return f"{why}; it ran with these files before, so they stay as they are"
+            return f"{why}; {LEFT}"
         say(f"{PROGRAM} did not start; its old files are put back")
         again = self.run(Action.RESTORE, node, say)
         return f"{why}; " + (again or "its old files are back, and it runs")

@@ -143,6 +143,8 @@ def _states(pod: Json) -> list[Json]:
 
 CHECK_NAME = "gpushare-scheduler-check"
 REJECTED = f"{PROGRAM} rejects the new configuration"
+LEFT = "it has run with gpushare's configuration before, which stays as it is"
+"""Why a kube-scheduler that does not start is not restored."""
 
 
 class Said(StrEnum):

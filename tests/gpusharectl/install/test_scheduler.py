@@ -45,7 +45,7 @@ BACK = "x; its old configuration is restored, and it runs"
         (False, "wait", BACK, BEFORE, ["roll back", "wait"]),
         (False, "probe", BACK, BEFORE, ["roll back", "wait"]),
         # kube-scheduler has a reason of its own, and cards are offered.
-        (True, "wait", "did not start: x; it ran with these", AFTER, ["wait"]),
+        (True, "wait", "did not start: x; it has run with", AFTER, ["wait"]),
         # One that worked before is left: the way is blocked.
         (True, "probe", "does not call the extender: x", AFTER, ["wait", "probe"]),
     ],
@@ -67,7 +67,7 @@ def test_a_record_that_follows_an_edit_is_no_change(host: Scheduler) -> None:
     configure(host, Listener())
     host.plan = lambda: [FileChange("/etc/state.json", None, b"{}")]
     host.ill["wait"] = "unknown flag"
-    with pytest.raises(InstallError, match="unknown flag; it ran with these files"):
+    with pytest.raises(InstallError, match="unknown flag; it has run with"):
         configure(host, Listener())
     assert host.did[-1] == "wait"
     assert host.files.read(SCHEDULER) == AFTER
@@ -80,7 +80,9 @@ def test_only_an_unfinished_first_run_is_undone(host: Scheduler, seen: bool) -> 
     if seen:
         configure(host, Listener())
     host.ill["wait"] = "x"
-    with pytest.raises(InstallError, match="it ran with" if seen else BACK) as caught:
+    with pytest.raises(
+        InstallError, match="it has run with" if seen else BACK
+    ) as caught:
         configure(host, Listener())
     assert host.files.read(SCHEDULER) == (AFTER if seen else BEFORE)
     assert ("mend kube-scheduler" in caught.value.remedy) == seen

@@ -81,6 +81,7 @@ def test_pods_with_cards_forbid_it(world: InstalledCluster) -> None:
     text = world.screen.text
     assert "gpu-1: /var/lib/vcuda stays, because running containers use its" in text
     assert "A container that restarts from now on is not admitted" in text
+    assert "before the install, except /var/lib/vcuda on gpu-1, which" in text
     assert not [one for one in world.objects.writes if "gpushare-clean" in one]
     assert world.label("gpu-1") is None
 

@@ -211,7 +211,7 @@ def test_what_ran_before_stays(tmp_path: Path) -> None:
     assert installed != before
     host.starts = False
     host.step()
-    assert "it ran with these files before, so they stay" in host.set()
+    assert "it has run with gpushare's configuration before" in host.set()
     assert host.manifest == installed
     host.starts = True
     assert host.set(Action.RESTORE) == ""
