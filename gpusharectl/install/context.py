@@ -52,19 +52,28 @@ class Context:
 
         Retryable errors of the API server are waited out until then.
         """
-        patience, screen = self.patience, self.screen
+        patience = self.patience
         limit_s = patience.timeout_s if most_s is None else most_s
         deadline = patience.clock() + min(limit_s, patience.timeout_s)
-        while True:
-            try:
-                left = look()
-            except ClusterError as error:
-                if not error.retryable or patience.clock() >= deadline:
-                    raise
-                left = [Waiting("the API server", str(error))]
-            over = patience.clock() >= deadline or any(one.hopeless for one in left)
-            if not left or over:
-                screen.settle()
-                return tuple(left)
-            screen.wait(left)
-            patience.pause(patience.look_every_s)
+        try:
+            while True:
+                left = self._left(look, deadline)
+                if not left or patience.clock() >= deadline:
+                    return left
+                if any(one.hopeless for one in left):
+                    return left
+                self.screen.wait(left)
+                patience.pause(patience.look_every_s)
+        finally:
+            # Also on Ctrl-C: a list that is updated hides the cursor.
+            self.screen.settle()
+
+    def _left(
+        self, look: Callable[[], Sequence[Waiting]], deadline: float
+    ) -> tuple[Waiting, ...]:
+        try:
+            return tuple(look())
+        except ClusterError as error:
+            if not error.retryable or self.patience.clock() >= deadline:
+                raise
+            return (Waiting("the API server", str(error)),)

@@ -141,7 +141,8 @@ class Screen:
     def ask(self, question: str, default: str, option: str) -> str:
         """Return a person's answer; without a terminal, ``option`` is the remedy."""
         with _answered(option):
-            return str(click.prompt(question, default=default or None, type=str))
+            given = default or None
+            return str(click.prompt(question, given, type=str, prompt_suffix=" "))
 
     def confirm(self, question: str, remedy: str = "") -> None:
         """Ask a person; raises ``InstallError`` on no, and without a terminal."""

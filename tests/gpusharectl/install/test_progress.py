@@ -24,7 +24,7 @@ from gpusharectl.install.progress import (
     follow,
     together,
 )
-from tests.gpusharectl.install.installed_cluster import Listener
+from tests.gpusharectl.install.installed_cluster import InstalledCluster, Listener
 
 PULLING = Waiting("plugin on gpu-1", "pulling the image x", "2026-11-21T12:00:00Z")
 IMAGE = "registry.example.org/team/gpushare:0.1.0"
@@ -34,6 +34,21 @@ MADE = Waiting("plugin on gpu-2", "its containers to be created")
 def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
     return Console(file=out, force_terminal=terminal, width=80, color_system=None), out
+
+
+def test_a_list_that_is_cut_off_goes_too(world: InstalledCluster) -> None:
+    """Else the terminal's cursor stays hidden after Ctrl-C."""
+    live, out = console(terminal=True)
+    context = replace(world.context(), screen=LiveScreen(live))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    world.nodes.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        context.until(lambda: [PULLING])
+    hide, show = "\x1b[?25l", "\x1b[?25h"
+    assert out.getvalue().rindex(show) > out.getvalue().rindex(hide)
 
 
 def test_plain_lines_say_each_change_once() -> None:
