@@ -60,6 +60,13 @@ def draw(
         console.print(part, soft_wrap=whole)
 
 
+def not_installed(nodes: int) -> Iterator[Words]:
+    """Say of a cluster with so many nodes that gpushare is not there."""
+    counted = words.counted(nodes, "node")
+    yield Words(f"gpushare is not installed in this cluster of {counted}.", "bold")
+    yield Words("Next: gpusharectl install")
+
+
 def source(placements: Placements) -> str:
     """Return where the placements come from; empty if it is the extender."""
     if not placements.not_asked:
@@ -138,10 +145,7 @@ def _sum(seen: Overview) -> Iterator[Words]:
         yield Words(f"{seen.only} shares no cards.", "bold")
         return
     if seen.setup is Setup.ABSENT:
-        nodes = words.counted(seen.others, "node")
-        said = f"gpushare is not installed in this cluster of {nodes}."
-        yield Words(said, "bold")
-        yield Words("Next: gpusharectl install")
+        yield from not_installed(seen.others)
         return
     if not seen.cards:
         others = words.counted(seen.others, "node")

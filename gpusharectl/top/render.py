@@ -14,8 +14,14 @@ from rich.console import Console, Group, RenderableType
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import words
 from gpusharectl.output import Words, column, columns, fit_to_show, gib, plain, rounded
-from gpusharectl.state.read import Trouble
-from gpusharectl.state.render import indented, model_of, source, warnings
+from gpusharectl.state.read import Setup, Trouble
+from gpusharectl.state.render import (
+    indented,
+    model_of,
+    not_installed,
+    source,
+    warnings,
+)
 from gpusharectl.state.view import total_units
 from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, matching
 
@@ -271,6 +277,8 @@ def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
         yield Words(_sum(top), _BOLD)
     elif layout.only:
         yield Words(f"{layout.only} shares no cards.", _BOLD)
+    elif top.setup is Setup.ABSENT:
+        yield from not_installed(top.others)
     else:
         yield Words("No node shares a card.", _BOLD)
     if layout.verbose and (text := source(top.placements)):

@@ -149,6 +149,8 @@ class CardRow:
 class Top:
     """All that there is to show; ``elsewhere`` counts the warnings of inspect.
 
+    ``others`` counts the nodes that share no cards.
+
     ``nodes`` says for each why its exporter has not answered; empty if it has.
     """
 
@@ -159,6 +161,8 @@ class Top:
     pods: tuple[PodRow, ...]
     troubles: tuple[Trouble, ...] = ()
     elsewhere: int = 0
+    setup: Setup = Setup.INSTALLED
+    others: int = 0
 
     @property
     def used_mib(self) -> list[float]:
@@ -190,6 +194,8 @@ def joined(seen: Overview, results: Mapping[str, Result], namespace: str = "") -
         # The demo has no exporters, and nothing can be installed in it.
         troubles=tuple(() if seen.setup is Setup.DEMO else _troubles(results, seen.at)),
         elsewhere=len(seen.troubles),
+        setup=seen.setup,
+        others=seen.others,
     )
     return ordered(found, None)
 

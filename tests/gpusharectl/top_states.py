@@ -13,6 +13,7 @@ from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
 from gpusharectl.top.rows import Sort, Top, joined, ordered
 from tests.builders import bound_json, card, placement, share
+from tests.gpusharectl import cluster_states
 from tests.gpusharectl.cluster_states import (
     A,
     B,
@@ -185,6 +186,10 @@ def crowd() -> Scene:
 
 def no_gpu_nodes() -> Scene:
     return scene([node_of("plain", labelled=False)], [], {})
+
+
+def not_installed() -> Scene:
+    return Scene(cluster_states.not_installed())
 
 
 SCENES: Mapping[str, Callable[[], Scene]] = {

@@ -67,7 +67,7 @@ def test_no_screen_is_higher_than_its_terminal(name: str, height: int) -> None:
     """What is left out is counted; of the sums nothing is ever left out."""
     found = screen(top_of(name), height=height, note=NOTE)
     assert len(found.splitlines()) <= height
-    assert re.match(r"\d+ nodes?, \d+ cards?, |No node shares a card", found)
+    assert re.match(r"\d+ nodes?, \d+ cards?, |No node shares|gpushare is not", found)
 
 
 def test_what_is_left_out_is_counted() -> None:
