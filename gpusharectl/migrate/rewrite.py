@@ -323,7 +323,7 @@ class _Migration:
             amount = Amount(one.amount.cores or least, one.amount.units)
             for node, fields in one.fields:
                 self._replace(node, _assigned(fields, _pairs(amount)))
-            self._check_variables(one)
+            self._check_others(one)
         if asking:
             self._check(asking)
         return bool(asking)
@@ -344,13 +344,20 @@ class _Migration:
                 left=False,
             )
 
-    def _check_variables(self, one: _Container) -> None:
+    def _check_others(self, one: _Container) -> None:
+        """Report what would keep a rewritten container from its card."""
+        for node, _ in one.fields:
+            for name, _ in entries_of(node):
+                known = id(name) in self._understood
+                if name.value.startswith(systems.FOREIGN) and not known:
+                    text = "no node offers it here, so the pod would wait; remove it"
+                    self._tell(name, text, one.name)
         for item in items_of(child(one.node, "env")):
-            name = child(item, "name")
-            denied = text_of(name).startswith(_DENIED_VARIABLES)
-            if denied and isinstance(name, ScalarNode):
+            variable = child(item, "name")
+            denied = text_of(variable).startswith(_DENIED_VARIABLES)
+            if denied and isinstance(variable, ScalarNode):
                 text = "remove it: it overrides the card, and the webhook denies it"
-                self._tell(name, text, one.name)
+                self._tell(variable, text, one.name)
 
     def _annotations(
         self, metadata: Node | None, written: Node | None, found: Mapping[str, str]

@@ -59,6 +59,7 @@ _HAMI_ANNOTATIONS = (
     "nvidia.com/vgpu-mode",
 )
 HAMI_SCHEDULER = "hami-scheduler"
+_MORE_GIB_THAN_A_CARD = 300
 _UNIT_MIB = {
     System.HAMI: 1,
     System.GPUSHARE_EXTENDER: 1024,
@@ -172,7 +173,13 @@ def _gpushare_extender(asked: Mapping[Part, int], options: Options) -> Amount | 
         )
     if not asked.get(Part.MEMORY):
         return "it asks for no aliyun.com/gpu-mem: say how much memory it needs"
-    units = options.units(System.GPUSHARE_EXTENDER, asked[Part.MEMORY])
+    memory = asked[Part.MEMORY]
+    if options.unit_mib is None and memory >= _MORE_GIB_THAN_A_CARD:
+        return (
+            f"{memory} GiB are more than a card has: give --unit-mib 1 if the old "
+            "system counts MiB, or --unit-mib 1024"
+        )
+    units = options.units(System.GPUSHARE_EXTENDER, memory)
     return Amount(asked.get(Part.CORES, 0), units)
 
 
@@ -235,7 +242,8 @@ _LISTS = {
     "nvidia.com/nouse-gpuuuid": (names.UUIDS, NOT, ""),
 }
 _MODE = ("nvidia.com/vgpu-mode", "hami-core")
-_FOREIGN = ("hami.io/", "nvidia.com/", "aliyun.com/", "tencent.com/")
+FOREIGN = ("hami.io/", "nvidia.com/", "aliyun.com/", "tencent.com/")
+"""How the names of the systems' resources and annotations begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +280,6 @@ def annotations(found: Mapping[str, str]) -> Annotations:
                 problems[key] = f"one policy is for nodes and cards: {names.POLICY}"
         elif (key, text) == _MODE:
             sources[key] = ""
-        elif key.startswith(_FOREIGN):
+        elif key.startswith(FOREIGN):
             problems[key] = "it has no counterpart, and no effect here"
     return Annotations({k: v for k, v in values.items() if v}, sources, problems)

@@ -72,6 +72,15 @@ def test_a_container(old: list[str], new: list[str]) -> None:
     assert windows.text == pod(*new).replace("\n", "\r\n")
 
 
+def test_another_resource_beside_the_rewritten_ones() -> None:
+    """HAMi's count may have another name; with it no node would take the pod."""
+    found = rewrite(pod("nvidia.com/vgpu: 1", "nvidia.com/gpumem: 1"), Options())
+    assert found.text == pod("nvidia.com/vgpu: 1", f"{MEMORY}: 1", f"{CORE}: 1")
+    (one,) = found.findings
+    assert one.left
+    assert one.text.startswith("nvidia.com/vgpu: no node offers it")
+
+
 @pytest.mark.parametrize(
     ("old", "words"),
     [

@@ -79,6 +79,7 @@ def test_amounts(
             "parts of 4 cards",
         ),
         ("gpushare-scheduler-extender", {"cards": 1}, Options(), "how much memory"),
+        ("gpushare-scheduler-extender", {"memory": 300}, Options(), "--unit-mib 1 if"),
         ("gpu-manager", {"memory": 0}, Options(), "asks for nothing"),
         ("time-slicing", {"cards": 1}, Options(card_mib=512), "--replicas"),
         ("time-slicing", {"cards": 1}, Options(replicas=4), "--card-mib"),
