@@ -57,57 +57,6 @@ def test_another_disk_that_is_full_is_not_standard_output(
         TwoNames("gpusharectl", commands=[fill]).run()
 
 
-KUBECONFIG = "one that can be read"
-INTERRUPTED_AT = """
-import os, signal, sys
-from importlib.abc import MetaPathFinder
-# Whoever runs the tests in the background may have them ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-last, sys.argv = int(sys.argv[1]), sys.argv[2:]
-
-class Counter(MetaPathFinder):
-    seen = 0
-
-    def find_spec(self, *_):
-        Counter.seen += 1
-        if Counter.seen == last:
-            os.kill(os.getpid(), signal.SIGINT)
-
-from gpusharectl.__main__ import run
-sys.meta_path.insert(0, Counter())
-run()
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (1, ["gpusharectl", "--version"]),
-        (30, ["gpusharectl", "--help"]),
-        (80, ["kubectl-vcuda", "top"]),
-        (200, ["kubectl-vcuda", "inspect"]),
-        (500, ["kubectl-vcuda", "inspect", "--kubeconfig", KUBECONFIG]),
-        (300, ["gpusharectl", "install"]),
-        (300, ["gpusharectl", "demo"]),
-        (100, ["kubectl_complete-vcuda", "why", ""]),
-    ],
-)
-def test_ctrl_c_at_start_says_nothing(
-    tmp_path: Path, number: int, words: list[str]
-) -> None:
-    """Interrupted at the import with this number, under each name of the program."""
-    config = kubeconfig_for("http://127.0.0.1:1", tmp_path / "kubeconfig")
-    words = [str(config) if word == KUBECONFIG else word for word in words]
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_AT, str(number), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
 @pytest.mark.processes
 def test_ctrl_c_while_the_cluster_does_not_answer(tmp_path: Path) -> None:
     """The exit code is that of every other moment."""
