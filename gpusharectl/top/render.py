@@ -344,33 +344,30 @@ def _cut(
 
     The last screen is full, so fewer may be skipped.
     """
-    if not rows:
-        return rows, 0
-    head, *listed = [(row, _lines(console, row)) for row in rows]
-    left = room - head[1]
-    if sum(lines for _, lines in listed) <= left:
+    head, listed = rows[:1], rows[1:]
+    left = room - _lines(console, chain.from_iterable(head))
+    if _fitting(console, listed, left) == len(listed):
         return rows, 0
     # One line says how many more there are.
-    left -= 1
-    skip = min(skip, _above_last_screen([lines for _, lines in listed], left))
-    shown: list[Row] = []
-    for row, lines in listed[skip:]:
-        left -= lines
-        if left < 0:
-            break
-        shown.append(row)
+    last = _fitting(console, reversed(listed), left - 1)
+    skip = min(skip, len(listed) - max(1, last))
+    shown = listed[skip : skip + _fitting(console, listed[skip:], left - 1)]
     below = len(listed) - skip - len(shown)
     told = [f"{skip} above"] * bool(skip) + [f"{below} more: --once"] * bool(below)
-    return [head[0], *shown, [Words(f"… and {', '.join(told)}", _DIM)]], skip
+    return [*head, *shown, [Words(f"… and {', '.join(told)}", _DIM)]], skip
 
 
-def _above_last_screen(heights: Sequence[int], room: int) -> int:
-    for number in range(len(heights), 0, -1):
-        room -= heights[number - 1]
+def _fitting(console: Console, rows: Iterable[Row], room: int) -> int:
+    """Return how many of these rows fit; the others are not even measured."""
+    number = 0
+    for row in rows:
+        room -= _lines(console, row)
         if room < 0:
-            return min(number, len(heights) - 1)
-    return 0
+            break
+        number += 1
+    return number
 
 
-def _lines(console: Console, parts: Sequence[RenderableType]) -> int:
-    return len(console.render_lines(Group(*parts), pad=False)) if parts else 0
+def _lines(console: Console, parts: Iterable[RenderableType]) -> int:
+    found = [*parts]
+    return len(console.render_lines(Group(*found), pad=False)) if found else 0
