@@ -99,7 +99,8 @@ def top(  # noqa: PLR0913
     What is allotted is the same as in inspect; what is used comes from the exporter on
     each node. Memory is in GiB. SM is the part of a card's compute that a pod uses, in
     percent; cores are the part that is allotted to it. n/a: not known; 0: idle; -: not
-    requested.
+    requested. On a terminal its last line names the keys that scroll, sort, filter and
+    quit.
     """
     if namespace and all_namespaces:
         raise click.UsageError("-n names one namespace, -A means all of them")
