@@ -7,6 +7,8 @@ kube-scheduler's configuration, then the label that starts the device plugin.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from gpushare.kube import names
@@ -41,7 +43,7 @@ from gpusharectl.install.progress import (
     Waiting,
     follow,
 )
-from gpusharectl.install.rollout import last_lines, wait_for_rollout
+from gpusharectl.install.rollout import image_before, last_lines, wait_for_rollout
 from gpusharectl.install.scheduler import configure, prove
 from gpusharectl.install.survey import NodeFacts, named, read_nodes, to_label
 from gpusharectl.install.webhook.apply import WebhookSteps, removal
@@ -81,13 +83,15 @@ def install(context: Context, options: InstallOptions) -> Exit:
     code = follow(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    return follow(
-        plan.steps(), context.screen, plan.again, plan.ways_back(), begun=True
-    )
+    return follow(plan.steps(), context.screen, plan.again, plan.ways_back, begun=True)
 
 
+@dataclass
 class Install(InstallPlan):
     """The plan with the steps that change anything; each can be run again."""
+
+    before: str = ""
+    """The image before the one whose rollout failed."""
 
     def steps(self) -> list[Step]:
         """Return the steps in their order."""
@@ -149,6 +153,8 @@ class Install(InstallPlan):
     def ways_back(self) -> Mapping[str, str]:
         """Return the commands that undo what a step has begun."""
         old = next(iter(self.facts.images.values()), "")
+        if old == self.target.image:
+            old = self.before
         back = old and old != self.target.image
         return {
             **({"go back": self.again(image=old)} if back else {}),
@@ -260,7 +266,16 @@ class Install(InstallPlan):
             for body in self.manifests
             if body["kind"] in WORKLOADS and body["metadata"]["name"] in workloads
         ]
-        wait = partial(wait_for_rollout, self.context, refs)
+
+        def wait() -> None:
+            try:
+                wait_for_rollout(self.context, refs)
+            except InstallError:
+                # An earlier run may have changed the image.
+                with suppress(ClusterError):
+                    self.before = image_before(self.context.objects, refs)
+                raise
+
         return Step(f"the rollout of the {what}", wait, "Waiting")
 
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
-from types import MappingProxyType
 
 import click
 from rich.console import Console
@@ -243,7 +242,7 @@ def follow(
     steps: Sequence[Step],
     screen: Screen,
     again: Callable[[], str],
-    ways_back: Mapping[str, str] = MappingProxyType({}),
+    ways_back: Callable[[], Mapping[str, str]] = dict,
     *,
     begun: bool = False,
 ) -> Exit:
@@ -274,7 +273,7 @@ def follow(
             screen.note(f"To go on: {first}")
         else:
             commands = [f"To go on: {again()}"]
-        ways = [f"To {what}: {way}" for what, way in ways_back.items() if done]
+        ways = [f"To {what}: {way}" for what, way in ways_back().items() if done]
         for line in (*commands, *ways):
             screen.show(line)
         return failure.exit_code

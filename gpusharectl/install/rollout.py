@@ -197,7 +197,28 @@ def _aims_at(pod: Json, node: str) -> bool:
 
 
 def newest_revision(daemonset: Json, revisions: Sequence[Json]) -> str:
-    """Return the hash of a DaemonSet's present template; "" without any revision.
+    """Return the hash of a DaemonSet's present template; "" without any revision."""
+    for newest in _own(daemonset, revisions):
+        return str((newest["metadata"].get("labels") or {}).get(_HASH, ""))
+    return ""
+
+
+def image_before(objects: Objects, refs: Sequence[Ref]) -> str:
+    """Return the image that DaemonSets ran before their present one; "" if none."""
+    revisions = objects.list(*REVISION, namespace=SYSTEM)
+    for body in filter(None, map(objects.get, refs)):
+        images = [
+            one["data"]["spec"]["template"]["spec"]["containers"][0]["image"]
+            for one in _own(body, revisions)
+        ]
+        for image in images:
+            if image != images[0]:
+                return str(image)
+    return ""
+
+
+def _own(daemonset: Json, revisions: Sequence[Json]) -> list[Json]:
+    """Return a DaemonSet's revisions, the newest first.
 
     After a rollback the old revision is used again, with a new and highest number.
     """
@@ -208,9 +229,7 @@ def newest_revision(daemonset: Json, revisions: Sequence[Json]) -> str:
         for owner in one["metadata"].get("ownerReferences") or ()
         if owner.get("uid") == uid
     ]
-    newest = max(own, key=lambda one: int(one["revision"]), default=None)
-    labels = newest["metadata"].get("labels") or {} if newest else {}
-    return str(labels.get(_HASH, ""))
+    return sorted(own, key=lambda one: int(one["revision"]), reverse=True)
 
 
 def _current(pod: Json, seen: Rollout) -> bool:

@@ -219,7 +219,7 @@ def test_three_sentences(error: BaseException, why: str) -> None:
     steps = [Step("one", well), Step("two", well, "Title"), Step("three", act)]
     screen = Listener()
     back = {"go back": "old", "undo all": "none"}
-    code = follow([*steps, Step("four", well)], screen, lambda: "again", back)
+    code = follow([*steps, Step("four", well)], screen, lambda: "again", lambda: back)
     assert code == Exit.STOPPED
     title, first, second, *ways = screen.lines
     assert (title, first.startswith(f"Stopped at three: {why}")) == ("== Title", True)
@@ -232,7 +232,10 @@ def test_what_was_refused_at_once_needs_no_undoing() -> None:
         raise InstallError("no", "do this", Exit.REFUSED)
 
     screen = Listener()
-    assert follow([Step("one", refuse)], screen, str, {"undo": "x"}) == Exit.REFUSED
+    assert (
+        follow([Step("one", refuse)], screen, str, lambda: {"undo": "x"})
+        == Exit.REFUSED
+    )
     assert screen.lines == [
         "Stopped at one: no.",
         "Done: nothing. Not done: one.",

@@ -72,18 +72,45 @@ def test_a_first_install_tells_it_too(world: InstalledCluster) -> None:
 
 
 def test_the_way_back_names_the_image_before(world: InstalledCluster) -> None:
-    """If the image starts, and the extender in it does not become Ready."""
+    """If the image starts, and the extender in it does not become Ready.
+
+    Also in a second run, which finds the new image installed.
+    """
     assert world.install(image="gpushare:1") == Exit.DONE
     world.objects.delete(EXTENDER)
     world.nodes.stuck.add(EXTENDER.name)
-    assert world.install(image=NEXT) == Exit.STOPPED
-    ways = [line for line in world.screen.lines if line.startswith("To ")]
-    again = "gpusharectl install --nodes gpu-1 --yes --image"
-    assert ways == [
-        f"To go on: {again} {NEXT}",
-        f"To go back: {again} gpushare:1",
+    again = "gpusharectl install --nodes gpu-1 --yes"
+    back = [
+        f"To go back: {again} --image gpushare:1",
         "To undo all: gpusharectl uninstall",
     ]
+    for asked, on in ((NEXT, f"{again} --image {NEXT}"), ("", again)):
+        assert world.install(image=asked) == Exit.STOPPED
+        ways = [line for line in world.screen.lines if line.startswith("To ")]
+        assert ways == [f"To go on: {on}", *back]
+        if asked:
+            for number, image in enumerate(("gpushare:0", "gpushare:1", NEXT), 1):
+                remember(world, number, image)
+
+
+def remember(world: InstalledCluster, number: int, image: str) -> None:
+    """Let the DaemonSet controller keep a revision of the extender's template."""
+    ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
+    owner = {"uid": world.objects.get(ref)["metadata"]["uid"]}
+    pod = {"spec": {"containers": [{"image": image}]}}
+    world.objects.create(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "ControllerRevision",
+            "metadata": {
+                "name": f"gpushare-extender-{number}",
+                "namespace": SYSTEM,
+                "ownerReferences": [owner],
+            },
+            "revision": number,
+            "data": {"spec": {"template": pod}},
+        }
+    )
 
 
 def test_a_killed_runs_trial_is_removed(world: InstalledCluster) -> None:
