@@ -23,6 +23,7 @@ from gpushare.kube.errors import Conflict
 from gpushare.kube.facts import OURS, SYSTEM, is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.command import install, uninstall
+from gpusharectl.install.lock import LASTS_S, LEASE, alone
 from gpusharectl.install.manifests import load, settings_of
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit, InstallError
@@ -363,6 +364,16 @@ def test_the_command_line_all_the_way(
         Exit.DONE,
         "Nothing of gpushare is installed here.",
     )
+
+
+def test_one_command_at_a_time(world: InstalledCluster) -> None:
+    """A Lease that nobody renews is taken by the next command."""
+    context = world.context()
+    with alone(context, "uninstall"), alone(context, "install"):
+        assert world.clock.now_s == LASTS_S
+        holder = there(world, LEASE)["spec"]["holderIdentity"]
+        assert holder.startswith("install on ")
+    assert world.objects.get(LEASE) is None
 
 
 def test_settings_are_members_of_lists(world: InstalledCluster) -> None:
