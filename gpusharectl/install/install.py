@@ -240,7 +240,8 @@ class Install(InstallPlan):
         except ClusterError as error:
             # The install is complete; a failed look is no failure of it.
             screen.note(f"The nodes cannot be read now: {error}")
-        screen.note(f"{words}. Next: gpusharectl inspect")
+        screen.note(words)
+        screen.show("Next: gpusharectl inspect")
         if any(not one.cards for one in self.facts.nodes if one.name in self.chosen):
             scheduler = _SECOND_NAME if self.options.second_scheduler else ""
             screen.note("\nA first pod, with 1 GiB of one card:")
