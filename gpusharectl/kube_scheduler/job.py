@@ -303,6 +303,8 @@ class SchedulerJobs:
         pod = self._pod(job, body)
         if not _ended(body):
             why = (waits_for(pod) if pod else "") or "it did not start"
+            if "Image" in why.partition(":")[0]:
+                why += "; with --image you name an image that the node can get"
             raise Obstacle(f"the Job did not end within {most_s:g} s: {why}")
         if pod is None:
             raise Obstacle("the Job failed: somebody deleted its pod")

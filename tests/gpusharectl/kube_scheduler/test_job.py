@@ -299,7 +299,9 @@ def test_image_that_the_node_does_not_get(tmp_path: Path) -> None:
         {kind: [{"state": one}] for kind, one in zip(kinds, states, strict=True)}
     ]
     host.ends = []
-    assert host.set() == ("the Job did not end within 3 s: ErrImagePull: no such host")
+    why = host.set()
+    assert why.startswith("the Job did not end within 3 s: ErrImagePull: no such host")
+    assert "with --image" in why
     assert host.heard[1:] == ["its pod waits: ErrImagePull: no such host"]
 
 
