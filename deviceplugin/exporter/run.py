@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Lock, Thread
 
@@ -28,6 +27,7 @@ from deviceplugin.telemetry.base import Telemetry
 from deviceplugin.telemetry.fields import KUBELET
 from deviceplugin.threads import start as start_threads
 from deviceplugin.threads import wait
+from gpushare import __version__
 from gpushare.domain.model import PodUID
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.json_reader import Malformed
@@ -105,7 +105,7 @@ def assemble(
     }
     # The node's name, as dcgm-exporter has it: the name of a pod's host says nothing.
     node = settings.node
-    site = Site(node, node, settings.hostname_label, version("gpushare"))
+    site = Site(node, node, settings.hostname_label, __version__)
     if cluster is None:
         exposition = Exposition(site, store.read, UsageBook(store.read, None))
     else:
