@@ -37,7 +37,6 @@ from gpusharectl.install.progress import (
     InstallError,
     Screen,
     Step,
-    no_terminal,
 )
 from gpusharectl.install.survey import (
     LABELLED,
@@ -327,10 +326,15 @@ class InstallPlan(Plan):
                 Exit.REFUSED,
             )
         if not (options.nodes or options.all_gpu_nodes):
-            if not options.yes and not options.dry_run:
+            # A dry run of an installation shows what the same nodes get.
+            if not options.yes and not (options.dry_run and found):
                 return self._asked(found or signs, driver)
             if not found:
-                raise no_terminal(_NAME_THEM)
+                raise InstallError(
+                    f"--yes asks no question, and no node is named; {NOTHING_DONE}",
+                    f"the same command with {_NAME_THEM}",
+                    Exit.USAGE,
+                )
         if wrong := unknown_nodes(self.facts.nodes, found):
             why = f"{wrong} {NOTHING_DONE.capitalize()}"
             remedy = "the same command with --nodes and names of these nodes"

@@ -88,6 +88,19 @@ def test_the_screen(world: InstalledCluster, dry_run: bool) -> None:
     assert_as_kept(f"install-{'dry-run' if dry_run else 'first'}", short)
 
 
+def test_a_dry_run_asks_for_nodes_where_none_is_known(world: InstalledCluster) -> None:
+    """The first command that a newcomer runs; later it takes those labelled."""
+    assert world.install("gpu-1", nodes=(), dry_run=True) == Exit.DONE
+    assert '+ Node gpu-1: label baidu.com/vcuda: "true"' in world.screen.text
+    world.install()
+    assert world.install(nodes=(), dry_run=True, yes=False) == Exit.DONE
+
+
+def test_yes_without_nodes_says_what_is_missing(world: InstalledCluster) -> None:
+    assert world.install(nodes=()) == Exit.USAGE
+    assert "--yes asks no question, and no node is named" in world.screen.text
+
+
 class Agreeing(Screen):
     """A screen in front of somebody who says yes."""
 

@@ -105,7 +105,8 @@ def _write_apps(path: Path) -> None:
     path.write_text(yaml.safe_dump_all(made, sort_keys=False))
 
 
-SHELL = ["bash", "--noprofile", "--norc"]
+# The status of its last command is no error of `make cluster-shell`.
+SHELL = ["bash", "-c", "bash --noprofile --norc; exit 0"]
 ENDING = {signal.SIGTERM, signal.SIGINT}
 
 
