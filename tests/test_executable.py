@@ -24,7 +24,6 @@ UNIX = ("sh", "env", "uname", "ldd", "cat", "dirname", "basename")
 def executable() -> Path:
     """The file, built anew; its parts are fetched once and then in pip's cache."""
     needs(shutil.which("make"), "make is not installed", "apt-get install make")
-    # Nothing is installed meanwhile: others may run in the same environment.
     built = ["make", "--no-print-directory", "gpusharectl"]
     subprocess.run(built, cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
     return ROOT / "dist/gpusharectl"
