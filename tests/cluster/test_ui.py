@@ -1,5 +1,6 @@
 """``gpusharectl ui`` on a real cluster: by port-forward into a real browser."""
 
+import json
 import os
 import re
 import sys
@@ -67,6 +68,19 @@ def test_it_is_off_until_it_is_wanted(host: Fresh) -> None:
     found = ran(host)
     assert found.exit_code == 1
     assert "has no page; enable it with gpusharectl install --ui" in found.output
+
+
+def test_version_shows_what_runs(host: Fresh) -> None:
+    config = str(host.cluster.kubeconfig)
+    done = CliRunner().invoke(main, ["version", "-o", "json", "--kubeconfig", config])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["kubernetes"].startswith("v1.")
+    for name in ("extender", "device-plugin"):
+        (image,) = found["components"][name]
+        assert (image["pods"], image["nodes"]) == (1, ["cp"])
+        assert "gpushare" in image["image"]
+    assert found["components"]["exporter"] == []
 
 
 def test_a_pod_that_comes_is_seen_in_the_browser(
