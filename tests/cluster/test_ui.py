@@ -86,8 +86,11 @@ def test_version_shows_what_runs(host: Fresh) -> None:
 def test_a_pod_that_comes_is_seen_in_the_browser(
     host: Fresh, browser: Browser, tmp_path: Path
 ) -> None:
-    """From the API server through the extender and kubelet's port-forward."""
-    host.must("install", "--nodes", "cp", "--yes", "--ui")
+    """From the API server through the extender and kubelet's port-forward.
+
+    And what it uses from the exporter, by another.
+    """
+    host.must("install", "--nodes", "cp", "--yes", "--ui", "--with-monitoring")
     with opened(host, tmp_path) as url:
         tab = browser.open(url)
         drawn(tab)
@@ -100,6 +103,8 @@ def test_a_pod_that_comes_is_seen_in_the_browser(
             "the pod on the page",
         )
         assert "20/29 units" in tab.text("#nodes")
+        tab.wait_for("!!document.querySelector('.cards.used')", "use on the page")
+        assert re.search(r"uses [0-9.]+ [MG]iB, 0 % busy", tab.text("#nodes"))
         host.create(pod("big", container("main", 30, 1)))
         tab.wait_for("!!document.querySelector('#waiting tbody tr')", "who waits")
         assert "the largest card has 29, so it can never run" in tab.text("#waiting")
