@@ -22,6 +22,7 @@ from tests.nvml.build import Stub
 from tests.nvml.driver import StubCard, StubDriver
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.namespaces import succeeded
 from tests.testbed.kubeadm.node import Node
 from tests.testbed.manifests import rights, stanza
 from tests.testbed.process import Process
@@ -227,8 +228,24 @@ class Site:
         return UUID.findall(self.smi(pod, container, namespace))
 
     def smi(self, pod: str, container: str = "main", namespace: str = "default") -> str:
-        asked = ("nvidia-smi", "-L")
-        return self.kubectl("exec", "-n", namespace, pod, "-c", container, "--", *asked)
+        words = (
+            "exec",
+            "-n",
+            namespace,
+            pod,
+            "-c",
+            container,
+            "--",
+            "nvidia-smi",
+            "-L",
+        )
+        # A kubelet that has just started does not know its pods for a moment.
+        done = wait_until(
+            lambda: self.cluster.try_kubectl(*words),
+            "kubelet that knows the pod",
+            accept=lambda done: "pod does not exist" not in done.stderr,
+        )
+        return succeeded(done)
 
     def events(self, pod: str, namespace: str = "default") -> list[Json]:
         field_ = f"involvedObject.name={pod}"
