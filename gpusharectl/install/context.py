@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import ClusterError
+from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Objects
 from gpusharectl.install.progress import Patience, Screen, Waiting
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import SchedulerJobs
+
+_API_SERVER = "the API server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,17 @@ class Context:
     ) -> tuple[Waiting, ...]:
         """Look until nothing is waited for; return what still is when time is up.
 
-        Retryable errors of the API server are waited out until then.
+        Retryable errors of the API server are waited out until then. So is what it
+        forbids after such an error: one that has just started knows no rights yet.
         """
         patience = self.patience
         limit_s = patience.timeout_s if most_s is None else most_s
         deadline = patience.clock() + min(limit_s, patience.timeout_s)
+        was_down = False
         try:
             while True:
-                left = self._left(look, deadline)
+                left = self._left(look, deadline, was_down=was_down)
+                was_down = was_down or any(one.who == _API_SERVER for one in left)
                 if not left or patience.clock() >= deadline:
                     return left
                 if any(one.hopeless for one in left):
@@ -69,11 +74,16 @@ class Context:
             self.screen.settle()
 
     def _left(
-        self, look: Callable[[], Sequence[Waiting]], deadline: float
+        self,
+        look: Callable[[], Sequence[Waiting]],
+        deadline: float,
+        *,
+        was_down: bool,
     ) -> tuple[Waiting, ...]:
         try:
             return tuple(look())
         except ClusterError as error:
-            if not error.retryable or self.patience.clock() >= deadline:
+            passes = error.retryable or (was_down and isinstance(error, Forbidden))
+            if not passes or self.patience.clock() >= deadline:
                 raise
-            return (Waiting("the API server", str(error)),)
+            return (Waiting(_API_SERVER, str(error)),)

@@ -51,6 +51,24 @@ def test_a_list_that_is_cut_off_goes_too(world: InstalledCluster) -> None:
     assert out.getvalue().rindex(show) > out.getvalue().rindex(hide)
 
 
+def test_an_api_server_that_has_just_started_may_forbid(
+    world: InstalledCluster,
+) -> None:
+    """It answers before it has read who may do what; 403 without that ends a wait."""
+    forbidden = Forbidden("nodes is forbidden")
+    answers = [Unavailable("connection refused"), forbidden, forbidden]
+
+    def look() -> list[Waiting]:
+        if answers:
+            raise answers.pop(0)
+        return []
+
+    assert world.context().until(look) == ()
+    answers.append(forbidden)
+    with pytest.raises(Forbidden):
+        world.context().until(look)
+
+
 def test_plain_lines_say_each_change_once() -> None:
     plain, out = console()
     screen = Screen(plain)
