@@ -18,6 +18,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # One version of each for every Python and platform, with the digests of all its files.
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
     --fork-strategy fewest --generate-hashes --no-emit-index-url --no-annotate \
+    --no-strip-extras \
     --custom-compile-command "make lock"
 # Compiled modules are kept, since the tests import ours in hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import click
 
-from bench.burstsums import WAYS, Burst, Way, report, summed_up
+from bench.burstsums import MORE_WAYS, WAYS, Burst, Way, report, summed_up
 from bench.serving import server
 from bench.stage import (
     FAST,
     RESULTS,
     cpu_s,
     facts,
+    go_extender,
     node_body,
     our_extender,
     post_nodes,
@@ -40,12 +41,16 @@ POD_CORES = 10
 _SPACE = "/api/v1/namespaces/default/pods"
 _WAITING = f"{_SPACE}?limit=1&fieldSelector=spec.nodeName="
 _LONGEST_S = 300.0
-_ECHO: Json = {
-    "filterVerb": "echo",
-    "prioritizeVerb": "",
-    "preemptVerb": "",
-    "bindVerb": "",
+_STANZAS: dict[str, Json] = {
+    "go": {"preemptVerb": ""},
+    "echo": {
+        "filterVerb": "echo",
+        "prioritizeVerb": "",
+        "preemptVerb": "",
+        "bindVerb": "",
+    },
 }
+"""What an extender's stanza has otherwise than ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +77,20 @@ class Beside:
 def beside(plane: ControlPlane, way: Way, name: str) -> Iterator[Beside]:
     """Run what kube-scheduler is to ask, and nothing that it is not to ask."""
     parts = {part.name: part.pid for part in plane.launcher.started[:2]}
-    if way.ours:
-        with our_extender(plane, f"{name}-extender") as ours:
-            (worker,) = ours.workers()
-            yield Beside(ours.url, parts | {"extender": worker}, ours.metrics)
-    elif way.echo:
-        with server(0, 0) as port:
-            yield Beside(f"http://127.0.0.1:{port}", parts, dict)
-    else:
-        yield Beside(None, parts, dict)
+    match way.extender:
+        case "ours":
+            with our_extender(plane, f"{name}-extender") as ours:
+                (worker,) = ours.workers()
+                yield Beside(ours.url, parts | {"extender": worker}, ours.metrics)
+        case "go":
+            with go_extender(plane, f"{name}-extender") as go:
+                yield Beside(go.url, parts | {"extender": go.pid}, dict)
+        case "echo":
+            with server(0, 0) as served:
+                url, worker = f"http://127.0.0.1:{served.port}", served.worker
+                yield Beside(url, parts | {"extender": worker}, dict)
+        case None:
+            yield Beside(None, parts, dict)
 
 
 def one_burst(plane: ControlPlane, way: Way, number: int, size: Size) -> Burst:
@@ -103,7 +113,7 @@ def one_burst(plane: ControlPlane, way: Way, number: int, size: Size) -> Burst:
                 used = {p: cpu_s(pid) - before[p] for p, pid in there.parts.items()}
                 used["kube-scheduler"] = cpu_s(scheduler.pid)
             metrics = there.metrics()
-        if way.ours:
+        if way.extender == "ours":
             checked_book(plane.rest)
         # Read when kube-scheduler has ended, and with it its last event.
         calls = plane.audit.calls(mark)
@@ -114,7 +124,8 @@ def one_burst(plane: ControlPlane, way: Way, number: int, size: Size) -> Burst:
 
 def settings_of(way: Way) -> SchedulerSettings:
     """Give what is the same for all, and what the way is about."""
-    return replace(FAST, flags=way.flags, extender=_ECHO if way.echo else {})
+    stanza = _STANZAS.get(way.extender or "", {}) | dict.fromkeys(way.without, "")
+    return replace(FAST, flags=way.flags, extender=stanza)
 
 
 def body(number: int) -> Json:
@@ -127,22 +138,38 @@ def body(number: int) -> Json:
 @click.option("--pods", default=2000, show_default=True)
 @click.option("--rounds", default=2, show_default=True)
 @click.option(
+    "--beside",
+    "names",
+    multiple=True,
+    type=click.Choice([way.name for way in (*WAYS, *MORE_WAYS)]),
+    help="Measure only these beside ours, and write nothing; may be repeated.",
+)
+@click.option(
     "--output", type=click.Path(path_type=Path), default=RESULTS / "burst.json"
 )
-def burst(nodes: int, pods: int, rounds: int, output: Path) -> None:
+def burst(
+    nodes: int, pods: int, rounds: int, names: tuple[str, ...], output: Path
+) -> None:
     """Place a burst each way in turns, and write what came out as JSON."""
     size = Size(nodes=nodes, pods=pods)
-    found: dict[str, list[Burst]] = {way.name: [] for way in WAYS}
+    chosen = [way for way in (*WAYS, *MORE_WAYS) if way.name in ("ours", *names)]
+    ways = chosen if names else [*WAYS]
+    found: dict[str, list[Burst]] = {way.name: [] for way in ways}
     with stage() as plane:
         written = facts(plane) | {"nodes": nodes, "cards_a_node": CARDS_A_NODE}
         written |= {"pods": pods, "qps": FAST.qps}
         bodies = [node_body(f"node-{n:05d}", CARDS_A_NODE) for n in range(nodes)]
         post_nodes(plane.rest, bodies)
         for number in range(rounds):
-            for way in WAYS:
+            # There and back: the first burst of all meets an API server that is new.
+            for way in ways[:: -1 if number % 2 else 1]:
                 one = one_burst(plane, way, number, size)
                 found[way.name].append(one)
-                click.echo(f"{way.name}: {one.pods_per_s:.0f} pods a second")
+                click.echo(
+                    f"{way.name}: {one.pods_per_s:.0f} pods a second, CPU of a pod in "
+                    f"ms: {json.dumps(one.cpu_ms)}"
+                )
             told = written | report(found, pods)
-            output.write_text(json.dumps(told, indent=2) + "\n")
+            if not names:
+                output.write_text(json.dumps(told, indent=2) + "\n")
             click.echo(f"ours to each: {json.dumps(told['ratio'])}")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from bench.stage import middle
 from tests.controlplane.extender import USER
@@ -22,19 +22,30 @@ class Way:
 
     name: str
     means: str
-    ours: bool = False
-    echo: bool = False
+    extender: Literal["ours", "go", "echo"] | None = None
+    without: tuple[str, ...] = ()
+    """Verbs that are left out of the extender's stanza."""
     flags: tuple[str, ...] = ()
 
 
 WAYS = (
-    Way("ours", "with the extender", ours=True),
+    Way("ours", "with the extender", "ours"),
+    Way("go", "an extender in Go with the same calls and nothing behind them", "go"),
     Way("bare", "without an extender"),
     Way(
         "bare, unbatched", "the same with OpportunisticBatching off", flags=(UNBATCHED,)
     ),
-    Way("echo", "an extender whose filter gives all names back, no more", echo=True),
+    Way("echo", "an extender whose filter gives all names back, no more", "echo"),
 )
+MORE_WAYS = (
+    Way(
+        "ours, no prioritize",
+        "with the extender, and no prioritizeVerb",
+        "ours",
+        without=("prioritizeVerb",),
+    ),
+)
+"""What decided something once (decision 0060), and is measured only by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,11 @@ def conflicts_percent(found: Sequence[Burst]) -> float:
 
 def report(found: dict[str, list[Burst]], pods: int) -> dict[str, Any]:
     """Give what the file has: each way's middle, and what is claimed of ours."""
-    ways = {way.name: summary(way, found[way.name], pods) for way in WAYS}
+    ways = {
+        way.name: summary(way, found[way.name], pods)
+        for way in (*WAYS, *MORE_WAYS)
+        if way.name in found
+    }
     ours = found["ours"]
     speed = ways["ours"]["pods_per_s"]
     return {

@@ -1,5 +1,6 @@
 """A client that costs as little as it can, so that the server is what is measured."""
 
+import random
 import socket
 import time
 from dataclasses import dataclass
@@ -77,10 +78,16 @@ def prepared(path: str, names: list[str], units: int) -> bytes:
 
 
 def in_turns(calls: dict[str, tuple[Line, bytes]], rounds: int) -> dict[str, Timing]:
-    """Time several calls in turns, so that the machine's other work hits all alike."""
+    """Time several calls in turns, so that the machine's other work hits all alike.
+
+    Each round has another order, because a call pays for what the one before it left
+    in the processor's caches, and for the sleep of its server meanwhile.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
+    order, draw = list(calls.items()), random.Random(rounds)
     for number in range(rounds + rounds // 10):
-        for name, (line, request) in calls.items():
+        draw.shuffle(order)
+        for name, (line, request) in order:
             began = time.perf_counter()
             line.post(request)
             took = time.perf_counter() - began

@@ -51,11 +51,12 @@ class Probe:
         return Lag(answered - began, time.monotonic() - began)
 
     def _has_room(self) -> bool:
-        answer = self._verbs.must("POST", "/scheduler/filter", _asking())
+        answer = self._verbs.must("POST", "/scheduler/filter", asking([NODE]))
         return bool(answer["NodeNames"])
 
 
-def _asking() -> Json:
+def asking(names: list[str]) -> Json:
+    """Ask which of these nodes have room for the smallest pod."""
     asked = {CORE: "1", MEMORY: "1"}
     resources = {"requests": asked, "limits": asked}
     return {
@@ -65,5 +66,5 @@ def _asking() -> Json:
             "status": {"phase": "Pending"},
         },
         "Nodes": None,
-        "NodeNames": [NODE],
+        "NodeNames": names,
     }

@@ -19,9 +19,11 @@ import click
 
 from bench import crowd
 from bench.client import Line, Timing, in_turns, prepared
+from bench.firstanswer import first_answers
 from bench.lag import Lag, Probe
+from bench.scrapes import scraped
 from bench.server import ECHO, POD_UNITS
-from bench.serving import server
+from bench.serving import Served, server
 from bench.stage import RESULTS, facts, middle, our_extender, stage
 from bench.takeover import takeovers
 from tests.controlplane.extender import Extender
@@ -90,8 +92,8 @@ def filtering(ours: Extender, scale: Scale) -> dict[str, Any]:
     """Filter over HTTP here, in a small cluster, and an echo, in turns."""
     names = [crowd.node_name(number) for number in range(scale.names)]
     asking = prepared(FILTER, names, POD_UNITS)
-    with server(scale.names, 0) as port:
-        small, large = Line(port), Line(ours.port)
+    with server(scale.names, 0) as served:
+        small, large = Line(served.port), Line(ours.port)
         timed = in_turns(
             {
                 "echo": (small, prepared(ECHO, names, POD_UNITS)),
@@ -117,14 +119,14 @@ def watching(plane: ControlPlane, ours: Extender, scale: Scale) -> dict[str, Any
     with load(plane, scale) as running:
         lags(probe, 2.0)
         loaded = lags(probe, scale.load_s)
-        scraped: list[tuple[float, str]] = []
-        scraping = threading.Thread(target=lambda: scraped.append(scrape(ours)))
+        pages: list[tuple[float, str]] = []
+        scraping = threading.Thread(target=lambda: pages.append(scrape(ours)))
         scraping.start()
         while_scraped = lags(probe, 1.0, scraping.is_alive)
         scraping.join()
         told, _ = running.communicate(timeout=4 * scale.load_s + 60)
     came: dict[str, int | float] = json.loads(told)
-    seconds, metrics = scraped[0]
+    seconds, metrics = pages[0]
     return {
         "events": came["events"],
         "events_per_s": round(came["events"] / came["seconds"], 1),
@@ -201,16 +203,17 @@ def scale(
     """Fill a cluster, look at the extender in it, and write what came out as JSON."""
     with stage(audit="None") as plane:
         found = facts(plane) | {"nodes": nodes, "pods": pods}
-        began = time.monotonic()
-        of = crowd.gather(plane, nodes, pods)
-        size = Scale(nodes, pods, min(NAMES, nodes), seconds, of)
-        click.echo(f"The cluster is full after {time.monotonic() - began:.0f} s")
 
         def keep(part: str, what: Any) -> None:  # noqa: ANN401
             found[part] = what
             click.echo(f"{part}: {json.dumps(what)}")
             output.write_text(json.dumps(found, indent=2) + "\n")
 
+        keep("small", first_answers(plane))
+        began = time.monotonic()
+        of = crowd.gather(plane, nodes, pods)
+        size = Scale(nodes, pods, min(NAMES, nodes), seconds, of)
+        click.echo(f"The cluster is full after {time.monotonic() - began:.0f} s")
         starts: list[Start] = []
         for number in range(STARTS):
             ours, start = started(plane, number)
@@ -219,8 +222,11 @@ def scale(
                 ours.__exit__(None, None, None)
         keep("start", starts_of(starts))
         keep("filter", filtering(ours, size))
-        keep("watch", watching(plane, ours, size))
         (worker,) = ours.workers()
+        names = [crowd.node_name(number) for number in range(size.names)]
+        served = Served(ours.port, ours.public_port, worker)
+        keep("scrapes", scraped(served, prepared(FILTER, names, POD_UNITS)))
+        keep("watch", watching(plane, ours, size))
         keep("rss_mib_after_load", _proc_mib(worker, "status", "VmRSS"))
         ours.__exit__(None, None, None)
         if takeover:

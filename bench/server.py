@@ -5,14 +5,14 @@ parses the same body and answers its names: what any extender must at least do.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from threading import Event
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from typing import Any
 
 import orjson
-from flask import Flask, Response, request
 
 from extender.main import assemble
+from extender.server.asgi import CONNECTION, Application, Receive, Scope, Send
 from extender.settings import ExtenderSettings
 from gpushare.domain.model import (
     Amount,
@@ -37,7 +37,7 @@ POD_UNITS = 4
 ECHO = "/echo"
 
 
-def build() -> WSGIApplication:
+def build() -> Application:
     """Fill a cluster with BENCH_NODES and BENCH_PODS, and serve it."""
     nodes = [f"node-{i:05d}" for i in range(int(os.environ["BENCH_NODES"]))]
     pods = int(os.environ["BENCH_PODS"])
@@ -50,32 +50,43 @@ def build() -> WSGIApplication:
     settings, _ = ExtenderSettings.read(os.environ)
     extender = assemble(settings, cluster, Event())
     Listener({settings.public_listen: extender.public}).start()
-    echo = echo_app()
-
-    def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        app = echo if environ["PATH_INFO"] == ECHO else extender.inner
-        return app(environ, start)
-
-    return application
+    return beside_echo(extender.inner, all_names)
 
 
-def echo_app() -> Flask:
-    """Parse the body as filter must, and answer all of its names."""
-    app = Flask("echo")
+def beside_echo(application: Application, echo: Callable[[Any], object]) -> Application:
+    """Serve ``echo``, of a parsed body, beside an application: plain ASGI."""
 
-    @app.post(ECHO)
-    def echo() -> Response:
-        args = orjson.loads(request.get_data(cache=False))
-        body = {
-            "Nodes": None,
-            "NodeNames": args["NodeNames"],
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": {},
-            "Error": "",
-        }
-        return Response(orjson.dumps(body), content_type="application/json")
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != ECHO:
+            await application(scope, receive, send)
+            return
+        client = scope["state"][CONNECTION]
+        client.head_arrived()
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message["body"]
+            more = message["more_body"]
+        client.request_arrived()
+        answered = orjson.dumps(echo(orjson.loads(body)))
+        size = b"%d" % len(answered)
+        headers = [(b"content-type", b"application/json"), (b"content-length", size)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answered})
+        client.answer_sent()
 
-    return app
+    return answer
+
+
+def all_names(args: Any) -> object:  # noqa: ANN401
+    """Answer filter with all the names it was asked about."""
+    return {
+        "Nodes": None,
+        "NodeNames": args["NodeNames"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
 
 
 def node_json(name: str) -> dict[str, object]:

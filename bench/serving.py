@@ -7,16 +7,29 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPConnection
+from pathlib import Path
 
 from gpushare.addresses import free_address
 
 _START_WITHIN_S = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where it listens, and which process answers."""
+
+    port: int
+    """Of the verbs and the echo."""
+    public: int
+    """Of /metrics."""
+    worker: int
+
+
 @contextmanager
-def server(nodes: int, pods: int) -> Iterator[int]:
-    """Run the extender over a cluster of this size; gives its port."""
+def server(nodes: int, pods: int) -> Iterator[Served]:
+    """Run the extender over a cluster of this size until it has read all of it."""
     port, public = free_address().port, free_address().port
     environment = os.environ | {
         "BENCH_NODES": str(nodes),
@@ -35,7 +48,9 @@ def server(nodes: int, pods: int) -> Iterator[int]:
     child = subprocess.Popen([*command, "bench.server:build()"], env=environment)
     try:
         wait_ready(child, public)
-        yield port
+        listed = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
+        (worker,) = listed.split()
+        yield Served(port, public, int(worker))
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait()

@@ -1,6 +1,5 @@
 """A control plane of real parts for one benchmark, and on what it ran."""
 
-import json
 import os
 import platform
 import statistics
@@ -18,6 +17,9 @@ from tests.controlplane.extender import USER, Extender, extender
 from tests.testbed.audit import Level
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import grant
+from tests.testbed.goextender import GoExtender, ensure_go_extender
+from tests.testbed.manifests import rights
 from tests.testbed.objects import node, post_pod
 from tests.testbed.rest import Json, Rest
 from tests.testbed.scheduler import SchedulerSettings
@@ -56,26 +58,19 @@ def facts(plane: ControlPlane) -> dict[str, Any]:
     }
 
 
-def kubeconfig(plane: ControlPlane, name: str) -> Path:
-    """Write one for the extender that names the API server's own certificate.
-
-    As a cluster's does. The test bed's names none, and then urllib3 reads all that the
-    system trusts for each connection, which takes 40 ms.
-    """
-    path = plane.kubeconfig(USER.token, name)
-    config = json.loads(path.read_text())
-    server = config["clusters"][0]["cluster"]
-    del server["insecure-skip-tls-verify"]
-    certificate = plane.folder / "kube-apiserver-cert" / "apiserver.crt"
-    server["certificate-authority"] = str(certificate)
-    path.write_text(json.dumps(config))
-    return path
-
-
 def our_extender(plane: ControlPlane, name: str) -> Extender:
     """Prepare an extender as operators have it, with the policy that is the default."""
-    path = kubeconfig(plane, f"{name}-trusting")
-    return extender(plane, name, KUBECONFIG=str(path))
+    return extender(plane, name)
+
+
+@contextmanager
+def go_extender(plane: ControlPlane, name: str) -> Iterator[GoExtender]:
+    """Run the extender in Go as the account, and with the rights, of ours."""
+    grant(plane.rest, USER.name, rights("gpushare-extender"))
+    program = ensure_go_extender(cache_folder(os.environ))
+    path = plane.kubeconfig(USER.token, name, insecure=False)
+    with GoExtender(program, plane.launcher, name, path) as found:
+        yield found
 
 
 def node_body(name: str, cards: int) -> Json:

@@ -5,16 +5,12 @@ echo parses the same body and lets the pod through: what any webhook must at lea
 """
 
 import os
-from collections.abc import Iterable
 from threading import Event
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from typing import Any
 
-import orjson
-from flask import Flask, Response, request
-
-from bench.server import ECHO, node_json
+from bench.server import beside_echo, node_json
 from extender.main import assemble_webhook
-from extender.server.public import create_public_app
+from extender.server.asgi import Application, Receive, Scope, Send
 from extender.server.webhook_app import create_webhook_app
 from extender.settings import WebhookSettings
 from gpushare.fakeapi.cluster import Embedded
@@ -23,36 +19,31 @@ from gpushare.kube.cluster import Kind
 READY = "/readyz"
 
 
-def build() -> WSGIApplication:
+def build() -> Application:
     """Serve a webhook that knows of one node, and the echo."""
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json("node-1"))
     settings, _ = WebhookSettings.read(os.environ)
     parts = assemble_webhook(settings, cluster, Event())
     webhook = create_webhook_app(parts)
-    public = create_public_app(parts.readiness, parts.metrics_page)
-    others = {ECHO: echo_app(), READY: public}
 
-    def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        app = others.get(environ["PATH_INFO"], webhook)
-        return app(environ, start)
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != READY:
+            await webhook(scope, receive, send)
+            return
+        status = 503 if parts.readiness.why_not() else 200
+        headers = [(b"content-length", b"0")]
+        start = {"type": "http.response.start", "status": status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": b""})
 
-    return application
+    return beside_echo(application, let_through)
 
 
-def echo_app() -> Flask:
-    """Parse the body as a webhook must, and let every pod through."""
-    app = Flask("echo")
-
-    @app.post(ECHO)
-    def echo() -> Response:
-        review = orjson.loads(request.get_data(cache=False))
-        response = {"uid": review["request"]["uid"], "allowed": True}
-        answer = {
-            "apiVersion": review["apiVersion"],
-            "kind": review["kind"],
-            "response": response,
-        }
-        return Response(orjson.dumps(answer), content_type="application/json")
-
-    return app
+def let_through(review: Any) -> object:  # noqa: ANN401
+    """Allow every pod."""
+    return {
+        "apiVersion": review["apiVersion"],
+        "kind": review["kind"],
+        "response": {"uid": review["request"]["uid"], "allowed": True},
+    }

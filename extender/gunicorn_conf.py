@@ -1,4 +1,4 @@
-"""Configure gunicorn for the extender: one worker, many threads, long keep-alive.
+"""Configure gunicorn for the extender: one worker, long keep-alive.
 
 One worker, because the ledger is in memory, and two would place pods on the same cards.
 So the signals with which gunicorn adds or exchanges workers are ignored. Long
@@ -8,33 +8,31 @@ kube-scheduler sends one, a scheduling cycle is lost.
 
 import os
 import signal
-import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
 from extender.main import complaints
 from extender.server.tls import ServerTls
-from extender.server.workers import WholeRequestTlsSocket
+from extender.server.worker import worker_with
 from extender.settings import ExtenderSettings
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-# gunicorn's threaded worker, except that no thread waits for a slow client and a
-# client's next request is answered sooner.
-worker_class = "extender.server.workers.LingeringWorker"
-# With the 64 of the public listener below 1,024, the usual limit of descriptors:
-# without a free one, gunicorn's worker ends.
+# answer_s: /snapshot of a large cluster goes through a port-forward.
+worker_class = worker_with(
+    answer_s=30,
+    graceful_s=9,
+    context=ServerTls(_settings.tls).context if _settings.tls else None,
+)
 worker_connections = 900
-threads = _settings.threads
+# uvicorn also accepts as many in one turn of its loop.
+backlog = 256
 keepalive = 3600
 graceful_timeout = 10
 timeout = 60
-# There is no proxy in front: headers that claim one are not true.
-secure_scheme_headers: dict[str, str] = {}
-forwarded_allow_ips = ""
 control_socket_disable = True
 accesslog = None
 loglevel = "warning"
@@ -42,12 +40,6 @@ if Path("/dev/shm").is_dir():  # noqa: S108
     # With a read-only root file system there is no other place for gunicorn's heartbeat
     # file (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
-if _settings.tls:
-    certfile, keyfile = _settings.tls.cert, _settings.tls.key
-    ca_certs = _settings.tls.client_ca
-    cert_reqs = ssl.CERT_REQUIRED
-    ssl_context = ServerTls(_settings.tls, WholeRequestTlsSocket).context
-    do_handshake_on_connect = False
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
@@ -57,6 +49,15 @@ def on_starting(_server: Any) -> None:  # noqa: ANN401
         sys.stderr.write("The extender cannot start:\n")
         sys.stderr.writelines(f"  {complaint}\n" for complaint in found)
         sys.exit(1)
+
+
+def post_worker_init(_worker: Any) -> None:  # noqa: ANN401
+    """Let the event loop go on within a millisecond while another thread computes.
+
+    A page of metrics, or a list of pods, is computed in a thread. Python's own 5 ms
+    would be added to each of a filter's steps that waits for it.
+    """
+    sys.setswitchinterval(0.001)
 
 
 def when_ready(_server: Any) -> None:  # noqa: ANN401

@@ -3,6 +3,7 @@
 Only here are parts created and connected, and threads started.
 """
 
+import ctypes
 import gc
 import logging
 import math
@@ -10,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 from typing import NamedTuple
@@ -21,7 +23,8 @@ from extender.scheduling.bind import Binder, ExtenderState
 from extender.scheduling.learning import FragLearning
 from extender.scheduling.service import Verbs, WaitAllowance
 from extender.server import tls
-from extender.server.app import Parts, VerbMetrics, create_app
+from extender.server.app import Parts, Threads, VerbMetrics, create_app
+from extender.server.asgi import Application
 from extender.server.metrics import (
     CertificateCollector,
     LearningCollector,
@@ -59,16 +62,17 @@ _FILLED_IN_S = 60.0
 class Applications(NamedTuple):
     """The applications of the two listeners: ``inner`` has the verbs too."""
 
-    inner: WSGIApplication
+    inner: Application
     public: WSGIApplication
 
 
 def complaints(environ: Mapping[str, str]) -> list[str]:
     """Return all that is wrong with the extender's settings, before it starts."""
     settings, found = ExtenderSettings.read(environ)
-    return found + _start_complaints(
+    found += _start_complaints(
         settings.kubeconfig, settings.tls, settings.public_listen
     )
+    return found + _listen_complaints("LISTEN", settings.listen)
 
 
 def webhook_complaints(environ: Mapping[str, str]) -> list[str]:
@@ -89,15 +93,17 @@ def _start_complaints(
         found.append(f"GPUSHARE_KUBECONFIG: {error}; {fix}")
     if files:
         found += tls.complaints(files)
-    if why := why_not_listen(public_listen):
-        found.append(
-            f"GPUSHARE_PUBLIC_LISTEN: cannot listen on {public_listen} ({why}); give "
-            "another host:port"
-        )
-    return found
+    return found + _listen_complaints("PUBLIC_LISTEN", public_listen)
 
 
-def build() -> WSGIApplication:
+def _listen_complaints(setting: str, address: Address) -> list[str]:
+    if why := why_not_listen(address):
+        fix = "end what has it, or give another host:port"
+        return [f"GPUSHARE_{setting}: cannot listen on {address} ({why}); {fix}"]
+    return []
+
+
+def build() -> Application:
     """Start the extender and its public listener; return the inner application.
 
     ``ValueError`` for bad settings.
@@ -111,7 +117,7 @@ def build() -> WSGIApplication:
     return built.inner
 
 
-def build_webhook() -> WSGIApplication:
+def build_webhook() -> Application:
     """Start the webhook and its public listener; return the reviews' application.
 
     ``ValueError`` for bad settings.
@@ -156,6 +162,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
         snapshot=lambda: snapshot(ledger.nodes(), pods.records(), state.choice),
+        threads=Threads.of(settings.threads),
         page=Page(state, readiness) if settings.ui else None,
         tls=settings.tls is not None,
     )
@@ -220,7 +227,8 @@ def _warm(ledger: Ledger, synced: Iterable[Event], stop: Event) -> None:
     collection, which at 100,000 pods would delay a request by a tenth of a second.
     Garbage collection is off while the ledger is filled, because it took a third of the
     start. It is on again after ``_FILLED_IN_S``, for example if the API server does not
-    answer.
+    answer. Nothing is collected before the freeze: that stops all threads for a second
+    at 100,000 pods, and filling the ledger leaves no cycles.
     """
     gc.disable()
     until = time.monotonic() + _FILLED_IN_S
@@ -233,7 +241,17 @@ def _warm(ledger: Ledger, synced: Iterable[Event], stop: Event) -> None:
                     gc.enable()
         for node in ledger.nodes():
             _ = node.summary
-        gc.collect()
         gc.freeze()
+        _give_back()
     finally:
         gc.enable()
+
+
+def _give_back() -> None:
+    """Return to the system what the parsed lists took, about 20 MiB of 100,000 pods.
+
+    glibc keeps what was freed between objects that stay. Other C libraries have no such
+    function.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

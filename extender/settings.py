@@ -43,7 +43,7 @@ class ExtenderSettings:
     card_order: CardOrder = "index"
     """How the cards of a node are ordered: by their index, or by their UUID."""
     threads: int = 16
-    """Requests answered at a time; a bind waits for the API server in one of them."""
+    """Binds at a time; each waits for the API server in a thread."""
     bind_timeout_s: float = 4.0
     """Less than kube-scheduler's lease duration minus its renew deadline (15 - 10 s):
     a write of a former leader cannot take effect after the new one's."""
@@ -158,8 +158,6 @@ class WebhookSettings:
     tls_key: str = ""
     kubeconfig: str | None = None
     """Path; by default the pod's service account is used."""
-    threads: int = 16
-    """Reviews answered at a time."""
     rules: Rules = field(default_factory=Rules)
     log_level: str = "INFO"
     log_format: LogFormat = "json"
@@ -175,7 +173,6 @@ class WebhookSettings:
             tls_cert=_file(env, "TLS_CERT"),
             tls_key=_file(env, "TLS_KEY"),
             kubeconfig=env.text("KUBECONFIG"),
-            threads=env.whole("THREADS", default.threads, least=2, most=256),
             rules=_rules(env),
             log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, default.log_level),
             log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, default.log_format),

@@ -1,4 +1,4 @@
-"""Configure gunicorn for the webhook: one worker, many threads, TLS.
+"""Configure gunicorn for the webhook: one worker, TLS.
 
 The API server closes connections that it has not used for 90 s (client-go's
 ``IdleConnTimeout``). The server keeps them longer, since Go does not repeat a POST that
@@ -13,24 +13,22 @@ from typing import Any
 
 from extender.main import webhook_complaints
 from extender.server.tls import ServerTls
-from extender.server.workers import WholeRequestTlsSocket
+from extender.server.worker import worker_with
 from extender.settings import WebhookSettings
 
 _settings, _ = WebhookSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-# gunicorn's threaded worker, except that no thread waits for a slow client.
-worker_class = "extender.server.workers.WaitingWorker"
+worker_class = worker_with(
+    answer_s=1, graceful_s=9, context=ServerTls(_settings.tls).context
+)
 worker_connections = 900
-threads = _settings.threads
+# uvicorn also accepts as many in one turn of its loop.
+backlog = 256
 keepalive = 120
-backlog = 2048
 graceful_timeout = 10
 timeout = 60
-# There is no proxy in front: headers that claim one are not true.
-secure_scheme_headers: dict[str, str] = {}
-forwarded_allow_ips = ""
 control_socket_disable = True
 accesslog = None
 loglevel = "warning"
@@ -38,9 +36,6 @@ if Path("/dev/shm").is_dir():  # noqa: S108
     # With a read-only root file system there is no other place for gunicorn's heartbeat
     # file (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
-certfile, keyfile = _settings.tls_cert, _settings.tls_key
-ssl_context = ServerTls(_settings.tls, WholeRequestTlsSocket).context
-do_handshake_on_connect = False
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401

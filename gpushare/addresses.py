@@ -2,12 +2,16 @@
 
 import secrets
 import socket
+import sys
 from contextlib import suppress
+from errno import EADDRINUSE
 from pathlib import Path
 
 from gpushare.settings import Address
 
 LOOPBACK = "127.0.0.1"
+_LISTENS = "0A"
+"""The state in ``/proc/net/tcp`` of a socket that listens."""
 _LOWEST = 20_000
 _HIGHEST = 30_000
 """The start of Kubernetes' node ports."""
@@ -34,14 +38,50 @@ def listen(address: Address, backlog: int | None = None) -> socket.socket:
 
 
 def why_not_listen(address: Address) -> str:
-    """Return why nobody can listen on an address now; empty if it is free."""
+    """Return why nobody can listen on an address now; empty if it is free.
+
+    If an outgoing connection has the port, the answer says where it leads: a list of
+    servers does not show it.
+    """
     try:
         # An invalid host, such as "a..b", is detected by its encoding.
         address.host.strip("[]").encode("idna")
         listen(address).close()
     except (OSError, UnicodeError) as error:
-        return str(error)
+        peer = (
+            isinstance(error, OSError) and error.errno == EADDRINUSE and _peer(address)
+        )
+        has = f": a connection to {peer} has this port" if peer else ""
+        return f"{error}{has}"
     return ""
+
+
+def _peer(address: Address) -> str:
+    """Return where the connection leads that has the port; "" if a server has it."""
+    ends = []
+    for name in ("tcp", "tcp6"):
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = Path("/proc/self/net", name).read_text().splitlines()[1:]
+        for line in lines:
+            _, own, other, state, *_ = line.split()
+            if int(own.rpartition(":")[2], 16) == address.port:
+                ends.append("" if state == _LISTENS else _readable(other))
+    return ends[0] if all(ends) and ends else ""
+
+
+def _readable(end: str) -> str:
+    """Return an address of ``/proc/net/tcp``: words of 4 bytes in this host's order.
+
+    >>> _readable("0100007F:094B")
+    '127.0.0.1:2379'
+    """
+    host, _, port = end.partition(":")
+    words = [int(host[at : at + 8], 16) for at in range(0, len(host), 8)]
+    packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+    shown = socket.inet_ntop(family, packed).removeprefix("::ffff:")
+    return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
 
 
 def free_address() -> Address:

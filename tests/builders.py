@@ -42,10 +42,11 @@ def card(
     healthy: bool = True,
     model: str = "Tesla P4",
     cordoned: bool = False,
+    parent: str = "",
 ) -> Card:
     """Card ``index``, whose UUID is ``GPU-<index>`` where none is given."""
     name = CardUUID(uuid or f"GPU-{index}")
-    return Card(name, index, units, healthy, model, cordoned)
+    return Card(name, index, units, healthy, model, cordoned, parent)
 
 
 def cards(*units: int) -> tuple[Card, ...]:

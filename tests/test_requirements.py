@@ -3,6 +3,7 @@
 import re
 import tomllib
 from configparser import RawConfigParser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 LOCKED = ("build", "runtime", "executable", "dev")
-PIN = re.compile(r"(?m)^([\w.-]+)==([^ ;\\]+)[^\n]*\\\n((?: +--hash=[^\n]*\n)+)")
+PIN = re.compile(
+    r"(?m)^([\w.-]+)(?:\[[\w,-]+\])?==([^ ;\\]+)[^\n]*\\\n((?: +--hash=[^\n]*\n)+)"
+)
 CURE = "run make lock"
 SHOWN = ("*.md", "docs/**/*.md", "g*/**/*.py", "bench/**/*.py")
 INSTALLED = re.compile(r"(?:pip|pipx|uv tool) install (?:-[\w-]+ )*['\"]?([^\s'\"`]+)")
@@ -55,6 +58,23 @@ def test_each_line_is_a_pin_with_its_hashes(name: str) -> None:
     assert [line for line in rest if not line.startswith("#")] == []
     assert "://" not in text
     assert pins(name)
+
+
+def test_extras_are_pinned_by_name() -> None:
+    """Else an older pip takes the newest `name[extra]`, and then refuses it."""
+    lines = (ROOT / "requirements/dev.txt").read_text().splitlines()
+    locked = pins("dev")
+    wanted = [
+        one
+        for each in distributions()
+        if re.sub(r"[-_.]+", "-", each.name).lower() in locked
+        for one in map(Requirement, each.requires or [])
+        if one.extras and (one.marker is None or one.marker.evaluate({"extra": ""}))
+    ]
+    assert wanted
+    for one in wanted:
+        names = ",".join(sorted(one.extras))
+        assert any(line.startswith(f"{one.name}[{names}]==") for line in lines), CURE
 
 
 def test_tests_run_on_what_the_image_has() -> None:

@@ -16,6 +16,7 @@ import scipy
 from rich.console import Console
 
 from bench.packing.drawing import churn_table, list_table
+from bench.packing.lists import MADE, read_list
 from bench.packing.policies import makers
 from bench.packing.running import CHURN_LOADS, Running, published
 from gpusharectl.simulate.openb import (
@@ -23,7 +24,6 @@ from gpusharectl.simulate.openb import (
     SEEDS,
     TraceError,
     pod_lists,
-    read_trace,
 )
 
 RESULT = Path(__file__).parents[1] / "results" / "packing.json"
@@ -34,7 +34,9 @@ _CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
 
 @click.command("packing")
 @click.option(
-    "--lists", default="", help="Pod lists, such as default,cpu200; else all."
+    "--lists",
+    default="",
+    help=f"Such as default,cpu200; else all files. Made: {', '.join(MADE)}.",
 )
 @click.option(
     "--seeds", default=len(SEEDS), show_default=True, help="How many, from 42."
@@ -62,9 +64,10 @@ def packing(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """Replay the public trace, and write what came out as JSON."""
     chosen = _known("--policies", policies, list(makers()))
     try:
-        named = _known("--lists", lists, pod_lists(trace_dir)) if lists else []
+        known = [*pod_lists(trace_dir), *MADE]
+        named = _known("--lists", lists, known) if lists else []
         named = named or pod_lists(trace_dir) or ["default"]
-        traces = {name: read_trace(trace_dir, name) for name in named}
+        traces = {name: read_list(trace_dir, name) for name in named}
     except TraceError as error:
         raise click.ClickException(str(error)) from error
     record = _Record(output, keep=add)

@@ -9,7 +9,6 @@ from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
-from gpushare.domain.placement import schedule
 from gpushare.domain.policies import FRAG, POLICIES
 from gpushare.kube.node_filters import ANY_NODE, NodeProperties
 from gpusharectl.simulate.cluster import Candidates, PodNeeds
@@ -50,11 +49,8 @@ class Frag:
         if self._packer.due:
             self._packer.learn()
         needs = PodNeeds(request, self._policy, ANY_NODE)
-        pages = map(self._ledger.node, self._candidates.offered(needs))
-        found = schedule(request, filter(None, pages), self._policy)
-        if not isinstance(found, Placement):
-            return None
-        return self._bind(shape, request, found)
+        found = self._candidates.schedule(needs)
+        return None if found is None else self._bind(shape, request, found)
 
     def _bind(self, shape: Shape, request: PodRequest, placed: Placement) -> Spot:
         uid = request.pod.uid

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from bench.packing.churn import Churned, churn
 from bench.packing.linear import Limits, limits
+from bench.packing.lists import read_list
 from bench.packing.policies import makers
 from bench.packing.published import PUBLISHED
 from bench.packing.replay import Replayed, replay
-from gpusharectl.simulate.openb import read_trace
 
 LOADS = (100, 130)
 """Percent; the published figures are at these."""
@@ -91,19 +91,19 @@ class Running:
 
 def replayed(job: Job) -> Replayed:
     """Do one replay."""
-    trace = read_trace(job.folder, job.pod_list)
+    trace = read_list(job.folder, job.pod_list)
     return replay(trace, makers()[job.policy], job.seed)
 
 
 def churned(job: Job, load: int) -> Churned:
     """Do one run of churn at a load in percent."""
-    trace = read_trace(job.folder, job.pod_list)
+    trace = read_list(job.folder, job.pod_list)
     return churn(trace, makers()[job.policy], job.seed, load / 100)
 
 
 def limited(folder: Path, pod_list: str) -> Limits:
     """Work out a list's limits."""
-    return limits(read_trace(folder, pod_list))
+    return limits(read_list(folder, pod_list))
 
 
 def published(pod_list: str) -> dict[str, dict[str, float]]:

@@ -2,30 +2,45 @@
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.report.calls import (
+    FILTER_GOALS,
+    WEBHOOK_GOALS,
     decision_section,
     exporter_section,
     filter_section,
     plugin_section,
     webhook_section,
 )
-from bench.report.page import Found, Section, flat, not_measured
-from bench.report.placing import packing_section, scheduler_section
-from bench.report.scaling import burst_section, scale_section
+from bench.report.page import Found, Goal, Section, flat, goals_table, not_measured
+from bench.report.placing import PACKING_GOALS, packing_section, scheduler_section
+from bench.report.scaling import (
+    BURST_GOALS,
+    SCALE_GOALS,
+    burst_section,
+    scale_section,
+)
 from bench.report.soaking import soak_section
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
+BEFORE = "before"
+"""The folder in the results that has those of the release before."""
 PAGE = ROOT / "docs" / "performance.md"
 _HEAD = """# Performance
 
 `make bench-report` writes this page from `bench/results`. Nothing here is written by
 hand. Each figure has its limit beside it, measured in the same run. Do not compare
 milliseconds with those of another machine; ratios can be compared.
+"""
+_BEFORE = """\
+The column *before* is `bench/results/before`, the results of the release before, when
+extender and webhook ran on gunicorn's threaded worker. Each figure there stands beside
+what its own run measured: an echo on that worker, and no extender in Go. A dash is a
+figure that was not measured.
 """
 
 
@@ -37,22 +52,54 @@ class Part:
     file: str
     by: str
     write: Callable[[Found, Path], Section]
+    goals: Sequence[Goal] = ()
+    """Its figures beside what is allowed, for the table behind the first words."""
 
 
 PARTS = (
-    Part("Packing", "packing.json", "python -m bench packing", packing_section),
+    Part(
+        "Packing",
+        "packing.json",
+        "python -m bench packing",
+        packing_section,
+        PACKING_GOALS,
+    ),
     Part(
         "Packing through a real kube-scheduler",
         "packing_scheduler.json",
         "python -m bench.packing_scheduler",
         scheduler_section,
     ),
-    Part("A burst of pods", "burst.json", "python -m bench burst", burst_section),
-    Part("A large cluster", "scale.json", "python -m bench scale", scale_section),
+    Part(
+        "A burst of pods",
+        "burst.json",
+        "python -m bench burst",
+        burst_section,
+        BURST_GOALS,
+    ),
+    Part(
+        "A large cluster",
+        "scale.json",
+        "python -m bench scale",
+        scale_section,
+        SCALE_GOALS,
+    ),
     Part("Soak", "soak.json", "make soak", soak_section),
-    Part("Filter over HTTP", "filter.json", "make bench", filter_section),
+    Part(
+        "Filter over HTTP",
+        "filter.json",
+        "make bench",
+        filter_section,
+        FILTER_GOALS,
+    ),
     Part("One decision", "filter.json", "make bench", decision_section),
-    Part("A review by the webhook", "webhook.json", "make bench", webhook_section),
+    Part(
+        "A review by the webhook",
+        "webhook.json",
+        "make bench",
+        webhook_section,
+        WEBHOOK_GOALS,
+    ),
     Part("The device plugin", "deviceplugin.json", "make bench", plugin_section),
     Part("The exporter", "exporter.json", "make bench", exporter_section),
 )
@@ -76,7 +123,8 @@ def draw(results: Path, page: Path) -> None:
             sections.append(Section(f"`{path.stem}`", [flat(found)], found))
     lines = [line for each in sections for line in each.lines(pictures.name)]
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join([_HEAD, *lines]).rstrip() + "\n")
+    head = [_HEAD, _BEFORE] if (results / BEFORE).exists() else [_HEAD]
+    page.write_text("\n".join([*head, *lines]).rstrip() + "\n")
 
 
 def section(part: Part, results: Path, pictures: Path) -> Section:
@@ -85,7 +133,14 @@ def section(part: Part, results: Path, pictures: Path) -> Section:
     if not path.exists():
         return not_measured(part.title, part.file, part.by)
     found: Found = json.loads(path.read_text())
-    return part.write(found, pictures)
+    made = part.write(found, pictures)
+    if not part.goals:
+        return made
+    earlier = results / BEFORE / part.file
+    before = json.loads(earlier.read_text()) if earlier.exists() else None
+    words, *rest = made.parts
+    parts = [words, goals_table(part.goals, found, before), *rest]
+    return replace(made, parts=parts, before=before)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A page of Markdown: sections with text, tables and pictures. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -32,6 +32,17 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """One figure of a section, what is allowed, and where the results have it."""
+
+    what: str
+    allowed: str
+    """Empty for a figure that only explains others."""
+    read: Callable[[Found], object]
+    """Return the figure; None if these results, maybe older ones, have it not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One measurement: what was done, the result, and its limit."""
 
@@ -39,6 +50,8 @@ class Section:
     parts: Sequence[str | Table | Picture]
     of: Found | None = None
     """The results with day and machine; None if nothing was measured."""
+    before: Found | None = None
+    """Those of the release before, if they are kept."""
 
     def lines(self, pictures: str) -> list[str]:
         """Return the lines; ``pictures`` is their folder, relative to the page."""
@@ -53,16 +66,49 @@ class Section:
                     found.append(f"![{part.alt}]({pictures}/{part.name})")
             found.append("")
         if self.of is not None:
-            found += [f"<sub>{measured(self.of)}</sub>", ""]
+            said = f"Measured {measured(self.of)}."
+            if self.before is not None:
+                said += f" Before: {measured(self.before)}."
+            found += [f"<sub>{said}</sub>", ""]
         return found
 
 
+def goals_table(
+    goals: Sequence[Goal], found: Found, before: Found | None = None
+) -> Table:
+    """Return each figure beside what is allowed, and beside the earlier one."""
+    heads: tuple[str, ...] = ("what", "measured", "allowed")
+    rows = [(goal.what, number(goal.read(found)), goal.allowed) for goal in goals]
+    if before is None:
+        return Table(heads, tuple(rows))
+    earlier = [number(goal.read(before)) for goal in goals]
+    both = zip(rows, earlier, strict=True)
+    return Table((*heads, "before"), tuple((*row, each) for row, each in both))
+
+
+def at(*path: str) -> Callable[[Found], Any]:
+    """Return what reads the value under these keys; None where a key is missing."""
+
+    def read(found: Found) -> object:
+        value: Any = found
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    return read
+
+
+def times(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> float | None:
+    """Return how many times the other's median one is; None without the other."""
+    return None if other is None else round(one["p50"] / other["p50"], 3)
+
+
 def measured(found: Found) -> str:
-    """Return a sentence with day, machine and Python version."""
+    """Return day, machine and Python version."""
     day = str(found.get("at", "at an unknown time"))[:10]
     machine = found.get("machine", "an unknown machine")
     python = f", Python {found['python']}" if "python" in found else ""
-    return f"Measured {day} on {machine}{python}."
+    return f"{day} on {machine}{python}"
 
 
 def not_measured(title: str, file: str, by: str) -> Section:

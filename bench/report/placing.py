@@ -1,16 +1,52 @@
 """How full each policy packs a cluster, beside the limit for any policy."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench.report import plots
-from bench.report.page import Found, Picture, Section, Table, number
+from bench.report.page import Found, Goal, Picture, Section, Table, at, number
 
 _LOAD = "100"
 _WHERE = (
     "The trace is `cluster-trace-gpu-v2023` of the repository `alibaba/clusterdata`: "
     "the folder in `GPUSHARE_TRACE_DIR` contains its "
     "`openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv`."
+)
+
+
+def _slowest(part: str) -> Callable[[Found], float | None]:
+    """Return what reads a time of frag's decisions, in ms, on its slowest list."""
+    decisions = at("policies", "frag", "decision_us", part)
+
+    def read(found: Found) -> float | None:
+        each = [took for one in found["lists"].values() if (took := decisions(one))]
+        return max(each) / 1000 if each else None
+
+    return read
+
+
+_NOT_BELOW = {
+    "cpu200": 96.14,
+    "default": 96.17,
+    "gpushare60": 92.12,
+    "multigpu30": 97.06,
+}
+"""What frag allocated before its decisions became faster."""
+
+PACKING_GOALS = (
+    Goal(
+        "frag, mean of a decision on the slowest list, ms", "≤ 0.50", _slowest("mean")
+    ),
+    Goal("frag, p99 of a decision on the slowest list, ms", "≤ 4.00", _slowest("p99")),
+    *(
+        Goal(
+            f"frag, allocated on the list {name}, percent",
+            f"≥ {least:.2f}",
+            at("lists", name, "policies", "frag", "mean", _LOAD),
+        )
+        for name, least in _NOT_BELOW.items()
+    ),
 )
 
 

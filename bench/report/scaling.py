@@ -4,14 +4,81 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import plots
-from bench.report.page import Found, Picture, Section, Table, number
+from bench.report.page import Found, Goal, Picture, Section, Table, at, number
 
-READY_S = 20
-RSS_MIB = 300
+READY_S = 15
+RSS_MIB = 250
 AGE_MS = 1000
-SPEED = 0.9
+FIRST_S = 2
+OF_GO = 0.85
+OF_BARE = 0.60
 _ABOUT_ONE = 1.1
 """Medians of one extender differ by this much from run to run."""
+
+BURST_GOALS = (
+    Goal("speed, x of the extender in Go", f"≥ {OF_GO:.2f}", at("ratio", "go")),
+    Goal("speed, x of without extender", f"≥ {OF_BARE:.2f}", at("ratio", "bare")),
+    Goal(
+        "its CPU per pod, milliseconds",
+        "≤ 2.00",
+        at("ways", "ours", "cpu_ms_per_pod", "extender"),
+    ),
+    Goal("bind conflicts, percent", "0.00", at("conflicts_percent")),
+    Goal("its writes per pod", "1.00", at("writes_per_pod")),
+)
+
+SCALE_GOALS = (
+    Goal("ready, seconds after the start", f"≤ {READY_S}", at("start", "ready_s")),
+    Goal("resident memory then, MiB", f"≤ {RSS_MIB}", at("start", "rss_mib")),
+    Goal("maximum until then, MiB", "", at("start", "peak_mib")),
+    Goal(
+        "with gunicorn's master, shared memory counted once, MiB",
+        "",
+        at("start", "whole_mib"),
+    ),
+    Goal("resident memory after the load, MiB", "", at("rss_mib_after_load")),
+    Goal(
+        "first right answer in a new cluster of 20 nodes, seconds after the start",
+        f"≤ {FIRST_S}",
+        at("small", "first_answer_s"),
+    ),
+    Goal("filter, p50 ms", "", at("filter", "large", "p50")),
+    Goal("the same in a cluster without pods", "", at("filter", "small", "p50")),
+    Goal("an echo of the same names", "", at("filter", "echo", "p50")),
+    Goal(
+        "filter, x of the time without pods",
+        f"≤ {_ABOUT_ONE:.2f}",
+        at("filter", "ratio"),
+    ),
+    Goal(
+        "filter at a steady pace, /metrics read each second, p99 ms",
+        "",
+        at("scrapes", "scraped", "p99"),
+    ),
+    Goal("maximum, ms", "≤ 50", at("scrapes", "scraped", "max")),
+    Goal("p99, x of p50 without reads", "≤ 3.00", at("scrapes", "p99_to_p50")),
+    Goal("/metrics, seconds of CPU", "≤ 1.00", at("scrapes", "cpu_s")),
+    Goal("pod events per second", "500", at("watch", "events_per_s")),
+    Goal(
+        "delay of the ledger under these events, p50 ms",
+        "",
+        at("watch", "under_load", "p50"),
+    ),
+    Goal("p99 ms", f"< {AGE_MS:,}", at("watch", "under_load", "p99")),
+    Goal("maximum, ms", f"< {AGE_MS:,}", at("watch", "under_load", "max")),
+    Goal("without events, p50 ms", "", at("watch", "without_load", "p50")),
+    Goal("while /metrics is read, maximum ms", "", at("watch", "while_scraped", "max")),
+    Goal("/metrics, seconds to read", "", at("watch", "scrape_s")),
+    Goal("/metrics, MiB", "", at("watch", "scrape_mib")),
+    *(
+        Goal(
+            f"seconds without placement, pair {how}",
+            "",
+            at("takeover", how, "without_placement_s"),
+        )
+        for how in ("killed", "ended in order")
+    ),
+)
 
 
 def burst_section(found: Found, pictures: Path) -> Section:
@@ -29,49 +96,44 @@ def burst_section(found: Found, pictures: Path) -> Section:
         "counted from the first Binding to the last in the audit log of a real "
         "kube-apiserver. The variants alternate. All have the same configuration of "
         f"kube-scheduler: its client at {number(found['qps'], 0)} requests per second, "
-        "all nodes scored. The limit is kube-scheduler without an extender. With any "
+        "all nodes scored. The limits are two: kube-scheduler without an extender, and "
+        "with one in Go that has nothing behind it. Its filter returns all names, its "
+        "prioritize zeros, and its bind posts the Binding with an annotation. With any "
         "extender kube-scheduler does not decide similar pods in one batch, so the "
         "table also has it without batches. `echo` is an extender in Python that only "
         "returns all names."
     )
-    claims = Table(
-        ("of the extender", "measured", "allowed"),
-        (
-            (
-                "speed, x of without extender",
-                number(found["ratio"]["bare"]),
-                f"≥ {SPEED:.2f}",
-            ),
-            ("bind conflicts, percent", number(found["conflicts_percent"]), "< 0.50"),
-            ("its writes per pod", number(found["writes_per_pod"]), "1.00"),
-        ),
-    )
     verbs = ", ".join(f"{verb} {took:.2f}" for verb, took in found["verbs_ms"].items())
     calls = f"Mean milliseconds of a call in the extender: {verbs}."
     picture = Picture("burst.svg", "Pods placed per second, by variant")
-    parts = [words, claims, _why_slower(found)] if _is_slow(found) else [words, claims]
+    parts: list[str | Table | Picture] = [words]
+    if _is_slow(found):
+        parts.append(_why_slower(found))
     parts += [_ways(found), picture, calls, _processes(ways)]
     return Section("A burst of pods", parts, found)
 
 
 def _is_slow(found: Found) -> bool:
-    return bool(found["ratio"]["bare"] < SPEED)
+    ratio = found["ratio"]
+    return bool(ratio["bare"] < OF_BARE or ratio.get("go", OF_GO) < OF_GO)
 
 
 def _why_slower(found: Found) -> str:
-    """Say what any extender costs here; the echo, which decides nothing, shows it."""
+    """Say what any extender costs here; one that decides nothing shows it."""
     ways = found["ways"]
-    best = ways["echo"]["pods_per_s"] / ways["bare"]["pods_per_s"]
-    own, echo, alone = (
-        number(ways[name]["cpu_ms_per_pod"]["kube-scheduler"])
-        for name in ("ours", "echo", "bare")
+    name = "go" if "go" in ways else "echo"
+    best = ways[name]["pods_per_s"] / ways["bare"]["pods_per_s"]
+    own, least, alone = (
+        number(ways[each]["cpu_ms_per_pod"]["kube-scheduler"])
+        for each in ("ours", name, "bare")
     )
     return (
-        f"The speed misses its goal. `echo`, which decides nothing, is at {best:.2f}, "
-        "because kube-scheduler sends every pod with all names over HTTP and waits for "
-        f"the answer: it needs {alone} ms of CPU per pod without an extender, {echo} "
-        f"with `echo` and {own} with gpushare's. All parts share one machine "
-        f"({found['machine']}). Decision 0041 says what was done."
+        f"The speed misses its goal. `{name}`, which decides nothing, is at {best:.2f} "
+        "of without extender, because kube-scheduler sends every pod with all names "
+        f"over HTTP and waits for the answer: it needs {alone} ms of CPU per pod "
+        f"without an extender, {least} with `{name}` and {own} with gpushare's. All "
+        f"parts share one machine ({found['machine']}). Decisions 0041, 0059 and 0060 "
+        "say what was done."
     )
 
 
@@ -116,10 +178,12 @@ def scale_section(found: Found, _pictures: Path) -> Section:
         "is the time from the deletion of a pod, sent to the API server, until filter "
         "allows another pod onto its card. A pair is kube-scheduler and its extender. "
         "One pair is killed or ends while another one stands by and pods continue to "
-        "arrive. kube-scheduler's lease is 15 s, the default."
+        "arrive. kube-scheduler's lease is 15 s, the default. A filter has "
+        f"{number(at('filter', 'names')(found))} names. The cluster of 20 nodes was on "
+        "this API server before the large one; an answer is right if it names the half "
+        "of them that is not full."
     )
-    table = Table(("what", "measured", "allowed"), tuple(_rows(found)))
-    return Section("A large cluster", [words, table, *_misses(found)], found)
+    return Section("A large cluster", [words, *_misses(found)], found)
 
 
 def _misses(found: Found) -> list[str]:
@@ -140,53 +204,3 @@ def _misses(found: Found) -> list[str]:
             "rest is not known."
         )
     return told
-
-
-def _rows(found: Found) -> list[tuple[str, str, str]]:
-    start, asked = found.get("start", {}), found.get("filter", {})
-    watch, gaps = found.get("watch", {}), found.get("takeover", {})
-    names = number(asked.get("names"))
-    rows = [
-        ("ready, seconds after the start", start.get("ready_s"), f"≤ {READY_S}"),
-        ("resident memory then, MiB", start.get("rss_mib"), f"≤ {RSS_MIB}"),
-        ("maximum until then, MiB", start.get("peak_mib"), ""),
-        (
-            "with gunicorn's master, shared memory counted once, MiB",
-            start.get("whole_mib"),
-            "",
-        ),
-        ("resident memory after the load, MiB", found.get("rss_mib_after_load"), ""),
-        (f"filter of {names} names, p50 ms", _p50(asked.get("large")), ""),
-        ("the same in a cluster without pods", _p50(asked.get("small")), ""),
-        ("an echo of the same names", _p50(asked.get("echo")), ""),
-        ("filter, x of the time without pods", asked.get("ratio"), "1.00"),
-        ("pod events per second", watch.get("events_per_s"), "500"),
-        (
-            "delay of the ledger under these events, p50 ms",
-            _p50(watch.get("under_load")),
-            "",
-        ),
-        ("p99 ms", _of(watch.get("under_load"), "p99"), f"< {AGE_MS:,}"),
-        ("maximum, ms", _of(watch.get("under_load"), "max"), f"< {AGE_MS:,}"),
-        ("without events, p50 ms", _p50(watch.get("without_load")), ""),
-        (
-            "while /metrics is read, maximum ms",
-            _of(watch.get("while_scraped"), "max"),
-            "",
-        ),
-        ("/metrics, seconds to read", watch.get("scrape_s"), ""),
-        ("/metrics, MiB", watch.get("scrape_mib"), ""),
-    ]
-    rows += [
-        (f"seconds without placement, pair {how}", gap["without_placement_s"], "")
-        for how, gap in gaps.items()
-    ]
-    return [(what, number(value), allowed) for what, value, allowed in rows]
-
-
-def _p50(timed: dict[str, float] | None) -> float | None:
-    return _of(timed, "p50")
-
-
-def _of(timed: dict[str, float] | None, part: str) -> float | None:
-    return None if timed is None else timed[part]

@@ -11,22 +11,33 @@ judged with that placement.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from threading import Condition
 
 from gpushare.domain.cache import Fitting
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NOTHING, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.model import (
+    NOTHING,
+    Amount,
+    NodeName,
+    Placement,
+    PodRequest,
+    PodUID,
+)
 from gpushare.domain.node import Node
 from gpushare.domain.placement import Decider
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
 
-_MOST_LOOKED_AT = 200
-"""Nodes on which the pending pods are placed one by one: some 10 ms of work."""
+_MOST_TRIALS = 200
+"""Pending pods that are placed one by one, over all nodes: some 10 ms of work."""
+_COUNTED_EXACTLY = 4
+_NO_ROOM = Refusal(Reason.CORE_AND_MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pending:
     """One pod that filter let through, with the nodes that filter kept.
 
@@ -40,6 +51,14 @@ class Pending:
     until: float
     group: str = ""
     planned: Placement | None = None
+
+    @cached_property
+    def names(self) -> frozenset[NodeName]:
+        """The same nodes; made once, and only if another pod is judged with this one.
+
+        With hundreds of pending pods and thousands of nodes it is most of a filter.
+        """
+        return frozenset(self.nodes)
 
 
 @dataclass(slots=True)
@@ -167,10 +186,18 @@ class Expected:
 
     def __init__(self, pending: Iterable[Pending]) -> None:
         self._where = [
-            (Decider(each.request, each.policy), each.planned, frozenset(each.nodes))
+            (Decider(each.request, each.policy), each.planned, each.names)
             for each in pending
         ]
-        self.nodes = frozenset[NodeName]().union(*(names for *_, names in self._where))
+
+    def among(self, names: AbstractSet[NodeName]) -> set[NodeName]:
+        """Return those of the names to which any of the pods was let through."""
+        others = set(names)
+        for *_, each in self._where:
+            if not others:
+                break
+            others = others - each
+        return set(names) - others
 
     def on(self, node: Node) -> Node:
         """Return the node with the pods on it that were let through to it and fit.
@@ -196,20 +223,27 @@ def refused_with_pending(
 ) -> dict[NodeName, Refusal]:
     """Refuse nodes where the pod fits now, but not once the pending pods are bound.
 
-    Most nodes have one card with room for all of them, which is looked up in a cache.
-    On up to 200 of the other nodes the pending pods are placed in a copy of the node.
-    The rest is refused, since another node will do.
+    Most nodes have more room than the pending pods can take, which is looked up in
+    caches. On some of the other nodes the pending pods are placed in a copy of the
+    node. The rest is refused, since another node will do.
     """
+    doubtful = frozenset(fits)
+    others = [claim for each in pending for claim in each.request.claims]
+    if not any(claim.whole_cards for claim in (*request.claims, *others)):
+        amounts = [claim.amount for claim in others]
+        doubtful -= _keeping_room(request, amounts, fitting)
+        if doubtful:
+            doubtful -= _with_room_for_all(request, amounts, fitting)
+    if not doubtful:
+        return {}
     expected = Expected(pending)
-    doubtful = expected.nodes.intersection(fits) - _with_room_for_all(
-        request, pending, fitting
-    )
     refused: dict[NodeName, Refusal] = {}
     decider = Decider(request, policy)
-    for count, name in enumerate(sorted(doubtful)):
+    most = max(1, _MOST_TRIALS // len(pending))
+    for count, name in enumerate(sorted(expected.among(doubtful))):
         node = ledger.node(name)
-        if node is None or count >= _MOST_LOOKED_AT:
-            refused[name] = Refusal(Reason.CORE_AND_MEMORY)
+        if node is None or count >= most:
+            refused[name] = _NO_ROOM
             continue
         no = decider.refusal(expected.on(node))
         if no is not None:
@@ -217,22 +251,56 @@ def refused_with_pending(
     return refused
 
 
+def _keeping_room(
+    request: PodRequest, others: Collection[Amount], fitting: Fitting
+) -> frozenset[NodeName]:
+    """Return the nodes that keep room for the request, wherever the others are placed.
+
+    The request must be allowed to use the card that keeps the room. The number of the
+    others is rounded up, so that few answers have to be kept.
+    """
+    wanted = sum((claim.amount for claim in request.claims), NOTHING)
+    largest = reduce(Amount.peak, others, NOTHING)
+    count = len(others)
+    if count > _COUNTED_EXACTLY:
+        count = (1 << count.bit_length()) - 1
+
+    def judge(node: Node) -> Refusal | None:
+        needed = 0
+        for room in node.as_limited_by(request).free.values():
+            needed += _least_to_fill(room, wanted, largest)
+            if needed > count:
+                return None
+        return _NO_ROOM
+
+    shape = ("keeps", wanted, largest, count, request.cards)
+    return fitting.judged(shape, judge).fits
+
+
+def _least_to_fill(room: Amount, wanted: Amount, largest: Amount) -> int:
+    """Return how many claims it takes at least until the wanted amount has no room.
+
+    None of them is larger than ``largest``. 0 if there is no room already.
+    """
+    if not wanted.fits(room):
+        return 0
+    spare = room - wanted
+    parts = ((spare.cores, largest.cores), (spare.units, largest.units))
+    return min((left // most + 1 for left, most in parts if most), default=1)
+
+
 def _with_room_for_all(
-    request: PodRequest, pending: Collection[Pending], fitting: Fitting
+    request: PodRequest, others: Iterable[Amount], fitting: Fitting
 ) -> frozenset[NodeName]:
     """Return the nodes with one card that has room for all of them.
 
-    The request must be allowed to use that card. Wherever the other pods are placed,
-    the card has room for the request.
+    The request must be allowed to use that card. Wherever the others are placed, it has
+    room for the request.
     """
-    claims = [c for p in (request, *(p.request for p in pending)) for c in p.claims]
-    if any(claim.whole_cards for claim in claims):
-        return frozenset()
-    total = sum((claim.amount for claim in claims), NOTHING)
+    own = sum((claim.amount for claim in request.claims), NOTHING)
+    total = sum(others, own)
 
     def judge(node: Node) -> Refusal | None:
-        if node.summary_for(request).has_room(total):
-            return None
-        return Refusal(Reason.CORE_AND_MEMORY)
+        return None if node.summary_for(request).has_room(total) else _NO_ROOM
 
     return fitting.judged(("room", total, request.cards), judge).fits

@@ -6,9 +6,9 @@ may depend on it.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import filterfalse
+from itertools import filterfalse, repeat
 from threading import Lock
 
 from extender.scheduling.bind import ExtenderState
@@ -36,6 +36,9 @@ UNKNOWN = Refusal(Reason.NO_CARDS)
 """For a node that the ledger does not know."""
 _SHARE, _PART, _SAVED_S = 0.2, 0.75, 1.0
 _MOST_BUDGETS = 5000
+SEEN_WITHIN_S = 0.5
+"""How long preempt waits for the watch; mostly it is some milliseconds behind."""
+_LOOK_EVERY_S = 0.005
 _MOST_NAMESPACES = 1000
 """Whose waits are remembered at a time."""
 _UNANSWERED = "The result of an earlier bind to another node is not known yet"
@@ -109,6 +112,10 @@ class _Allowance:
         return self.left_s
 
 
+class _WouldWait(Exception):
+    """Filter would wait, and may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What filter is asked about a pod that wants a card, with the pod's policy."""
@@ -116,7 +123,8 @@ class _Asked:
     names: Sequence[NodeName]
     request: PodRequest
     policy: Policy
-    group: str = ""
+    group: str
+    may_wait: bool
 
 
 class Verbs:
@@ -141,8 +149,19 @@ class Verbs:
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the nodes that can take the pod, and why each other one cannot.
 
-        Idempotent: kube-scheduler may ask twice in a cycle (contracts 1.2).
+        Idempotent: kube-scheduler may ask twice in a cycle (contracts 1.2). It may wait
+        for a bind, and for news if the pod fits nowhere.
         """
+        return self._filter(args, may_wait=True)
+
+    def filter_at_once(self, args: ExtenderArgs) -> FilterResult | None:
+        """Filter without waiting; None if ``filter`` would wait."""
+        try:
+            return self._filter(args, may_wait=False)
+        except _WouldWait:
+            return None
+
+    def _filter(self, args: ExtenderArgs, *, may_wait: bool) -> FilterResult:
         names, request = args.names, args.request
         if names is None:
             return FilterResult(error=NODE_CACHE)
@@ -154,7 +173,7 @@ class Verbs:
         if isinstance(policy, Refusal):
             return refuse_all(names, policy)
         self._inflight.begin(request.pod.uid, args.group)
-        asked = _Asked(names, request, policy, args.group)
+        asked = _Asked(names, request, policy, args.group, may_wait)
         held = self._ledger.placement(request.pod.uid)
         if held is None:
             result = self._decide_with_wait(asked)
@@ -167,10 +186,13 @@ class Verbs:
         return self._awaiting(args, result)
 
     def prioritize(self, args: ExtenderArgs) -> list[tuple[NodeName, int]]:
-        """Score the names in their order, 0 to 10; all 0 if there is no choice.
+        """Return by how much names score above the least, 1 to 10, in their order.
 
-        A policy that chooses one node itself gives it the highest score and the others
-        0: scores from 0 to 10 cannot express what it knows.
+        Only differences count, and kube-scheduler adds nothing for a name that the
+        answer leaves out. It reads a score in a microsecond, and no other pod meanwhile
+        (decision 0060). So the answer is empty if there is no choice. A policy that
+        chooses one node itself gives it the highest score: scores from 0 to 10 cannot
+        express what it knows.
         """
         names, request = args.names, args.request
         if names is None:
@@ -182,13 +204,21 @@ class Verbs:
                 chooser = policy.chooser
                 best = chooser and chooser.best(request, names, policy)
                 known = {best: HIGHEST_SCORE} if best else self._scores.of(policy)
-        return [(name, known.get(name, 0)) for name in names]
+        # There may be thousands of names: in C, and only what differs in a loop here.
+        scores = list(map(known.get, names, repeat(0)))
+        least = min(scores, default=0)
+        found = zip(names, scores, strict=True)
+        return [(name, score - least) for name, score in found if score > least]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:
         """Choose victims that free a card; for a pod that asks none, keep all.
 
         A node where none would help is left out, as is one without victims:
         kube-scheduler takes it for an error (contracts 1.3).
+
+        A pod that was bound but not seen in the watch yet is no victim. If nothing else
+        helps, such pods are waited for: after an answer without victims
+        kube-scheduler may not ask again for five minutes (contracts 1.7).
         """
         request, pods = args.request, self._state.pods
         if isinstance(request, Refusal):
@@ -198,17 +228,42 @@ class Verbs:
         policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
+        budgets, deadline = self._budgets(), time.monotonic() + SEEN_WITHIN_S
+        chosen = self._victims(args, request, policy, budgets)
+        while (
+            not chosen
+            and self._has_unseen(args.proposals)
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_LOOK_EVERY_S)
+            chosen = self._victims(args, request, policy, budgets)
+        pods.mark_preempted(uid for each in chosen.values() for uid in each.uids)
+        return chosen
+
+    def _has_unseen(self, names: Iterable[NodeName]) -> bool:
+        """Tell whether a node has a pod whose binding the watch has not brought."""
+        reserved = self._ledger.reservations()
+        nodes = filter(None, map(self._ledger.node, names))
+        return any(not reserved.isdisjoint(node.placements) for node in nodes)
+
+    def _victims(
+        self,
+        args: PreemptionArgs,
+        request: PodRequest,
+        policy: Policy,
+        budgets: Sequence[Budget],
+    ) -> dict[NodeName, Victims]:
         members = self._inflight.members(request.pod.uid, args.group)
         reserved = self._ledger.reservations().union(m.request.pod.uid for m in members)
-        facts = Facts(self._state.hosts, self._budgets(), reserved, pods.started)
-        expected, chosen = Expected(members), {}
+        started = self._state.pods.started
+        facts = Facts(self._state.hosts, budgets, reserved, started)
+        expected, chosen = Expected(members), dict[NodeName, Victims]()
         for name, proposal in args.proposals.items():
             if node := self._ledger.node(name):
                 node = expected.on(node)
                 victims = choose_victims(request, node, proposal, policy, facts)
                 if victims is not None and victims.uids:
                     chosen[name] = victims
-        pods.mark_preempted(uid for each in chosen.values() for uid in each.uids)
         return chosen
 
     def _again(self, asked: _Asked, node: NodeName) -> FilterResult:
@@ -222,8 +277,8 @@ class Verbs:
         result = self._decide(replace(asked, names=own))
         if not result.kept:
             return FilterResult(error=_UNANSWERED)
-        others = dict.fromkeys((n for n in asked.names if n != node), _UNANSWERED)
-        return FilterResult(result.kept, others)
+        others = [name for name in asked.names if name != node]
+        return FilterResult(result.kept, {_UNANSWERED: others})
 
     def _decide_with_wait(self, asked: _Asked) -> FilterResult:
         """Decide; if a pod fits nowhere, decide again when news comes in time."""
@@ -232,7 +287,10 @@ class Verbs:
         if result.kept or not asked.names:
             return result
         began, namespace = self._clock(), asked.request.pod.namespace
-        deadline = began + self._wait_allowance.allowed_s(namespace)
+        allowed_s = self._wait_allowance.allowed_s(namespace)
+        if allowed_s and not asked.may_wait:
+            raise _WouldWait
+        deadline = began + allowed_s
         while not result.kept and (left_s := deadline - self._clock()) > 0:
             if not self._ledger.wait_for_change(position, left_s):
                 break
@@ -255,6 +313,8 @@ class Verbs:
         counted = self._judge(asked, (*others, *members))
         if len(counted.kept) == len(without.kept):
             return without
+        if not asked.may_wait:
+            raise _WouldWait
         others = self._inflight.wait(uid, group)
         without = self._judge(asked, members)
         if not others:
@@ -273,7 +333,7 @@ class Verbs:
         expected = Expected(self._inflight.members(request.pod.uid, asked.group))
         found = filter(None, map(self._ledger.node, result.kept))
         nodes = {node.name: node.as_seen_by(request.pod) for node in found}
-        for name in expected.nodes & nodes.keys():
+        for name in expected.among(nodes.keys()):
             nodes[name] = expected.on(nodes[name])
         if not nodes:
             return refuse_all(asked.names, UNKNOWN)
@@ -288,7 +348,7 @@ class Verbs:
     def _awaiting(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
         """Mark the nominated node if it is refused while victims still leave it."""
         name = args.nominated
-        if name is None or name not in (result.refused or {}):
+        if name is None or not any(name in names for names in result.reasons.values()):
             return result
         leaving = self._state.pods.leaving(name)
         if all(pod.pod.priority >= args.pod.priority for pod in leaving):
@@ -352,30 +412,42 @@ def judge(
     others like it. There may be thousands of names, so they are looked up in C, never
     in a loop here, and not a second time if all of them fit.
     """
-    if not exceptions and answer.fits.issuperset(names):
+    if exceptions:
+        usual = judge([n for n in names if n not in exceptions], answer, {})
+        return _with_exceptions(names, usual, exceptions)
+    if answer.fits.issuperset(names):
         return FilterResult(names)
-    verdicts: dict[NodeName, str] = {}
+    reasons: dict[str, Sequence[NodeName]] = {}
     for why, group in answer.refused.items():
-        these = filter(group.__contains__, names)
-        verdicts.update(dict.fromkeys(these, refusal_text(why)))
-    if len(verdicts) == len(names) and not exceptions:
-        return FilterResult((), verdicts)
+        if group.issuperset(names):
+            return FilterResult((), {refusal_text(why): names})
+        if these := list(filter(group.__contains__, names)):
+            reasons[refusal_text(why)] = these
     kept = list(filter(answer.fits.__contains__, names))
-    if len(kept) + len(verdicts) < len(names):
-        known = verdicts.keys() | set(kept)
-        unknown = filterfalse(known.__contains__, names)
-        verdicts.update(dict.fromkeys(unknown, refusal_text(UNKNOWN)))
-    if not exceptions:
-        return FilterResult(kept, verdicts)
-    for name in exceptions.keys() & set(names):
+    refused = sum(map(len, reasons.values()))
+    if len(kept) + refused < len(names):
+        known = set(kept).union(*reasons.values())
+        unknown = list(filterfalse(known.__contains__, names))
+        reason = refusal_text(UNKNOWN)
+        reasons[reason] = [*reasons.get(reason, ()), *unknown]
+    return FilterResult(kept, reasons)
+
+
+def _with_exceptions(
+    names: Sequence[NodeName],
+    usual: FilterResult,
+    exceptions: Mapping[NodeName, Refusal | None],
+) -> FilterResult:
+    reasons = {reason: list(group) for reason, group in usual.reasons.items()}
+    refused = set().union(*usual.reasons.values())
+    for name in filter(exceptions.__contains__, names):
         exception = exceptions[name]
-        if exception is None:
-            verdicts.pop(name, None)
-        else:
-            verdicts[name] = refusal_text(exception)
-    return FilterResult([n for n in names if n not in verdicts], verdicts)
+        if exception is not None:
+            reasons.setdefault(refusal_text(exception), []).append(name)
+            refused.add(name)
+    return FilterResult([n for n in names if n not in refused], reasons)
 
 
 def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
     """Refuse every node for one reason."""
-    return FilterResult((), dict.fromkeys(names, refusal_text(refusal)))
+    return FilterResult((), {refusal_text(refusal): names})

@@ -6,7 +6,8 @@ to be checked again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import starmap
 
 import orjson
 
@@ -40,15 +41,22 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What filter answers: the names kept, and a reason for each other name.
+    """What filter answers: the names kept, and the other names by reason.
 
-    ``awaited`` is the refused node, if any, that victims still leave for this pod.
+    There are few reasons and may be thousands of names. ``awaited`` is the refused
+    node, if any, that victims still leave for this pod.
     """
 
     kept: Sequence[NodeName] = ()
-    refused: Mapping[NodeName, str] | None = None
+    reasons: Mapping[str, Sequence[NodeName]] = field(default_factory=dict)
     error: str = ""
     awaited: NodeName | None = None
+
+    @property
+    def refused(self) -> dict[NodeName, str]:
+        """The reason for each name that is not kept."""
+        groups = self.reasons.items()
+        return {name: reason for reason, names in groups for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +130,44 @@ def filter_reply(result: FilterResult) -> bytes:
     An awaited node is not: kube-scheduler would take the nomination from the pod while
     its victims are still leaving, and look for other victims.
     """
-    refused, failed = result.refused or {}, {}
-    if result.awaited is not None:
-        failed = {result.awaited: refused[result.awaited]}
-        refused = {name: why for name, why in refused.items() if name not in failed}
+    reasons, awaited = result.reasons, result.awaited
+    failed = {}
+    if awaited is not None:
+        failed = {awaited: result.refused[awaited]}
+        reasons = {
+            reason: [name for name in names if name != awaited]
+            for reason, names in reasons.items()
+        }
+    refused = filter(None, starmap(_each_with, reasons.items()))
     return orjson.dumps(
         {
             "Nodes": None,
             "NodeNames": result.kept,
             "FailedNodes": failed,
-            "FailedAndUnresolvableNodes": refused,
+            "FailedAndUnresolvableNodes": orjson.Fragment(b"{%b}" % b",".join(refused)),
             "Error": result.error,
         }
     )
 
 
+def _each_with(reason: str, names: Sequence[NodeName]) -> bytes:
+    """Write the members of an object that has the same value for all names.
+
+    For thousands of names one join takes a fraction of the time of a dictionary.
+    """
+    all_names = "".join(names)
+    if len(orjson.dumps(all_names)) != len(all_names) + len('""'):
+        # A character that JSON or UTF-8 writes as several.
+        return orjson.dumps(dict.fromkeys(names, reason))[1:-1]
+    if not names:
+        return b""
+    value = f'":{orjson.dumps(reason).decode()}'
+    between = value + ',"'
+    return f'"{between.join(names)}{value}'.encode()
+
+
 def prioritize_reply(scores: Iterable[tuple[NodeName, int]]) -> bytes:
-    """Write what prioritize answers: a bare list, 0 to 10 for each name."""
+    """Write what prioritize answers: a bare list of names with scores of 0 to 10."""
     return orjson.dumps([{"Host": name, "Score": score} for name, score in scores])
 
 

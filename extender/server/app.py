@@ -7,14 +7,13 @@ client's certificate. Health and metrics, which are read-only, have a second lis
 
 import logging
 import re
-from collections import Counter as Tally
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Any
-from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 import orjson
 from flask import Response, request
@@ -25,14 +24,13 @@ from extender.scheduling import wire
 from extender.scheduling.bind import Binder, Bound, Outcome
 from extender.scheduling.service import Verbs
 from extender.scheduling.wire import FilterResult
+from extender.server.asgi import Answer, Application, Posts, in_thread
 from extender.server.public import (
     INTERNAL_ERROR,
-    Answer,
     MetricsPage,
     Readiness,
     create_public_app,
     json_response,
-    posts,
 )
 from extender.server.ui import Page
 from gpushare.domain.refusal import users_words
@@ -47,6 +45,8 @@ _HOST = re.compile(r"(?:\[([^]]+)\]|([^:]+))(?::\d*)?", re.ASCII)
 _LOCALHOST = "localhost"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 4, 10)
 _INVALID = "Invalid vcuda request"
+_WAITS = 4
+"""Filters, and preemptions, that wait at a time."""
 
 
 class VerbMetrics:
@@ -81,16 +81,35 @@ class VerbMetrics:
 
     def filtered(self, result: FilterResult) -> None:
         """Count a filter's refusals."""
-        if not result.refused:
-            return
-        for reason, nodes in Tally(result.refused.values()).items():
+        for reason, names in result.reasons.items():
             # A user's own words would make a series each.
             label = _INVALID if reason.startswith(_INVALID) else reason
-            self._refusals.labels(label).inc(nodes)
+            self._refusals.labels(label).inc(len(names))
 
     def bound(self, bound: Bound) -> None:
         """Count a bind."""
         self._binds.labels(bound.outcome.value).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Where calls wait, each kind in threads of its own.
+
+    So a bind does not queue behind a list of budgets, and no filter behind a bind.
+    """
+
+    binds: Executor
+    filters: Executor
+    preemptions: Executor
+
+    @classmethod
+    def of(cls, binds: int) -> "Threads":
+        """Make threads for so many binds at a time; they start when needed."""
+        return cls(
+            ThreadPoolExecutor(binds, "bind"),
+            ThreadPoolExecutor(_WAITS, "filter"),
+            ThreadPoolExecutor(_WAITS, "preempt"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +122,18 @@ class Parts:
     metrics: VerbMetrics
     metrics_page: MetricsPage
     snapshot: Callable[[], dict[str, Any]]
+    threads: Threads
     page: Page | None = None
     """None where it is switched off."""
     tls: bool = False
     """Whether the listener wants a client's certificate."""
 
 
-def create_app(parts: Parts) -> WSGIApplication:
+def create_app(parts: Parts) -> Application:
     """Make the application of the inner listener: verbs, pages, and the public rest."""
-    failed = FilterResult(error=INTERNAL_ERROR)
-    internal_errors = {
-        f"{EXTENDER_PREFIX}/filter": wire.filter_reply(failed),
-        f"{EXTENDER_PREFIX}/bind": wire.bind_reply(INTERNAL_ERROR),
-    }
-    app = create_public_app(parts.readiness, parts.metrics_page, internal_errors)
-    if not parts.tls:
-        app.before_request(_insist_on_local_name)
+    app = create_public_app(parts.readiness, parts.metrics_page)
+    insist = _accept_any_name if parts.tls else _insist_on_local_name
+    app.before_request(lambda: insist(request.environ.get("HTTP_HOST", "")))
 
     @app.get("/snapshot")
     def snapshot() -> Response:
@@ -142,13 +157,15 @@ def create_app(parts: Parts) -> WSGIApplication:
         f"{EXTENDER_PREFIX}/{verb}": partial(_timed, parts, verb, view)
         for verb, view in _VIEWS.items()
     }
+    failed = FilterResult(error=INTERNAL_ERROR)
+    internal_errors = {
+        f"{EXTENDER_PREFIX}/filter": wire.filter_reply(failed),
+        f"{EXTENDER_PREFIX}/bind": wire.bind_reply(INTERNAL_ERROR),
+    }
+    return Posts(app, answers, insist=insist, internal_errors=internal_errors)
 
-    def is_trusted(environ: WSGIEnvironment) -> bool:
-        return parts.tls or _by_local_name(environ)
 
-    return posts(app, answers, is_trusted=is_trusted)
-
-
+@lru_cache(maxsize=64)
 def is_local(host: str) -> bool:
     """Tell whether a ``Host`` header names this machine.
 
@@ -173,69 +190,77 @@ def is_local(host: str) -> bool:
     return True
 
 
-def _by_local_name(environ: WSGIEnvironment) -> bool:
-    return is_local(environ.get("HTTP_HOST", ""))
+def _accept_any_name(_host: str) -> None:
+    """Accept what has shown a certificate.
 
-
-def _insist_on_local_name() -> None:
-    """Refuse requests that a web page from elsewhere has a browser on this host send.
-
-    Not with TLS: then no client without a certificate comes this far, and
     kube-scheduler may call by any name in the server's certificate. The settings say
     whether there is TLS, since a page could send a header that says so.
     """
-    if _by_local_name(request.environ):
-        return
-    host = users_words(request.environ.get("HTTP_HOST", ""))
-    raise MisdirectedRequest(
-        f'this server answers on its own machine only, not as "{host}"; call it by '
-        "127.0.0.1, [::1] or localhost, as in kube-scheduler's urlPrefix"
-    )
 
 
-View = Callable[[Parts, bytes], bytes]
+def _insist_on_local_name(host: str) -> None:
+    """Refuse requests that a web page from elsewhere has a browser on this host send.
+
+    Only without TLS: with it no client without a certificate comes this far.
+    """
+    if not is_local(host):
+        raise MisdirectedRequest(
+            f'this server answers on its own machine only, not as "{users_words(host)}"'
+            "; call it by 127.0.0.1, [::1] or localhost, as in kube-scheduler's "
+            "urlPrefix"
+        )
 
 
-def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
+View = Callable[[Parts, bytes], Awaitable[bytes]]
+
+
+async def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
     with parts.metrics.timed(verb):
-        return view(parts, body)
+        return await view(parts, body)
 
 
-def _filter(parts: Parts, body: bytes) -> bytes:
+async def _filter(parts: Parts, body: bytes) -> bytes:
     args = wire.extender_args(body)
     if why_not := _not_ready(parts):
         result = FilterResult(error=why_not)
+    elif (at_once := parts.verbs.filter_at_once(args)) is not None:
+        result = at_once
     else:
-        result = parts.verbs.filter(args)
+        filtered = partial(parts.verbs.filter, args)
+        result = await in_thread(parts.threads.filters, filtered)
     parts.metrics.filtered(result)
-    counts = {"kept": len(result.kept), "refused": len(result.refused or ())}
-    logger.debug("filtered", extra={"pod": args.pod, **counts})
+    if logger.isEnabledFor(logging.DEBUG):
+        counts = {"kept": len(result.kept), "refused": len(result.refused)}
+        logger.debug("filtered", extra={"pod": args.pod, **counts})
     return wire.filter_reply(result)
 
 
-def _prioritize(parts: Parts, body: bytes) -> bytes:
+async def _prioritize(parts: Parts, body: bytes) -> bytes:
     args = wire.extender_args(body)
     _insist_on_ready(parts)
     return wire.prioritize_reply(parts.verbs.prioritize(args))
 
 
-def _preempt(parts: Parts, body: bytes) -> bytes:
+async def _preempt(parts: Parts, body: bytes) -> bytes:
     args = wire.preemption_args(body)
     _insist_on_ready(parts)
     with about(pod=str(args.pod)):
-        chosen = parts.verbs.preempt(args)
+        # It reads disruption budgets from the API server.
+        preempt = partial(parts.verbs.preempt, args)
+        chosen = await in_thread(parts.threads.preemptions, preempt)
         facts = {"nodes": len(args.proposals), "kept": len(chosen)}
         logger.info("preemption", extra=facts)
     return wire.preempt_reply(chosen)
 
 
-def _bind(parts: Parts, body: bytes) -> bytes:
+async def _bind(parts: Parts, body: bytes) -> bytes:
     args = wire.binding_args(body)
     with about(pod=f"{args.namespace}/{args.name}", node=args.node):
         if why_not := _not_ready(parts):
             bound = Bound(Outcome.REFUSED, why_not)
         else:
-            bound = parts.binder.bind(args)
+            bind = partial(parts.binder.bind, args)
+            bound = await in_thread(parts.threads.binds, bind)
         parts.metrics.bound(bound)
         if bound.error:
             facts = {"outcome": bound.outcome.value, "because": bound.error}

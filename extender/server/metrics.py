@@ -5,9 +5,9 @@ the views (``app``, ``webhook_app``).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import starmap
 from typing import Any
 
 from prometheus_client import Metric
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from extender.scheduling.bind import ExtenderState
 from extender.scheduling.learning import FragLearning
-from extender.server.public import Readiness
+from extender.server.public import PAUSE_S, Readiness
 from extender.server.tls import TlsFiles, expires_at
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node
@@ -25,6 +25,9 @@ from gpushare.exposition import Labels, LargeGauge
 from gpushare.kube.codec import PodRecord
 
 logger = logging.getLogger(__name__)
+
+_AT_A_TIME = 500
+"""Pods; half a millisecond."""
 
 _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
     "vcuda_card_units": (
@@ -41,7 +44,7 @@ _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
     ),
     "vcuda_card_unknown_units": (
         "Units of the card set aside for pods on its node whose card is unknown.",
-        lambda node, card: node.unknown[card.uuid].units,
+        lambda node, card: node.unknown[card.uuid].units if node.unplaced else 0,
     ),
     "vcuda_card_healthy": (
         "1 if the device plugin reports the card as healthy; XIDs count.",
@@ -65,14 +68,18 @@ class LedgerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges of cards, then those of the extender itself."""
         state = self._state
-        yield from self._cards()
         nodes = [node for node in self._ledger.nodes() if node.cards]
-        yield _by_label(
+        yield from _of_cards(nodes)
+        yield LargeGauge(
             "vcuda_node_largest_free_units",
             "The most units that a pod with one core could still get on the node.",
-            "NodeName",
-            {node.name: node.summary.largest.units for node in nodes},
+            Labels(["NodeName"], lambda: ([node.name] for node in nodes)),
+            lambda: (node.summary.largest.units for node in nodes),
         )
+        pending = without_placement = 0
+        for pod in _paced(state.pods.records()):
+            pending += _waits(pod)
+            without_placement += state.pods.is_without_placement(pod)
         for name, (text, value) in {
             "vcuda_extender_pending_yeses": (
                 "Pods let through by filter whose bind has not come.",
@@ -84,14 +91,14 @@ class LedgerCollector(Collector):
             ),
             "vcuda_extender_pods_pending": (
                 "Pods that ask for cards and have no node yet.",
-                sum(map(_waits, state.pods.records())),
+                pending,
             ),
             "vcuda_extender_pods_without_placement": (
                 (
                     "Pods that ask for cards and were bound without the extender; is "
                     "its stanza in kube-scheduler's configuration?"
                 ),
-                len(state.pods.without_placement()),
+                without_placement,
             ),
             "vcuda_extender_nodes_not_understood": (
                 "Nodes whose annotation with cards cannot be read; the log says why.",
@@ -110,11 +117,24 @@ class LedgerCollector(Collector):
             self._readiness.ages_s(),
         )
 
-    def _cards(self) -> Iterable[LargeGauge]:
-        cards = [(node, card) for node in self._ledger.nodes() for card in node.cards]
-        labels = [Labels.of(NodeName=node.name, UUID=card.uuid) for node, card in cards]
-        for name, (text, value) in _OF_CARDS.items():
-            yield LargeGauge(name, text, labels, partial(starmap, value, cards))
+
+def _of_cards(nodes: Sequence[Node]) -> Iterator[LargeGauge]:
+    def each(value: Callable[[Node, Card], Any]) -> Iterator[Any]:
+        return (value(node, card) for node in nodes for card in node.cards)
+
+    labels = Labels(
+        ["NodeName", "UUID"],
+        partial(each, lambda node, card: (node.name, card.uuid)),
+    )
+    for name, (text, value) in _OF_CARDS.items():
+        yield LargeGauge(name, text, labels, partial(each, value))
+
+
+def _paced(pods: Sequence[PodRecord]) -> Iterator[PodRecord]:
+    """Yield all pods, and let other threads run between some of them."""
+    for start in range(0, len(pods), _AT_A_TIME):
+        yield from pods[start : start + _AT_A_TIME]
+        time.sleep(PAUSE_S)
 
 
 class CertificateCollector(Collector):

@@ -48,17 +48,39 @@ class TlsFiles:
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in seen)
 
 
-def server_context(
-    files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
-) -> ssl.SSLContext:
+class TellingWhyNot(ssl.SSLObject):
+    """One TLS connection whose client is told why its handshake failed.
+
+    asyncio closes a connection when the handshake raises, and does not send the alert
+    that OpenSSL has written, such as "expired certificate". It does send what is
+    written when a handshake waits for the client. So the first failure looks like a
+    wait. A client hangs up when it reads the alert; else the handshake's deadline ends.
+    """
+
+    _failed: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake, as asyncio asks for."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self._failed = error
+            raise ssl.SSLWantReadError from None
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
     """Make a server's context; it requires client certificates if there is a CA.
 
-    Its connections are of the class ``sockets``. ``OSError`` if a file cannot be read,
-    ``ssl.SSLError`` if it has the wrong content or the files do not match.
+    ``OSError`` if a file cannot be read, ``ssl.SSLError`` if it has the wrong content
+    or the files do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslsocket_class = sockets
+    context.sslobject_class = TellingWhyNot
     if files.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(files.client_ca)
@@ -67,22 +89,15 @@ def server_context(
 
 
 class ServerTls:
-    """Give gunicorn the context for each new connection."""
+    """Give the context for each new connection."""
 
-    def __init__(
-        self, files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
-    ) -> None:
+    def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._sockets = sockets
         self._current: tuple[Stamp, ssl.SSLContext] | None = None
         self._logged = ""
 
-    def context(self, _config: object, _default: object) -> ssl.SSLContext:
-        """Return the context, as gunicorn's ``ssl_context``.
-
-        ``OSError`` if the files were never usable. Called by many threads: the stamp
-        and the context are replaced in one step.
-        """
+    def context(self) -> ssl.SSLContext:
+        """Return the context; ``OSError`` if the files were never usable."""
         last = self._current
         try:
             return self._newest(last)
@@ -103,7 +118,7 @@ class ServerTls:
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:
             return last[1]
-        made = server_context(self._files, self._sockets)
+        made = server_context(self._files)
         self._current = stamp, made
         self._logged = ""
         if last is not None:

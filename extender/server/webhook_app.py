@@ -12,12 +12,12 @@ from enum import StrEnum
 from functools import partial
 from itertools import product
 from threading import Lock
-from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from extender.pool import UNKNOWN, Pool, PoolNode, pool_node
-from extender.server.public import MetricsPage, Readiness, bare_app, posts
+from extender.server.asgi import Application, Posts
+from extender.server.public import MetricsPage, Readiness, bare_app
 from extender.webhook.review import Question, allowed, denied, patch_between, question
 from extender.webhook.rules import Rules, review
 from gpushare.kube.cluster import Json, Page, WatchEvent
@@ -102,14 +102,14 @@ class WebhookParts:
     metrics_page: MetricsPage
 
 
-def create_webhook_app(parts: WebhookParts) -> WSGIApplication:
+def create_webhook_app(parts: WebhookParts) -> Application:
     """Make the application for the API server: reviews and nothing else."""
     answers = {path: partial(_answer, parts, path) for path in PATHS}
     refused = partial(parts.metrics.reviewed, result=Result.MALFORMED)
-    return posts(bare_app(), answers, refused=refused)
+    return Posts(bare_app(), answers, refused=refused)
 
 
-def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
+async def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
     """Answer one review; an error while judging its pod is an answer too."""
     with parts.metrics.timed(path):
         try:

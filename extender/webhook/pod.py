@@ -5,8 +5,7 @@ the rules need no checks of types.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -17,13 +16,17 @@ _KINDS = (INIT, APP, EPHEMERAL)
 PARTS = ("requests", "limits")
 
 
-@dataclass(frozen=True, slots=True)
-class PodContainer:
-    """One container of a pod and its path, such as ``spec.containers[0]``."""
+class PodContainer(NamedTuple):
+    """One container of a pod: a tuple, because each review makes a dozen."""
 
     kind: str
-    path: str
+    place: int
     raw: Json
+
+    @property
+    def path(self) -> str:
+        """Where it is, such as ``spec.containers[0]``."""
+        return f"spec.{self.kind}[{self.place}]"
 
     @property
     def name(self) -> str:
@@ -62,7 +65,7 @@ def pod_containers(pod: Json, *kinds: str) -> Iterator[PodContainer]:
     spec = pod.get("spec") or {}
     for kind in kinds or _KINDS:
         for place, container in enumerate(spec.get(kind) or ()):
-            yield PodContainer(kind, f"spec.{kind}[{place}]", container)
+            yield PodContainer(kind, place, container)
 
 
 def names_mib(pod: Json) -> bool:

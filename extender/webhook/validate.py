@@ -13,7 +13,7 @@ import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import product
-from posixpath import normpath
+from posixpath import basename, normpath
 from typing import Literal
 
 from extender.pool import Pool
@@ -305,11 +305,16 @@ def forged_annotations(pod: Json) -> Iterator[str]:
 
 def mounts_over_share(pod: Json) -> Iterator[str]:
     """Yield a denial for each mount that would hide a container's share."""
+    last = basename(names.SHARE_FOLDER)
     for container in pod_containers(pod, INIT, APP):
         for place, mount in enumerate(container.raw.get("volumeMounts") or ()):
+            path = mount.get("mountPath") or ""
+            # First, because most paths of most pods need no closer look.
+            if last not in path or not container.is_ours:
+                continue
             # For kubelet a path without its first / is the same.
-            inside = normpath(f"/{(mount.get('mountPath') or '').lstrip('/')}")
-            if container.is_ours and f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
+            inside = normpath(f"/{path.lstrip('/')}")
+            if f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
                 yield (
                     f"{container.path}.volumeMounts[{place}].mountPath: the vcuda "
                     "device plugin tells a container its share in "

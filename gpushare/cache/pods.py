@@ -49,6 +49,9 @@ class Nominations:
         self, before: PodRecord | None, after: PodRecord | None, leaving: Leaving
     ) -> None:
         """Apply one pod's change; None for a pod that did not or does not exist."""
+        if not self._nominees and (after is None or not after.nominated):
+            # Only the pods' thread adds nominees, and it is this one.
+            return
         known = [record for record in (before, after) if record is not None]
         with self._lock:
             if before is not None:
@@ -267,7 +270,13 @@ class PodBook:
         configuration, or a pod named its node itself. A pod whose containers ask for
         something invalid does not count, because the device plugin rejects it.
         """
-        return tuple(filter(self._is_unplaced, self.records()))
+        return tuple(filter(self.is_without_placement, self.records()))
+
+    def is_without_placement(self, record: PodRecord) -> bool:
+        """Return whether this pod was bound without the extender."""
+        if not (record.asks and record.node):
+            return False
+        return self._ledger.placement(record.pod.uid) is None
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Apply a whole list of pods.
@@ -314,12 +323,13 @@ class PodBook:
 
     def _take(self, pod: Json) -> None:
         uid = PodUID(pod["metadata"]["uid"])
+        asked = RequestedResources(pod)
         if self._hosts is not None:
-            _follow_host(self._hosts, uid, pod)
-        if uid not in self._records and not codec.is_ours(pod):
+            _follow_host(self._hosts, uid, pod, asked)
+        if uid not in self._records and not asked.is_ours():
             return
         try:
-            record = codec.pod_record(pod)
+            record = codec.pod_record(pod, asked)
         except Malformed as error:
             facts = {"pod": uid, "because": str(error)}
             logger.warning("pod not understood", extra=facts)
@@ -343,15 +353,10 @@ class PodBook:
             self._charges.follow(record)
         if before is None and isinstance(record.request, PodRequest):
             self._on_new(record.request)
-        if (before is None or not before.node) and self._is_unplaced(record):
+        if (before is None or not before.node) and self.is_without_placement(record):
             facts = {"pod": str(record.pod), "node": record.node}
             logger.warning("pod bound without a placement", extra=facts)
         self._nominations.follow(before, record, self.leaving)
-
-    def _is_unplaced(self, record: PodRecord) -> bool:
-        if not (record.asks and record.node):
-            return False
-        return self._ledger.placement(record.pod.uid) is None
 
     def _drop(self, uid: PodUID) -> None:
         if self._hosts is not None:
@@ -372,12 +377,14 @@ class PodBook:
             self._nominations.follow(record, None, self.leaving)
 
 
-def _follow_host(hosts: Hosts, uid: PodUID, pod: Json) -> None:
+def _follow_host(
+    hosts: Hosts, uid: PodUID, pod: Json, asked: RequestedResources
+) -> None:
     """Record the CPU and memory that a pod holds from its binding to its end."""
     node = node_of(pod)
     if is_terminal(pod):
         hosts.release(uid)
-    elif node and (amount := RequestedResources(pod).host()) is not None:
+    elif node and (amount := asked.host()) is not None:
         priority = pod["spec"].get("priority")
         known = priority if type(priority) is int else 0
         hosts.hold(uid, NodeName(node), amount, known)

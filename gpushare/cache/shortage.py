@@ -8,7 +8,6 @@ from gpushare.domain.model import (
     NOTHING,
     Amount,
     Card,
-    CardUUID,
     NodeName,
     PodRequest,
 )
@@ -119,18 +118,20 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
 
     Also empty if its annotations exclude all cards.
     """
-    # Most nodes have the same cards: one of each kind is enough.
-    kinds = {
-        tuple(sorted(card.units for card in node.cards if request.allows(card)))
-        for node in nodes
-    }
-    sizes = [kind for kind in kinds if kind]
-    if not sizes or any(_could_hold(request, policy, kind) for kind in sizes):
+    # Most nodes have the same cards: one of each sort is enough.
+    sorts: dict[tuple[tuple[int, str], ...], list[Card]] = {}
+    for node in nodes:
+        if mine := [card for card in node.cards if request.allows(card)]:
+            sorts[tuple(sorted((card.units, card.kind) for card in mine))] = mine
+    if not sorts or any(_could_hold(request, policy, one) for one in sorts.values()):
         return ""
-    which = " that it may use" if request.cards else ""
-    never = "so it can never run here"
     claim = max(request.claims, key=lambda one: (one.whole_cards, one.amount.units))
     asked, cards = claim.amount.units, claim.whole_cards
+    instances = cards and any(kind for sort in sorts for _, kind in sort)
+    which = " of one kind" if instances else ""
+    which += " that it may use" if request.cards else ""
+    never = "so it can never run here"
+    sizes = _usable_together(sorts) if instances else [[u for u, _ in s] for s in sorts]
     most = max(map(len, sizes))
     if cards > most:
         have = f"no node has more than {words.counted(most, 'card')}{which}"
@@ -147,13 +148,19 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
     return f"{words.units(asked)} are asked, but the {have} {largest}, {never}"
 
 
-def _could_hold(request: PodRequest, policy: Policy, sizes: Sequence[int]) -> bool:
-    """Return whether an empty node with cards of these sizes has room."""
-    cards = tuple(
-        Card(CardUUID(str(index)), index, units) for index, units in enumerate(sizes)
-    )
+def _usable_together(
+    sorts: Iterable[tuple[tuple[int, str], ...]],
+) -> list[list[int]]:
+    """Return the units of the cards that one claim may have, kind by kind."""
+    kinds = [(sort, kind) for sort in sorts for kind in {kind for _, kind in sort}]
+    return [[units for units, one in sort if one == kind] for sort, kind in kinds]
+
+
+def _could_hold(request: PodRequest, policy: Policy, cards: Iterable[Card]) -> bool:
+    """Return whether a node with these cards, empty and open, has room."""
+    opened = tuple(replace(card, healthy=True, cordoned=False) for card in cards)
     anywhere = replace(request, cards=None)
-    return refusal(anywhere, Node(NodeName(""), cards), policy) is None
+    return refusal(anywhere, Node(NodeName(""), opened), policy) is None
 
 
 def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
@@ -186,8 +193,8 @@ def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
 
 
 def _too_few_cards(cards: int, units: int, nodes: Sequence[Node]) -> str:
-    best = max(nodes, key=lambda node: len(node.untouched))
-    have = len(best.untouched)
+    best = max(nodes, key=lambda node: len(node.summary.wholes))
+    have = len(best.summary.wholes)
     if have >= cards:
         asked = f"{words.counted(cards, 'untouched card')} with {words.units(units)}"
         return f"no node has {asked} in all"

@@ -218,9 +218,11 @@ class Ledger:
 
         The new one is removed with its last pod: it may not exist (contracts 6).
         """
-        if name not in self._nodes:
+        node = self._nodes.get(name)
+        if node is None:
             self._gone.add(name)
-        return self._nodes.get(name, Node(name))
+            node = Node(name)
+        return node
 
     def _remove_unplaced(self, uid: PodUID) -> None:
         """Stop charging a pod on every card; its request stays recorded."""

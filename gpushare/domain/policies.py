@@ -6,7 +6,7 @@ line to ``POLICIES``, and a row to the tables in
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, Protocol
@@ -49,7 +49,7 @@ class Chooser(Protocol):
     """Choose by learned costs instead of a fixed key."""
 
     def best(
-        self, request: PodRequest, names: Sequence[NodeName], policy: "Policy"
+        self, request: PodRequest, names: Collection[NodeName], policy: "Policy"
     ) -> NodeName | None:
         """Return the node with the least cost, of those on which the pod fits.
 

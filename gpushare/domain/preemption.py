@@ -195,7 +195,10 @@ class _Search:
     def _ways(
         self, claim: Claim, gone: AbstractSet[PodUID]
     ) -> Iterable[frozenset[CardUUID]]:
-        """Return the sets of cards to try: each card, or the N cheapest and more."""
+        """Return the sets of cards to try: each card, or the N cheapest and more.
+
+        Whole cards are of one kind.
+        """
         usable = [card for card in self._node.cards if card.open]
         if not claim.whole_cards:
             return [frozenset({card.uuid}) for card in usable]
@@ -211,9 +214,12 @@ class _Search:
 
         stay = (here[uid].cards for uid in here.keys() - self._lower)
         held = frozenset(chain.from_iterable(stay))
-        easy = sorted((c for c in usable if c.uuid not in held), key=burden)
+        kinds: dict[str, list[CardUUID]] = {}
+        for card in sorted((c for c in usable if c.uuid not in held), key=burden):
+            kinds.setdefault(card.kind, []).append(card.uuid)
         return [
-            frozenset(card.uuid for card in easy[:count])
+            frozenset(easy[:count])
+            for easy in kinds.values()
             for count in range(claim.whole_cards, len(easy) + 1)
         ]
 

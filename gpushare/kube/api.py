@@ -16,7 +16,13 @@ from urllib.parse import quote
 import orjson
 from kubernetes import client
 
-from gpushare.kube.client import JSON, Connection, as_object, translated
+from gpushare.kube.client import (
+    JSON,
+    Connection,
+    as_object,
+    translated,
+    without_managed_fields,
+)
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_event
 from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
 from gpushare.kube.names import COMPONENT
@@ -89,7 +95,12 @@ class ApiServer(Connection):
             **{"continue": continue_token},
         )
         path = _RESOURCES[kind].collection()
-        page = self._read_page(path, timeout_s=self.LIST_TIMEOUT_S, query=query)
+        page = self._read_page(
+            path,
+            timeout_s=self.LIST_TIMEOUT_S,
+            query=query,
+            trimmed=without_managed_fields,
+        )
         if not page.resource_version:
             raise Unavailable(f"the list of {kind} has no resource version")
         return page
@@ -184,9 +195,6 @@ class ApiServer(Connection):
         path = _RESOURCES[Kind.EVENTS].collection(pod.namespace)
         self._post(path, body, self.WRITE_TIMEOUT_S)
 
-    def _post(self, path: str, body: Json, timeout_s: float) -> None:
-        self._exchange("POST", path, timeout_s=timeout_s, body=body, content_type=JSON)
-
 
 def _set(**query: str) -> dict[str, str]:
     return {key: value for key, value in query.items() if value}
@@ -194,7 +202,7 @@ def _set(**query: str) -> dict[str, str]:
 
 def _event(line: bytes) -> WatchEvent:
     """Parse one line of a watch; raise the error of an ``ERROR`` event."""
-    raw = orjson.loads(line)
+    raw = orjson.loads(without_managed_fields(line))
     if raw["type"] != "ERROR":
         _ = raw["object"]["metadata"]["resourceVersion"]
         return WatchEvent(raw["type"], raw["object"])

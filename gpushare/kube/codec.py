@@ -7,8 +7,10 @@ inside annotations are in ``annotations``.
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from sys import intern
+from types import MappingProxyType
 
 from gpushare.domain.model import (
     Card,
@@ -48,6 +50,9 @@ _USERS = {
 _KNOWN = frozenset({*_USERS.values(), names.PLACEMENT, names.ACTUAL})
 _OURS = names.PREFIX.removeprefix(f"{names.DOMAIN}/")
 _ALL = ", ".join(f"{_OURS}-{word}" for word in _USERS)
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+"""Of all pods that have none."""
+_MOST_LABELS = 16
 _MOST_UNKNOWN = 5
 _LIKE = 0.8
 """How similar a misspelt name must be to a known one."""
@@ -100,8 +105,11 @@ def refusal_text(refusal: Refusal) -> str:
 
 def pod_ref(pod: Json) -> PodRef:
     """Read a pod's identity; ``Malformed`` names what is missing."""
-    metadata = Reader(pod).object("metadata")
-    spec = Reader(pod).optional_object("spec")
+    whole = Reader(pod)
+    return _ref(whole.object("metadata"), whole.optional_object("spec"))
+
+
+def _ref(metadata: Reader, spec: Reader) -> PodRef:
     return PodRef(
         PodUID(metadata.text("uid")),
         intern(metadata.text("namespace")),
@@ -124,18 +132,17 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
     Raises ``Malformed`` for what no API server would send. Returns an invalid
     ``Refusal`` for what an API server accepts and no card can meet.
     """
-    return _request(pod, ref, _annotations(pod))
+    return _request(RequestedResources(pod), ref, _annotations(pod))
 
 
 def _request(
-    pod: Json, ref: PodRef, annotations: Mapping[str, str]
+    asked: RequestedResources, ref: PodRef, annotations: Mapping[str, str]
 ) -> PodRequest | Refusal:
     where = annotations.get(names.CONTAINERS)
     if where not in (None, names.APART):
         return invalid(
             f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
         )
-    asked = RequestedResources(pod)
     try:
         found = asked.claims(apart=where == names.APART)
     except Unmeetable as error:
@@ -150,15 +157,20 @@ def _request(
     return PodRequest(ref, found, policy, chosen, asked.host())
 
 
-def pod_record(pod: Json) -> PodRecord:
-    """Read all that is kept of a pod; ``Malformed`` as for the parts."""
-    ref = pod_ref(pod)
-    status = Reader(pod).optional_object("status")
-    spec = Reader(pod).optional_object("spec")
+def pod_record(pod: Json, asked: RequestedResources | None = None) -> PodRecord:
+    """Read all that is kept of a pod; ``Malformed`` as for the parts.
+
+    ``asked`` is given where it was read already, because at a start there are many.
+    """
+    whole = Reader(pod)
+    metadata, spec = whole.object("metadata"), whole.optional_object("spec")
+    status = whole.optional_object("status")
+    ref = _ref(metadata, spec)
     node = NodeName(intern(spec.optional_text("nodeName")))
-    annotations = _annotations(pod)
-    request = _request(pod, ref, annotations)
-    charged = _by_spec(pod, ref, request) if node else request
+    annotations = metadata.optional_object("annotations").texts(names.PREFIX)
+    asked = asked or RequestedResources(pod)
+    request = _request(asked, ref, annotations)
+    charged = _by_spec(asked, ref, request) if node else request
     found: dict[str, Placement] = {}
     complaint = ""
     if node:
@@ -170,9 +182,9 @@ def pod_record(pod: Json) -> PodRecord:
         node=node,
         placement=found.get(names.ACTUAL, plan),
         terminal=status.optional_text("phase") in TERMINAL,
-        terminating=pod["metadata"].get("deletionTimestamp") is not None,
+        terminating=metadata.raw.get("deletionTimestamp") is not None,
         nominated=NodeName(status.optional_text("nominatedNodeName")),
-        labels=Reader(pod).object("metadata").optional_object("labels").texts(""),
+        labels=_labels(metadata),
         complaint=complaint,
         plan=plan,
         started=status.optional_text("startTime"),
@@ -181,8 +193,22 @@ def pod_record(pod: Json) -> PodRecord:
     )
 
 
+def _labels(metadata: Reader) -> Mapping[str, str]:
+    """Read a pod's labels; the pods of a Deployment share theirs in memory."""
+    found = metadata.optional_object("labels").texts("")
+    if not found:
+        return NO_LABELS
+    # Any user can create pods, and with many labels.
+    return found if len(found) > _MOST_LABELS else _shared(tuple(found.items()))
+
+
+@lru_cache(maxsize=1024)
+def _shared(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return MappingProxyType(dict(labels))
+
+
 def _by_spec(
-    pod: Json, ref: PodRef, request: PodRequest | Refusal
+    asked: RequestedResources, ref: PodRef, request: PodRequest | Refusal
 ) -> PodRequest | Refusal:
     """Return what a bound pod asks, ignoring annotations that make it invalid.
 
@@ -190,7 +216,7 @@ def _by_spec(
     """
     for notes in ({}, {names.CONTAINERS: names.APART}):
         if isinstance(request, Refusal):
-            request = _request(pod, ref, notes)
+            request = _request(asked, ref, notes)
     return request
 
 
@@ -229,15 +255,7 @@ def _looks_ours(key: str) -> bool:
 
 def is_ours(pod: Json) -> bool:
     """Return whether a pod names any gpushare resource, even with quantity 0."""
-    spec = pod.get("spec") or {}
-    for kind in ("containers", "initContainers"):
-        for container in spec.get(kind) or ():
-            resources = container.get("resources") or {}
-            for part in ("requests", "limits"):
-                asked = resources.get(part) or {}
-                if names.MEMORY in asked or names.CORE in asked:
-                    return True
-    return False
+    return RequestedResources(pod).is_ours()
 
 
 def cards(node: Json) -> tuple[Card, ...]:

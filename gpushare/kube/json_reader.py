@@ -1,11 +1,13 @@
 """Read JSON from other programs, with errors that name the field. Pure."""
 
+import gc
 from typing import Any, Self
 
 import orjson
 
 MOST = 10**9
 """More than any count of units or cores; sums stay far below 64 bits."""
+_LARGE = 1 << 16
 
 
 class Malformed(ValueError):
@@ -42,10 +44,18 @@ class Reader:
     @classmethod
     def parse(cls, text: str | bytes, path: str) -> Self:
         """Read JSON text, such as an annotation's value."""
+        # Of a text of nothing but small lists, the collector would look at all of them
+        # again and again, for five times as long as it takes to read them.
+        pauses = len(text) > _LARGE and gc.isenabled()
+        if pauses:
+            gc.disable()
         try:
             return cls(orjson.loads(text), path)
         except orjson.JSONDecodeError as error:
             raise Malformed(path, f"is not JSON ({error})") from error
+        finally:
+            if pauses:
+                gc.enable()
 
     def path(self, key: str = "") -> str:
         """Return the path of this object, or of one of its keys, for an error."""

@@ -9,9 +9,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Protocol
 
@@ -77,6 +78,8 @@ class Reflector:
         self._random = random.Random()  # noqa: S311
         self._version = ""
         self._failures = 0
+        self._gone = 0
+        """How often in a row the API server no longer knew the version."""
         self._heard_at: float | None = None
         self.synced = Event()
         """Set when the first whole list was applied; never cleared."""
@@ -98,6 +101,8 @@ class Reflector:
             except Gone as error:
                 logger.info("listing again", extra=self._facts(error))
                 self._version = ""
+                # The API server is there: it does not count how long it was not.
+                self._failures, self._gone = self._gone, self._gone + 1
                 self._pause(stop, error)
             except ClusterError as error:
                 self._pause(stop, error)
@@ -115,34 +120,47 @@ class Reflector:
             logger.info("synced", extra={"kind": self._kind.value})
 
     def _pages(self, versions: list[str]) -> Iterator[Page]:
-        """Yield page by page; the next is read while one is applied."""
-        asked: Future[Page] | None = self._ask("")
-        while asked is not None:
-            page = asked.result()
-            self._hear()
-            versions.append(page.resource_version)
-            token = page.continue_token
-            asked = self._ask(token) if token else None
-            yield page
+        """Yield page by page; the next two are read while one is applied.
 
-    def _ask(self, token: str) -> Future[Page]:
-        answer = Future[Page]()
+        Two, so that the API server writes one while the other is parsed here: the three
+        take about as long.
+        """
+        ahead: Queue[Page | BaseException] = Queue(1)
+        over = Event()
+        reading = partial(self._read_pages, ahead, over)
+        Thread(target=reading, name=f"list-{self._kind}", daemon=True).start()
+        try:
+            while True:
+                page = ahead.get()
+                if isinstance(page, BaseException):
+                    raise page
+                self._hear()
+                versions.append(page.resource_version)
+                yield page
+                if not page.continue_token:
+                    return
+        finally:
+            over.set()
+            # So that the reader does not wait for ever for room.
+            with suppress(Empty):
+                ahead.get_nowait()
 
-        def read() -> None:
-            try:
-                answer.set_result(
-                    self._cluster.list_page(
-                        self._kind,
-                        limit=self._pace.page_limit,
-                        continue_token=token,
-                        field_selector=self._field_selector,
-                    )
+    def _read_pages(self, ahead: "Queue[Page | BaseException]", over: Event) -> None:
+        token = ""
+        try:
+            while not over.is_set():
+                page = self._cluster.list_page(
+                    self._kind,
+                    limit=self._pace.page_limit,
+                    continue_token=token,
+                    field_selector=self._field_selector,
                 )
-            except BaseException as error:  # noqa: BLE001
-                answer.set_exception(error)
-
-        Thread(target=read, name=f"list-{self._kind}", daemon=True).start()
-        return answer
+                ahead.put(page)
+                token = page.continue_token
+                if not token:
+                    return
+        except BaseException as error:  # noqa: BLE001
+            ahead.put(error)
 
     def _watch(self, stop: Event) -> None:
         began, seen = self._clock(), 0
@@ -170,7 +188,7 @@ class Reflector:
         self._note_answer()
 
     def _note_answer(self) -> None:
-        self._failures = 0
+        self._failures = self._gone = 0
         if self.synced.is_set():
             self.in_touch.set()
 

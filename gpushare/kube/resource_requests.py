@@ -6,7 +6,6 @@ compute something only for the first pod of a kind.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import orjson
 
@@ -29,7 +28,6 @@ MOST_KINDS = 4096
 LONGEST_KEY = 2048
 """Limits of the cache, in results and bytes of a key: at most 8 MiB of keys. Any user
 can create pods, and large ones."""
-_OF_CONTAINERS = ("name", "resources", "restartPolicy")
 _LISTS = ("initContainers", "containers")
 
 
@@ -37,25 +35,53 @@ class Unmeetable(ValueError):
     """A quantity that is valid for Kubernetes and that no card can meet."""
 
 
+class _Kind:
+    """What was computed for pods that ask the same; ``host`` may also be None."""
+
+    __slots__ = ("apart", "has_host", "host", "is_ours", "together")
+
+    def __init__(self) -> None:
+        self.apart: tuple[Claim, ...] | Refusal | None = None
+        self.together: tuple[Claim, ...] | Refusal | None = None
+        self.has_host = False
+        self.host: HostAmount | None = None
+        self.is_ours: bool | None = None
+
+
+_KINDS: dict[bytes, _Kind] = {}
+
+
 class RequestedResources:
     """What one pod asks; results are shared with all pods that ask the same."""
 
-    __slots__ = ("_key", "_pod")
+    __slots__ = ("_is_readable", "_kind", "_pod")
 
     def __init__(self, pod: Json) -> None:
         self._pod = pod
-        self._key = _key(pod)
+        key = _key(pod)
+        self._is_readable = key is not None
+        self._kind = _KINDS.get(key or b"") or _new_kind(key)
+
+    def is_ours(self) -> bool:
+        """Return whether any gpushare resource is named, even with quantity 0."""
+        kind = self._kind
+        if kind.is_ours is None:
+            kind.is_ours = _names_cards(self._pod)
+        return kind.is_ours
 
     def claims(self, *, apart: bool) -> tuple[Claim, ...] | Refusal:
         """Return the pod's claims, or why it can have none.
 
         Raises ``Malformed`` and ``Unmeetable`` as ``containers`` does.
         """
-        found = _CLAIMS.get((self._key, apart))
+        kind = self._kind
+        found = kind.apart if apart else kind.together
         if found is None:
             found = claims_by(containers(self._pod), apart=apart)
-            if _is_kept(self._key, _CLAIMS):
-                _CLAIMS[self._key, apart] = found
+            if apart:
+                kind.apart = found
+            else:
+                kind.together = found
         return found
 
     def host(self) -> HostAmount | None:
@@ -64,15 +90,11 @@ class RequestedResources:
         Computed as kube-scheduler does, with the pod's overhead; an amount for the pod
         as a whole replaces the sum. None if the spec cannot be read.
         """
-        if self._key is None:
-            return None
-        try:
-            return _HOSTS[self._key]
-        except KeyError:
-            found = self._host()
-        if _is_kept(self._key, _HOSTS):
-            _HOSTS[self._key] = found
-        return found
+        kind = self._kind
+        if not kind.has_host:
+            kind.host = self._host() if self._is_readable else None
+            kind.has_host = True
+        return kind.host
 
     def _host(self) -> HostAmount | None:
         try:
@@ -81,40 +103,56 @@ class RequestedResources:
             return None
 
 
-_CLAIMS: dict[tuple[bytes | None, bool], tuple[Claim, ...] | Refusal] = {}
-_HOSTS: dict[bytes, HostAmount | None] = {}
-
-
-def _is_kept(key: bytes | None, cache: dict[Any, Any]) -> bool:
-    """Return whether to keep a result; a full cache starts empty again."""
-    if key is None or len(key) > LONGEST_KEY:
-        return False
-    if len(cache) >= MOST_KINDS:
-        cache.clear()
-    return True
+def _new_kind(key: bytes | None) -> _Kind:
+    """Return an empty kind, kept if its key is short; a full cache starts again."""
+    kind = _Kind()
+    if key is not None and len(key) <= LONGEST_KEY:
+        if len(_KINDS) >= MOST_KINDS:
+            _KINDS.clear()
+        _KINDS[key] = kind
+    return kind
 
 
 def _key(pod: Json) -> bytes | None:
     spec = pod.get("spec")
     if type(spec) is not dict:
         return None
-    left = {key: spec[key] for key in ("overhead", "resources") if key in spec}
+    left = {"overhead": spec.get("overhead"), "resources": spec.get("resources")}
     for key in _LISTS:
         containers = spec.get(key)
         if containers is None:
             continue
         if type(containers) is not list:
             return None
-        left[key] = kept = []
+        kept = []
         for each in containers:
             if type(each) is not dict:
                 return None
-            kept.append({k: each[k] for k in _OF_CONTAINERS if k in each})
+            kept.append(
+                {
+                    "name": each.get("name"),
+                    "resources": each.get("resources"),
+                    "restartPolicy": each.get("restartPolicy"),
+                }
+            )
+        left[key] = kept
     try:
         return orjson.dumps(left)
     except TypeError:
         # orjson parses deeper objects than it writes.
         return None
+
+
+def _names_cards(pod: Json) -> bool:
+    spec = pod.get("spec") or {}
+    for key in _LISTS:
+        for container in spec.get(key) or ():
+            resources = container.get("resources") or {}
+            for part in ("requests", "limits"):
+                asked = resources.get(part) or {}
+                if names.MEMORY in asked or names.CORE in asked:
+                    return True
+    return False
 
 
 def claims_by(

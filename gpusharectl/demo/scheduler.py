@@ -69,9 +69,9 @@ class StandInScheduler:
         """Return the node with the highest score; of equals the first by name."""
         if len(fitting) == 1 or not codec.is_ours(pod):
             return min(fitting)
-        scores = self._ask("prioritize", _args(pod, fitting))
-        best = min(scores, key=lambda score: (-score["Score"], score["Host"]))
-        return str(best["Host"])
+        answer = self._ask("prioritize", _args(pod, fitting))
+        scores = {one["Host"]: one["Score"] for one in answer}
+        return min(fitting, key=lambda name: (-scores.get(name, 0), name))
 
     def _bind(self, pod: Json, node: str) -> None:
         target, error = _target(pod), ""

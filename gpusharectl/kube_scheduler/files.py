@@ -48,6 +48,7 @@ from gpusharectl.kube_scheduler.host_files import (
     HostFiles,
     Obstacle,
 )
+from gpusharectl.kube_scheduler.ports import AT_BOOT, RESERVED, released, reserved
 from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.yaml_edit import data
 
@@ -284,7 +285,8 @@ class SchedulerFiles:
             )
         # The record and the backup are written before what they are about.
         written = self._change(self.state, record.text)
-        return list(filter(_differs, [written, backup, *changes]))
+        due = [*reserved(self._files), written, backup, *changes]
+        return list(filter(_differs, due))
 
     def restore(self) -> Sequence[FileChange]:
         """Return the files to put back or remove, in order; none if none is gpushare's.
@@ -312,11 +314,12 @@ class SchedulerFiles:
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
         wanted |= dict.fromkeys(gone)
         changes = [self._change(path, text) for path, text in wanted.items()]
-        return list(filter(_differs, changes))
+        return list(filter(_differs, [*changes, *released(self._files)]))
 
     def are_read(self, changes: Sequence[FileChange]) -> bool:
         """Return whether kube-scheduler reads one of these files."""
-        return any(each.path not in (self.state, self.backup) for each in changes)
+        unread = (self.state, self.backup, AT_BOOT, RESERVED)
+        return any(each.path not in unread for each in changes)
 
     @property
     def unfinished(self) -> bool:

@@ -23,6 +23,7 @@ NEW_FOLDER = 0o755
 UNFINISHED = ".gpushare-"
 """Part of the name of a file that is being written; only a kill leaves one behind."""
 _MOST_LINKS = 40
+_KERNEL = "/proc/sys"
 _SECRET = (".key", ".conf", ".kubeconfig")
 
 
@@ -105,9 +106,13 @@ class HostFiles:
 
         An existing file keeps its mode and owner, unless ``uid`` is given. Missing
         folders are created. The name of the temporary file begins with a dot, because
-        kubelet starts every other file in the folder of static pods.
+        kubelet starts every other file in the folder of static pods. A setting of the
+        kernel's is written as it is.
         """
         place = self.place(path)
+        if PurePosixPath(path).is_relative_to(_KERNEL):
+            place.write_bytes(content)
+            return
         _make_folder(place.parent)
         unfinished = place.with_name(f".{place.name}{UNFINISHED}{os.getpid()}")
         try:

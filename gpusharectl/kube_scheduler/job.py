@@ -1,9 +1,9 @@
 """kube-scheduler on the other control-plane nodes: a Job writes the files of each.
 
 Its pod is bound to the node, since the scheduler may be what is broken, and has no
-credentials: it sees kube-scheduler's own folders and nothing else of the host. Two init
-containers first try the new configuration on copies, with kube-scheduler's own image;
-the last container writes.
+credentials: it sees kube-scheduler's own folders, the setting of reserved ports, and
+nothing else of the host. Two init containers first try the new configuration on copies,
+with kube-scheduler's own image; the last container writes.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from gpusharectl.kube_scheduler.files import (
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
+from gpusharectl.kube_scheduler.ports import AT_BOOT, RESERVED
 from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
 from gpusharectl.kube_scheduler.verify import (
     LEFT,
@@ -90,7 +91,9 @@ NAME = "gpushare-scheduler"
 _ETC = "/etc/kubernetes"
 _ROOT = "/host"
 _INTO = "/try"
-_HOST, _TRY = (f"gpushare-job-{name}" for name in ("host", "try"))
+_HOST, _TRY, _PORTS, _BOOT = (
+    f"gpushare-job-{name}" for name in ("host", "try", "ports", "boot")
+)
 """Volumes of the Job, which has those of kube-scheduler's pod too."""
 _LONGEST_NAME = 63
 
@@ -118,15 +121,27 @@ class HostJob:
     def body(self, mirror: Json) -> Json:
         """Return the Job; ``mirror`` is the node's kube-scheduler pod as it is."""
         last = self._step("write", self.action)
+        boot = str(PurePosixPath(AT_BOOT).parent)
+        ports = [
+            {"name": _PORTS, "mountPath": f"{_ROOT}{RESERVED}"},
+            {"name": _BOOT, "mountPath": f"{_ROOT}{boot}"},
+        ]
+        mounts = [*self._host_mounts(mirror), *ports]
         pod = {
             "nodeName": self.node,
             "hostNetwork": True,
             "priorityClassName": "system-node-critical",
             "initContainers": self._trial(mirror),
-            "containers": [{**last, "volumeMounts": self._host_mounts(mirror)}],
+            "containers": [{**last, "volumeMounts": mounts}],
             "volumes": [
                 *(mirror["spec"].get("volumes") or ()),
                 {"name": _HOST, "hostPath": {"path": _ETC, "type": "Directory"}},
+                # Of the host's network, since the pod has that.
+                {"name": _PORTS, "hostPath": {"path": RESERVED, "type": "File"}},
+                {
+                    "name": _BOOT,
+                    "hostPath": {"path": boot, "type": "DirectoryOrCreate"},
+                },
                 {"name": _TRY, "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
             ],
         }

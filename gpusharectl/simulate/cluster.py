@@ -9,7 +9,7 @@ again only at nodes that changed. A trace has ten thousand pods and a thousand n
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
@@ -21,7 +21,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRef, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import refusal, schedule, score
+from gpushare.domain.placement import place, refusal, schedule, score
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.fakeapi.cluster import Embedded
@@ -69,13 +69,11 @@ class _Kept:
     """The nodes for one kind of pod, by the score that the policy gives them."""
 
     position: int = 0
-    liked: dict[int, dict[NodeName, None]] = field(default_factory=dict)
+    liked: dict[int, set[NodeName]] = field(default_factory=dict)
+    """All under 0 if the policy has a chooser, which scores them itself."""
     refused: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
-
-    def drop(self, name: NodeName) -> None:
-        self.refused.pop(name, None)
-        for alike in self.liked.values():
-            alike.pop(name, None)
+    refused_upto: int = 0
+    """The position of ``refused``, which few pods need."""
 
 
 class Candidates:
@@ -115,19 +113,33 @@ class Candidates:
         """
         return set(self._changed[position:]), len(self._changed)
 
-    def offered(self, needs: PodNeeds) -> tuple[NodeName, ...]:
-        """Return the nodes that pass all filters and could be chosen.
+    def schedule(self, needs: PodNeeds) -> Placement | None:
+        """Place a pod on the best of the nodes that pass all filters; None if none.
+
+        It decides as ``placement.schedule`` does, without judging the nodes again.
+        """
+        liked, policy, request = self._mended(needs).liked, needs.policy, needs.request
+        if policy.chooser is not None and (names := liked.get(0)):
+            chosen = policy.chooser.best(request, names, policy)
+            node = None if chosen is None else self._ledger.node(chosen)
+            placed = None if node is None else place(request, node, policy)
+            if isinstance(placed, Placement):
+                return placed
+        nodes = filter(None, map(self._ledger.node, self._offered(needs, liked)))
+        found = schedule(request, nodes, policy)
+        return found if isinstance(found, Placement) else None
+
+    def _offered(
+        self, needs: PodNeeds, liked: Mapping[int, Iterable[NodeName]]
+    ) -> tuple[NodeName, ...]:
+        """Return the nodes that could be chosen.
 
         If the policy scores each node by itself, ``schedule`` takes one of those with
         the highest score, and of nodes that look alike the first by name. The others
         are left out.
         """
-        liked = self._mended(needs).liked
-        if needs.policy.chooser is None:
-            scores = [score for score, alike in liked.items() if alike]
-            names: Iterable[NodeName] = liked[max(scores)] if scores else ()
-        else:
-            names = chain.from_iterable(liked.values())
+        scores = [score for score, alike in liked.items() if alike]
+        names: Iterable[NodeName] = liked[max(scores)] if scores else ()
         cards = needs.request.cards
         if cards is not None and cards.uuids:
             # A pod that names UUIDs sees a difference between all nodes.
@@ -136,7 +148,13 @@ class Candidates:
 
     def reasons(self, needs: PodNeeds) -> Mapping[str, int]:
         """Count the nodes that are refused for each reason; a node may have several."""
-        return Counter(chain.from_iterable(self._mended(needs).refused.values()))
+        kept = self._mended(needs)
+        changed, kept.refused_upto = self.changed_since(kept.refused_upto)
+        for name in changed:
+            kept.refused.pop(name, None)
+            if name in self.properties and (reasons := self.judge(needs, name)):
+                kept.refused[name] = reasons
+        return Counter(chain.from_iterable(kept.refused.values()))
 
     def judge(self, needs: PodNeeds, name: NodeName) -> tuple[str, ...]:
         """Return the reasons why a node cannot take the pod; empty if it can."""
@@ -190,17 +208,41 @@ class Candidates:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
         changed, kept.position = self.changed_since(kept.position)
-        for name in changed:
-            kept.drop(name)
-            if name not in self.properties:
-                continue
-            if reasons := self.judge(needs, name):
-                kept.refused[name] = reasons
-            else:
-                node = self._ledger.node(name)
-                likes = 0 if node is None else score(node, needs.policy)
-                kept.liked.setdefault(likes, {})[name] = None
+        for alike in kept.liked.values():
+            alike.difference_update(changed)
+        scored = needs.policy.chooser is None
+        for name in self._fitting(needs, changed):
+            node = self._ledger.node(name) if scored else None
+            likes = score(node, needs.policy) if node is not None else 0
+            kept.liked.setdefault(likes, set()).add(name)
         return kept
+
+    def _fitting(
+        self, needs: PodNeeds, names: Iterable[NodeName]
+    ) -> Iterator[NodeName]:
+        """Yield the nodes for which ``judge`` has no reason, without the reasons."""
+        request, constraints = needs.request, needs.constraints
+        claims, host = request.claims, request.host
+        known, free_of = self.properties.get, self._hosts.free
+        for name in names:
+            properties = known(name)
+            if properties is None:
+                continue
+            if host is not None and not host.fits(free_of(name)):
+                continue
+            if properties.pods is not None and self._pods[name] >= properties.pods:
+                continue
+            if bar(properties, constraints) is not None:
+                continue
+            node = self._ledger.node(name) if claims else None
+            if node is None:
+                yield name
+            elif len(claims) == 1:
+                # Most pods have one; it needs no search.
+                if node.summary_for(request).fits(claims[0]):
+                    yield name
+            elif refusal(request, node, needs.policy) is None:
+                yield name
 
 
 _FOREVER_S = 1e12
@@ -296,10 +338,8 @@ class SimulatedCluster:
 
     def place(self, ref: PodRef, needs: PodNeeds) -> Placement | Refused:
         """Decide where the pod goes and bind it there, or return why it must wait."""
-        found = map(self.ledger.node, self.candidates.offered(needs))
-        nodes = [node for node in found if node is not None]
-        decided = schedule(needs.request, nodes, needs.policy)
-        if not isinstance(decided, Placement):
+        decided = self.candidates.schedule(needs)
+        if decided is None:
             reasons = self.candidates.reasons(needs)
             return Refused(reasons, len(self.candidates.properties))
         note = encode_placement(decided, self._moment().isoformat())

@@ -109,7 +109,7 @@ def _distance(request: PodRequest, node: Node) -> tuple[int, int, int, int]:
     cards = [card for card in node.cards if card.open]
     for claim in request.claims:
         if count := claim.whole_cards:
-            largest = node.summary.untouched[:count]
+            largest = node.summary.wholes[:count]
             can_fit = can_fit and len(cards) >= count
             whole += count - len(largest)
             missing += NOTHING.peak(Amount(units=claim.amount.units - sum(largest)))
@@ -144,7 +144,7 @@ def offers(node: Node) -> Offers:
         cores = min(room.cores, CORES_PER_CARD - 1)
         best[cores] = max(room.units, best.get(cores, 0))
     shares = tuple(Amount(cores, units) for cores, units in best.items())
-    untouched = node.summary.untouched
+    untouched = node.summary.wholes
     return Offers(tuple(filter(None, shares)), len(untouched), sum(untouched))
 
 

@@ -47,7 +47,9 @@ def test_the_middle_of_the_rounds() -> None:
 
     found = {way.name: bursts(100, 110, 900, ours=0) for way in WAYS}
     found["ours"] = bursts(10, 99, 120, ours=100)
+    found["go"] = bursts(90, 132, 900, ours=100)
     told = report(found, 100)
+    assert told["ratio"]["go"] == 0.75
     assert told["ratio"]["bare"] == 0.9
     assert told["conflicts_percent"] == 1.0
     assert told["writes_per_pod"] == 1.0

@@ -34,7 +34,7 @@ EDGE = "baetyl-edge"
 """The namespace of seed 001's second exercise."""
 OURS = ("default", EDGE)
 EXTENDER = "gpushare-extender"
-UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)")
+UUID = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)")
 
 READ_OFTEN = {"pod": "pods", "pods": "pods", "node": "nodes", "events": "events"}
 """Kinds as kubectl accepts them, and their plural in the API's paths."""

@@ -7,6 +7,7 @@ mended. The extender runs on the node as elsewhere; ours is what kubeadm has mad
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ import yaml
 from gpushare.kube.api import ApiObjects
 from gpusharectl.kube_scheduler.files import desired_now
 from gpusharectl.kube_scheduler.host import Patience
-from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, HostPath
 from gpusharectl.kube_scheduler.job import SchedulerJobs
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.kube_scheduler.verify import Said
@@ -55,9 +56,17 @@ def objects(bare_site: Site) -> Iterator[ApiObjects]:
     api.close()
 
 
+class NodeFiles(HostFiles):
+    """A node's files, without settings that would be of this process's network."""
+
+    def place(self, path: HostPath) -> Path:
+        hidden = PurePosixPath(path).is_relative_to("/proc")
+        return super().place("/run/none" if hidden else path)
+
+
 @pytest.fixture
 def files(bare_site: Site) -> HostFiles:
-    return HostFiles(bare_site.cluster.nodes[NODE].path("/"))
+    return NodeFiles(bare_site.cluster.nodes[NODE].path("/"))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusharectl.kube_scheduler.ports import RESERVED
 from tests.cluster.fresh import Fresh, Tree, fresh
 from tests.cluster.manifests import TWO_P4, container, pod
 from tests.cluster.site import EXTENDER, SYSTEM
@@ -43,15 +44,25 @@ def stamped(host: Fresh) -> list[str]:
     )
 
 
+def reserved(host: Fresh) -> list[str]:
+    """Give the ports of each host that no outgoing connection may be given."""
+    return [host.cluster.nodes[name].must("cat", RESERVED).strip() for name in HOSTS]
+
+
 def test_both_are_set_up_and_restored(host: Fresh) -> None:
     """The other one by a Job; without the extender it is found by its pod."""
-    before = trees(host)
+    if all(reserved(host)):
+        for name in HOSTS:
+            # The test bed has reserved the extender's two as well.
+            host.cluster.nodes[name].must("sh", "-c", f"echo 39990-39997 > {RESERVED}")
+    before, ports = trees(host), reserved(host)
     told = host.must("install", "--nodes", "cp", "--yes")
     assert "kube-scheduler that holds the lease calls the extender" in told
     assert stamped(host) == list(HOSTS)
     host.create(pod("first", container("main", 4, 1)))
     host.wait_running("first")
     installed = trees(host)
+    assert all(each.endswith("-39999") for each in reserved(host) if each)
     host.must("install", "--nodes", "cp", "--yes")
     assert trees(host) == installed
 
@@ -61,3 +72,4 @@ def test_both_are_set_up_and_restored(host: Fresh) -> None:
     assert "as it was before the install." in told
     assert stamped(host) == []
     assert trees(host) == before
+    assert reserved(host) == ports

@@ -131,7 +131,7 @@ def extender(
         "PYTHONWARNINGS": "ignore",  # urllib3 warns of the test bed's certificate
         "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
         "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public_port}",
-        "GPUSHARE_KUBECONFIG": str(plane.kubeconfig(USER.token, name)),
+        "GPUSHARE_KUBECONFIG": str(plane.kubeconfig(USER.token, name, insecure=False)),
         "GPUSHARE_LOG_FORMAT": "text",
         **{f"GPUSHARE_{key}": value for key, value in (tls | settings).items()},
     }

@@ -14,6 +14,7 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.listener import Listener
 from tests.builders import bound_json, card, node_json, placement, pod_json
+from tests.extender.asgi_client import as_wsgi
 from tests.testbed.browser import Browser, Tab
 from tests.testbed.waiting import wait_until
 
@@ -54,7 +55,7 @@ class Scene:
 
     def listen(self) -> None:
         assert self._made
-        self._server = Listener({self._address: self._made.inner})
+        self._server = Listener({self._address: as_wsgi(self._made.inner)})
         self._server.start()
 
     def hang_up(self) -> None:
@@ -66,11 +67,11 @@ class Scene:
     def get(self, path: str) -> bytes:
         """Ask it without a socket."""
         assert self._made
-        return Client(self._made.inner).get(path, base_url=self.url).data
+        return Client(as_wsgi(self._made.inner)).get(path, base_url=self.url).data
 
     def json(self, path: str) -> Any:
         assert self._made
-        return Client(self._made.inner).get(path, base_url=self.url).json
+        return Client(as_wsgi(self._made.inner)).get(path, base_url=self.url).json
 
     def node(self, name: str, *cards: Card, **more: Any) -> None:
         self.cluster.create(Kind.NODES, node_json(name, *cards, **more))

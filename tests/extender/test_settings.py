@@ -146,7 +146,7 @@ def test_all_but_the_certificate_may_be_left_out() -> None:
     assert settings.tls == TlsFiles("/tls/tls.crt", "/tls/tls.key", None)
     assert str(settings.listen) == "0.0.0.0:8443"
     assert str(settings.public_listen) == "0.0.0.0:8080"
-    assert read({}, VOID="", THREADS="", SET_SCHEDULER="") == (default, [])
+    assert read({}, VOID="", SET_SCHEDULER="") == (default, [])
 
 
 def test_each_setting_of_the_webhook_is_read() -> None:
@@ -155,7 +155,6 @@ def test_each_setting_of_the_webhook_is_read() -> None:
         LISTEN="[::1]:1234",
         PUBLIC_LISTEN="10.0.0.1:1235",
         KUBECONFIG="/etc/config",
-        THREADS="4",
         VOID="on",
         SET_SCHEDULER="vcuda",
         SET_RUNTIME_CLASS="gpu",
@@ -175,7 +174,6 @@ def test_each_setting_of_the_webhook_is_read() -> None:
         tls_cert="/tls/tls.crt",
         tls_key="/tls/tls.key",
         kubeconfig="/etc/config",
-        threads=4,
         rules=Rules(
             void=True,
             set_scheduler="vcuda",

@@ -102,9 +102,9 @@ def serving(folder: Path, *options: str, **more: str) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """With two threads and room for few."""
+    """With room for few."""
     room = f"--worker-connections={ROOM}"
-    with serving(tmp_path_factory.mktemp("webhook"), room, THREADS="2") as found:
+    with serving(tmp_path_factory.mktemp("webhook"), room) as found:
         yield found
 
 
@@ -228,10 +228,15 @@ def come(
     *,
     source: str = "127.0.0.1",
     shakes: bool = True,
+    small: bool = False,
 ) -> socket.socket:
-    plain = socket.create_connection(
-        ("127.0.0.1", served.port), timeout=60, source_address=(source, 0)
-    )
+    """Connect and say this; ``small`` keeps little of what is not read."""
+    plain = socket.socket()
+    if small:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.settimeout(60)
+    plain.bind((source, 0))
+    plain.connect(("127.0.0.1", served.port))
     link = stack.enter_context(closing(plain))
     if shakes:
         meet = served.held.client(None).wrap_socket
@@ -304,8 +309,40 @@ def test_after_a_body_that_is_not_kept_nothing_follows(
         link = come(served, stack, HEAD + more, source=STRANGER)
         heard = b"".join(iter(lambda: link.recv(1 << 16), b""))
         assert heard.startswith(b"HTTP/1.1 " + status)
-        assert b"\r\nConnection: close\r\n" in heard
+        assert b"\r\nconnection: close\r\n" in heard.lower()
         assert heard.endswith(b"}")
+
+
+UNREADING = 32
+
+
+def test_who_takes_no_answers_is_hung_up_on(served: Served) -> None:
+    """They ask on and read nothing; others are answered meanwhile and afterwards."""
+    body = orjson.dumps(asked(pod_json(units=4)))
+    many = (HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body) * 100
+
+    def asks_on(link: socket.socket) -> str:
+        try:
+            for _ in range(1000):
+                link.sendall(many)
+        except TimeoutError:
+            return "waits"
+        except OSError:
+            return "hung up on"
+        return "answered"
+
+    with ExitStack() as stack, closing(served.connect()) as before:
+        assert served.ask(before, asked(pod_json()))["allowed"]
+        deaf = [
+            come(served, stack, b"", source=STRANGER, small=True)
+            for _ in range(UNREADING)
+        ]
+        with ThreadPoolExecutor(UNREADING) as pool:
+            asking = [pool.submit(asks_on, link) for link in deaf]
+            for number in range(5):
+                assert served.ask(before, asked(pod_json(), uid=f"{number}"))["allowed"]
+            assert {one.result() for one in asking} == {"hung up on"}
+        assert served.ask(before, asked(pod_json()))["allowed"]
 
 
 def test_three_megabytes_come_in_pieces(served: Served) -> None:

@@ -12,6 +12,7 @@ from extender.server.public import MetricsPage, Readiness
 from extender.server.webhook_app import ReviewMetrics, WebhookParts, create_webhook_app
 from extender.webhook.rules import Rules
 from gpushare.kube.cluster import Json
+from tests.extender.asgi_client import as_wsgi
 
 
 def webhook(
@@ -22,7 +23,7 @@ def webhook(
     metrics, page = ReviewMetrics(registry), MetricsPage(registry)
     ready = Readiness((), 60)
     parts = WebhookParts(rules or Rules(), lambda: pool, ready, metrics, page)
-    return Client(create_webhook_app(parts)), registry
+    return Client(as_wsgi(create_webhook_app(parts))), registry
 
 
 def asked(pod: Any, *, uid: str = "u-1", **request: Any) -> Json:

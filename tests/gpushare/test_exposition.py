@@ -75,9 +75,12 @@ def test_what_a_registry_collects_is_written_alike(
     Gauge("of_nothing", "Not set.", registry=registry)
     Counter("heard", words, ["xid"], registry=registry).labels("79").inc()
     Histogram("seconds", words, registry=registry).observe(0.1)
-    large = [Labels.of(node=node, UUID=uuid) for node, uuid in samples]
-    values = list(samples.values())
-    registry.register(Given([LargeGauge("large", words, large, lambda: values)]))
+    labels = Labels(["node", "UUID"], samples.keys)
+    gauges = [
+        LargeGauge(name, words, labels, lambda: map(hash, samples.values()))
+        for name in ("large", "larger")
+    ]
+    registry.register(Given(gauges))
     assert ours(registry.collect()) == theirs(registry)
 
 
@@ -89,6 +92,31 @@ def test_many_lines_come_in_pieces() -> None:
     pieces = list(exposition.text(registry.collect()))
     assert len(pieces) == 4
     assert b"".join(pieces) == generate_latest(registry)
+
+
+def test_labels_of_many_lines_are_written_once() -> None:
+    """For six gauges of a large cluster's cards; the lines come in pieces."""
+    asked = 0
+
+    def rows() -> Iterator[list[str]]:
+        nonlocal asked
+        for number in range(500):
+            asked += 1
+            yield [str(number)]
+
+    labels = Labels(["n"], rows)
+    gauges = [LargeGauge(name, "", labels, lambda: range(500)) for name in "abc"]
+    pieces = list(exposition.text(gauges))
+    assert asked == 500
+    assert len(pieces) == 3 * 4
+    assert b"".join(pieces) == generate_latest(Given(gauges))
+
+
+def test_labels_whose_writing_broke_off_are_written_anew() -> None:
+    """A scrape may fail in the middle; no later one may lack lines."""
+    labels = Labels(["n"], lambda: ([name] for name in "ab"))
+    assert next(labels.texts()) == '{n="a"}'
+    assert [*labels.texts()] == ['{n="a"}', '{n="b"}'] == [*labels.texts()]
 
 
 @pytest.mark.parametrize("ours", [text, openmetrics])

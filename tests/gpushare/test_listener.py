@@ -12,7 +12,12 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from gpushare.addresses import free_address, why_not_listen
+from gpushare.addresses import (
+    LOOPBACK,
+    free_address,
+    socket_address,
+    why_not_listen,
+)
 from gpushare.listener import MOST_CONNECTIONS, Listener
 from gpushare.settings import Address
 from tests.machine import needs
@@ -328,4 +333,32 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_behind() -> Non
         with pytest.raises(OSError, match="in use"):
             Listener({free: echo, taken: echo})
     assert not why_not_listen(free)
+
+
+@pytest.mark.parametrize("loopback", [LOOPBACK, "[::1]"])
+def test_a_connection_that_has_the_port_is_named(loopback: str) -> None:
+    """Linux takes the ports of outgoing connections from the extender's range."""
+    own = Address(loopback, free_address().port)
+    needs(not why_not_listen(own), loopback, "enable IPv6")
+    family, where = socket_address(own)
+    with socket.create_server((where[0], 0), family=family) as server:
+        with socket.socket(family) as client:
+            client.bind(where)
+            client.connect(server.getsockname())
+            why = why_not_listen(own)
+        port = server.getsockname()[1]
+    assert "in use" in why
+    assert why.endswith(f": a connection to {loopback}:{port} has this port")
+
+
+def test_a_server_that_has_the_port_is_not_called_a_connection() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        where = server.getsockname()
+        with socket.create_connection(where):
+            why = why_not_listen(Address(*where))
+    assert "in use" in why
+    assert "a connection to" not in why
+
+
+def test_a_host_that_is_no_name_is_an_error() -> None:
     assert "label empty" in why_not_listen(Address("a..b", 1))

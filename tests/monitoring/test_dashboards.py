@@ -109,7 +109,7 @@ def extender_page(folder: Path) -> str:
     registry = CollectorRegistry()
     metrics = VerbMetrics(registry)
     with metrics.timed("filter"):
-        metrics.filtered(FilterResult((), {NodeName(NODE): "no room"}))
+        metrics.filtered(FilterResult((), {"no room": [NodeName(NODE)]}))
     metrics.bound(Bound(Outcome.CONFLICT, "taken"))
     heard = (("pods", reflector(extender.clock, listed=True)),)
     registry.register(LedgerCollector(extender.state, Readiness(heard, 60)))

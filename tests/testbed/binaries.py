@@ -77,6 +77,13 @@ NVIDIA = (
     ),
     Tool("nvidia-ctk", "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk"),
 )
+CDI_HOOK = (
+    Tool(
+        "nvidia-cdi-hook",
+        "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook",
+    ),
+)
+"""Of the same module, in a folder of its own: no cluster runs it."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,10 @@ def needs_c(module: Path) -> bool:
 
 def _fingerprint(module: Path, tools: tuple[Tool, ...]) -> str:
     go_mod = (module / "go.mod").read_text()
-    go_sum = (module / "go.sum").read_text()
-    text = "\n".join([go_mod, go_sum, *build_flags(go_mod), *map(str, tools)])
+    # No go.sum where the standard library will do; no sources where all is others'.
+    files = [*module.glob("go.sum"), *sorted(module.glob("*.go"))]
+    sources = [go_mod, *(file.read_text() for file in files)]
+    text = "\n".join([*sources, *build_flags(go_mod), *map(str, tools)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

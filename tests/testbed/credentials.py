@@ -28,9 +28,18 @@ def write_tokens(path: Path, users: Iterable[User]) -> None:
             csv.writer(file).writerow([user.token, user.name, user.name, groups])
 
 
-def write_kubeconfig(path: Path, port: int, token: str) -> Path:
-    """Write a kubeconfig for this token (JSON, which every YAML reader takes)."""
-    server = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+def write_kubeconfig(
+    path: Path, port: int, token: str, certificate: Path | None = None
+) -> Path:
+    """Write a kubeconfig for this token (JSON, which every YAML reader takes).
+
+    Without the API server's certificate it trusts every server.
+    """
+    server: Json = {"server": f"https://127.0.0.1:{port}"}
+    if certificate is None:
+        server["insecure-skip-tls-verify"] = True
+    else:
+        server["certificate-authority"] = str(certificate)
     config = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -13,6 +13,7 @@ from tests.machine import needs
 from tests.testbed.binaries import Binaries, cache_folder, ensure_binaries
 from tests.testbed.browser import Browser, BrowserProgram, ensure_browser
 from tests.testbed.controlplane import ControlPlane
+from tests.testbed.goextender import ensure_go_extender
 from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import Programs, ensure_programs
 from tests.testbed.objects import new_namespace, sweep
@@ -56,6 +57,11 @@ def _had(config: pytest.Config, ensure: Callable[[Path], Built]) -> Built:
 @pytest.fixture(scope="session")
 def binaries(pytestconfig: pytest.Config) -> Binaries:
     return _had(pytestconfig, ensure_binaries)
+
+
+@pytest.fixture(scope="session")
+def go_extender_program(pytestconfig: pytest.Config) -> str:
+    return _had(pytestconfig, ensure_go_extender)
 
 
 @pytest.fixture(scope="session")

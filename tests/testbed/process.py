@@ -36,8 +36,14 @@ class Process:
         return self.popen.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send any signal: SIGSTOP and SIGCONT make the process hang and go on."""
+        """Send any signal: SIGSTOP and SIGCONT make the process hang and go on.
+
+        After SIGSTOP it waits until all threads hang. A busy machine takes some
+        milliseconds for it, in which the process would still answer.
+        """
         self.popen.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         """End it the hard way, as a crash would, and wait until it is gone."""

@@ -25,9 +25,13 @@ class Watch:
     ) -> None:
         self._connection = connection
         self._closed = False
-        connection.connect()
-        self._socket: socket.socket = connection.sock
-        connection.request("GET", target, headers=dict(headers))
+        try:
+            connection.connect()
+            self._socket: socket.socket = connection.sock
+            connection.request("GET", target, headers=dict(headers))
+        except BaseException:
+            connection.close()
+            raise
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:

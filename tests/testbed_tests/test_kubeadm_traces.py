@@ -112,6 +112,8 @@ def test_a_killed_run_is_cleared_up_after(
         killed.wait()
     assert len(made) > 1
     assert replace(record, folder="") == Record(record.instance, "", killed.pid)
+    # A child that was just being started has its lock, too, until its program runs.
+    wait_until(lambda: not instances.alive(record), "end of the killed run's lock")
     instances.clear_up()
     assert traces(record) == []
     assert outside() == before

@@ -1,9 +1,14 @@
-"""The test bed itself: what the audit counts."""
+"""The test bed itself: what the audit counts, and the extender in Go."""
+
+import json
 
 import pytest
 
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
+from tests.testbed.goextender import GoExtender
+from tests.testbed.objects import pod, pod_path, post_node, post_pod
+from tests.testbed.scheduler import SchedulerSettings
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
@@ -27,3 +32,48 @@ def test_audit_counts_a_users_writes(clean_plane: ControlPlane, namespace: str) 
     )
     assert made == 201
     assert clean_plane.audit.writes(user, mark)["create configmaps"] >= 2
+
+
+def test_go_extender_does_what_kube_scheduler_asks(
+    clean_plane: ControlPlane, namespace: str, go_extender_program: str
+) -> None:
+    """All names, zeros, and one Binding with the placement's annotation: its own."""
+    rest, names = clean_plane.rest, ["a", "b"]
+    for name in names:
+        post_node(rest, name, units=94, cores=100)
+    admin = clean_plane.admin
+    config = clean_plane.kubeconfig(admin.token, "go", insecure=False)
+    mark = clean_plane.audit.mark()
+    asked = {"Pod": pod("asking", namespace), "Nodes": None, "NodeNames": names}
+    settings = SchedulerSettings(extender={"preemptVerb": ""})
+    with GoExtender(go_extender_program, clean_plane.launcher, "go", config) as go:
+        kept = go.rest.must("POST", "/scheduler/filter", asked)
+        scores = go.rest.must("POST", "/scheduler/prioritize", asked)
+        with clean_plane.start_scheduler(
+            "beside-go", extender_url=go.url, settings=settings
+        ):
+            made = post_pod(rest, pod("one", namespace, units=20, cores=10))
+            bound = wait_until(
+                lambda: rest.must("GET", pod_path(made)),
+                "a pod bound through the extender in Go",
+                accept=lambda seen: "nodeName" in seen["spec"],
+            )
+        late = go.rest.must(
+            "POST",
+            "/scheduler/bind",
+            {
+                "PodName": "one",
+                "PodNamespace": namespace,
+                "PodUID": made["metadata"]["uid"],
+                "Node": "a",
+            },
+        )
+    nothing = {"FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": ""}
+    assert kept == {"Nodes": None, "NodeNames": names, **nothing}
+    assert scores == {"text": [{"Host": name, "Score": 0} for name in names]}
+    text = bound["metadata"]["annotations"]["baidu.com/vcuda-placement"]
+    assert json.loads(text)["uid"] == made["metadata"]["uid"]
+    calls = clean_plane.audit.calls(mark)
+    binds = [(c.user, c.status) for c in calls if c.resource == "pods/binding"]
+    assert binds == [(admin.name, 201), (admin.name, 409)]
+    assert "409" in late["Error"]

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from gpushare.domain.frag.costs import PricedNode
+from gpushare.domain.frag.costs import PricedNode, Standing, Standings
 from gpushare.domain.frag.prices import Tables
 from gpushare.domain.frag.shapes import CardSizes, Pool
 from gpushare.domain.hosts import Hosts
@@ -32,27 +32,31 @@ class CardStock:
 
 
 class ClusterIndex:
-    """All nodes by place, the totals of free capacity, and a log of changed places.
+    """All nodes, the totals of free capacity, and a log of changed nodes.
 
-    A place is an index into ``nodes``; new nodes reuse the places of deleted ones. Not
-    thread-safe.
+    Not thread-safe.
     """
 
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
         self._ledger = ledger
         self._hosts = hosts
         self._position = -1
-        self.places: dict[NodeName, int] = {}
-        self.nodes: list[PricedNode | None] = []
-        """None at a free place. Gauges may be by older tables."""
-        self._vacant: list[int] = []
+        self.nodes: dict[NodeName, PricedNode] = {}
+        """All nodes; their tables may be older ones."""
+        self.alike: dict[Standing, set[NodeName]] = {}
+        """The names of nodes that have the same free."""
+        self._standings = Standings()
         self._idle: Counter[str] = Counter()
         self._untouched: Counter[int] = Counter()
+        self._cpu = 0
+        """Free milli of all nodes with cards whose CPU is known."""
+        self._hostless = 0
+        """Nodes with cards whose CPU is not known."""
         self._sizes: Counter[tuple[str, int]] = Counter()
         self._numbers: Counter[int] = Counter()
         self._stock: CardStock | None = None
         """None if cards were added or removed since it was computed."""
-        self._log: list[int] = []
+        self._log: list[NodeName] = []
         self._log_start = 0
 
     def follow(self, tables: Tables) -> bool:
@@ -60,7 +64,7 @@ class ClusterIndex:
         self._position, changed = self._ledger.changed_since(self._position)
         hosts = self._hosts.changes()
         if changed is None or hosts is None:
-            changed = [*self.places, *(node.name for node in self._ledger.nodes())]
+            changed = [*self.nodes, *(node.name for node in self._ledger.nodes())]
         names = dict.fromkeys([*changed, *(hosts or ())])
         moved = [self._take(name, tables) for name in names]
         return any(moved)
@@ -70,7 +74,8 @@ class ClusterIndex:
     ) -> Pool:
         """Return what is free now; the caller gives the totals."""
         idle, untouched = dict(self._idle), dict(self._untouched)
-        return Pool(cards, cpu, memory, idle, untouched, self._largest or None)
+        largest, free_cpu = self._largest or None, None if self._hostless else self._cpu
+        return Pool(cards, cpu, memory, idle, untouched, largest, free_cpu)
 
     def card_stock(self) -> CardStock:
         """Return the number and sizes of the cluster's cards."""
@@ -83,8 +88,8 @@ class ClusterIndex:
         """Return the log's end, for ``since``."""
         return self._log_start + len(self._log)
 
-    def since(self, position: int) -> list[int] | None:
-        """Return the places that changed after a position; None if it is too old."""
+    def since(self, position: int) -> list[NodeName] | None:
+        """Return the nodes that changed after a position; None if it is too old."""
         if position < self._log_start:
             return None
         return self._log[position - self._log_start :]
@@ -96,37 +101,49 @@ class ClusterIndex:
         )
 
     def _take(self, name: NodeName, tables: Tables) -> bool:
-        node, at = self._ledger.node(name), self.places.get(name)
+        node, before = self._ledger.node(name), self.nodes.get(name)
         if node is None:
-            if at is None:
-                return False
-            del self.places[name]
-            self._put(at, None)
-            self._vacant.append(at)
-            return True
-        host = self._hosts.free(name)
-        before = None if at is None else self.nodes[at]
-        if before and before.node is node and before.host is host:
+            if before is not None:
+                self._put(name, before, None)
+            return before is not None
+        host, standings = self._hosts.free(name), self._standings
+        if before is None or before.node is not node:
+            after = PricedNode.of(node, host, tables, standings=standings)
+        elif before.host is not host:
+            after = before.with_host(host, standings)
+        else:
             return False
-        if at is None and self._vacant:
-            at = self.places[name] = self._vacant.pop()
-        elif at is None:
-            at = self.places[name] = len(self.nodes)
-            self.nodes.append(None)
-        self._put(at, PricedNode.of(node, host, tables))
+        self._put(name, before, after)
         return True
 
-    def _put(self, at: int, after: PricedNode | None) -> None:
-        before, self.nodes[at] = self.nodes[at], after
-        for node, sign in ((before, -1), (after, +1)):
-            if node is not None:
-                self._idle[node.state.model] += sign * node.state.idle
-                self._untouched[node.state.untouched] += sign
+    def _put(
+        self, name: NodeName, before: PricedNode | None, after: PricedNode | None
+    ) -> None:
+        if before is not None:
+            self._count(before, -1)
+            alike = self.alike[before.standing]
+            alike.discard(name)
+            if not alike:
+                del self.alike[before.standing]
+        if after is None:
+            del self.nodes[name]
+        else:
+            self.nodes[name] = after
+            self._count(after, +1)
+            self.alike.setdefault(after.standing, set()).add(name)
         had, has = before and before.node.cards, after and after.node.cards
         if had is not has:
             self._count_cards(had or (), -1)
             self._count_cards(has or (), +1)
-        self._note(at)
+        self._note(name)
+
+    def _count(self, node: PricedNode, sign: int) -> None:
+        state = node.state
+        if node.node.cards:
+            self._cpu += sign * (state.cpu_milli or 0)
+            self._hostless += sign * (state.cpu_milli is None)
+        self._idle[state.model] += sign * state.idle
+        self._untouched[state.untouched] += sign
 
     def _count_cards(self, cards: tuple[Card, ...], sign: int) -> None:
         self._stock = None
@@ -134,8 +151,8 @@ class ClusterIndex:
         for card in cards:
             self._sizes[card.model, card.units] += sign
 
-    def _note(self, at: int) -> None:
-        self._log.append(at)
+    def _note(self, name: NodeName) -> None:
+        self._log.append(name)
         if len(self._log) > _LONGEST_LOG:
             half = len(self._log) // 2
             del self._log[:half]

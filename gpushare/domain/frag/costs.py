@@ -5,11 +5,14 @@ then left of them, in cores and memory, for cards of any size.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Self
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import NamedTuple, Self
+from weakref import WeakValueDictionary
 
-from gpushare.domain.frag.prices import Gauge, Tables
+from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.frag.prices import ROUNDING, Gauge, Slope, Tables, score
 from gpushare.domain.frag.shapes import WHOLE, State, milli_free, milli_left, state_of
 from gpushare.domain.model import (
     Amount,
@@ -27,15 +30,25 @@ NEVER = math.inf
 """The cost if a pod does not fit."""
 
 _UNASKED = HostAmount()
+_LESS_ROUNDING = ROUNDING / 2
+"""A slope is computed otherwise than a cost; with less, it is never the larger one."""
+
+
+class Room(NamedTuple):
+    """What an open card has free. A share costs the same on equal ones of a node."""
+
+    residual: int
+    cores: int
+    units: int
+    size: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
 class CardGroup:
-    """Cards of a node with equal free capacity, which are equal to a share."""
+    """Cards of a node with equal free capacity."""
 
-    residual: int
-    room: Amount
-    size: int
+    room: Room
     cards: tuple[CardUUID, ...]
 
 
@@ -43,25 +56,217 @@ def groups(
     node: Node, state: State, free: Mapping[CardUUID, Amount]
 ) -> tuple[CardGroup, ...]:
     """Group the cards with free capacity by what is free."""
-    alike: dict[tuple[int, Amount, int], list[CardUUID]] = {}
+    alike: dict[Room, list[CardUUID]] = {}
     for card, residual in zip(node.cards, state.residuals, strict=True):
-        room = free.get(card.uuid)
-        if room is not None and (room.cores > 0 or room.units > 0):
-            alike.setdefault((residual, room, card.units), []).append(card.uuid)
-    return tuple(CardGroup(*group, tuple(cards)) for group, cards in alike.items())
+        left = free.get(card.uuid)
+        if left is not None and (left.cores > 0 or left.units > 0):
+            room = Room(residual, left.cores, left.units, card.units, card.model)
+            alike.setdefault(room, []).append(card.uuid)
+    return tuple(CardGroup(room, tuple(cards)) for room, cards in alike.items())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Standing:
+    """What a node has free: all that the cost of a pod with one claim depends on.
+
+    Nodes that have the same free share one object, which is compared by identity.
+    """
+
+    state: State
+    rooms: tuple[tuple[Room, int], ...]
+    """The groups of cards with free capacity, and how many cards each has."""
+    untouched: tuple[tuple[str, int], ...]
+    """The models of the untouched cards, and how many each has."""
+    _gauge: tuple[Tables, Gauge] | None = None
+    _slope: tuple[object, Slope] = (None, Slope(0.0, 0.0, 0.0))
+
+    def gauge(self, tables: Tables) -> Gauge:
+        """Return the worth by these tables; the last one is kept."""
+        known = self._gauge
+        if known is None or known[0] is not tables:
+            known = self._gauge = (tables, tables.gauge(self.state))
+        return known[1]
+
+    def slope(self, tables: Tables) -> Slope:
+        """Return how the worth falls; it is the same until tables are learned."""
+        lesson, slope = self._slope
+        if lesson is not tables.lesson:
+            slope = tables.slope(self.state)
+            self._slope = (tables.lesson, slope)
+        return slope
+
+
+class Standings:
+    """One object for each standing that a node has."""
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[Hashable, Standing] = WeakValueDictionary()
+
+    def of(self, state: State, grouped: Iterable[CardGroup]) -> Standing:
+        """Return the standing of a node."""
+        rooms = tuple((group.room, len(group.cards)) for group in grouped)
+        key = (state, rooms)
+        found = self._known.get(key)
+        if found is None:
+            whole: Counter[str] = Counter()
+            for room, number in rooms:
+                if room.residual >= WHOLE:
+                    whole[room.model] += number
+            found = self._known[key] = Standing(state, rooms, tuple(whole.items()))
+        return found
+
+
+_Loss = tuple[float, int]
+"""What a share takes of a card's worth, and what it leaves of its milli."""
+_MOST_PARTED = 4
+"""Shares of one pod for which all ways to put several on one card are compared."""
+
+
+class Floor:
+    """The least that a pod costs by some tables, from what nodes have free.
+
+    A node's worth is concave but for its blocks, and blocks are only lost. So the pod
+    takes at least what the node's slope says, of the cards where that is least. Most
+    nodes need no closer look, because another one costs less than this.
+    """
+
+    def __init__(self, request: PodRequest, tables: Tables) -> None:
+        cards = request.cards
+        allows = None if cards is None else CardSelector(cards.models)
+        self._tables = tables
+        self._allows = allows
+        self._whole = sum(claim.whole_cards for claim in request.claims)
+        shares = [c.amount for c in request.claims if not c.whole_cards]
+        self._parted = len(shares) <= _MOST_PARTED
+        ways = _partitions(shares) if self._parted else {(one,) for one in shares}
+        losses = {
+            amount: _Losses(amount, tables, allows) for way in ways for amount in way
+        }
+        self._losses = list(losses.values())
+        order = list(losses)
+        self._ways = [[order.index(amount) for amount in way] for way in ways]
+        self._host = request.host or _UNASKED
+        self._pressures = {m: p for m, p in tables.pressures.items() if p}
+
+    def of(self, standing: Standing) -> float:
+        """Return a cost that the pod reaches; ``NEVER`` if it cannot fit."""
+        lost, rest, whole = 0.0, 0, self._whole
+        if whole and self._untouched(standing) < whole:
+            return NEVER
+        if self._losses:
+            lost, rest = self._shares(standing.rooms)
+            if lost == NEVER:
+                return NEVER
+        state, used = standing.state, whole + lost
+        by_card, host = self._slopes(standing)
+        lost = (by_card + self._pressures.get(state.model, 0.0)) * used + host
+        if whole:
+            lost += self._blocks(standing)
+        cost = score(lost, rest, _LESS_ROUNDING)
+        if self._tables.cpu_scarce and (whole or self._losses):
+            cpu = state.cpu_milli
+            left = None if cpu is None else cpu - self._host.cpu_milli
+            cost += self._tables.tie(left)
+        return cost
+
+    def _shares(self, rooms: Iterable[tuple[Room, int]]) -> _Loss:
+        """Return the least of both parts that all shares can come to."""
+        least = []
+        for losses in self._losses:
+            lost, rest = NEVER, WHOLE
+            for room, _ in rooms:
+                found = losses[room]
+                if found is not None:
+                    loss, left = found
+                    lost = min(lost, loss)
+                    rest = min(rest, left)
+            least.append((lost, rest))
+        if len(least) == 1 and self._parted:
+            return least[0]
+        if not self._parted:
+            # Several may go on one card, and the other ones then cost nothing.
+            return max(lost for lost, _ in least), 0
+        ways = [[least[part] for part in way] for way in self._ways]
+        return (
+            min(sum(lost for lost, _ in way) for way in ways),
+            min(sum(rest for _, rest in way) for way in ways),
+        )
+
+    def _slopes(self, standing: Standing) -> tuple[float, float]:
+        """Return what is lost with each card's worth, and with CPU and memory."""
+        by_card, by_cpu, by_memory = standing.slope(self._tables)
+        state, asked, lost = standing.state, self._host, 0.0
+        if by_cpu and (cpu := state.cpu_milli) is not None:
+            lost = by_cpu * max(0, min(asked.cpu_milli, cpu))
+        if by_memory and (memory := state.memory_mib) is not None:
+            lost += by_memory * max(0, min(asked.memory_mib, memory))
+        return by_card, lost
+
+    def _blocks(self, standing: Standing) -> float:
+        """Return what is lost of blocks with the whole cards."""
+        state, blocks_worth = standing.state, self._tables.blocks_worth
+        cpu, untouched = state.cpu_milli, state.untouched
+        left = None if cpu is None else cpu - self._host.cpu_milli
+        before = blocks_worth(state.model, untouched, cpu)
+        return before - blocks_worth(state.model, untouched - self._whole, left)
+
+    def _untouched(self, standing: Standing) -> int:
+        allows = self._allows
+        return sum(
+            [
+                number
+                for model, number in standing.untouched
+                if allows is None or allows.allows("", model)
+            ]
+        )
+
+
+def _partitions(shares: Sequence[Amount]) -> set[tuple[Amount, ...]]:
+    """Return all ways to put shares together, each as what is then on each card."""
+    ways: set[tuple[Amount, ...]] = {()}
+    for share in shares:
+        joined = {
+            (*way[:i], way[i] + share, *way[i + 1 :])
+            for way in ways
+            for i in range(len(way))
+        }
+        ways = joined | {(*way, share) for way in ways}
+    return {tuple(sorted(way, key=astuple)) for way in ways}
+
+
+class _Losses(dict[Room, _Loss | None]):
+    """What a share takes from a card; None if it does not fit."""
+
+    def __init__(
+        self, amount: Amount, tables: Tables, allows: CardSelector | None
+    ) -> None:
+        super().__init__()
+        self._amount, self._tables, self._allows = amount, tables, allows
+
+    def __missing__(self, room: Room) -> _Loss | None:
+        found = self[room] = self._loss(room)
+        return found
+
+    def _loss(self, room: Room) -> _Loss | None:
+        cores, units = self._amount.cores, self._amount.units
+        if cores > room.cores or units > room.units:
+            return None
+        if self._allows is not None and not self._allows.allows("", room.model):
+            return None
+        rest = milli_left(room.cores - cores, room.units - units, room.size)
+        worth = self._tables.rest_worth
+        return worth(room.residual) - worth(rest), rest
+
+
+@dataclass(eq=False, slots=True)
 class PricedNode:
-    """One node, and the value of its free capacity by some tables."""
+    """One node, and the tables by which its free capacity is valued; immutable."""
 
     node: Node
     host: HostAmount | None
-    state: State
+    standing: Standing
     groups: tuple[CardGroup, ...]
     tables: Tables
-    gauge: Gauge
-    """The node's value by ``tables``."""
 
     @classmethod
     def of(
@@ -70,42 +275,50 @@ class PricedNode:
         host: HostAmount | None,
         tables: Tables,
         free: Mapping[CardUUID, Amount] | None = None,
+        standings: Standings | None = None,
     ) -> Self:
         """Read a node; ``free`` overrides the free amounts of some cards."""
         left = node.free if free is None else {**node.free, **free}
         state = state_of(node, host, left)
-        gauge = tables.gauge(state)
-        return cls(node, host, state, groups(node, state, left), tables, gauge)
+        grouped = groups(node, state, left)
+        standing = (standings or Standings()).of(state, grouped)
+        return cls(node, host, standing, grouped, tables)
+
+    def with_host(self, host: HostAmount | None, standings: Standings) -> "PricedNode":
+        """Return the node with other free CPU and memory."""
+        cpu, memory = (host.cpu_milli, host.memory_mib) if host else (None, None)
+        state = State(cpu, memory, self.state.residuals, self.state.model)
+        standing = standings.of(state, self.groups)
+        return PricedNode(self.node, host, standing, self.groups, self.tables)
 
     def by(self, tables: Tables) -> "PricedNode":
         """Return the same node with other tables."""
         if tables is self.tables:
             return self
-        return replace(self, tables=tables, gauge=tables.gauge(self.state))
+        return PricedNode(self.node, self.host, self.standing, self.groups, tables)
+
+    @property
+    def state(self) -> State:
+        """What the node has free, as numbers."""
+        return self.standing.state
+
+    @property
+    def gauge(self) -> Gauge:
+        """The node's value by ``tables``."""
+        return self.standing.gauge(self.tables)
 
     def alike(self, request: PodRequest) -> Hashable:
-        """Return a key that is equal for nodes on which the pod costs the same.
-
-        None for pods that name cards by UUID, or that ask for more than one share.
-        """
+        """Return a key that is equal for nodes on which the pod costs the same."""
         named = request.cards is not None and request.cards.uuids
-        if len(request.claims) != 1 or request.claims[0].whole_cards or named:
-            return None
-        models = tuple(card.model for card in self.node.cards) if request.cards else ()
-        rooms = tuple(
-            (each.residual, each.room.cores, each.room.units, each.size)
-            for each in self.groups
-        )
-        state = self.state
-        host = (state.cpu_milli, state.memory_mib)
-        return (host, state.residuals, state.model, rooms, models)
+        return self.node.name if named or len(request.claims) > 1 else self.standing
 
     def cost(self, request: PodRequest, policy: Policy) -> float:
         """Return the pod's cost on its best cards; ``NEVER`` if it does not fit."""
         node, claims = self.node, request.claims
         if len(claims) == 1 and not claims[0].whole_cards:
-            found = self._limited(request).share_costs(claims[0], request.host)
-            return min((cost for cost, _ in found), default=NEVER)
+            allowed = self._limited(request)
+            found = self.share_costs(claims[0], request.host, allowed)
+            return min([cost for cost, _ in found], default=NEVER)
         host = self._then(request.host)
         if claims and not any(claim.whole_cards for claim in claims):
             apart = self._apart(request, policy)
@@ -125,34 +338,33 @@ class PricedNode:
         return self._cost(left, host)
 
     def share_costs(
-        self, claim: Claim, asked: HostAmount | None
+        self,
+        claim: Claim,
+        asked: HostAmount | None,
+        allowed: Iterable[CardGroup] | None = None,
     ) -> list[tuple[float, CardGroup]]:
         """Return a share's cost on each group of cards with room for it."""
         found = []
         cores, units = claim.amount.cores, claim.amount.units
         host = self._then(asked)
-        for group in self.groups:
+        for group in self.groups if allowed is None else allowed:
             room = group.room
             if cores <= room.cores and units <= room.units:
-                rest = milli_left(room.cores - cores, room.units - units, group.size)
-                cost = self._cost(((group.residual, rest),), host)
+                rest = milli_left(room.cores - cores, room.units - units, room.size)
+                cost = self._cost(((room.residual, rest),), host)
                 found.append((cost, group))
         return found
 
-    def _limited(self, request: PodRequest) -> "PricedNode":
-        """Leave out cards that the pod may not have; the node's value stays."""
+    def _limited(self, request: PodRequest) -> tuple[CardGroup, ...]:
+        """Return the groups of the cards that the pod may have."""
         wanted = request.cards
         if wanted is None:
-            return self
+            return self.groups
         if not wanted.uuids:
-            models = {card.model for card in self.node.cards}
-            out = [model for model in models if wanted.against("", model)]
-            if not out:
-                return self
-            if len(out) == len(models):
-                return replace(self, groups=())
+            allows = wanted.allows
+            return tuple(g for g in self.groups if allows("", g.room.model))
         limited = self.node.as_limited_by(request)
-        return replace(self, groups=groups(self.node, self.state, limited.free))
+        return groups(self.node, self.state, limited.free)
 
     def _apart(
         self, request: PodRequest, policy: Policy
@@ -162,9 +374,7 @@ class PricedNode:
         The result is that of ``place`` with these costs, computed without reading the
         node again for each claim. None if a claim does not fit; a search may succeed.
         """
-        allowed = {
-            uuid for group in self._limited(request).groups for uuid in group.cards
-        }
+        allowed = {uuid for group in self._limited(request) for uuid in group.cards}
         cards, free = self.node.cards, self.node.free
         rests = list(self.state.residuals)
         rooms = {i: free[c.uuid] for i, c in enumerate(cards) if c.uuid in allowed}
@@ -225,11 +435,11 @@ class PricedNode:
     ) -> float:
         """Return the cost, by the free milli of the pod's cards before and after it."""
         gauge, tables, model = gauge or self.gauge, self.tables, self.state.model
-        cards, untouched = gauge.cards, gauge.untouched
-        rests = []
+        cards, untouched, rests = gauge.cards, gauge.untouched, []
         for before, rest in left:
             cards += tables.rest_worth(rest) - tables.rest_worth(before)
             untouched -= before >= WHOLE
             rests.append(rest)
         lost = gauge.worth - tables.worth(model, cards, untouched, host)
-        return tables.charge(model, lost, rests)
+        cost = tables.charge(model, lost, gauge.cards - cards, sum(rests))
+        return cost + tables.tie(host[0]) if rests else cost

@@ -28,9 +28,11 @@ SETS_AT_MOST = 32
 """Sets of card models; pods with rarer sets count as if they took any model."""
 DIGITS = 3
 """Binary digits that CPU and memory keep: rounding adds an eighth at most."""
-FIRST_TIMES = frozenset({1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500})
-THEN_EVERY = 250
+FIRST_TIMES = (1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500)
 """Numbers of pods seen at which to learn again."""
+THEN_EVERY = 250
+THEN_A_PART = 4
+"""Later, after so many more pods, or that part more: fewer would change little."""
 PRIOR_WEIGHT = 20 * WHOLE
 _MOST_KINDS = 4000
 _MOST_SEEN = 100_000
@@ -88,9 +90,12 @@ def _rank(shape: Shape) -> tuple[int, int, int, int, list[str]]:
     return (shape.cards, shape.milli, shape.cpu_milli, shape.memory_mib, models)
 
 
-def due(seen: int) -> bool:
-    """Return whether to learn again at this number of pods; often at first."""
-    return seen in FIRST_TIMES or (seen > max(FIRST_TIMES) and seen % THEN_EVERY == 0)
+def next_lesson(seen: int) -> int:
+    """Return the number of pods at which to learn again; often at first."""
+    for number in FIRST_TIMES:
+        if number > seen:
+            return number
+    return seen + max(THEN_EVERY, seen // THEN_A_PART)
 
 
 class _Single(NamedTuple):
@@ -196,6 +201,7 @@ class Learner:
         """For each kind its count, and the sequence number of its last occurrence."""
         self._sum = 0
         self._seen = 0
+        self._next = next_lesson(0)
         self._due = Event()
 
     @property
@@ -224,7 +230,8 @@ class Learner:
             self._counts[kind] = (count + 1, self._seen)
             if len(self._counts) > _MOST_KINDS or self._sum > _MOST_SEEN:
                 self._forget()
-            if due(self._seen):
+            if self._seen >= self._next:
+                self._next = next_lesson(self._seen)
                 self._due.set()
 
     def tables(self, sizes: CardSizes, pool: Pool) -> Tables:

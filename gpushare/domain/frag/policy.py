@@ -3,24 +3,15 @@
 The cost of each kind of pod on each node is kept, and updated for changed nodes.
 """
 
-import math
-from array import array
-from collections import OrderedDict
-from collections.abc import (
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableSequence,
-    Sequence,
-)
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from threading import Lock
 
 from gpushare.domain.frag.cluster_index import CardStock, ClusterIndex
-from gpushare.domain.frag.costs import NEVER, PricedNode
+from gpushare.domain.frag.costs import PricedNode
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.prices import Tables, plain
+from gpushare.domain.frag.search import Asked, Rows
 from gpushare.domain.frag.shapes import Kind
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
@@ -31,47 +22,10 @@ from gpushare.domain.policies import Policy
 ENOUGH = 10
 """Pods that must be seen before anything is learned; until then it is best-fit."""
 
-_MOST_COSTS = 2_000_000
-"""Costs kept over all kinds, 8 bytes each: 200 kinds at 10,000 nodes."""
-_MOST_KINDS = 1024
 _DRIFT_LIMIT = 0.6
 """Eighths of a price's range. A price that is off by more is changed, and then all
 nodes are priced again. At 0.5, two pods that come and go in turn would change it each
 time."""
-_STALE = math.nan
-
-
-@dataclass(slots=True)
-class _Row:
-    """The cost of one kind of pod at each place; ``_STALE`` if it must be computed."""
-
-    costs: MutableSequence[float]
-    upto: int
-
-
-@dataclass(slots=True)
-class _Asked:
-    """One pod's costs by node, and the nodes to price outside the lock."""
-
-    kind: Kind
-    row: _Row
-    tables: Tables
-    costs: dict[NodeName, float]
-    stale: list[tuple[NodeName, int, PricedNode | None]]
-    priced: list[PricedNode | None] = field(default_factory=list)
-    """The stale nodes with these tables, in the same order."""
-
-    def price(self, request: PodRequest, policy: Policy) -> None:
-        known: dict[Hashable, float] = {None: NEVER}
-        for name, _, node in self.stale:
-            now, alike = node, None if node is None else node.alike(request)
-            if node is not None and (alike is None or alike not in known):
-                now = node.by(self.tables)
-                self.costs[name] = now.cost(request, policy)
-                known.setdefault(alike, self.costs[name])
-            else:
-                self.costs[name] = known[alike]
-            self.priced.append(now)
 
 
 class Packer:
@@ -91,7 +45,7 @@ class Packer:
         self._learned: CardStock | None = None
         self._stock_changed = False
         self._wanted = False
-        self._rows: OrderedDict[Kind, _Row] = OrderedDict()
+        self._rows = Rows(self._index)
 
     @property
     def tables(self) -> Tables | None:
@@ -126,31 +80,40 @@ class Packer:
         with self._lock:
             self._index.follow(self._tables)
             pool, stock = self._index.pool(*totals), self._index.card_stock()
+            standings = list(self._index.alike)
         tables = self.learner.tables(stock.sizes, pool)
+        for standing in standings:
+            # Here, and not when the first pod asks for all nodes.
+            standing.slope(tables)
         with self._lock:
             self._use(tables)
             self._learned, self._stock_changed = stock, False
 
     def best(
-        self, request: PodRequest, names: Sequence[NodeName], policy: Policy
+        self, request: PodRequest, names: Collection[NodeName], policy: Policy
     ) -> NodeName | None:
         """Return the node with the least cost; the first by name of several."""
         self._wanted = True
-        with self._lock:
-            if self._learned is None:
-                return None
-            self._follow(self._learned)
-            asked = self._ask(request, names)
-        asked.price(request, policy)
-        if asked.stale:
-            with self._lock:
-                self._keep(asked)
-        for name, cost in self._seen_otherwise(request, policy, asked):
-            asked.costs[name] = cost
-        least = min(asked.costs.values(), default=NEVER)
-        if least == NEVER:
+        if self._learned is None:
             return None
-        return min(name for name, cost in asked.costs.items() if cost == least)
+        wanted = names if isinstance(names, AbstractSet) else frozenset(names)
+        asked = Asked(request, policy, wanted, Kind.of(request))
+        others: dict[NodeName, float] | None = None
+        for begin in (self._rows.near, self._rows.everywhere):
+            with self._lock:
+                self._follow(self._learned)
+                search = begin(asked, self._tables)
+            if search is None:
+                continue
+            if others is None:
+                others = self._seen_otherwise(asked, search.tables)
+            found = search.best(others)
+            with self._lock:
+                if search.tables is self._tables:
+                    self._rows.keep(search)
+            if found is not None or search.complete:
+                return found
+        return None
 
     def costs(
         self,
@@ -164,8 +127,17 @@ class Packer:
         if tables is None:
             return {}
         host = self._hosts.free(node.name)
-        standing = PricedNode.of(node, host, tables, free)
-        found = standing.share_costs(claim, request.host)
+        known = self._index.nodes.get(node.name)
+        if (
+            known
+            and known.node is node
+            and known.host is host
+            and not _taken(node, free)
+        ):
+            found = known.by(tables).share_costs(claim, request.host)
+        else:
+            there = PricedNode.of(node, host, tables, free)
+            found = there.share_costs(claim, request.host)
         return {uuid: cost for cost, group in found for uuid in group.cards}
 
     def _follow(self, learned: CardStock) -> None:
@@ -190,58 +162,22 @@ class Packer:
         self._tables = tables
         self._rows.clear()
 
-    def _ask(self, request: PodRequest, names: Sequence[NodeName]) -> _Asked:
-        kind, places = Kind.of(request), self._index.places
-        row = self._row(kind)
-        asked = _Asked(kind, row, self._tables, {}, [])
-        for name in names:
-            at = places.get(name)
-            if at is None:
-                continue
-            cost = asked.costs[name] = row.costs[at]
-            if math.isnan(cost):
-                asked.stale.append((name, at, self._index.nodes[at]))
-        return asked
-
-    def _keep(self, asked: _Asked) -> None:
-        """Keep the computed costs, except of nodes that changed meanwhile."""
-        if self._tables is not asked.tables:
-            return
-        nodes, current = self._index.nodes, self._rows.get(asked.kind) is asked.row
-        for (name, at, before), now in zip(asked.stale, asked.priced, strict=True):
-            if nodes[at] is before:
-                nodes[at] = now
-                if current:
-                    asked.row.costs[at] = asked.costs[name]
-
-    def _seen_otherwise(
-        self, request: PodRequest, policy: Policy, asked: _Asked
-    ) -> Iterator[tuple[NodeName, float]]:
-        """Price again the nodes that keep capacity which does not block this pod."""
-        pod = request.pod
+    def _seen_otherwise(self, asked: Asked, tables: Tables) -> dict[NodeName, float]:
+        """Price the nodes that keep capacity which does not block this pod."""
+        pod, costs = asked.request.pod, {}
         own = self._ledger.placement(pod.uid)
         for name in self._ledger.nominated() | ({own.node} if own else set()):
             node = self._ledger.node(name)
-            if node is None or name not in asked.costs:
+            if node is None or name not in asked.names:
                 continue
             seen = node.as_seen_by(pod)
             if seen is not node:
-                there = PricedNode.of(seen, self._hosts.free(name), asked.tables)
-                yield name, there.cost(request, policy)
+                there = PricedNode.of(seen, self._hosts.free(name), tables)
+                costs[name] = there.cost(asked.request, asked.policy)
+        return costs
 
-    def _row(self, kind: Kind) -> _Row:
-        index, row = self._index, self._rows.get(kind)
-        changed = None if row is None else index.since(row.upto)
-        if row is None or changed is None:
-            row, changed = _Row(array("d"), 0), []
-            self._rows[kind] = row
-        self._rows.move_to_end(kind)
-        most = min(_MOST_KINDS, _MOST_COSTS // max(1, len(index.nodes)))
-        while len(self._rows) > max(1, most):
-            self._rows.popitem(last=False)
-        # New places are in the log too, and are stale from the start.
-        row.costs.extend([_STALE] * (len(index.nodes) - len(row.costs)))
-        for at in changed:
-            row.costs[at] = _STALE
-        row.upto = index.now()
-        return row
+
+def _taken(node: Node, free: Mapping[CardUUID, Amount]) -> bool:
+    """Return whether these are not the node's own free amounts."""
+    own = node.free
+    return any(own[uuid] is not room for uuid, room in free.items())

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from gpushare.domain.frag.shapes import WHOLE, Free, Pool, State
 
@@ -199,6 +200,15 @@ class Ramp:
         ample = bisect_right(self.rates, free / cards)
         return cards * self.weights[ample] + free * self.limited[ample]
 
+    def slopes(self, cards: float, room: int | None) -> tuple[float, float]:
+        """Return what the sum loses, at least, with each card's worth and each X."""
+        if cards <= 0:
+            return 0.0, 0.0
+        if room is None:
+            return self.weights[-1], 0.0
+        ample = bisect_right(self.rates, max(room, 0) / cards)
+        return self.weights[ample], self.limited[ample]
+
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
@@ -238,9 +248,29 @@ ROUNDING = 1e-9
 """In notches: mathematically equal sums may differ by this much."""
 TIE_PER_MILLI = 1e-7
 """For each free milli of the card: within one notch the tightest card wins."""
+TIE_BY_CPU = 0.9 * TIE_PER_MILLI
 BLOCK_PRICE = 0.1
 """The maximum of κ: the extra value of a block when blocks are scarce."""
 EIGHTHS = 8
+
+
+def score(lost: float, rest: int, slack: float = ROUNDING) -> float:
+    """Return the score of a loss in cards, when ``rest`` milli stay on its cards."""
+    notches = math.floor(WHOLE * lost / MILLI_PER_NOTCH + 0.5 + slack)
+    return MILLI_PER_NOTCH * notches + TIE_PER_MILLI * rest
+
+
+class Slope(NamedTuple):
+    """What a node's worth loses, at least, with each unit of its free capacity.
+
+    The worth is concave: its first parts lost are the cheapest. So a pod costs no less
+    than this. Blocks are not in it.
+    """
+
+    card: float
+    """With each card's worth that its cards lose."""
+    cpu_milli: float
+    memory_mib: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +317,10 @@ class Tables:
     """κ: the worth of an empty block of 2, 4, … cards, for each card."""
     pressures: Mapping[str, float] = field(default_factory=dict)
     """L, 0 to 1: how much those pods compete for a model."""
+    cpu_scarce: bool = False
+    """Whether clearly more of the cluster's CPU is used than of its cards."""
+    lesson: object = field(default_factory=object, compare=False)
+    """The same for tables that differ only in what blocks and models cost now."""
 
     def under(self, pool: Pool) -> "Tables":
         """Return the tables for what is free now; the same object if no price changed.
@@ -301,9 +335,13 @@ class Tables:
             model: round(EIGHTHS * self._crowd(model, pool)) / EIGHTHS
             for model in self.named
         }
-        if prices == self.block_prices and pressures == self.pressures:
+        scarce = self.cpu_scarce if pool.cpu_scarce is None else pool.cpu_scarce
+        same = prices == self.block_prices and pressures == self.pressures
+        if same and scarce == self.cpu_scarce:
             return self
-        return replace(self, block_prices=prices, pressures=pressures)
+        return replace(
+            self, block_prices=prices, pressures=pressures, cpu_scarce=scarce
+        )
 
     def drifted(self, pool: Pool, eighths: float) -> bool:
         """Return whether a price is off by more than this many eighths of its range."""
@@ -334,22 +372,45 @@ class Tables:
         mix = self.named.get(model, self.anywhere)
         cpu, memory = host
         worth = min(mix.cpu.worth(cards, cpu), mix.memory.worth(cards, memory))
-        for k, ladder in mix.blocks.items():
+        return worth + self.blocks_worth(model, untouched, cpu)
+
+    def blocks_worth(self, model: str, untouched: int, cpu: Free) -> float:
+        """Return the part of R that is for blocks."""
+        worth = 0.0
+        for k, ladder in self.named.get(model, self.anywhere).blocks.items():
             price = self.block_prices.get(k, 0.0)
             if price and untouched >= k:
                 worth += price * k * ladder.worth(untouched // k, cpu)
         return worth
 
-    def charge(self, model: str, lost: float, left: Sequence[int]) -> float:
-        """Return the cost of a pod that takes ``lost`` of R.
+    def charge(self, model: str, lost: float, used: float, rest: int) -> float:
+        """Return the cost of a pod that takes ``lost`` of R and ``used`` of G.
 
-        ``left`` has the free milli of each card that the pod uses, 0 for whole cards.
+        ``rest`` is the milli that stay free on its cards.
         """
-        pressure = self.pressures.get(model, 0.0)
-        if pressure:
-            lost += pressure * sum(1 - self.rest_worth(rest) for rest in left)
-        notches = math.floor(1000 * lost / MILLI_PER_NOTCH + 0.5 + ROUNDING)
-        return MILLI_PER_NOTCH * notches + TIE_PER_MILLI * sum(left)
+        return score(lost + self.pressures.get(model, 0.0) * used, rest)
+
+    def tie(self, cpu: Free) -> float:
+        """Return what a pod with cards costs in addition that leaves so much CPU.
+
+        It is less than one milli of ``rest``, and only if CPU is scarce. Then nodes
+        with little CPU are kept for pods that ask for little, and the others are used
+        first; otherwise the first node by name is, so that pods do not spread.
+        """
+        if not self.cpu_scarce:
+            return 0.0
+        return TIE_BY_CPU / (1 + max(0, cpu or 0) / WHOLE)
+
+    def slope(self, state: State) -> Slope:
+        """Return how a node's worth falls."""
+        mix = self.named.get(state.model, self.anywhere)
+        cpu, memory = state.cpu_milli, state.memory_mib
+        cards = sum([self.rest_worth(residual) for residual in state.residuals])
+        if mix.cpu.worth(cards, cpu) <= mix.memory.worth(cards, memory):
+            by_card, by_cpu = mix.cpu.slopes(cards, cpu)
+            return Slope(by_card, by_cpu, 0.0)
+        by_card, by_memory = mix.memory.slopes(cards, memory)
+        return Slope(by_card, 0.0, by_memory)
 
     def _scarcity(self, k: int, pool: Pool) -> float:
         blocks = pool.blocks(k)

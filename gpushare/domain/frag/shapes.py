@@ -94,6 +94,19 @@ class Pool:
     """Number of nodes by their number of untouched cards."""
     largest: int | None = None
     """The most cards of one node; None if unknown."""
+    free_cpu_milli: int | None = None
+    """Of all nodes with cards; None if unknown."""
+
+    @property
+    def cpu_scarce(self) -> bool | None:
+        """Whether clearly more of the CPU is used than of the cards; None if unknown.
+
+        Pods without cards may use most of it.
+        """
+        if not self.cards or not self.cpu_milli or self.free_cpu_milli is None:
+            return None
+        free = self.free_cpu_milli / self.cpu_milli
+        return free < self.idle_cards / self.cards - _CHANCE
 
     @property
     def idle_cards(self) -> float:
@@ -109,6 +122,8 @@ class Pool:
         return sum(nodes * (free // cards) for free, nodes in self.untouched.items())
 
 
+_CHANCE = 0.02
+"""A part of the cluster: the first pods may be unlike the later ones."""
 _MILLI_PER_CORE = WHOLE // CORES_PER_CARD
 _UNASKED = HostAmount()
 

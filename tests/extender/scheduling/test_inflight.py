@@ -158,11 +158,66 @@ def test_nodes_are_refused_where_the_pending_take_the_room(
     assert careful(ledger(one=(29,), two=(29, 29)), asked, *others) == refused
 
 
-def test_no_more_than_200_nodes_are_looked_at() -> None:
+@pytest.mark.parametrize(
+    ("units", "waiting", "looked_at"),
+    [((29, 10), 1, 200), ((29, 29), 2, 100), ((49, 29), 4, 50)],
+)
+def test_no_more_than_200_placements_are_tried(
+    units: tuple[int, ...], waiting: int, looked_at: int
+) -> None:
+    """Only a trial shows that there is room, as the pending share one card."""
     names = [f"n{number:03}" for number in range(205)]
-    book = ledger(**dict.fromkeys(names, (29, 29)))
-    refused = careful(book, request("b", 20), pending(request("a", 20), *names))
-    assert refused == dict.fromkeys(names[200:], Reason.CORE_AND_MEMORY)
+    book = ledger(**dict.fromkeys(names, units))
+    others = [
+        pending(request(f"a{n}", 10), *names, policy="best-fit") for n in range(waiting)
+    ]
+    refused = careful(book, request("b", 20), *others)
+    assert refused == dict.fromkeys(names[looked_at:], Reason.CORE_AND_MEMORY)
+
+
+@pytest.mark.parametrize(("units", "refused"), [(9, 0), (10, 255)])
+def test_many_pending_pods_are_no_reason_where_cards_have_room(
+    units: int, refused: int
+) -> None:
+    """A card takes three pods of 9 units and two of 10, and eight pods want room.
+
+    Where all have room no node is tried, so there may be any number of nodes.
+    """
+    names = [f"n{number:03}" for number in range(255)]
+    book = ledger(**dict.fromkeys(names, (29, 29, 29)))
+    others = [pending(request(f"a{n}", units), *names) for n in range(7)]
+    assert len(careful(book, request("b", units), *others)) == refused
+
+
+@pytest.mark.parametrize(
+    ("units", "where"), [(20, 255), (21, 1)], ids=["one-card", "elsewhere"]
+)
+def test_no_trial_where_it_would_show_nothing(units: int, where: int) -> None:
+    """One card has room for all, or the pending pods may not be on the node."""
+    names = [f"n{number:03}" for number in range(255)]
+    book = ledger(**dict.fromkeys(names, (30,)))
+    others = [pending(request(f"a{n}", n), *names[:where]) for n in (1, units)]
+    refused = careful(book, request("b", 9), *others)
+    assert refused == ({} if where > 1 else {"n000": NO})
+
+
+def test_a_card_that_a_pod_holds_keeps_no_room_for_a_whole_card() -> None:
+    """All cores of the first card are free, yet a pod holds memory of it."""
+    book = ledger(one=(29, 29))
+    book.reserve(request("there", 1), NodeName("one"), FIRST_FIT)
+    other = pending(request("a", 1), "one", policy="spread")
+    refused = careful(book, request("b", 1, 100), other)
+    assert refused == {"one": Reason.UNTOUCHED_CARDS}
+
+
+def test_more_cards_than_pending_pods_need_no_trial() -> None:
+    """A burst on nodes of many cards: whoever is pending, one card keeps the room."""
+    names = [f"n{number:03}" for number in range(205)]
+    book = ledger(**dict.fromkeys(names, (29, 29, 29, 29)))
+    others = [pending(request(name, 20), *names) for name in "acd"]
+    assert careful(book, request("b", 20), *others) == {}
+    others += [pending(request("e", 20), *names)]
+    assert len(careful(book, request("b", 20), *others)) == len(names)
 
 
 UNITS = st.integers(0, 12)
@@ -287,7 +342,7 @@ def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> No
 def test_filter_and_bind_refuse_by_the_lists(models: str, words: str) -> None:
     made = extender()
     pod = made.create(units=20, annotations={MODELS: models})
-    (told,) = (made.filter(pod).refused or {}).values()
+    (told,) = (made.filter(pod).refused).values()
     assert told.startswith(words)
     assert made.bind(pod).error == told
 

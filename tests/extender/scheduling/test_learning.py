@@ -38,8 +38,8 @@ class Scene:
 
     def scores(self, name: str = "frag") -> list[int]:
         pod = request("new", 50, 1, policy=name)
-        found = self.verbs.prioritize(ExtenderArgs(pod.pod, pod, NAMES))
-        return [score for _, score in found]
+        found = dict(self.verbs.prioritize(ExtenderArgs(pod.pod, pod, NAMES)))
+        return [found.get(name, 0) for name in NAMES]
 
 
 @pytest.fixture

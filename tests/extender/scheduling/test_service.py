@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_pod_that_asks_zero_passes_everywhere(ours: dict[str, Any]) -> None:
     extender = ExtenderFixture()
     pod = extender.create(**ours)
     assert list(extender.filter(pod, "n", "gone").kept) == ["n", "gone"]
-    assert extender.verbs.prioritize(asked(pod, "n", "gone")) == [("n", 0), ("gone", 0)]
+    assert extender.verbs.prioritize(asked(pod, "n", "gone")) == []
     assert len(extender.inflight) == 0
     kept = extender.verbs.preempt(preemption(pod, n=("u",), m=()))
     assert kept == {"n": Victims((PodUID("u"),))}
@@ -99,7 +100,7 @@ def test_a_nomination_stands_in_the_way_of_lesser_and_equal_pods(
     extender.pods.apply(event("ADDED", nominee))
     result = extender.filter(pod_json(name, units=20, priority=priority))
     assert list(result.kept) == (["n"] if kept else [])
-    assert dict(result.refused or {}) == ({} if kept else {"n": NO_MEMORY})
+    assert dict(result.refused) == ({} if kept else {"n": NO_MEMORY})
 
 
 @pytest.mark.parametrize(
@@ -118,11 +119,11 @@ def test_an_invalid_pod_is_refused_by_every_node(
     pod: Json, words: str, field: str
 ) -> None:
     extender = ExtenderFixture(n=(29,), m=(29,))
-    refused = extender.filter(pod, "n", "m").refused or {}
+    refused = extender.filter(pod, "n", "m").refused
     assert refused.keys() == {"n", "m"}
     (reason,) = set(refused.values())
     assert reason.startswith(f"Invalid vcuda request: {words}")
-    assert extender.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
+    assert extender.verbs.prioritize(asked(pod, "n")) == []
     with pytest.raises(Malformed) as error:
         extender.verbs.preempt(preemption(pod, n=("u",)))
     assert error.value.field == field
@@ -130,15 +131,25 @@ def test_an_invalid_pod_is_refused_by_every_node(
 
 
 @pytest.mark.parametrize(
-    ("policy", "scores"), [("first-fit", [7, 0, 0]), ("spread", [3, 10, 0])]
+    ("policy", "asked_about", "scores"),
+    [
+        ("first-fit", ("m", "n"), {"n": 7}),
+        ("spread", ("m", "n"), {"m": 7}),
+        ("spread", ("m", "n", "unknown"), {"m": 10, "n": 3}),
+        ("spread", ("n",), {}),
+        ("spread", (), {}),
+    ],
+    ids=["fuller", "emptier", "above-unknown", "one", "none"],
 )
-def test_prioritize_scores_by_the_pods_policy(policy: str, scores: list[int]) -> None:
-    """In the order of the names; 0 for a node that the ledger does not know."""
+def test_prioritize_scores_by_the_pods_policy(
+    policy: str, asked_about: tuple[str, ...], scores: dict[str, int]
+) -> None:
+    """In the order of the names, above the least, which is 0 for an unknown node."""
     extender = ExtenderFixture(n=(29,), m=(29,))
     extender.bind(extender.create("there", units=20))
     pod = pod_json(units=4, annotations={names.POLICY: policy})
-    found = extender.verbs.prioritize(asked(pod, "n", "m", "unknown"))
-    assert found == list(zip(("n", "m", "unknown"), scores, strict=True))
+    found = extender.verbs.prioritize(asked(pod, *asked_about))
+    assert found == list(scores.items())
 
 
 def test_a_pending_pod_takes_room_only_where_there_is_a_choice() -> None:
@@ -236,6 +247,28 @@ def test_preempt_names_no_pod_that_was_never_seen_bound(
     high = pod_json("high", units=20, priority=9)
     chosen = extender.verbs.preempt(preemption(high, n=("x",)))
     assert {uid for victims in chosen.values() for uid in victims.uids} == seen
+
+
+def test_preempt_waits_for_a_pod_that_was_just_bound() -> None:
+    """kube-scheduler's watch was ahead; else the preemptor would wait for minutes."""
+    extender = ExtenderFixture(n=(20,))
+    pod = extender.create("low", units=20)
+    assert not extender.bind(pod).error
+    high = pod_json("high", units=20, priority=9)
+    looked = Event()
+    placed = extender.ledger.reservations
+
+    def reservations() -> frozenset[PodUID]:
+        looked.set()
+        return placed()
+
+    extender.ledger.reservations = reservations  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(extender.verbs.preempt, preemption(high, n=("x",)))
+        assert looked.wait(30)
+        extender.see("low")
+        chosen = asking.result(30)
+    assert chosen[N].uids == ("x", pod["metadata"]["uid"])
 
 
 def test_preempt_names_the_younger_of_two_equals() -> None:
@@ -391,7 +424,7 @@ def test_every_name_is_kept_or_has_its_reason(
     """This pod may see a node otherwise than its like; only names asked about count."""
     result = judge(nodes(names), answer("a b c", memory="x", core="y"), special)
     assert list(result.kept) == nodes(kept)
-    assert dict(result.refused or {}) == refused
+    assert dict(result.refused) == refused
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,13 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender.scheduling import wire
 from extender.scheduling.wire import FilterResult
@@ -116,12 +120,12 @@ def test_node_names_must_be_a_list_of_strings(given: dict[str, Any]) -> None:
 def test_filter_is_asked_about_a_pod_and_names() -> None:
     """Whole nodes leave the names open, for the verb to say."""
     pod = pod_json(units=4, priority=7)
-    for given, names_read in (
+    for fields, names_read in (
         ({"Nodes": None, "NodeNames": ["a", "b"]}, ["a", "b"]),
         ({"NodeNames": []}, []),
         ({"Nodes": {"items": []}}, None),
     ):
-        args = wire.extender_args(body(Pod=pod, **given))
+        args = wire.extender_args(body(Pod=pod, **fields))
         assert (args.pod, args.names) == (ref(priority=7), names_read)
         assert args.request == request(units=4, priority=7)
 
@@ -194,7 +198,9 @@ def test_malformed_victims_are_named(given: dict[str, Any], field: str) -> None:
 
 
 def test_filter_answers_with_unresolvable_refusals() -> None:
-    assert wire.filter_reply(FilterResult([N], {NodeName("m"): "No shared cards"})) == (
+    assert wire.filter_reply(
+        FilterResult([N], {"No shared cards": [NodeName("m")]})
+    ) == (
         b'{"Nodes":null,"NodeNames":["n"],"FailedNodes":{},'
         b'"FailedAndUnresolvableNodes":{"m":"No shared cards"},"Error":""}'
     )
@@ -202,6 +208,27 @@ def test_filter_answers_with_unresolvable_refusals() -> None:
         b'{"Nodes":null,"NodeNames":[],"FailedNodes":{},'
         b'"FailedAndUnresolvableNodes":{},"Error":"no"}'
     )
+
+
+NAMES = st.lists(st.text(max_size=5).map(NodeName), max_size=5, unique=True)
+
+
+@given(NAMES, st.text(max_size=9), NAMES, st.booleans())
+def test_refusals_are_the_same_as_by_a_dictionary(
+    listed: list[NodeName],
+    reason: str,
+    others: list[NodeName],
+    awaited: bool,
+) -> None:
+    """Whatever is in them: nothing that a name contains ends its string."""
+    others = [name for name in others if name not in listed]
+    result = FilterResult((), {reason: listed, f"{reason}.": others})
+    if awaited and listed:
+        result = replace(result, awaited=listed[0])
+    reply = orjson.loads(wire.filter_reply(result))
+    told = {**reply["FailedNodes"], **reply["FailedAndUnresolvableNodes"]}
+    assert told == result.refused
+    assert list(reply["FailedNodes"]) == listed[: awaited and bool(listed)]
 
 
 def test_the_other_replies_are_exact() -> None:

@@ -1,7 +1,6 @@
 """The extender's HTTP: verbs, pages, errors, and the names it may be called by."""
 
-import importlib
-import io
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -9,13 +8,14 @@ from threading import Event
 from typing import Any
 
 import pytest
-from gunicorn.config import Config
-from gunicorn.http import RequestParser
 from prometheus_client import CollectorRegistry
 from werkzeug.test import Client, EnvironBuilder, TestResponse, run_wsgi_app
 
 from extender.main import assemble
-from extender.server.app import Parts, VerbMetrics, create_app, is_local
+from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.wire import FilterResult
+from extender.server.app import Parts, Threads, VerbMetrics, create_app, is_local
+from extender.server.asgi import CONNECTION
 from extender.server.public import MetricsPage, Readiness
 from extender.settings import ExtenderSettings
 from gpushare.fakeapi.cluster import Embedded
@@ -23,6 +23,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Reflector
 from tests.builders import cards, node_json, pod_json
+from tests.extender.asgi_client import Noted, as_wsgi, exchange, scope_of
 from tests.extender.extender_fixture import ExtenderFixture, binding
 from tests.testbed.waiting import wait_until
 
@@ -37,7 +38,7 @@ class Running:
         self.cluster = Embedded(bookmark_every_s=0.05)
         self.cluster.create(Kind.NODES, node_json("n", *cards(29)))
         made = assemble(ExtenderSettings(ui=True), self.cluster, stop)
-        self.clients = {INNER: Client(made.inner), PUBLIC: Client(made.public)}
+        self.clients = {INNER: Client(as_wsgi(made.inner)), PUBLIC: Client(made.public)}
         wait_until(
             lambda: self.get("/readyz").status_code,
             "ready extender",
@@ -72,8 +73,7 @@ def test_a_pod_goes_through_all_verbs(running: Running) -> None:
     kept: Any = running.post("filter", args).json
     assert kept["NodeNames"] == ["n"]
     assert kept["FailedAndUnresolvableNodes"] == {"gone": "No shared cards"}
-    scores = [{"Host": "n", "Score": 0}, {"Host": "gone", "Score": 0}]
-    assert running.post("prioritize", args).json == scores
+    assert running.post("prioritize", args).json == []
     victims = {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
     plain = {"Pod": pod_json(), "NodeNameToMetaVictims": victims}
     answer = running.post("preempt", plain)
@@ -178,8 +178,9 @@ def surprised(*, ready: bool = True) -> Client:
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
         snapshot=dict,
+        threads=Threads.of(2),
     )
-    return Client(create_app(parts))
+    return Client(as_wsgi(create_app(parts)))
 
 
 def good_body(verb: str) -> bytes:
@@ -235,8 +236,8 @@ def test_an_extender_that_is_not_ready_says_why(verb: str) -> None:
 @pytest.mark.parametrize("host", ["localhost", "evil.example"])
 @pytest.mark.parametrize("body", [b"{", b"{}", None])
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_short_way_says_the_same(verb: str, body: bytes | None, host: str) -> None:
-    """What kube-scheduler writes goes round Flask, another Content-Type does not."""
+def test_a_charset_changes_nothing(verb: str, body: bytes | None, host: str) -> None:
+    """kube-scheduler names none."""
     client = surprised()
     data = good_body(verb) if body is None else body
     where, base = f"/scheduler/{verb}", f"http://{host}"
@@ -247,21 +248,6 @@ def test_the_short_way_says_the_same(verb: str, body: bytes | None, host: str) -
     assert (short.status_code, short.data) == (long.status_code, long.data)
     assert short.content_type == long.content_type
     assert (short.status_code == 421) == (host != "localhost")
-
-
-class Reset(io.RawIOBase):
-    def read(self, _size: int = -1) -> bytes:
-        raise ConnectionResetError
-
-
-def test_who_hangs_up_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
-    """gunicorn knows what to do; nothing is logged, and the books are not asked."""
-    builder = EnvironBuilder("/scheduler/filter", method="POST", content_type=JSON)
-    environ = builder.get_environ()
-    environ |= {"wsgi.input": Reset(), "CONTENT_LENGTH": "10"}
-    with pytest.raises(ConnectionResetError):
-        run_wsgi_app(surprised().application, environ)
-    assert not caplog.records
 
 
 OURS = (
@@ -324,25 +310,76 @@ def test_a_request_may_have_no_host(running: Running) -> None:
     assert run_wsgi_app(running.clients[INNER].application, environ)[1] == "200 OK"
 
 
-@pytest.mark.parametrize("name", ["gunicorn_conf", "webhook_conf"])
-@pytest.mark.parametrize("header", ["X-Forwarded-Proto: https", "X-Forwarded-Ssl: on"])
-def test_gunicorn_believes_no_such_header(name: str, header: str) -> None:
-    """Its own default is to, from 127.0.0.1."""
-    module, config = importlib.import_module(f"extender.{name}"), Config()
-    for setting in ("secure_scheme_headers", "forwarded_allow_ips"):
-        config.set(setting, getattr(module, setting))
-    head = f"GET / HTTP/1.1\r\nHost: page.example\r\n{header}\r\n\r\n".encode()
-    read = next(RequestParser(config, [head], ("127.0.0.1", 1)))
-    assert read.scheme == "http"
-    assert config.forwarded_allow_ips == []
-
-
 def test_any_name_will_do_with_tls_and_in_public(running: Running) -> None:
     """urlPrefix may have any name of the certificate; Prometheus may use any."""
     stop = Event()
     tls = ExtenderSettings(tls_cert="a", tls_key="b", tls_client_ca="c")
-    safe = Client(assemble(tls, Embedded(), stop).inner)
+    safe = Client(as_wsgi(assemble(tls, Embedded(), stop).inner))
     stop.set()
     for client in (safe, running.clients[PUBLIC]):
         answer = client.get("/metrics", base_url="https://control-plane-1:39999")
         assert answer.status_code == 200
+
+
+class Waiting:
+    """Verbs and binds that wait until they are let."""
+
+    def __init__(self) -> None:
+        self.may = Event()
+        self.waits: list[bool] = []
+        """Whether each wait ended because it was let."""
+
+    def wait(self) -> None:
+        self.waits.append(self.may.wait(5))
+
+    def filter_at_once(self, _args: Any) -> None:
+        return None
+
+    def filter(self, _args: Any) -> FilterResult:
+        self.wait()
+        return FilterResult()
+
+    def preempt(self, _args: Any) -> dict[str, Any]:
+        self.wait()
+        return {}
+
+    def bind(self, _args: Any) -> Bound:
+        self.wait()
+        return Bound(Outcome.BOUND)
+
+    def prioritize(self, _args: Any) -> list[Any]:
+        self.may.set()
+        return []
+
+
+@pytest.mark.parametrize("verb", ["filter", "preempt", "bind"])
+def test_a_call_that_waits_does_not_hold_the_event_loop(verb: str) -> None:
+    """The next call is answered meanwhile; here it is what the first one waits for."""
+    waiting: Any = Waiting()
+    registry = CollectorRegistry()
+    parts = Parts(
+        verbs=waiting,
+        binder=waiting,
+        readiness=Readiness((), 60),
+        metrics=VerbMetrics(registry),
+        metrics_page=MetricsPage(registry),
+        snapshot=dict,
+        threads=Threads.of(2),
+    )
+    app = create_app(parts)
+
+    async def post(called: str) -> Any:
+        data = good_body(called)
+        builder = EnvironBuilder(
+            f"/scheduler/{called}", method="POST", data=data, content_type=JSON
+        )
+        scope = scope_of(builder.get_environ()) | {"state": {CONNECTION: Noted()}}
+        body = {"type": "http.request", "body": data, "more_body": False}
+        sent = await exchange(app, scope, [body])
+        return sent[0]["status"]
+
+    async def both() -> Any:
+        return await asyncio.gather(post(verb), post("prioritize"))
+
+    assert asyncio.run(both()) == [200, 200]
+    assert waiting.waits == [True]

@@ -60,7 +60,8 @@ def test_refusals_are_counted_by_their_words() -> None:
     registry = CollectorRegistry()
     metrics = VerbMetrics(registry)
     reasons = [NO_MEMORY, NO_MEMORY, *(f"Invalid vcuda request: {n}" for n in "abc")]
-    refused = {NodeName(f"n{i}"): no for i, no in enumerate(reasons)}
+    nodes = (NodeName("n"), NodeName("m"))
+    refused = {no: nodes[: reasons.count(no)] for no in reasons}
     metrics.filtered(FilterResult((), refused))
     metrics.filtered(FilterResult([NodeName("n")]))
     name = "vcuda_extender_refusals_total"
@@ -127,6 +128,15 @@ def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
         extender.pods.apply(event("MODIFIED", pod))
         assert (units("unknown"), units("placed")) == (unknown, placed)
         assert value(registry, "vcuda_extender_pods_without_placement") == lost
+
+
+def test_of_many_pods_each_is_counted() -> None:
+    """They are gone through in parts, so that other threads run between."""
+    extender = ExtenderFixture(n=(29,))
+    registry = watched(extender)
+    for number in range(1001):
+        extender.create(f"pod-{number}", units=4)
+    assert value(registry, "vcuda_extender_pods_pending") == 1001
 
 
 def test_what_an_operator_should_act_on_is_a_gauge() -> None:

@@ -1,5 +1,6 @@
 """Health, readiness and metrics, which everybody may read."""
 
+import gzip
 import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +9,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from extender.main import complaints
-from extender.server.public import FRESH_S, MetricsPage, Readiness
+from extender.server.public import (
+    FRESH_S,
+    MetricsPage,
+    Readiness,
+    create_public_app,
+)
 from gpushare.addresses import free_address
 from gpushare.kube.cluster import Kind, Page, WatchEvent
 from gpushare.kube.errors import Unavailable
@@ -48,6 +55,23 @@ def test_metrics_are_rendered_once_a_second() -> None:
     for now, times in ((0, 1), (FRESH_S / 2, 1), (FRESH_S, 2), (FRESH_S * 1.5, 2)):
         clock.now = now
         assert b"\ntimes %d.0\n" % times in page.text()
+
+
+def test_prometheus_gets_the_page_compressed() -> None:
+    """It asks for that; who does not gets the same page as it is."""
+    counting, clock = Counting(), Clock()
+    client = create_public_app(
+        Readiness((), 60), page_of(counting, clock)
+    ).test_client()
+    packed = client.get("/metrics", headers={"Accept-Encoding": "deflate, gzip;q=0.5"})
+    plain = client.get("/metrics", headers={"Accept-Encoding": "gzip;q=0, identity"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert "Content-Encoding" not in plain.headers
+    assert gzip.decompress(packed.data) == plain.data
+    assert b"\ntimes 1.0\n" in plain.data
+    for answer in (packed, plain):
+        assert answer.headers["Vary"] == "Accept-Encoding"
+        assert answer.content_type == CONTENT_TYPE_LATEST
 
 
 def test_who_asks_meanwhile_gets_the_same_page() -> None:

@@ -103,11 +103,11 @@ def test_old_versions_are_not_spoken(
 
 def test_new_certificates_are_shown_on_new_connections(held: Certificates) -> None:
     tls = ServerTls(files(held))
-    first = tls.context(None, None)
-    assert tls.context(None, None) is first
+    first = tls.context()
+    assert tls.context() is first
     _, before = met(first, held.client())
     renewed = held.renew("server")
-    assert met(tls.context(None, None), held.client()) == (b"bind", renewed)
+    assert met(tls.context(), held.client()) == (b"bind", renewed)
     assert renewed != before
 
 
@@ -115,11 +115,11 @@ def test_a_new_authority_counts_at_once(held: Certificates) -> None:
     """Who shows the old one's certificate is a stranger from then on."""
     tls = ServerTls(files(held))
     old = held.client()
-    assert met(tls.context(None, None), old)[0] == b"bind"
+    assert met(tls.context(), old)[0] == b"bind"
     held.renew("ca")
     old.load_verify_locations(held.path("ca.crt"))
-    assert met(tls.context(None, None), old)[0] == b""
-    assert met(tls.context(None, None), held.client())[0] == b"bind"
+    assert met(tls.context(), old)[0] == b""
+    assert met(tls.context(), held.client())[0] == b"bind"
 
 
 @pytest.mark.parametrize("harm", ["halfway", "missing", "nonsense"])
@@ -128,18 +128,18 @@ def test_the_last_good_ones_stay_while_the_files_are_not(
 ) -> None:
     """Said once, not at each connection; when they are good again, they count."""
     tls = ServerTls(files(held))
-    good = tls.context(None, None)
+    good = tls.context()
     text = held.read()["server.key"]
     if harm == "missing":
         Path(held.path("server.key")).unlink()
     else:
         other = b"nonsense" if harm == "nonsense" else held.read()["client.key"]
         held.replace("server.key", other)
-    assert [tls.context(None, None) for _ in range(3)] == [good] * 3
+    assert [tls.context() for _ in range(3)] == [good] * 3
     (record,) = caplog.records
     assert "cannot be used" in record.message
     held.replace("server.key", text)
-    again = tls.context(None, None)
+    again = tls.context()
     assert again is not good
     assert met(again, held.client())[0] == b"bind"
 
@@ -149,7 +149,7 @@ def test_there_is_none_before_the_first_good_one(held: Certificates) -> None:
     held.replace("ca.crt", b"")
     tls = ServerTls(files(held))
     with pytest.raises(ssl.SSLError):
-        tls.context(None, None)
+        tls.context()
 
 
 SERVER = ("server.crt", "server.key")

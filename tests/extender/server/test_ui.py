@@ -30,6 +30,7 @@ from tests.builders import (
     pod_json,
     request,
 )
+from tests.extender.asgi_client import as_wsgi
 from tests.extender.extender_fixture import Clock
 from tests.extender.server.test_public import reflector
 
@@ -139,7 +140,9 @@ def test_who_is_leaving_and_what_is_wrong() -> None:
 def test_the_page_and_its_state_are_served_if_wanted(*, wanted: bool) -> None:
     """With headers that let nothing run but the page's own."""
     stop = Event()
-    client = Client(assemble(ExtenderSettings(ui=wanted), Embedded(), stop).inner)
+    client = Client(
+        as_wsgi(assemble(ExtenderSettings(ui=wanted), Embedded(), stop).inner)
+    )
     stop.set()
     page, told, root = (
         client.get(path, base_url=INNER) for path in ("/ui", "/ui/state", "/")

@@ -12,7 +12,7 @@ from jsonpatch import apply_patch
 from extender.bitfusion.resources import BitfusionRules
 from extender.pool import Pool
 from extender.server import webhook_app
-from extender.server.public import MOST_BYTES
+from extender.server.asgi import MOST_BYTES
 from extender.server.webhook_app import PATHS
 from extender.webhook.review import API_VERSION
 from extender.webhook.rules import Rules, review

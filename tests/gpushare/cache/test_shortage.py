@@ -96,6 +96,11 @@ def test_a_node_that_the_pod_may_not_use_has_no_room(
             "30 units are asked, but the largest card that it may use has 29",
         ),
         (apart(40, 40), [node(card(0, 60))], "no node could hold its 2 containers"),
+        (
+            pod_json(cores=200),
+            [node(card(0), card(100, 19, parent="GPU-9"))],
+            "2 whole cards are asked, but no node has more than 1 card of one kind",
+        ),
     ],
 )
 def test_what_can_never_run_is_said_first(

@@ -3,6 +3,7 @@
 The behaviour of one that answers is in ``tests/contract``; here it does not.
 """
 
+import gzip
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,7 +38,11 @@ def refusal(status: int, *headers: str) -> bytes:
 
 @contextmanager
 def saying(
-    answer: bytes, *, hang: bool = False, watch_grace_s: float = LONG_S
+    answer: bytes,
+    *,
+    hang: bool = False,
+    watch_grace_s: float = LONG_S,
+    heard: list[bytes] | None = None,
 ) -> Iterator[ApiServer]:
     """Listen, answer every request with these bytes, and then close, or hang."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -52,7 +57,9 @@ def saying(
                 links.append(link)
                 # Who asked may have lost patience.
                 with suppress(ConnectionError):
-                    link.recv(65536)
+                    request = link.recv(65536)
+                    if heard is not None:
+                        heard.append(request)
                     link.sendall(answer)
                 if not hang:
                     link.close()
@@ -144,6 +151,19 @@ def test_a_watch_that_fails(answer: bytes, error: type[Exception]) -> None:
 def test_a_list_that_fails(answer: bytes, error: type[Exception]) -> None:
     with saying(answer) as cluster, pytest.raises(error):
         cluster.list_page(Kind.PODS, limit=10)
+
+
+def test_a_compressed_list() -> None:
+    """kube-apiserver compresses what is large, because it was asked to."""
+    item = '{"metadata":{"name":"a","managedFields":[{"manager":"m"}]},"spec":{}}'
+    text = f'{{"metadata":{{"resourceVersion":"7"}},"items":[{item}]}}'
+    packed = gzip.compress(text.encode())
+    fields = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    heard = list[bytes]()
+    with saying(HEAD + fields + packed, heard=heard) as cluster:
+        page = cluster.list_page(Kind.PODS, limit=500)
+    assert b"\r\naccept-encoding: gzip\r\n" in heard[0].lower()
+    assert page.items == ({"metadata": {"name": "a"}, "spec": {}},)
 
 
 def test_a_refusal_keeps_the_servers_words_and_how_long_to_wait() -> None:

@@ -331,3 +331,23 @@ def test_the_scheduling_group_of_a_pod(group: Json | None, found: str) -> None:
     pod = changed(pod_json(units=4), "spec.schedulingGroup", group)
     assert codec.scheduling_group(pod) == found
     assert codec.scheduling_group(pod_json()) == ""
+
+
+def test_pods_of_a_deployment_share_their_labels() -> None:
+    """A hundred thousand pods would have as many dictionaries of the same texts."""
+    few, others = {"app": "a", "pod-template-hash": "5d"}, {"app": "a"}
+    one, two, three = (
+        codec.pod_record(pod_json(name, labels=labels)).labels
+        for name, labels in (("a", few), ("b", dict(few)), ("c", others))
+    )
+    assert one is two
+    assert (one, three) == (few, others)
+    assert codec.pod_record(pod_json("a")).labels is codec.NO_LABELS
+
+
+def test_many_labels_are_not_kept() -> None:
+    """Any user can create pods; what is kept beside them is bounded."""
+    many = {f"l{number}": "x" for number in range(17)}
+    one, two = (codec.pod_record(pod_json(n, labels=many)).labels for n in "ab")
+    assert one == two == many
+    assert one is not two

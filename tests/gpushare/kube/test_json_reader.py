@@ -1,5 +1,6 @@
 """Foreign JSON, with complaints that name the field."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -86,6 +87,25 @@ def test_an_empty_value_of_another_type_is_no_empty_list(wrong: object) -> None:
 def test_text_that_is_no_json(text: str | bytes) -> None:
     with pytest.raises(Malformed, match=r"note: is not JSON \("):
         Reader.parse(text, "note")
+
+
+@pytest.mark.parametrize("end", [b"]}", b"]"], ids=["whole", "cut off"])
+def test_a_large_text_is_read_without_the_collector(end: bytes) -> None:
+    """It looks at new objects again and again; afterwards it may look once."""
+    seen: list[str] = []
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        seen.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        Reader.parse(b'{"a":[' + b"[]," * 100_000 + b"[]" + end, "body")
+    except Malformed:
+        assert end == b"]"
+    finally:
+        gc.callbacks.remove(note)
+    assert seen.count("start") <= 1
+    assert gc.isenabled()
 
 
 def test_paths_begin_where_the_text_stands() -> None:

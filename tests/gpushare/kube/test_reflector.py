@@ -206,6 +206,16 @@ def test_waits_begin_anew_after_a_word_from_the_server() -> None:
     assert script.stop.waits[5] <= 0.2
 
 
+def test_a_version_that_is_gone_does_not_count_the_outage_before() -> None:
+    """An API server that comes back knows no old versions, and is there again."""
+    down = [Unavailable("down")] * 6
+    script = Script(page(version="1"), *down, Gone("old"), page(version="9"), [])
+    follow(script)
+    assert script.stop.waits[5] > 3.0
+    assert script.stop.waits[6] <= 0.2
+    assert script.asked[-1].startswith("watch 9")
+
+
 @pytest.mark.parametrize(
     "answers",
     [
@@ -293,3 +303,60 @@ def test_a_page_on_its_way_keeps_nobody_from_ending() -> None:
         reflector.run(script.stop)
     (waiting,) = (each for each in threading.enumerate() if each.name == "list-pods")
     assert waiting.daemon
+
+
+class Long:
+    """Stands in for a cluster with a list of ten pages; counts what is read of it."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.three = Event()
+
+    def list_page(self, *_: object, continue_token: str, **__: object) -> Page:
+        self.read += 1
+        if self.read == 3:
+            self.three.set()
+        number = int(continue_token or "0") + 1
+        return page(version="1", token=str(number) if number < 10 else "")
+
+
+def test_two_pages_are_read_ahead_and_no_more() -> None:
+    """One is written by the API server while one is parsed and one is applied.
+
+    More would be memory that the process keeps.
+    """
+    cluster, taken = Long(), list[int]()
+
+    class Watched(Notes):
+        def replace(self, pages: Iterator[Page]) -> None:
+            for number, _ in enumerate(pages, 1):
+                assert cluster.three.wait(30)
+                Event().wait(0.02)  # for who reads more than it should
+                taken.append(cluster.read - number)
+
+    reflector = Reflector(cluster, Kind.PODS, Watched())  # type: ignore[arg-type]
+    reflector._list()
+    assert cluster.read == len(taken) == 10
+    assert max(taken) == 2
+
+
+@pytest.mark.parametrize("applied", [1, 2, 3])
+def test_nobody_reads_on_if_a_page_does_not_suit(applied: int) -> None:
+    """Else each attempt to list would leave a thread behind."""
+    cluster = Long()
+
+    class Picky(Notes):
+        def replace(self, pages: Iterator[Page]) -> None:
+            for _ in range(applied):
+                next(pages)
+            assert cluster.three.wait(30)
+            raise RuntimeError
+
+    before = set(threading.enumerate())
+    reflector = Reflector(cluster, Kind.PODS, Picky())  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError):
+        reflector._list()
+    for reader in set(threading.enumerate()) - before:
+        reader.join(30)
+        assert not reader.is_alive()
+    assert cluster.read <= applied + 3

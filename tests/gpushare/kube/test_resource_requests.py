@@ -118,11 +118,11 @@ def test_large_pods_are_not_kept() -> None:
     """Any user can create pods; large ones are read and not kept."""
     pod = pod_json(units=4)
     pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
-    before = len(resource_requests._HOSTS), len(resource_requests._CLAIMS)
+    before = len(resource_requests._KINDS)
     asked = pod_request(pod, pod_ref(pod))
     assert asked.host == HostAmount(1000, 0)
     assert [claim.amount.units for claim in asked.claims] == [4]
-    assert (len(resource_requests._HOSTS), len(resource_requests._CLAIMS)) == before
+    assert len(resource_requests._KINDS) == before
 
 
 def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read_pods.append(pod["metadata"]["name"])
         return containers(pod)
 
-    monkeypatch.setattr(resource_requests, "_CLAIMS", {})
+    monkeypatch.setattr(resource_requests, "_KINDS", {})
     monkeypatch.setattr(resource_requests, "containers", counted)
     for name, units in (("a", 4), ("b", 4), ("other", 5)):
         pod = pod_json(name, units=units)
@@ -143,9 +143,9 @@ def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_requests, "MOST_KINDS", 2)
-    monkeypatch.setattr(resource_requests, "_HOSTS", {})
+    monkeypatch.setattr(resource_requests, "_KINDS", {})
     for cpu in range(1, 6):
         pod = pod_json()
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
         assert RequestedResources(pod).host() == HostAmount(1000 * cpu, 0)
-        assert len(resource_requests._HOSTS) <= 2
+        assert len(resource_requests._KINDS) <= 2

@@ -42,10 +42,7 @@ class World(StandInScheduler):
                 "Error": error,
             }
         if verb == "prioritize":
-            return [
-                {"Host": name, "Score": self.scores.get(name, 0)}
-                for name in args["NodeNames"]
-            ]
+            return [{"Host": n, "Score": score} for n, score in self.scores.items()]
         if not error:
             target = Target(args["PodNamespace"], args["PodName"], args["PodUID"])
             self.cluster.bind(target, args["Node"], {})

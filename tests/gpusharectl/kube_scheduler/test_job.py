@@ -66,7 +66,12 @@ def test_tried_before_it_is_written() -> None:
         "/host/etc/scheduler": True,
         "/try": False,
     }
-    assert mounts(write) == {"/host/etc/kubernetes": False, "/host/etc/scheduler": True}
+    assert mounts(write) == {
+        "/host/etc/kubernetes": False,
+        "/host/etc/scheduler": True,
+        "/host/etc/sysctl.d": False,
+        "/host/proc/sys/net/ipv4/ip_local_reserved_ports": False,
+    }
     assert check["image"] == "local.test/kube-scheduler:v1.36.3"
     assert check["command"][-3:] == [
         f"--config={CONFIG}",

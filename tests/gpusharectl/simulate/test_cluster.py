@@ -4,12 +4,14 @@ import random
 
 import pytest
 
+from gpushare.domain.frag.policy import ENOUGH
 from gpushare.domain.model import NodeName, Placement, PodRef
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
+from gpusharectl.simulate import cluster as simulated
 from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster
 from tests.gpusharectl.simulate.building import node, pod
 
@@ -62,6 +64,23 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
             gone = there.pop(dice.randrange(len(there)))
             here.take_away(gone.pod, gone.node)
     assert there
+
+
+def test_what_is_known_to_fit_is_not_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once frag has learned, it chooses among the nodes that pass the filters."""
+    here, calls = cluster("frag"), []
+
+    def count(*args: object) -> object:
+        calls.append(args)
+        return schedule(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(simulated, "schedule", count)
+    for number in range(20):
+        ref, needs = pending(here, pod(f"p-{number}", 2))
+        assert isinstance(here.place(ref, needs), Placement)
+        assert len(calls) == min(number + 1, ENOUGH - 1)
 
 
 def test_no_more_pods_than_a_node_takes() -> None:

@@ -192,12 +192,13 @@ def cost_of(there: PricedNode, placed: Placement) -> float:
     """What the placement takes from the node's worth, by the tables themselves."""
     taken = {one.card: one.amount for one in placed.shares}
     page, tables, state = there.node, there.tables, there.state
-    after, rests = [], []
+    after, rests, used = [], [], 0.0
     for one, residual in zip(page.cards, state.residuals, strict=True):
         rest = residual
         if one.uuid in taken:
             rest = milli_free(one, page.free[one.uuid] - taken[one.uuid])
             rests.append(rest)
+            used += tables.rest_worth(residual) - tables.rest_worth(rest)
         after.append(rest)
     assert state.cpu_milli is not None
     assert state.memory_mib is not None
@@ -208,7 +209,27 @@ def cost_of(there: PricedNode, placed: Placement) -> float:
         state.model,
     )
     lost = tables.gauge(state).worth - tables.gauge(gone).worth
-    return tables.charge(state.model, lost, rests)
+    cost = tables.charge(state.model, lost, used, sum(rests))
+    return cost + tables.tie(gone.cpu_milli)
+
+
+@pytest.mark.parametrize(("used", "best"), [(20_000, A), (100_000, B)])
+def test_where_cpu_is_scarce_nodes_with_more_of_it_go_first(
+    used: int, best: NodeName
+) -> None:
+    """Pods without cards use it, too. Else the first node is filled, by name."""
+    cluster = Cluster(a=gpus("a"), b=gpus("b"), c=gpus("c"))
+    cluster.hosts.set_allocatable(B, HostAmount(65_000, 256 * 1024))
+    cluster.hosts.hold(PodUID("no-card"), C, HostAmount(used, 0))
+    cluster.hosts.set_allocatable(C, HostAmount(100_000, 256 * 1024))
+    cluster.bind(asked("one", 100, 100), "c")
+    cluster.see(asked("half", 50), asked("whole", 100, 100))
+    tables = cluster.packer.tables
+    assert tables is not None
+    assert tables.cpu_scarce == (best == B)
+    for units in (50, 100):
+        pod = asked("next", units, units if units > 99 else 1)
+        assert cluster.packer.best(pod, [A, B], cluster.policy) == best
 
 
 def test_nobody_waits_while_a_pod_is_priced(

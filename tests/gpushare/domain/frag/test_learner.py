@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gpushare.domain.frag.learner import SETS_AT_MOST, due, learn, merged
+from gpushare.domain.frag.learner import SETS_AT_MOST, learn, merged, next_lesson
 from gpushare.domain.frag.shapes import Pool, Shape
 from tests.gpushare.domain.frag.invented import no_card, share, state, whole
 
@@ -13,10 +13,13 @@ POOL = Pool(16, 128_000, 1_048_576, {"T4": 8000, "A10": 8000}, {8: 2})
 
 
 def test_when_to_learn() -> None:
-    times = [seen for seen in range(1600) if due(seen)]
+    """Often at first; later, when a quarter more pods were seen."""
+    times = [0]
+    while times[-1] < 3000:
+        times.append(next_lesson(times[-1]))
     assert times == [
-        *(1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500),
-        *(750, 1000, 1250, 1500),
+        *(0, 1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500),
+        *(750, 1000, 1250, 1562, 1952, 2440, 3050),
     ]
 
 
@@ -39,7 +42,7 @@ def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) 
         full = state(0, 0, cpu=0, memory=0, model=model)
         assert 0 < tables.gauge(free).worth < math.inf
         assert tables.gauge(full).worth == 0
-        assert math.isfinite(tables.charge(model, tables.gauge(free).worth, (0, 0)))
+        assert math.isfinite(tables.charge(model, tables.gauge(free).worth, 2.0, 0))
 
 
 def test_each_number_of_cards_has_its_part_of_the_demand() -> None:

@@ -280,7 +280,7 @@ def _sums_are_right(cluster: Cluster) -> None:
     )
     index = cluster.packer._index
     pool = index.pool()
-    states = [node.state for node in index.nodes if node is not None]
+    states = [node.state for node in index.nodes.values()]
     assert len(states) == len(cluster.ledger.nodes())
     assert pool.idle_cards == sum(state.idle for state in states) / 1000
     assert [pool.blocks(k) for k in (1, 2, 3)] == [

@@ -178,17 +178,16 @@ def test_a_node_is_worth_what_the_formula_says(seen: Seen, nodes: list[State]) -
 
 
 @few
-@given(histograms, clusters, st.floats(0, 8), st.lists(st.integers(0, 999), max_size=4))
+@given(histograms, clusters, st.floats(0, 8), st.floats(0, 8), st.integers(0, 4000))
 def test_a_charge_is_what_is_lost_in_notches(
-    seen: Seen, nodes: list[State], lost: float, rests: list[int]
+    seen: Seen, nodes: list[State], lost: float, used: float, rest: int
 ) -> None:
     """Within half a notch of 1000·(R before - R after + L·p), and the tie-break."""
     tables = learn(seen, pool_of(nodes))
     for node in nodes:
-        part = sum(1 - tables.curve[rest // 10] for rest in rests)
-        wanted = lost + tables.pressures.get(node.model, 0.0) * part
-        charge = tables.charge(node.model, lost, rests)
-        notches = (charge - 1e-7 * sum(rests)) / 80
+        wanted = lost + tables.pressures.get(node.model, 0.0) * used
+        charge = tables.charge(node.model, lost, used, rest)
+        notches = (charge - 1e-7 * rest) / 80
         assert notches == pytest.approx(round(notches), abs=1e-6)
         assert abs(80 * notches - 1000 * wanted) <= 40 + 1e-6
 
@@ -227,7 +226,7 @@ def test_cpu_is_worth_what_cards_need_of_it() -> None:
     def charge(free: int, cpu: int) -> float:
         before, after = (state(free, cpu=has) for has in (cpu, cpu - 4000))
         lost = tables.gauge(before).worth - tables.gauge(after).worth
-        return tables.charge("", lost, ())
+        return tables.charge("", lost, 0.0, 0)
 
     assert (charge(1000, 8000), charge(1000, 80_000), charge(0, 8000)) == (480, 0, 0)
 

@@ -1,0 +1,3 @@
+module gpushare.test/goextender
+
+go 1.26.0
