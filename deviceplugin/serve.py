@@ -13,11 +13,18 @@ from threading import Event, Thread
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.isolation import (
+    Checks,
+    HardLimits,
+    IsolationChooser,
+    LimitsSource,
+)
 from deviceplugin.allocation.occupancy import Occupancy, Records
 from deviceplugin.allocation.preferred import DeviceChooser
 from deviceplugin.allocation.prestart import PreStart, Reporter
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.limits import DriverLimits
 from deviceplugin.cards.source import CardSource, DriverLost
 from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
 from deviceplugin.kubelet.registration import Registrar, Service
@@ -115,8 +122,12 @@ def assemble(
     source: CardSource,
     cluster: Cluster,
     registry: CollectorRegistry,
+    limits: LimitsSource | None = None,
 ) -> PluginParts:
-    """Put the parts together; nothing runs yet."""
+    """Put the parts together; nothing runs yet.
+
+    ``limits`` tells of memory limits in place of NVIDIA's driver.
+    """
     name, state = settings.node, settings.state_dir
     metrics = PluginMetrics(registry)
     offer, node, pods = Offer(settings.reserve_mib), OwnNode(), NodePods(cluster, name)
@@ -139,10 +150,23 @@ def assemble(
     chooser = InjectionChooser(
         settings.inject, settings.cdi_dirs, node.status, state / "inject"
     )
-    watcher = Watcher(
-        source, offer, health, file, node, name, cluster, chooser, metrics
+    checks = Checks(
+        limits or DriverLimits(),
+        settings.host_root,
+        settings.cdi_dirs,
+        injection=lambda: chooser.chosen,
     )
-    parts = Parts(offer, device_chooser, prestart, records, chooser, metrics)
+    isolation = IsolationChooser(
+        settings.isolation,
+        HardLimits(settings.isolation_overhead_mib, settings.isolation_pods),
+        checks,
+        is_idle=lambda: not occupancy.allocated(),
+        file=state / "isolation",
+    )
+    watcher = Watcher(
+        source, offer, health, file, node, name, cluster, chooser, isolation, metrics
+    )
+    parts = Parts(offer, device_chooser, prestart, records, chooser, isolation, metrics)
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(state / "quota-cards")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from deviceplugin.allocation.isolation import ISOLATION_CHOICES, IsolationChoice
 from deviceplugin.allocation.response import Injection
 from gpushare.domain.model import NodeName
 from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
@@ -14,6 +15,7 @@ InjectionChoice = Literal["auto"] | Injection
 INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", "cdi", "env", "nodes")
 
 _MOST_RESERVE_MIB = 1 << 20
+_MOST_PODS = 1000
 _XID_DIGITS = 4
 
 
@@ -38,6 +40,12 @@ class DevicePluginSettings:
     """Where the node's CDI specifications are."""
     reserve_mib: int = 0
     """MiB of each card that are not offered."""
+    isolation: IsolationChoice = "none"
+    """What holds a container to its share of a card's memory."""
+    isolation_overhead_mib: int = 512
+    """MiB that a hard limit has above the container's units, for CUDA's own context."""
+    isolation_pods: int = 8
+    """For how many pods with limits a card keeps that overhead back."""
     simulated_cards: str | None = None
     """``4x24GiB`` or a YAML file: simulated cards instead of the driver's."""
     inventory: Path | None = None
@@ -68,6 +76,16 @@ class DevicePluginSettings:
             or cls.cdi_dirs,
             reserve_mib=env.whole(
                 "RESERVE_MIB", cls.reserve_mib, least=0, most=_MOST_RESERVE_MIB
+            ),
+            isolation=env.one_of("ISOLATION", ISOLATION_CHOICES, cls.isolation),
+            isolation_overhead_mib=env.whole(
+                "ISOLATION_OVERHEAD_MIB",
+                cls.isolation_overhead_mib,
+                least=0,
+                most=_MOST_RESERVE_MIB,
+            ),
+            isolation_pods=env.whole(
+                "ISOLATION_PODS", cls.isolation_pods, least=1, most=_MOST_PODS
             ),
             simulated_cards=env.text("SIMULATED_CARDS"),
             inventory=file_setting(env, "INVENTORY"),

@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any
 
 from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.devices import colliding
 from deviceplugin.cards.health import Health, HealthFile
@@ -39,6 +40,7 @@ class Watcher:
     name: NodeName
     cluster: Cluster
     chooser: InjectionChooser
+    isolation: IsolationChooser
     metrics: PluginMetrics
     log_once: LogOnce = field(default_factory=lambda: LogOnce(logger))
     _logged: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Watcher:
         except NoCardsYet as error:
             self.log_once.problem("cards", str(error), _NONE, because=str(error))
         self._choose_injection()
+        self._choose_isolation()
         self._publish()
 
     def run(self, stop: Event, every_s: float) -> None:
@@ -145,14 +148,23 @@ class Watcher:
 
     def _choose_injection(self) -> None:
         """Choose for the cards that are well: no specification has a lost one."""
-        others = self.offer.sick().keys() - self.chooser.held.keys()
+        held = self.chooser.held.keys() | self.isolation.held.keys()
+        others = self.offer.sick().keys() - held
         sick = others | self.health.sick().keys()
         cards = self.offer.cards
         found = cards.as_found(one.uuid for one in cards.all if one.uuid not in sick)
         self.chooser.look(card.uuid for card in found if card.known_to_driver)
 
+    def _choose_isolation(self) -> None:
+        """Choose for the cards that are well, by how they are injected."""
+        sick = self.health.sick().keys() | self.offer.missing
+        every = self.offer.found
+        self.isolation.look([card for card in every if card.uuid not in sick])
+        self.offer.set_kept(self.isolation.kept_mib)
+
     def _publish(self) -> None:
-        self.offer.set_sick({**self.chooser.held, **self.health.sick()})
+        held = {**self.isolation.held, **self.chooser.held}
+        self.offer.set_sick({**held, **self.health.sick()})
         self.file.save(self.health)
         sick = self.offer.sick()
         for uuid in self._log_cards("card is sick", sick):

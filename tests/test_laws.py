@@ -105,6 +105,7 @@ whole_cards = st.lists(
         st.integers(0, 10**9),
         st.booleans(),
         st.text(max_size=8),
+        parent=st.sampled_from(["", "GPU-1"]),
     ),
     unique_by=lambda one: one.uuid,
 )
@@ -127,14 +128,25 @@ placements = st.builds(
 )
 
 
+PROFILES = ("A100 MIG 1g.5gb", "A100 MIG 2g.10gb")
+
+
 @st.composite
 def pages(draw: st.DrawFn) -> Node:
     """A node in a state that we brought about, but for the pods bound without us."""
     units = draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
     sick, closed = draw(st.sets(st.integers(0, 3))), draw(indices)
+    profiles = draw(st.dictionaries(st.integers(0, 3), st.sampled_from(PROFILES)))
     page = node(
         *(
-            card(i, size, healthy=i not in sick, cordoned=i in closed)
+            card(
+                i,
+                size,
+                healthy=i not in sick,
+                cordoned=i in closed,
+                model=profiles.get(i, "A100"),
+                parent="GPU-A100" if i in profiles else "",
+            )
             for i, size in enumerate(units)
         ),
         unplaced=draw(st.lists(strays, max_size=2)),
@@ -388,6 +400,49 @@ def test_a_placement_holds_what_was_asked(
     assert taken.units >= wanted.units
     after = page.with_placement(decision)
     assert all(Amount().fits(after.free[uuid]) for uuid in named)
+
+
+@moderately
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", *PROFILES]), st.integers(1, 40)),
+        min_size=3,
+        max_size=8,
+    ),
+    st.integers(1, 3),
+    st.integers(0, 60),
+    policies,
+)
+def test_whole_cards_are_never_of_two_sizes(
+    some: list[tuple[str, int]], number: int, units: int, chosen: Policy
+) -> None:
+    """Full cards only, or instances of one profile; refused only if no kind has them.
+
+    Also where the claim is met by the search, beside a share.
+    """
+    page = node(
+        *(
+            card(i, size, model=profile, parent="GPU-A100" if profile else "")
+            for i, (profile, size) in enumerate(some)
+        )
+    )
+    claims = request("new", units, 100 * number).claims
+    page_cards = {one.uuid: one for one in page.cards}
+    alone = place(request("new", claims=claims), page, chosen)
+    kinds: dict[str, list[int]] = {}
+    for one in page.untouched:
+        kinds.setdefault(one.kind, []).append(one.units)
+    enough = any(
+        len(sizes) >= number and sum(sorted(sizes)[-number:]) >= units
+        for sizes in kinds.values()
+    )
+    assert isinstance(alone, Placement) is enough
+    share = request("new", 1, 1).claims
+    beside = place(request("new", claims=claims + share), page, chosen)
+    for found in (alone, beside):
+        if isinstance(found, Placement):
+            whole = {one.card for one in found.shares if one.amount.cores == 100}
+            assert len({page_cards[uuid].kind for uuid in whole}) == 1
 
 
 @moderately

@@ -1,13 +1,11 @@
 """How this node injects a card into a container: CDI, NVIDIA's variable, or nodes."""
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
+from deviceplugin.allocation.cdi import specified
 from deviceplugin.allocation.response import CDI_KIND, INJECTIONS, Injection
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
@@ -20,7 +18,6 @@ _CDI_KUBELET = (1, 31)
 """CDI names in a device plugin's answers need no feature gate since then."""
 _CDI_CONTAINERD = (2, 0)
 """Reads CDI specifications by default since then; before, only if configured."""
-_SUFFIXES = (".json", ".yaml", ".yml")
 _MISSES = 3
 """After so many looks in a row without a specification ``auto`` leaves CDI, or holds
 back the card that the specification does not have."""
@@ -66,7 +63,7 @@ class InjectionChooser:
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
-        missing = wanted - specified(self._folders)
+        missing = wanted - specified(self._folders).keys()
         if self._choice == "auto":
             # The looks without each card; one never seen is held back at once.
             self._unseen = {
@@ -140,29 +137,6 @@ class InjectionChooser:
     def _not_specified(self, uuid: CardUUID) -> str:
         folders = ", ".join(map(str, self._folders))
         return f"no CDI specification in {folders} has {CDI_KIND}={uuid}"
-
-
-def specified(folders: Iterable[Path]) -> frozenset[CardUUID]:
-    """Return NVIDIA's device names in the CDI specifications of these folders."""
-    found: set[CardUUID] = set()
-    for folder in folders:
-        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            if path.suffix in _SUFFIXES:
-                found |= _names(path)
-    return frozenset(found)
-
-
-def _names(path: Path) -> set[CardUUID]:
-    try:
-        text = path.read_text()
-        body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        if body["kind"] != CDI_KIND:
-            return set()
-        return {CardUUID(str(device["name"])) for device in body["devices"]}
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        facts = {"file": str(path), "because": " ".join(str(error).split())}
-        logger.warning("CDI specification not understood", extra=facts)
-        return set()
 
 
 def _names_runtime(status: Json) -> bool:

@@ -33,6 +33,9 @@ from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 
 ALLOCATION = "allocation.json"
+_LIMIT = ".limit_mib"
+"""Beside it: the hard limit that the container was allocated with, if any. Not in the
+record: earlier versions take a record with an unknown field for a broken one."""
 _SUFFIX = ".json"
 _UNFINISHED = ".part"
 
@@ -72,17 +75,24 @@ class Records:
         self._lock = Lock()
         self._names: dict[tuple[str, ...], dict[Record, str]] = {}
         """By their ids, oldest first, each with the name of its files."""
+        self._limits: dict[str, int] = {}
+        """Hard limits in MiB, by the name of the files."""
         for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
             record = _record(path)
             if record is not None:
-                self._keep(record, path.name.removesuffix(_SUFFIX))
+                name = path.name.removesuffix(_SUFFIX)
+                self._keep(record, name)
+                if (limit_mib := _limit(folder / name / _LIMIT)) is not None:
+                    self._limits[name] = limit_mib
 
     def folder(self, record: Record) -> Path:
         """Return the folder of the node that the container has mounted."""
         return self._folder / self._name_of(record)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record, limit_mib: int | None = None) -> None:
         """Write a new allocation, of which no container has started yet.
+
+        ``limit_mib`` is the hard limit that its container has on each of its cards.
 
         Raises ``OSError`` if it cannot be written; it is then in memory alone. An older
         record of the same container is removed. Another pod's record stays until it is
@@ -93,9 +103,17 @@ class Records:
                 self._remove(self._name_of(old))
         name = self._name_of(record)
         self._keep(record, name)
+        self._set_limit(name, limit_mib)
         (self._folder / name / ALLOCATION).unlink(missing_ok=True)
         self._make(name)
+        self._write_limit(name)
         _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
+
+    def limit_mib(self, record: Record) -> int | None:
+        """Return the hard limit of the record's container on each of its cards."""
+        name = self._name_of(record)
+        with self._lock:
+            return self._limits.get(name)
 
     def of(self, ids: Iterable[str]) -> list[Record]:
         """Return the records of exactly these ids, of the pod that came last."""
@@ -122,7 +140,9 @@ class Records:
             self._names.get(record.ids, {}).pop(record, None)
         self._keep(known, name)
         _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
-        _replace(self._make(name) / ALLOCATION, text)
+        folder = self._make(name)
+        self._write_limit(name)
+        _replace(folder / ALLOCATION, text)
 
     def may_start(self, record: Record) -> bool:
         """Return whether the file that the container sees was written."""
@@ -158,12 +178,26 @@ class Records:
             its.pop(record, None)
             its[record] = name
 
+    def _set_limit(self, name: str, limit_mib: int | None) -> None:
+        with self._lock:
+            self._limits.pop(name, None)
+            if limit_mib is not None:
+                self._limits[name] = limit_mib
+
+    def _write_limit(self, name: str) -> None:
+        path, limit_mib = self._folder / name / _LIMIT, self._limits.get(name)
+        if limit_mib is None:
+            path.unlink(missing_ok=True)
+        else:
+            _replace(path, f"{limit_mib}\n")
+
     def _name_of(self, record: Record) -> str:
         with self._lock:
             return self._names.get(record.ids, {}).get(record) or _name(record)
 
     def _remove(self, name: str) -> None:
         with self._lock:
+            self._limits.pop(name, None)
             self._names = {
                 ids: left
                 for ids, its in self._names.items()
@@ -201,6 +235,14 @@ def _record(path: Path) -> Record | None:
         return None
     words = [value for name, value in asdict(record).items() if name != "ids"]
     return record if all(isinstance(one, str) for one in (*words, *ids)) else None
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdigit() else None
 
 
 def _replace(path: Path, text: str) -> None:

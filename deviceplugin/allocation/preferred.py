@@ -7,7 +7,7 @@ the cards.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 from dataclasses import dataclass, field, replace
@@ -97,12 +97,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """An allocation: its container as far as it is known, and the cards it shows."""
+    """An allocation: its container as far as it is known, and the cards it shows.
+
+    ``limited_units`` is the container's part of a card that it shares, in units. None
+    for whole cards, and if the call for the other resource has the limit.
+    """
 
     pod: PodName
     uid: PodUID
     container: str
     cards: tuple[FoundCard, ...]
+    limited_units: int | None = None
 
 
 @dataclass
@@ -177,7 +182,10 @@ class DeviceChooser:
                         f"{_some(ids)} are of {len(on)} cards, and no pod is known "
                         "that asked for them"
                     )
-                return Assigned(UNKNOWN_POD, PodUID(""), "", cards.as_found(on))
+                limited = len(ids) if resource == names.MEMORY else None
+                return Assigned(
+                    UNKNOWN_POD, PodUID(""), "", cards.as_found(on), limited
+                )
             pod = active.pod
             self._insist_on_free(ids, pod.name)
             self._progress.active = active.after(step)
@@ -187,8 +195,11 @@ class DeviceChooser:
                 self._occupancy.allocate(pod.uid, step.container, resource, held)
             else:
                 self._progress.of_unknown_pod = ids[0]
-            shown = cards.as_found(self._shown(active, step, on))
-            return Assigned(pod.name, pod.uid, step.container, shown)
+            shown = self._shown(active, step, on)
+            limited = _limited_units(active, step, shown)
+            return Assigned(
+                pod.name, pod.uid, step.container, cards.as_found(shown), limited
+            )
 
     def _pod_being_admitted(self, question: Question) -> ActivePod:
         """Find the pod being admitted, at each call: kubelet may have failed it."""
@@ -463,6 +474,22 @@ class ActivePodFinder:
         except TookTooLongError:
             asked.cancel()
             return self._pods.find(name)
+
+
+def _limited_units(
+    active: ActivePod, step: Step, shown: Collection[CardUUID]
+) -> int | None:
+    """Return the units that limit a container, if this step's answer has the limit."""
+    shares = [one for one in active.placement.shares if one.card in shown]
+    if shares and all(one.amount.cores >= CORES_PER_CARD for one in shares):
+        # The pod has the whole card, whatever memory it asked for.
+        return None
+    if step.resource == names.MEMORY:
+        return step.count
+    # A container of cores alone has no call for memory.
+    its = [one for one in active.pod.steps if one.container == step.container]
+    alone = all(one.resource == names.CORE for one in its)
+    return 0 if alone and active.pod.uid else None
 
 
 def _some(ids: Sequence[str]) -> str:

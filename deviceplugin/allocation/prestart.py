@@ -7,10 +7,11 @@ annotation ``vcuda-actual`` says where a pod really is, if that is not as planne
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from threading import Event
+from threading import Event, Lock
 
+from deviceplugin.allocation.isolation import needed_mib
 from deviceplugin.allocation.occupancy import Occupancy, Record, Records
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
@@ -39,6 +40,7 @@ from gpushare.domain.model import (
     PodRef,
     PodUID,
 )
+from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
@@ -165,6 +167,8 @@ class PreStart:
     recorder: EventRecorder
     in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
+    _filling: Lock = field(default_factory=Lock)
+    """Held from the check of hard limits to the note that the container may start."""
 
     def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
@@ -176,11 +180,20 @@ class PreStart:
         held = {**containers, owner.container: its}
         if pod is None:
             actual = self._of_unknown_pod(owner, held, cards)
-            self._fill(replace(owner, uid=PodUID("")), actual, {owner.container})
+            owner, of_pod = replace(owner, uid=PodUID("")), {owner.container}
         else:
             actual = self._checked(pod, held, cards, ids)
-            names_of_pod = {one.name for one in pod.gpu_containers}
-            self._fill(replace(owner, uid=pod.uid), actual, names_of_pod)
+            owner = replace(owner, uid=pod.uid)
+            of_pod = {one.name for one in pod.gpu_containers}
+        made = [
+            one for one in self.records.of(owner.ids) if one.container in {"", *of_pod}
+        ]
+        limited = any(self.records.limit_mib(one) is not None for one in made)
+        listed = self._list() if limited else Listed({})
+        with self._filling:
+            if limited and (wrong := self._why_above_memory(made, listed, cards)):
+                raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
+            self._fill(owner, actual, made)
 
     def _checked(
         self, pod: NodePod, held: Mapping[str, Held], cards: Cards, ids: Sequence[str]
@@ -331,17 +344,47 @@ class PreStart:
                 )
         return ""
 
-    def _fill(
-        self, owner: Record, actual: Placement, containers: Collection[str]
-    ) -> None:
+    def _why_above_memory(
+        self, made: Collection[Record], listed: Listed, cards: Cards
+    ) -> str:
+        """Say why these containers' hard limits do not fit; empty if they do.
+
+        The hard limits of all containers that were let start, and whose pods have not
+        ended, never add up to more than their card has.
+        """
+        pods = {pod.uid: pod for pod in self.pods.all()}
+        its_pods = {pod.name for pod in pods.values()}
+        for card in cards.holding(one for record in made for one in record.ids):
+            limits: dict[str, list[tuple[Role, int]]] = {}
+            for record in self.records.all():
+                limit_mib = self.records.limit_mib(record)
+                if limit_mib is None or card not in cards.holding(record.ids):
+                    continue
+                held = any(one in listed.holder for one in record.ids)
+                living = (
+                    record.uid in pods if record.uid else record.pod in its_pods or held
+                )
+                if record in made or (living and self.records.may_start(record)):
+                    key = record.uid or f"{record.pod} {record.ids}"
+                    role = _role(pods.get(record.uid), record.container)
+                    limits.setdefault(key, []).append((role, limit_mib))
+            needed = sum(map(needed_mib, limits.values()))
+            has = self.reporter.offer.usable_mib(card.uuid)
+            if needed > has:
+                return (
+                    f"with it the hard limits of containers on card {card.uuid} would "
+                    f"be {needed} MiB, and the card has {has}; the container starts "
+                    "when others have ended"
+                )
+        return ""
+
+    def _fill(self, owner: Record, actual: Placement, made: Collection[Record]) -> None:
         """Write the file for these ids; the other resource's call writes its own.
 
         Also the file of an init container whose devices kubelet has passed on: it
         cannot be told which of the two containers starts now. A folder that was created
         while the container was not known has no container's name.
         """
-        of_ids = self.records.of(owner.ids)
-        made = [one for one in of_ids if one.container in {"", *containers}]
         for record in made or [owner]:
             container = record.container or owner.container
             shares = plan(actual, container)
@@ -350,7 +393,8 @@ class PreStart:
                     # A whole card belongs to the pod, whatever memory it asked for.
                     shares[share.card] = share.amount
             known = replace(owner, container=record.container, ids=record.ids)
-            text = _file(replace(owner, container=container), shares)
+            limit_mib = self._limit_mib(record, known, container)
+            text = _file(replace(owner, container=container), shares, limit_mib)
             try:
                 self.records.fill(record, known, text)
             except OSError as error:
@@ -359,6 +403,17 @@ class PreStart:
                 raise NotYetError(
                     f"{why}; the container starts when the file can be written"
                 ) from error
+
+    def _limit_mib(self, record: Record, known: Record, container: str) -> int | None:
+        """Return the container's hard limit, whichever of its records has it."""
+        its = (
+            one
+            for one in self.records.all()
+            if (one.pod, one.container) == (known.pod, container)
+            and one.uid in {"", known.uid}
+        )
+        found = map(self.records.limit_mib, (record, *its))
+        return next((limit for limit in found if limit is not None), None)
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.recorder.warn(pod, "VcudaWaiting", why)
@@ -374,8 +429,15 @@ def _init_container(pod: NodePod, resource: str, count: int) -> str:
     return next(asked, "")
 
 
-def _file(owner: Record, shares: Mapping[CardUUID, Amount]) -> str:
-    body = {
+def _role(pod: NodePod | None, container: str) -> Role:
+    known = () if pod is None else pod.gpu_containers
+    return next((one.role for one in known if one.name == container), Role.APP)
+
+
+def _file(
+    owner: Record, shares: Mapping[CardUUID, Amount], limit_mib: int | None
+) -> str:
+    body: dict[str, object] = {
         "v": VERSION,
         "pod": "/".join(owner.pod),
         "uid": owner.uid,
@@ -389,5 +451,8 @@ def _file(owner: Record, shares: Mapping[CardUUID, Amount]) -> str:
             }
             for uuid, amount in shares.items()
         ],
+        "isolation": "none" if limit_mib is None else "driver",
     }
+    if limit_mib is not None:
+        body["hard_limit_mib"] = limit_mib
     return json.dumps(body) + "\n"

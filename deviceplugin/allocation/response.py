@@ -4,8 +4,8 @@ kubelet merges the answers for cores and for memory, and takes either of two val
 one key (contracts 2.3). So both answers have the same value for each key that both
 have.
 
-Nothing enforces a container's share of memory and cores. It is told its limits in
-environment variables.
+A container is told its share of memory and cores in environment variables. Nothing
+enforces them, except for a hard limit of memory (``isolation``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,10 @@ MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
 """Variable: MiB of card memory that the container asked for."""
 CORES = "VCUDA_CORES"
 """Variable: hundredths of a card's compute that the container asked for."""
+REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
+"""Variable: MiB that the driver reserves for the container; read by NVIDIA's hook."""
+LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+"""Variable: MiB that the driver lets the container have; read by NVIDIA's hook."""
 
 
 def limit_env(resource: str, count: int) -> Mapping[str, str]:
@@ -30,6 +34,17 @@ def limit_env(resource: str, count: int) -> Mapping[str, str]:
     if resource == names.MEMORY:
         return {MEMORY_LIMIT: str(count * UNIT_MIB)}
     return {CORES: str(count)}
+
+
+def hard_limit_env(limit_mib: int | None) -> Mapping[str, str]:
+    """Return the variables by which NVIDIA's hook sets a hard limit; none for None.
+
+    Only one of a container's answers may have them. The limit alone would also reserve
+    that memory, so nothing is requested.
+    """
+    if limit_mib is None:
+        return {}
+    return {REQUEST: "0", LIMIT: str(limit_mib)}
 
 
 Injection = Literal["cdi", "env", "nodes"]
@@ -86,12 +101,19 @@ def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
                 f"the driver does not report the minor number of card {card.uuid}, so "
                 "its device node is not known; set GPUSHARE_INJECT to cdi or env"
             )
+        if injection == "nodes" and card.instance and not card.device_nodes:
+            return (
+                f"/proc/driver/nvidia/capabilities does not have instance {card.uuid}, "
+                "so its device nodes are not known; set GPUSHARE_INJECT to cdi or env"
+            )
     return ""
 
 
 def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
     own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
-    return [*own, *_SHARED_NODES] if own else []
+    # Beside their cards' node, instances have nodes of their own.
+    own += [node for card in nvidia for node in card.device_nodes]
+    return [*dict.fromkeys(own), *_SHARED_NODES] if own else []
 
 
 def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:

@@ -29,6 +29,7 @@ class Offer:
 
     def __init__(self, reserve_mib: int) -> None:
         self._reserve_mib = reserve_mib
+        self._kept_mib = 0
         self._changed = Condition()
         self._found: dict[CardUUID, FoundCard] = {}
         self._missing: frozenset[CardUUID] = frozenset()
@@ -66,6 +67,28 @@ class Offer:
                 self._cordoned = frozenset(cordoned)
                 self._publish()
 
+    def set_kept(self, kept_mib: int) -> None:
+        """Take over how many MiB of each card are kept back for hard limits."""
+        with self._changed:
+            if kept_mib != self._kept_mib:
+                self._kept_mib = kept_mib
+                self._publish()
+
+    @property
+    def found(self) -> tuple[FoundCard, ...]:
+        """All cards as their source knows them, also those without a unit."""
+        return tuple(self._found.values())
+
+    @property
+    def missing(self) -> frozenset[CardUUID]:
+        """The cards that their source no longer finds."""
+        return self._missing
+
+    def usable_mib(self, uuid: CardUUID) -> int:
+        """Return the memory of a card less the reserve, in MiB; 0 if it is unknown."""
+        card = self._found.get(uuid)
+        return 0 if card is None else max(0, card.memory_mib - self._reserve_mib)
+
     def sick(self) -> Mapping[CardUUID, str]:
         """Return the sick cards, also those that vanished, each with the reason."""
         gone = dict.fromkeys(self._missing, "it is not found any more")
@@ -75,10 +98,14 @@ class Offer:
         """Return which cards have no unit after the reserve, each with the reason."""
         return {
             card.uuid: f"its {card.memory_mib} MiB less a reserve of "
-            f"{self._reserve_mib} MiB are less than one unit of {UNIT_MIB} MiB"
+            f"{self._not_offered_mib} MiB are less than one unit of {UNIT_MIB} MiB"
             for card in cards
-            if not shared_card(card, self._reserve_mib).units
+            if not shared_card(card, self._not_offered_mib).units
         }
+
+    @property
+    def _not_offered_mib(self) -> int:
+        return self._reserve_mib + self._kept_mib
 
     def wait_for_change(self, version: int, timeout_s: float) -> bool:
         """Wait until something changed after ``version``; False if nothing did."""
@@ -102,7 +129,7 @@ class Offer:
         sick = self.sick()
         shared = [
             replace(
-                shared_card(card, self._reserve_mib, healthy=card.uuid not in sick),
+                shared_card(card, self._not_offered_mib, healthy=card.uuid not in sick),
                 cordoned=card.uuid in self._cordoned,
             )
             for card in self._found.values()

@@ -96,7 +96,8 @@ def colliding(cards: Iterable[FoundCard | Card]) -> list[str]:
 def shared_card(card: FoundCard, reserve_mib: int, *, healthy: bool = True) -> Card:
     """Return a card as it is offered: its memory less the reserve, in whole units."""
     units = units_of(max(0, card.memory_mib - reserve_mib))
-    return Card(card.uuid, card.index, units, healthy, card.model)
+    parent = "" if card.instance is None else card.instance.parent
+    return Card(card.uuid, card.index, units, healthy, card.model, parent=parent)
 
 
 def device_ids(card: Card, kind: str) -> list[str]:

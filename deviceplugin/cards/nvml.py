@@ -9,15 +9,18 @@ the faults.
 import ctypes
 import logging
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NewType, TypeVar
 
 import pynvml
 
 from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
-from deviceplugin.cards.source import FoundCard, LeftOut, XidEvent
+from deviceplugin.cards.source import FoundCard, LeftOut, MigInstance, XidEvent
+from gpushare.domain.card_selector import mig_profile
 from gpushare.domain.model import CardUUID
 
 Answer = TypeVar("Answer")
@@ -56,6 +59,13 @@ _BROKEN = frozenset(
 )
 """Errors of a driver that no longer serves this process: it was upgraded, or the
 container has lost its access to the device nodes."""
+_LIMITS_KNOWN = frozenset(
+    {
+        pynvml.NVML_SUCCESS,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+    }
+)
 _WORDS = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
     pynvml.NVML_ERROR_NO_PERMISSION: "this user has no permission to ask it",
@@ -153,26 +163,132 @@ def uuid_of(handle: Handle) -> CardUUID:
     return CardUUID(_needed(lambda: pynvml.nvmlDeviceGetUUID(handle)))
 
 
-def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
-    """Return what does not change of a card, or why it cannot be shared."""
+_Part = tuple[Handle, FoundCard | LeftOut]
+_NO_INSTANCE = (
+    "it is in MIG mode and has no instance; nvidia-smi mig -cgi PROFILE -C makes one, "
+    "nvidia-smi -mig 0 ends the mode"
+)
+_FIRST_INSTANCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is in one place of the driver's list: a card, or the instances of one.
+
+    ``uuid`` and ``handle`` are of the physical card. ``parts`` are the card itself or
+    its MIG instances, each with its handle, or why it cannot be shared.
+    """
+
+    uuid: CardUUID
+    handle: Handle
+    parts: tuple[_Part, ...]
+
+    @property
+    def cards(self) -> tuple[FoundCard, ...]:
+        """The parts that can be shared."""
+        return tuple(part for _, part in self.parts if isinstance(part, FoundCard))
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The parts that cannot be shared."""
+        return tuple(part for _, part in self.parts if isinstance(part, LeftOut))
+
+
+def describe(place: int) -> Described:
+    """Return what does not change of the card in this place of the driver's list."""
+    handle = handle_at(place)
     uuid = uuid_of(handle)
+    pci = _optional(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+    card = FoundCard(
+        uuid=uuid,
+        index=place,
+        memory_mib=0,
+        bus=pci.busId if pci else None,
+        minor=_optional(lambda: pynvml.nvmlDeviceGetMinorNumber(handle)),
+    )
     mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle))
-    if mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
-        return LeftOut(uuid, "it is in MIG mode; nvidia-smi -mig 0 ends that")
+    if not mode or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return Described(uuid, handle, ((handle, _filled(handle, card)),))
+    none: _Part = (handle, LeftOut(uuid, _NO_INSTANCE))
+    return Described(uuid, handle, tuple(_instances(handle, card)) or (none,))
+
+
+def _filled(handle: Handle, card: FoundCard) -> FoundCard | LeftOut:
+    """Return the card or instance with its own memory and model."""
     # The total includes what the driver reserves: an old driver cannot tell that apart,
     # and an update of the driver must not change a card's units.
     memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     if memory is None:
-        return LeftOut(uuid, "the driver does not report how much memory it has")
-    pci = _optional(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
-    return FoundCard(
-        uuid=uuid,
-        index=index,
-        memory_mib=int(memory.total) // _MIB,
-        model=_optional(lambda: pynvml.nvmlDeviceGetName(handle)) or "",
-        bus=pci.busId if pci else None,
-        minor=_optional(lambda: pynvml.nvmlDeviceGetMinorNumber(handle)),
+        return LeftOut(card.uuid, "the driver does not report how much memory it has")
+    model = _optional(lambda: pynvml.nvmlDeviceGetName(handle)) or ""
+    instance = card.instance
+    if instance is not None:
+        instance = replace(instance, profile=mig_profile(model))
+    memory_mib = int(memory.total) // _MIB
+    return replace(card, memory_mib=memory_mib, model=model, instance=instance)
+
+
+def _instances(parent: Handle, card: FoundCard) -> list[_Part]:
+    """Return the instances of a card in MIG mode, in the order of their places."""
+    most = _needed(lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(parent))
+    parts = [
+        part for at in range(most) if (part := _instance(parent, card, at)) is not None
+    ]
+    of = Counter(
+        part.instance.gpu_instance
+        for _, part in parts
+        if isinstance(part, FoundCard) and part.instance
     )
+    return [(handle, _alone(part, of)) for handle, part in parts]
+
+
+def _instance(parent: Handle, card: FoundCard, at: int) -> _Part | None:
+    """Return the instance in one place of a card; None if there is none."""
+    try:
+        handle = Handle(
+            _needed(lambda: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, at))
+        )
+        found = replace(
+            card,
+            uuid=uuid_of(handle),
+            # Full cards keep the driver's numbers; an instance has its card's in it.
+            index=_FIRST_INSTANCE + 10 * card.index + at,
+            instance=MigInstance(
+                card.uuid,
+                _needed(lambda: pynvml.nvmlDeviceGetGpuInstanceId(handle)),
+                _needed(lambda: pynvml.nvmlDeviceGetComputeInstanceId(handle)),
+            ),
+        )
+        return handle, _filled(handle, found)
+    except CardLost:
+        raise
+    except CardFailed as error:
+        cause = error.__cause__
+        if getattr(cause, "value", None) == pynvml.NVML_ERROR_NOT_FOUND:
+            return None
+        return parent, LeftOut(f"instance {at} of {card.uuid}", str(error))
+
+
+def _alone(
+    part: FoundCard | LeftOut, instances: Mapping[int, int]
+) -> FoundCard | LeftOut:
+    """Leave out an instance that shares its memory with another one.
+
+    Several compute instances of one GPU instance have all of its memory together, so
+    the memory of none of them is its own.
+    """
+    if isinstance(part, LeftOut) or part.instance is None:
+        return part
+    number = part.instance.gpu_instance
+    if instances[number] == 1:
+        return part
+    because = f"it shares the memory of GPU instance {number} with other instances"
+    return LeftOut(part.uuid, f"{because}; one compute instance in each is shared")
+
+
+def is_instance(uuid: CardUUID) -> bool:
+    """Return whether it is the UUID of a MIG instance; the driver's begin with MIG."""
+    return uuid.startswith("MIG-")
 
 
 def used_mib(handle: Handle) -> int | None:
@@ -184,6 +300,54 @@ def used_mib(handle: Handle) -> int | None:
         lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     ) or _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     return None if memory is None else int(memory.used) // _MIB
+
+
+class _Limits(ctypes.Structure):
+    """``nvmlGetMemoryLimits_v1_t``: not every ``pynvml`` that is supported has it."""
+
+    _fields_ = (
+        ("nameSpace", ctypes.c_char_p),
+        ("softLimit", ctypes.c_ulonglong),
+        ("hardLimit", ctypes.c_ulonglong),
+        ("currentUsed", ctypes.c_ulonglong),
+    )
+
+
+def why_no_limits(uuid: CardUUID) -> str:
+    """Say why the driver cannot limit groups' memory on a card; empty if it can.
+
+    It is asked for the limits of the root group. That it knows no such group, or that
+    only the host's root may ask, is an answer of a driver that has limits.
+    """
+    handle = _needed(lambda: pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    if mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+        return "it is in MIG mode"
+    # By name and not by pynvml's function, which came later than the oldest supported.
+    call = getattr(pynvml.nvmlLib, "nvmlDeviceGetMemoryLimits_v1", None)
+    if call is None:
+        return "the driver's NVML has no memory limits"
+    code = call(handle, ctypes.byref(_Limits(b"/")))
+    if code in _LIMITS_KNOWN:
+        return ""
+    return f"NVML answers for its memory limits: {pynvml.NVMLError(code)} ({code})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault as the driver reports it.
+
+    ``address`` is of the physical card's handle, 0 for none. ``instance`` has the
+    numbers of the GPU instance and the compute instance if the card is in MIG mode, all
+    ones if the fault is of the whole card.
+    """
+
+    address: int
+    instance: tuple[int, int]
+    xid: int
+
+
+_OF_NO_INSTANCE = 2**32 - 1
 
 
 class FaultSet:
@@ -208,8 +372,8 @@ class FaultSet:
             raise CardFailed(_words(error)) from error
         return True
 
-    def wait(self, timeout_ms: int) -> tuple[int, int] | None:
-        """Wait for a fault: the address of its card's handle, 0 for none, and its XID.
+    def wait(self, timeout_ms: int) -> "Fault | None":
+        """Wait for a fault; None if none came.
 
         ``NoDriver`` if waiting itself fails: then the set may be useless, because a
         lost card ends every later wait.
@@ -222,7 +386,8 @@ class FaultSet:
             raise NoDriver(_words(error)) from error
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
-        return address(Handle(event.device)), int(event.eventData)
+        instance = (int(event.gpuInstanceId), int(event.computeInstanceId))
+        return Fault(address(Handle(event.device)), instance, int(event.eventData))
 
     def free(self) -> None:
         """Free the set, as far as the driver still accepts that."""
@@ -279,6 +444,9 @@ class Session:
         self._waiting = threading.Lock()
         self._registering = threading.Lock()
         self._handles: dict[CardUUID, Handle] = {}
+        self._physical: dict[CardUUID, Described] = {}
+        self._owners: dict[CardUUID, CardUUID] = {}
+        self._events: deque[XidEvent] = deque()
         self._registered: set[CardUUID] = set()
         self._faults: FaultSet | None = None
         self._over = threading.Event()
@@ -292,34 +460,32 @@ class Session:
         return bool(self._reporting)
 
     def reports_of(self, uuid: CardUUID) -> bool:
-        """Return whether a card's faults are reported."""
-        return uuid in self._reporting
+        """Return whether a card's faults, or its parent's, are reported."""
+        return self._owners.get(uuid) in self._reporting
 
     def handles(self) -> Mapping[CardUUID, Handle]:
         """Return the handle of each card that answered once."""
         return dict(self._handles)
 
-    def look(self, count: int) -> dict[int, FoundCard | LeftOut | Exception]:
-        """Describe each card, by its place in the driver's list; each may fail.
+    def look(self, count: int) -> dict[int, Described | Exception]:
+        """Describe what is in each place of the driver's list; each may fail.
 
         ``NoDriver`` if the driver went meanwhile.
         """
         answers = self._calls.run(
-            {place: partial(_describe, place) for place in range(count)}
+            {place: partial(describe, place) for place in range(count)}
         )
-        found: dict[int, FoundCard | LeftOut | Exception] = {}
-        for place, answer in answers.items():
+        for answer in answers.values():
             if isinstance(answer, NoDriver):
                 raise answer
-            if isinstance(answer, Exception):
-                found[place] = answer
-                continue
-            handle, card = answer
-            found[place] = card
-            if isinstance(card, FoundCard):
-                self._handles[card.uuid] = handle
+            if isinstance(answer, Described) and answer.cards:
+                self._physical[answer.uuid] = answer
+                for handle, part in answer.parts:
+                    if isinstance(part, FoundCard):
+                        self._handles[part.uuid] = handle
+                        self._owners[part.uuid] = answer.uuid
         self._register()
-        return found
+        return dict(answers)
 
     def wait(self, timeout_s: float) -> XidEvent | None:
         """Wait for a fault; only one thread waits at a time."""
@@ -329,6 +495,8 @@ class Session:
             faults = self._faults
             if self._over.is_set() or faults is None:
                 return None
+            if self._events:
+                return self._events.popleft()
             try:
                 fault = faults.wait(int(timeout_s * 1000))
             except NoDriver as error:
@@ -337,10 +505,13 @@ class Session:
                 # The new set keeps what comes now; this must not be a busy loop.
                 self._over.wait(timeout_s)
                 return None
+            self._trouble = ""
+            if fault is None:
+                return None
+            self._events += (XidEvent(u, fault.xid) for u in self._concerned(fault))
+            return self._events.popleft()
         finally:
             self._waiting.release()
-        self._trouble = ""
-        return None if fault is None else XidEvent(self._named(fault[0]), fault[1])
 
     def end(self) -> None:
         """Release the driver, after the present wait for faults."""
@@ -360,12 +531,27 @@ class Session:
             logger.warning("the driver reports no faults", extra={"because": why})
         self._trouble = why
 
-    def _named(self, at: int) -> CardUUID | None:
+    def _concerned(self, fault: Fault) -> tuple[CardUUID | None, ...]:
+        """Return the card or the instances that a fault concerns, None if unknown.
+
+        A fault of an instance that is not known yet is its card's alone: the other
+        instances go on.
+        """
         # By the handle, because a card that fell off the bus does not tell its UUID.
-        its = (
-            uuid for uuid, one in self.handles().items() if at and address(one) == at
-        )
-        return next(its, None)
+        known = list(self._physical.values()) if fault.address else ()
+        at = (one for one in known if address(one.handle) == fault.address)
+        if (its := next(at, None)) is None:
+            return (None,)
+        parts = {
+            (of.gpu_instance, of.compute_instance): card.uuid
+            for card in its.cards
+            if (of := card.instance)
+        }
+        if not parts:
+            return (its.uuid,)
+        if fault.instance[0] == _OF_NO_INSTANCE:
+            return tuple(parts.values())
+        return (parts.get(fault.instance, its.uuid),)
 
     def _register(self) -> None:
         """Register for the faults of new cards now, not at the first wait.
@@ -373,8 +559,9 @@ class Session:
         A fault between the two would be missed.
         """
         with self._registering:
-            known = self._handles.items()
-            new = {uuid: one for uuid, one in known if uuid not in self._registered}
+            # Only whole cards: the driver reports the faults of their instances, too.
+            known = self._physical.items()
+            new = {u: one.handle for u, one in known if u not in self._registered}
             if not new:
                 return
             try:
@@ -408,8 +595,3 @@ class Session:
             extra = {"card": uuid, "because": str(why)}
             logger.warning("a card's faults are not reported", extra=extra)
         self._silent.add(uuid)
-
-
-def _describe(place: int) -> tuple[Handle, FoundCard | LeftOut]:
-    handle = handle_at(place)
-    return handle, describe(handle, place)

@@ -5,6 +5,7 @@ A card that was known once stays listed under its index, because its devices and
 not vanish with it.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from deviceplugin.cards import nvml
 from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
-from deviceplugin.cards.nvml import Session
+from deviceplugin.cards.nvml import Described, Session
 from deviceplugin.cards.source import (
     CardReading,
     DriverLost,
@@ -28,8 +29,8 @@ from deviceplugin.cards.source import (
 from gpushare.domain.model import CardUUID
 
 Answer = TypeVar("Answer")
-_Answers = Mapping[int, FoundCard | LeftOut | Exception]
-"""Each card's description of itself, by its place in the driver's list."""
+_Answers = Mapping[int, Described | Exception]
+"""What is in each place of the driver's list, or why that is not known."""
 
 DEADLINE_S = 5.0
 RESTART_AFTER_S = 60.0
@@ -38,6 +39,7 @@ _REOPEN_EVERY_S = 300.0
 """How often the driver is opened again for a card that stays lost while others work;
 faults that come in between are missed."""
 _SLICE_S = 0.5
+_CAPABILITY = re.compile(r"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
 _UNLISTED = "the driver does not list it any more"
 
 
@@ -61,6 +63,7 @@ class NvmlCards:
         self._clock = clock
         self._failed: Mapping[str, Exception] = {}
         self._places: dict[int, CardUUID] = {}
+        """The physical card that answered last in each place."""
         self._reopened_at = clock()
         self._broken_since: float | None = None
         self._looking = threading.Lock()
@@ -70,9 +73,10 @@ class NvmlCards:
         self._listed: tuple[FoundCard, ...] = ()
 
     def cards(self) -> Found:
-        """Look for cards: those known from before stay, those in MIG mode do not.
+        """Look for cards: those known from before stay.
 
-        The driver is opened again if it refuses this process or has lost a card.
+        Those whose MIG mode changed do not, nor do instances that were destroyed. The
+        driver is opened again if it refuses this process or has lost a card.
         ``DriverLost`` if it has nevertheless lost all for ``RESTART_AFTER_S``.
         """
         with self._looking:
@@ -201,15 +205,23 @@ class NvmlCards:
         return session.look(self._calls.run_one("count", nvml.count))
 
     def _failures(self, answers: _Answers) -> dict[str, Exception]:
-        """Return which cards failed, and how; one that is no longer listed is lost."""
+        """Return which cards failed, and how; one that is no longer listed is lost.
+
+        An instance fails with its card.
+        """
         answered = _answered(answers)
         failed = {
             self._named(place, answered) or _unnamed(place): answer
             for place, answer in answers.items()
             if isinstance(answer, Exception)
         }
-        unlisted = self._known.keys() - answered - failed.keys()
-        return failed | {name: nvml.CardLost(_UNLISTED) for name in unlisted}
+        unlisted = nvml.CardLost(_UNLISTED)
+        of_known = {
+            uuid: failed.get(card.physical, unlisted)
+            for uuid, card in self._known.items()
+            if card.physical not in answered
+        }
+        return failed | of_known
 
     def _named(self, place: int, answered: Collection[str]) -> CardUUID | None:
         """Return which failing card is in a place; None if it never answered."""
@@ -239,17 +251,22 @@ class NvmlCards:
 
     def _take(self, answers: _Answers) -> tuple[LeftOut, ...]:
         left_out: dict[str, LeftOut] = {}
-        answered = _answered(answers)
-        for index, answer in answers.items():
-            if isinstance(answer, FoundCard):
-                self._places[index] = answer.uuid
-                self._remember(answer)
-            elif isinstance(answer, LeftOut):
-                left_out[answer.name] = answer
-            elif self._named(index, answered) is None:
-                name = _unnamed(index)
+        answered, here = _answered(answers), set[CardUUID]()
+        for place, answer in answers.items():
+            if isinstance(answer, Described):
+                left_out |= {one.name: one for one in answer.left_out}
+                for card in answer.cards:
+                    self._places[place] = answer.uuid
+                    here.add(card.uuid)
+                    self._remember(card)
+            elif self._named(place, answered) is None:
+                name = _unnamed(place)
                 left_out[name] = LeftOut(name, str(answer))
-        cards = [card for uuid, card in self._known.items() if uuid not in left_out]
+        cards = [
+            card
+            for uuid, card in self._known.items()
+            if uuid in here or card.physical not in answered
+        ]
         self._listed = tuple(sorted(cards, key=lambda card: card.index))
         return tuple(left_out.values())
 
@@ -261,15 +278,15 @@ class NvmlCards:
             card = replace(card, index=known.index)
         elif card.index in taken:
             card = replace(card, index=max(taken) + 1)
+        if card.instance is not None:
+            card = replace(card, device_nodes=_capabilities(self._root, card))
         self._known[card.uuid] = card
 
 
 def _answered(answers: _Answers) -> frozenset[str]:
-    """Return the names of the cards that answered, shared or left out."""
+    """Return the physical cards that answered, shared or left out."""
     return frozenset(
-        answer.uuid if isinstance(answer, FoundCard) else answer.name
-        for answer in answers.values()
-        if not isinstance(answer, Exception)
+        answer.uuid for answer in answers.values() if isinstance(answer, Described)
     )
 
 
@@ -277,6 +294,29 @@ def _lost(failures: Mapping[str, Exception]) -> frozenset[str]:
     return frozenset(
         name for name, failure in failures.items() if isinstance(failure, nvml.CardLost)
     )
+
+
+def _capabilities(root: Path, card: FoundCard) -> tuple[str, ...]:
+    """Return the device nodes that allow the use of an instance; empty if unknown.
+
+    One is of its GPU instance and one of its compute instance. The driver says which in
+    ``/proc/driver/nvidia/capabilities``, by the card's minor number.
+    """
+    of = card.instance
+    if of is None or card.minor is None:
+        return ()
+    folder = root / f"proc/driver/nvidia/capabilities/gpu{card.minor}/mig"
+    outer = folder / f"gi{of.gpu_instance}"
+    try:
+        texts = [
+            (one / "access").read_text()
+            for one in (outer, outer / f"ci{of.compute_instance}")
+        ]
+    except (OSError, ValueError):
+        return ()
+    minors = [found[1] for text in texts if (found := _CAPABILITY.search(text))]
+    nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)
+    return nodes if len(nodes) == len(texts) else ()
 
 
 def _unnamed(place: int) -> str:

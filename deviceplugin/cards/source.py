@@ -27,13 +27,28 @@ class DriverLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class MigInstance:
+    """Which part of which card a MIG instance is.
+
+    ``parent`` is the card's UUID. ``profile`` is NVIDIA's name of its size, such as
+    ``2g.20gb``; empty if the driver does not tell.
+    """
+
+    parent: CardUUID
+    gpu_instance: int
+    compute_instance: int
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FoundCard:
     """One card as its source knows it; nothing here changes while the driver is loaded.
 
     ``index`` orders cards and is the number that people use. ``bus`` is the PCI
-    address, ``minor`` the number in ``/dev/nvidiaN``; None if there is none.
-    ``device_nodes`` are those of this card alone, ``variables`` what a container needs
-    beside them; both are empty for NVIDIA's cards, which ``allocation`` knows.
+    address, ``minor`` the number in ``/dev/nvidiaN``; None if there is none. A MIG
+    instance has those of its card. ``device_nodes`` are those of this card alone beside
+    ``/dev/nvidiaN``, ``variables`` what a container needs beside them. NVIDIA's cards
+    have no variables here, because ``allocation`` knows them.
     """
 
     uuid: CardUUID
@@ -46,6 +61,12 @@ class FoundCard:
     variables: Mapping[str, str] = field(default_factory=dict)
     known_to_driver: bool = True
     simulated: bool = False
+    instance: MigInstance | None = None
+
+    @property
+    def physical(self) -> CardUUID:
+        """The UUID of the card that can be lost: of an instance, its parent's."""
+        return self.uuid if self.instance is None else self.instance.parent
 
 
 @dataclass(frozen=True, slots=True)

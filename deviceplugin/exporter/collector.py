@@ -179,6 +179,7 @@ class _Page:
                 self.site.hostname_label: self.site.hostname,
                 "DCGM_FI_DRIVER_VERSION": self.snapshot.driver_version,
                 "NodeName": self.site.node,
+                **_instance_labels(card),
             }
             for card in self.snapshot.cards
         }
@@ -200,6 +201,13 @@ class _Page:
         if metric is None:
             metric = self.metrics[name] = _metric(what, name)
         metric.samples.append(Sample(name, labels, value))
+
+
+def _instance_labels(card: FoundCard) -> Labels:
+    """Return what dcgm-exporter tells of a MIG instance; nothing for a full card."""
+    if (of := card.instance) is None:
+        return {}
+    return {"GPU_I_ID": str(of.gpu_instance), "GPU_I_PROFILE": of.profile}
 
 
 def _metric(what: Field | OwnField, name: str) -> Metric:

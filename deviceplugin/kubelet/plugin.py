@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 
 from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.allocation.preferred import (
     Assigned,
@@ -24,7 +25,11 @@ from deviceplugin.allocation.preferred import (
     Question,
 )
 from deviceplugin.allocation.prestart import NotYetError, PreStart
-from deviceplugin.allocation.response import container_setup, why_unusable
+from deviceplugin.allocation.response import (
+    container_setup,
+    hard_limit_env,
+    why_unusable,
+)
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet.registration import Service
 from deviceplugin.metrics import PluginMetrics
@@ -49,6 +54,7 @@ class Parts:
     prestart: PreStart
     records: Records
     chooser: InjectionChooser
+    isolation: IsolationChooser
     metrics: PluginMetrics
 
 
@@ -128,9 +134,11 @@ class DevicePlugin(Service):
     def _setup(
         self, assigned: Assigned, ids: list[str]
     ) -> pb.ContainerAllocateResponse:
-        injection = self._parts.chooser.chosen
-        if wrong := why_unusable(assigned.cards, injection):
+        injection, isolation = self._parts.chooser.chosen, self._parts.isolation
+        wrong = why_unusable(assigned.cards, injection)
+        if wrong := wrong or isolation.why_refused(assigned.cards):
             raise DeniedError(wrong)
+        limit_mib = isolation.limit_mib(assigned.limited_units)
         pod, container, cards = assigned.pod, assigned.container, assigned.cards
         record = Record(
             *pod, assigned.uid, container, self.resource, tuple(sorted(ids))
@@ -142,15 +150,19 @@ class DevicePlugin(Service):
             "count": len(ids),
             "cards": ",".join(card.uuid for card in cards),
         }
+        if limit_mib is not None:
+            facts["limit_mib"] = limit_mib
         logger.info("allocated", extra=facts)
         try:
-            self._parts.records.write(record)
+            self._parts.records.write(record, limit_mib)
         except OSError as error:
             # Failing here would end the pod for good; PreStartContainer tries again.
             facts |= {"because": str(error)}
             logger.warning("allocation not written down", extra=facts)
         folder = str(self._parts.records.folder(record))
-        return container_setup(self.resource, len(ids), cards, injection, folder)
+        setup = container_setup(self.resource, len(ids), cards, injection, folder)
+        setup.envs.update(hard_limit_env(limit_mib))
+        return setup
 
 
 _MOST = 1000

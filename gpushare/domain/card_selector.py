@@ -17,6 +17,17 @@ _KINDS = ("gpu-", "mig-")
 """Prefixes of UUIDs that users leave out."""
 _VENDOR = "nvidia "
 """A prefix of models that users leave out."""
+_PROFILE = re.compile(r".+ MIG (\S+)", re.IGNORECASE)
+
+
+def mig_profile(model: str) -> str:
+    """Return the size in the model of a MIG instance; empty for a full card.
+
+    >>> mig_profile("NVIDIA A100-SXM4-40GB MIG 2g.10gb"), mig_profile("Tesla T4")
+    ('2g.10gb', '')
+    """
+    found = _PROFILE.fullmatch(model)
+    return found[1] if found else ""
 
 
 class Limit(StrEnum):
@@ -66,7 +77,12 @@ class _Names:
         return name.endswith(self.ends) or any(one in name for one in self.middles)
 
     def has_model(self, model: str) -> bool:
-        return self.has(model) or self.has(model.removeprefix(_VENDOR))
+        profile = mig_profile(model)
+        return (
+            self.has(model)
+            or self.has(model.removeprefix(_VENDOR))
+            or bool(profile and self.has(profile))
+        )
 
 
 class _Remembered(dict[str, bool]):

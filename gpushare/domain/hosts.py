@@ -36,7 +36,7 @@ class Hosts:
         self._held: dict[NodeName, HostAmount] = {}
         self._free: dict[NodeName, HostAmount] = {}
         self._pods: dict[PodUID, tuple[NodeName, Held]] = {}
-        self._kinds: dict[Held, Held] = {}
+        self._kinds: dict[tuple[int, int], Held] = {}
         self._names: dict[NodeName, NodeName] = {}
         self._changed: set[NodeName] | None = set()
 
@@ -84,15 +84,15 @@ class Hosts:
         self, uid: PodUID, name: NodeName, amount: HostAmount, priority: int = 0
     ) -> None:
         """Record a pod that is bound to a node, and what it asks now."""
-        held = Held(amount, priority)
         with self._lock:
+            held = self._shared(amount, priority)
             before = self._pods.get(uid)
-            if before == (name, held):
-                return
             if before is not None:
+                if before == (name, held):
+                    return
                 self._subtract(before[0], before[1].amount)
             name = self._names.setdefault(name, name)
-            self._pods[uid] = (name, self._shared(held))
+            self._pods[uid] = (name, held)
             self._held[name] = self._held.get(name, _NOTHING) + amount
             self._touch(name)
 
@@ -130,7 +130,13 @@ class Hosts:
                 # There is no reader if no pod asks for frag.
                 self._changed = None
 
-    def _shared(self, held: Held) -> Held:
-        if len(self._kinds) >= _MOST_KINDS:
-            self._kinds.clear()
-        return self._kinds.setdefault(held, held)
+    def _shared(self, amount: HostAmount, priority: int) -> Held:
+        # By identity, which is quick: pods of a kind have the same amount already, and
+        # an amount that is kept here keeps its identity.
+        key = id(amount), priority
+        found = self._kinds.get(key)
+        if found is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            found = self._kinds[key] = Held(amount, priority)
+        return found

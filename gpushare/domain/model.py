@@ -84,9 +84,10 @@ class HostAmount:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One physical GPU; ``index`` is for display and order, never a key.
+    """One physical GPU or one MIG instance; ``index`` is for display and order only.
 
     ``cordoned``: an operator allows no new placements on it; running pods continue.
+    ``parent`` is the UUID of the card that a MIG instance is a part of, else empty.
     """
 
     uuid: CardUUID
@@ -95,11 +96,22 @@ class Card:
     healthy: bool = True
     model: str = ""
     cordoned: bool = False
+    parent: str = ""
 
     @property
     def open(self) -> bool:
         """Whether something new may be placed here."""
         return self.healthy and not self.cordoned
+
+    @property
+    def kind(self) -> str:
+        """Which cards may serve one claim of whole cards together: those of one kind.
+
+        Empty for all full cards; for an instance its model, which has its profile. A
+        program that has an instance beside another size, or beside a full card, would
+        find an unequal number of processors behind equal cores.
+        """
+        return f"MIG {self.model}" if self.parent else ""
 
     @property
     def capacity(self) -> Amount:

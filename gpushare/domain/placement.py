@@ -35,8 +35,9 @@ something that only a long search can answer."""
 Cards = tuple[Card, ...]
 Costs = Callable[[Claim, Mapping[CardUUID, Amount]], Mapping[CardUUID, float]]
 """Return the cost of a share on each card, by the free amounts of the cards."""
-CardCapacity = tuple[bool, int, int]
-"""A card as the search sees it: whether it is untouched, its free units and cores.
+CardCapacity = tuple[bool, int, int, str]
+"""A card as the search sees it: whether it is untouched, its free units and cores, and
+its kind.
 
 In this order, so that the smallest of several is the best one for a share.
 """
@@ -70,7 +71,8 @@ class FreeCapacity:
         """Return the ways to meet the claim, the policy's best one first.
 
         A share has one way for each card with enough free capacity. Whole cards have
-        one way: the largest untouched cards.
+        one way for each kind of cards, the largest untouched ones: full cards, or MIG
+        instances of one profile, because no claim mixes them.
         """
         if claim.whole_cards:
             return self._whole(claim)
@@ -95,14 +97,17 @@ class FreeCapacity:
         return self.policy.rank(card, self.free[card.uuid])
 
     def _whole(self, claim: Claim) -> list[Cards]:
-        ranked = sorted(
-            (self.cards[uuid] for uuid in self.untouched),
-            key=lambda card: (-card.units, self._rank(card)),
-        )
-        largest = tuple(ranked[: claim.whole_cards])
-        units = sum(card.units for card in largest)
-        enough = len(largest) == claim.whole_cards and units >= claim.amount.units
-        return [largest] if enough else []
+        kinds: dict[str, list[Card]] = {}
+        for card in (self.cards[uuid] for uuid in self.untouched):
+            kinds.setdefault(card.kind, []).append(card)
+        ways: list[tuple[int, str, Cards]] = []
+        for kind, cards in kinds.items():
+            cards.sort(key=lambda card: (-card.units, self._rank(card)))
+            largest = tuple(cards[: claim.whole_cards])
+            units = sum(card.units for card in largest)
+            if len(largest) == claim.whole_cards and units >= claim.amount.units:
+                ways.append((-units, kind, largest))
+        return [largest for _, _, largest in sorted(ways)]
 
 
 def card_capacities(
@@ -114,7 +119,8 @@ def card_capacities(
     for number, card in enumerate(node.cards):
         room = node.free.get(card.uuid)
         if room is not None and request.allows(card):
-            capacity = (card.uuid in untouched, room.units, room.cores)
+            is_untouched = card.uuid in untouched
+            capacity = (is_untouched, room.units, room.cores, card.kind)
             found.append((capacity, card.index, number))
     found.sort()
     ranked = tuple(node.cards[number] for _, _, number in found)
@@ -171,10 +177,10 @@ class Search:
 
     def _short_in_sum(self) -> Refusal | None:
         """Return what all cards together have too little of, None if nothing."""
-        if self._whole > sum(untouched for untouched, _, _ in self._cards):
+        if self._whole > sum(card[0] for card in self._cards):
             return UNTOUCHED_CARDS
-        units = sum(units for _, units, _ in self._cards if units > 0)
-        cores = sum(cores for _, _, cores in self._cards if cores > 0)
+        units = sum(units for _, units, _, _ in self._cards if units > 0)
+        cores = sum(cores for _, _, cores, _ in self._cards if cores > 0)
         there = Amount(cores, units)
         return None if self.total.fits(there) else insufficient(self.total, there)
 
@@ -215,12 +221,14 @@ class Search:
                 if amount.units <= card[1] and amount.cores <= card[2]
             ]
             return [(i,) for _, i in sorted(fitting)]
-        sizes: dict[int, list[int]] = {}
+        kinds: dict[str, dict[int, list[int]]] = {}
         for i in sorted(range(len(cards)), key=lambda i: -cards[i][1]):
-            if cards[i][0]:
-                sizes.setdefault(cards[i][1], []).append(i)
+            untouched, units, _, kind = cards[i]
+            if untouched:
+                kinds.setdefault(kind, {}).setdefault(units, []).append(i)
         return (
             way
+            for sizes in kinds.values()
             for way in _choices(list(sizes.values()), whole)
             if sum(cards[i][1] for i in way) >= amount.units
         )
@@ -229,15 +237,15 @@ class Search:
         """Return why no card takes a claim without blocking the other claims."""
         if amount.cores >= CORES_PER_CARD:
             return UNTOUCHED_CARDS
-        cores = max(cores for _, _, cores in self._cards)
-        units = max(units for _, units, _ in self._cards)
+        cores = max(cores for _, _, cores, _ in self._cards)
+        units = max(units for _, units, _, _ in self._cards)
         return insufficient(amount, Amount(cores, units))
 
 
 def _without(card: CardCapacity, amount: Amount) -> CardCapacity:
     if amount.cores >= CORES_PER_CARD:
-        return (False, 0, 0)
-    return (False, card[1] - amount.units, card[2] - amount.cores)
+        return (False, 0, 0, card[3])
+    return (False, card[1] - amount.units, card[2] - amount.cores, card[3])
 
 
 def _choices(kinds: Sequence[Sequence[int]], number: int) -> Iterator[tuple[int, ...]]:
@@ -304,15 +312,15 @@ class Decider:
 
     def place(self, node: Node) -> Placement | Refusal:
         """Choose the cards, as the function ``place`` does."""
-        request, policy = self._request, self._policy
+        request = self._request
         summary = node.summary_for(request)
-        shares = self._too_much(summary) or self._shares(node)
+        no, alone = self._too_much(summary), len(request.claims) == 1
+        # Several claims may fit only otherwise than the chooser wants it.
+        shares = no or (alone and self._chosen(node)) or self._shares(node)
         if isinstance(shares, Refusal):
             return shares if summary is node.summary else _limited(shares, request)
-        if policy.chooser is not None:
-            costs = partial(policy.chooser.costs, request, node)
-            room = FreeCapacity.of(node, policy, request, costs)
-            shares = _in_order(request.claims, room) or shares
+        if not alone:
+            shares = self._chosen(node) or shares
         return Placement(request.pod, node.name, shares)
 
     def refusal(self, node: Node) -> Refusal | None:
@@ -335,6 +343,14 @@ class Decider:
             if no is not None:
                 return no
         return None
+
+    def _chosen(self, node: Node) -> tuple[Share, ...] | None:
+        """Place the claims in the order that the policy's chooser prefers, if any."""
+        if self._policy.chooser is None:
+            return None
+        costs = partial(self._policy.chooser.costs, self._request, node)
+        room = FreeCapacity.of(node, self._policy, self._request, costs)
+        return _in_order(self._request.claims, room)
 
     def _shares(self, node: Node) -> tuple[Share, ...] | Refusal:
         """Place the claims in the policy's order, or by a search if that fails."""

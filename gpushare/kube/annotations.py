@@ -6,6 +6,8 @@ the pod requests is rejected. Two are lists by which a pod limits its cards.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from sys import intern
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +15,6 @@ import orjson
 
 from gpushare.domain.card_selector import ANY, NOT, CardSelector, Limit
 from gpushare.domain.model import (
-    NOTHING,
     Amount,
     Card,
     CardUUID,
@@ -54,9 +55,13 @@ def encode_cards(shared: Iterable[Card]) -> str:
 
 
 def card_json(card: Card) -> dict[str, Any]:
-    """Return a card without its cordon, which operators set by another annotation."""
+    """Return a card without its cordon, which operators set by another annotation.
+
+    ``parent`` is only there for a MIG instance.
+    """
     keys = ("uuid", "index", "units", "healthy", "model")
-    return {key: getattr(card, key) for key in keys}
+    told = {key: getattr(card, key) for key in keys}
+    return told | {"parent": card.parent} if card.parent else told
 
 
 def share_json(share: Share) -> dict[str, Any]:
@@ -86,12 +91,39 @@ def decode_placement(
 
     Raises ``Malformed`` if it is broken.
     """
+    usual = _USUAL.fullmatch(text)
+    if usual is not None:
+        uid, card, rest = usual.groups()
+        if uid != pod.uid:
+            return None
+        held = _held(rest)
+        share = Share(CardUUID(intern(card)), held.amount, held.containers)
+        return Placement(pod, node, (share,))
     body = Reader.parse(text, key)
     body.version(VERSION)
     if body.text("uid") != pod.uid:
         return None
     shares = tuple(read_share(share) for share in body.objects("shares"))
     return Placement(pod, node, shares)
+
+
+_NUMBER = "(?:0|[1-9][0-9]{0,4})"
+_CONTAINER = rf'"[-0-9a-z]{{1,63}}":\[{_NUMBER},{_NUMBER}\]'
+_USUAL = re.compile(
+    r'\{"v":1,"uid":"([-0-9A-Za-z]+)","shares":\[\{"card":"([-0-9A-Za-z]+)",'
+    rf'("cores":{_NUMBER},"units":{_NUMBER},"containers":'
+    rf'\{{(?:{_CONTAINER}(?:,{_CONTAINER}){{0,15}})?\}})\}}\],"at":"[-:.0-9TZ]*"\}}'
+)
+"""A placement on one card, as ``encode_placement`` writes it.
+
+The last group is what the pod holds of its card. It is one of few texts, so each is
+read once, and all pods that hold as much share the result.
+"""
+
+
+@lru_cache(maxsize=1024)
+def _held(rest: str) -> Share:
+    return read_share(Reader.parse(f'{{"card":"-",{rest}}}', names.PLACEMENT))
 
 
 def placements(
@@ -123,18 +155,25 @@ def placements(
 def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
     if isinstance(request, Refusal):
         return True
-    asked = sum((claim.amount for claim in request.claims), NOTHING)
-    return asked.fits(sum((share.amount for share in placement.shares), NOTHING))
+    cores = units = 0
+    for share in placement.shares:
+        cores += share.amount.cores
+        units += share.amount.units
+    for claim in request.claims:
+        cores -= claim.amount.cores
+        units -= claim.amount.units
+    return cores >= 0 and units >= 0
 
 
 def read_card(card: Reader) -> Card:
     """Read what ``card_json`` has written."""
     return Card(
-        CardUUID(card.text("uuid")),
+        CardUUID(intern(card.text("uuid"))),
         card.integer("index"),
         card.integer("units"),
         card.optional_boolean("healthy", default=True),
         card.optional_text("model"),
+        parent=card.optional_text("parent"),
     )
 
 
@@ -145,7 +184,7 @@ def read_share(share: Reader) -> Share:
         ContainerAmount(name, _pair(share, name, pair)) for name, pair in held.items()
     )
     amount = Amount(share.integer("cores"), share.integer("units"))
-    return Share(CardUUID(share.text("card")), amount, containers)
+    return Share(CardUUID(intern(share.text("card"))), amount, containers)
 
 
 def _pair(share: Reader, name: str, pair: object) -> Amount:

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from gpushare.domain.card_selector import mig_profile
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount, Card
 from gpushare.domain.node import FreeUnits
 from gpushare.kube import facts, names, words
@@ -106,7 +107,11 @@ def indented(text: Text, by: int = _INDENT) -> Hanging:
 
 def model_of(card: Card) -> str:
     """Return a card's model, short."""
-    return fit_to_show(card.model.removeprefix("NVIDIA ")) or words.NOT_KNOWN
+    return fit_to_show(_short_model(card)) or words.NOT_KNOWN
+
+
+def _short_model(card: Card) -> str:
+    return card.model.removeprefix("NVIDIA ")
 
 
 def parts(
@@ -209,7 +214,12 @@ def _node(
         cores = rounded(facts.allocatable(node.body, names.CORE))
         offers = f"  kubelet offers {units} units and {cores} cores"
         yield Words(f"{offers}; device plugin pod {node.plugin}", _DIM)
+    parent = ""
     for card in node.cards:
+        if card.card.parent not in ("", parent):
+            model = fit_to_show(_short_model(card.card).partition(" MIG ")[0])
+            yield Words(f"  {model} {card.card.parent}, in MIG mode", _DIM)
+        parent = card.card.parent
         line = _numbers(card, width)
         name = column(_label(card), label - 1, 0)
         yield Words(f"{name} ").append_text(line)
@@ -234,6 +244,8 @@ def _states(node: NodeView) -> Iterator[str]:
 
 
 def _label(view: CardView) -> str:
+    if view.card.parent and (profile := mig_profile(view.card.model)):
+        return f"    card {view.card.index}  {fit_to_show(profile)}"
     return f"  card {view.card.index}  {model_of(view.card)}"
 
 

@@ -17,6 +17,7 @@ known, or it does not apply::
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
                   units}, complaint, cards, gone}]
       cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
+                  parent: uuid of the card of a MIG instance | null,
                   allotted: amount, free: amount | null, pods,
                   others: amount, of pods in namespaces that are not shown}]
       pods, gone  [{namespace, name, uid, priority, cores, units, memory_mib, whole,
@@ -105,6 +106,7 @@ def card_data(card: Card) -> Data:
         "memory_mib": card.units * UNIT_MIB,
         "healthy": card.healthy,
         "cordoned": card.cordoned,
+        "parent": card.parent or None,
     }
 
 

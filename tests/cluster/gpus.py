@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.nvml.build import STATE_VARIABLE, Stub
-from tests.nvml.driver import StubCard, StubDriver, cdi_spec
+from tests.nvml.driver import StubCard, StubDriver, StubInstance, cdi_spec
 from tests.testbed.kubeadm.node import Node
 from tests.testbed.process import Process
 from tests.testbed.waiting import wait_until
@@ -63,24 +63,35 @@ class Gpus:
         if self.process is not None:
             self.process.stop()
 
-    def set_cards(self, cards: Sequence[StubCard]) -> None:
-        """Put these cards into the node, as if it had come with them."""
+    def set_cards(
+        self, cards: Sequence[StubCard], instances: Sequence[StubInstance] = ()
+    ) -> None:
+        """Put these cards into the node, as if it had come with them.
+
+        Those in MIG mode are cut into the instances.
+        """
         alive = self.process is not None and self.process.running
-        if alive and list(cards) == self.driver.cards:
+        now = (self.driver.cards, self.driver.instances)
+        if alive and (list(cards), list(instances)) == now:
             return
         self.stop_offering()
         self.driver.set_cards(cards)
-        markers = self.folder / "markers"
-        spec = cdi_spec(self.stub, self.driver.path, cards, markers)
-        self.node.write_cdi(spec)
+        self.driver.set_instances(*instances)
+        self.specify()
         self.start(wait=bool(cards))
+
+    def specify(self) -> None:
+        """Write the CDI specification of what the driver has now."""
+        all_cards = [*self.driver.cards, *self.driver.instances]
+        markers = self.folder / "markers"
+        self.node.write_cdi(cdi_spec(self.stub, self.driver.path, all_cards, markers))
 
     def wait_offered(self) -> None:
         """Wait until kubelet has told the API server of all units.
 
         Of this very process's, because for a moment it tells of a dead one's still.
         """
-        wait_until(self._registered, "both resources registered", 60)
+        self._wait_registered()
         wait_until(
             lambda: self.site.allocatable(self.node.name) == self._own,
             f"{self._own} cores and units on {self.node.name}",
@@ -88,17 +99,28 @@ class Gpus:
         )
         wait_until(self._published, "the cards' annotation", 30)
 
-    def _registered(self) -> bool:
-        return self.log[self._logged :].count("registered  resource=") >= 2
+    def _wait_registered(self) -> None:
+        """Wait for this process's two lines; a failure shows what it has said."""
+        wait_until(
+            lambda: self.log[self._logged :],
+            "both resources registered",
+            60,
+            accept=lambda log: log.count("registered  resource=") >= 2,
+        )
 
     @property
     def _own(self) -> tuple[int, int]:
-        units = sum(card.memory_mib // 256 for card in self.driver.cards)
-        return 100 * len(self.driver.cards), units
+        units = sum(card.memory_mib // 256 for card in self._offered)
+        return 100 * len(self._offered), units
+
+    @property
+    def _offered(self) -> list[StubCard | StubInstance]:
+        full = [card for card in self.driver.cards if not card.mig]
+        return [*full, *self.driver.instances]
 
     def _published(self) -> bool:
         found = self.site.cards(self.node.name)
-        return [one["uuid"] for one in found] == [c.uuid for c in self.driver.cards]
+        return [one["uuid"] for one in found] == [c.uuid for c in self._offered]
 
     def host_list(self) -> list[str]:
         """``nvidia-smi -L`` on the node itself, which shows all cards; its lines."""
@@ -121,7 +143,7 @@ class Gpus:
         self.stop_offering()
         self.settings = settings
         self.start(wait=False)
-        wait_until(self._registered, "both resources registered", 60)
+        self._wait_registered()
         cores, units = self._own
         wait_until(
             lambda: (

@@ -1,7 +1,7 @@
 """The device plugin, wired as it ships, over stand-ins for kubelet and API server."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -98,6 +98,20 @@ class ScriptedCards:
         pass
 
 
+class ScriptedLimits:
+    """A driver with memory limits that a test holds in its hands."""
+
+    def __init__(self) -> None:
+        self.driver = "615.38.02"
+        self.why: dict[CardUUID, str] = {}
+
+    def version(self) -> str:
+        return self.driver
+
+    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+        return {uuid: self.why.get(uuid, "") for uuid in uuids}
+
+
 class Line:
     """What the plugin sees of an API server, until the line is cut."""
 
@@ -142,6 +156,7 @@ class NodeFixture:
         }
         self.settings = DevicePluginSettings(NODE, **(defaults | dict(settings or {})))
         self.stop = Event()
+        self.limits = ScriptedLimits()
         self.serving: PluginParts
         self._stack = ExitStack()
 
@@ -163,7 +178,9 @@ class NodeFixture:
         self.stop = Event()
         self.registry = CollectorRegistry()
         line = cast("Cluster", self.line)
-        self.serving = assemble(self.settings, self.cards, line, self.registry)
+        self.serving = assemble(
+            self.settings, self.cards, line, self.registry, self.limits
+        )
         self._threads = start_serving(self.serving, self.settings, self.stop)
         self.wait_registered()
 

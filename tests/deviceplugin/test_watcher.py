@@ -11,6 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.isolation import (
+    HOOK,
+    Checks,
+    HardLimits,
+    IsolationChoice,
+    IsolationChooser,
+)
 from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.combined import CombinedCards
@@ -30,6 +37,7 @@ from tests.deviceplugin.node_fixture import (
     NODE,
     UUIDS,
     ScriptedCards,
+    ScriptedLimits,
     because,
     found_card,
 )
@@ -52,6 +60,8 @@ class WatcherFixture:
     cluster: Embedded = field(default_factory=Embedded)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     inject: InjectionChoice = "env"
+    isolation: IsolationChoice = "none"
+    limits: ScriptedLimits = field(default_factory=ScriptedLimits)
 
     def __post_init__(self) -> None:
         self.node = OwnNode()
@@ -63,7 +73,17 @@ class WatcherFixture:
         node = self.node, NODE, self.cluster
         folders = [self.folder / "cdi"]
         chooser = InjectionChooser(self.inject, folders, self.node.status)
-        self.watcher = Watcher(*cards, *node, chooser, PluginMetrics(self.registry))
+        checks = Checks(self.limits, self.folder, folders, lambda: chooser.chosen)
+        self.idle = True
+        isolation = IsolationChooser(
+            self.isolation,
+            HardLimits(512, 2),
+            checks,
+            is_idle=lambda: self.idle,
+            file=self.folder / "isolation",
+        )
+        metrics = PluginMetrics(self.registry)
+        self.watcher = Watcher(*cards, *node, chooser, isolation, metrics)
 
     def sick(self) -> dict[CardUUID, str]:
         return dict(self.offer.sick())
@@ -77,9 +97,10 @@ class WatcherFixture:
         self.cluster.annotate(Kind.NODES, "", NODE, notes)
         self.see()
 
-    def specify(self, *uuids: str) -> None:
+    def specify(self, *uuids: str, hook: str = HOOK) -> None:
         """Write a CDI specification that names these cards."""
-        devices = [{"name": uuid} for uuid in uuids]
+        edits = {"hooks": [{"hookName": "createRuntime", "args": ["hook", hook]}]}
+        devices = [{"name": uuid, "containerEdits": edits} for uuid in uuids]
         (self.folder / "cdi").mkdir(exist_ok=True)
         text = json.dumps({"kind": CDI_KIND, "devices": devices})
         (self.folder / "cdi" / "nvidia.json").write_text(text)
@@ -299,3 +320,35 @@ def test_a_lost_card_needs_no_cdi_specification(tmp_path: Path) -> None:
     watched.source.failures = {B: "the driver has lost it"}
     run_a_round(watched)
     assert watched.sick() == {B: "the driver has lost it"}
+
+
+def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
+    """It leaves at the third look, and returns only while no pod holds a card."""
+    watched = WatcherFixture(tmp_path, inject="cdi", isolation="auto")
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "cgroup.controllers").touch()
+    watched.specify(A, B)
+    watched.watcher.look()
+    chooser = watched.watcher.isolation
+
+    def tiers(looks: int) -> list[tuple[str, int]]:
+        seen = []
+        for _ in range(looks):
+            watched.watcher.read()
+            seen.append((chooser.tier, len(watched.sick())))
+        return seen
+
+    assert tiers(1) == [("driver", 0)]
+    assert len(watched.ids()) == 50
+    watched.limits.driver = "580.95.05"
+    assert tiers(3) == [("driver", 2), ("driver", 2), ("none", 0)]
+    assert len(watched.ids()) == 58
+    watched.limits.driver, watched.idle = "615.38.02", False
+    assert tiers(1) == [("none", 0)]
+    watched.idle = True
+    assert tiers(1) == [("driver", 0)]
+    # After a restart it is as before, until three looks fail.
+    watched.limits.driver = "580.95.05"
+    again = WatcherFixture(tmp_path, isolation="auto")
+    assert again.watcher.isolation.tier == "driver"

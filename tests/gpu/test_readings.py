@@ -2,10 +2,8 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -13,6 +11,7 @@ from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.base import CardAnswer, ProcessUse, SmSource
 from deviceplugin.telemetry.nvml import NvmlTelemetry
+from tests.gpu.cuda import command, running
 from tests.machine import needs
 from tests.testbed.waiting import wait_until
 
@@ -70,23 +69,9 @@ def everything(telemetry: NvmlTelemetry) -> dict[str, float]:
     return told
 
 
-@contextmanager
-def load() -> Iterator[int]:
-    """A process that keeps the first card busy; its id."""
-    program = str(Path(__file__).with_name("load.py"))
-    with subprocess.Popen(
-        [sys.executable, program, str(LOAD_MIB)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "ready\n"
-            yield process.pid
-        finally:
-            process.stdin.close()
+def load() -> AbstractContextManager[int]:
+    """A process that keeps the first card busy."""
+    return running(command("busy", str(LOAD_MIB)))
 
 
 def test_the_card_is_nvidia_smis(telemetry: NvmlTelemetry) -> None:

@@ -189,6 +189,25 @@ def sick() -> ClusterState:
     return cluster_state([node_2(healthy=False)], [*pods, asking("next", 20)])
 
 
+def mig() -> ClusterState:
+    """A full card, and the instances of two others; one of them was destroyed."""
+    parts = [(G, 0, "2g.10gb", 39), (G, 2, "3g.20gb", 78), (B, 0, "1g.5gb", 19)]
+    instances = [
+        card(
+            110 + 10 * (parent == B) + place,
+            units,
+            uuid=f"MIG-{number}f12f917-e458-4bb8-3d9d-8dc7fd6cddf7",
+            model=f"NVIDIA A100-SXM4-40GB MIG {profile}",
+            parent=parent,
+            healthy=number != 1,
+        )
+        for number, (parent, place, profile, units) in enumerate(parts)
+    ]
+    node = node_of("node-2", card(0, 29, uuid=A), *instances)
+    pods = [held("small", instances[0].uuid, 30), held("large", instances[1].uuid, 60)]
+    return cluster_state([node], [*pods, held("cuda-2", A, 20)])
+
+
 def cordoned() -> ClusterState:
     """A cordoned card with a pod on it, and one that waits for it."""
     pods = [held("cuda-3", B, 2), held("a", A, 20)]

@@ -14,7 +14,10 @@ from tests.machine import needs
 from tests.testbed.binaries import cache_folder
 
 HERE = Path(__file__).parent
-LIBRARY = ("stub.c", "events.c", "values.c", "processes.c", "gpm.c")
+LIBRARY = (
+    *("stub.c", "events.c", "values.c", "processes.c", "gpm.c"),
+    *("mig.c", "limits.c"),
+)
 SOURCES = ("state.h", "stub.h", *LIBRARY, "smi.c")
 SONAME = "libnvidia-ml.so.1"
 STATE_VARIABLE = "NVML_STUB_FILE"

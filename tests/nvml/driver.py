@@ -48,6 +48,36 @@ class StubCard:
         return f"card {self.uuid} {memory} {place} {self.model}"
 
 
+@dataclass(frozen=True, slots=True)
+class StubInstance:
+    """One MIG instance of a card; its ``place`` is where the card lists it."""
+
+    uuid: str
+    card: str
+    place: int
+    gi: int
+    ci: int = 0
+    slices: int = 1
+    memory_mib: int = 4864
+    used_mib: int = 0
+    reserved_mib: int = 0
+    model: str = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+
+    def line(self) -> str:
+        memory = [self.memory_mib, self.reserved_mib, self.used_mib]
+        amounts = " ".join(str(mib * MIB) for mib in memory)
+        place = f"{self.place} {self.gi} {self.ci} {self.slices}"
+        return f"instance {self.uuid} {self.card} {place} {amounts} {self.model}"
+
+
+def stub_instance(card: StubCard, place: int, **others: object) -> StubInstance:
+    """An instance with a UUID and a GPU instance id of its own."""
+    made = f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'stub/{card.uuid}/{place}')}"
+    # As on an A100: instances of one slice have ids from 7 on.
+    instance = StubInstance(made, card.uuid, place, gi=7 + place)
+    return replace(instance, **others)  # type: ignore[arg-type]
+
+
 def stub_card(number: int, **others: object) -> StubCard:
     """A card with a UUID, a bus address and a minor number of its own."""
     made = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'stub/{number}')}"
@@ -61,6 +91,7 @@ class StubDriver:
     def __init__(self, folder: Path, cards: Sequence[StubCard] = ()) -> None:
         self.path = folder / "driver"
         self.cards = list(cards)
+        self.instances: list[StubInstance] = []
         self._load = 1
         self._upgrades = 0
         self._lines: dict[str, str] = {"version": VERSION}
@@ -71,6 +102,11 @@ class StubDriver:
 
     def set_cards(self, cards: Sequence[StubCard]) -> None:
         self.cards = list(cards)
+        self._write()
+
+    def set_instances(self, *instances: StubInstance) -> None:
+        """Cut the cards in MIG mode into these instances; none for no instances."""
+        self.instances = list(instances)
         self._write()
 
     def change(self, number: int, **others: object) -> None:
@@ -192,6 +228,16 @@ class StubDriver:
         self._facts = {k: told for k, told in self._facts.items() if k not in gone}
         self._write()
 
+    def limits(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Give the soft and hard limits in MiB that were set, by card and group."""
+        path = self.path.with_name(f"{self.path.name}.limits")
+        lines = path.read_text().splitlines() if path.exists() else []
+        told = (line.split(" ", 3) for line in lines)
+        return {
+            (card, group): (int(soft) // MIB, int(hard) // MIB)
+            for card, soft, hard, group in told
+        }
+
     def calls(self) -> int:
         """How many calls this process made on the library that is loaded now."""
         return int(pynvml.nvmlLib.nvmlStubCalls())
@@ -207,7 +253,7 @@ class StubDriver:
     def _write(self) -> None:
         lines = [f"load {self._load}"]
         lines += [f"{key} {value}" for key, value in self._lines.items()]
-        lines += [card.line() for card in self.cards]
+        lines += [one.line() for one in (*self.cards, *self.instances)]
         lines += [f"{key} {told}" for key, told in self._facts.items()]
         lines += [*self._samples, *self._events]
         unfinished = self.path.with_name(f"{self.path.name}.unfinished")
@@ -258,7 +304,7 @@ Marks = Literal["markers", "nodes"]
 def cdi_spec(
     stub: Stub,
     state: Path,
-    cards: Sequence[StubCard],
+    cards: Sequence[StubCard | StubInstance],
     folder: Path,
     marks: Marks = "markers",
 ) -> dict[str, Any]:
@@ -297,9 +343,11 @@ def with_library(spec: dict[str, Any], stub: Stub) -> dict[str, Any]:
     return {**spec, "containerEdits": {**edits, "mounts": mounts, "env": [state]}}
 
 
-def _shown(card: StubCard, folder: Path, marks: Marks) -> dict[str, list[Any]]:
+def _shown(
+    card: StubCard | StubInstance, folder: Path, marks: Marks
+) -> dict[str, list[Any]]:
     folder.mkdir(parents=True, exist_ok=True)
-    if marks == "markers":
+    if marks == "markers" or isinstance(card, StubInstance):
         marker = folder / card.uuid
         marker.touch()
         return {"mounts": [_mount(marker, f"{INSIDE}/cards/{card.uuid}")]}

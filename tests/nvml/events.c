@@ -10,16 +10,24 @@ struct set { unsigned long long told; int count, lost; struct slot *card[MOST]; 
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int wanted(const struct set *set, const struct event *e, struct told *out) {
+/* A fault in an instance is told of its card, with the instance's numbers. */
+static int wanted(const struct state *s, const struct set *set, const struct event *e,
+                  struct told *out) {
+    int place = state_card(s, e->uuid);
+    const struct card *on = place < 0 ? NULL : &s->card[place];
+    int instance = on && on->parent >= 0;
+    const char *uuid = instance ? s->card[on->parent].uuid : e->uuid;
     memset(out, 0, sizeof *out);
     out->type = XID_EVENT;
     out->xid = e->xid;
+    out->gi = instance ? on->gi : ~0u;
+    out->ci = instance ? on->ci : ~0u;
     if (e->number <= set->told)
         return 0;
     if (!strcmp(e->uuid, "-"))
         return 1;
     for (int i = 0; i < set->count; i++)
-        if (!strcmp(set->card[i]->uuid, e->uuid)) {
+        if (!strcmp(set->card[i]->uuid, uuid)) {
             out->card = set->card[i];
             return 1;
         }
@@ -73,7 +81,7 @@ int nvmlEventSetWait_v2(struct set *set, struct told *out, unsigned timeout_ms) 
         if (set->lost)
             return LOST;
         for (int i = 0; i < s->events; i++)
-            if (wanted(set, &s->event[i], out)) {
+            if (wanted(s, set, &s->event[i], out)) {
                 set->told = s->event[i].number;
                 return OK;
             }

@@ -25,13 +25,18 @@ static int list(struct slot *slot, const char *function, int kind, unsigned *cou
     *count = 0;
     for (int i = 0; i < s->processes; i++) {
         const struct process *p = &s->process[i];
-        if (&s->card[p->card] != card || p->kind != kind)
+        const struct card *on = &s->card[p->card];
+        int instance = on->parent >= 0;
+        /* A card in MIG mode lists those of its instances. */
+        if ((on != card && !(instance && &s->card[on->parent] == card)) ||
+            p->kind != kind)
             continue;
         if (*count < room && v1)
             ((struct process_v1 *)out)[*count] = (struct process_v1){p->pid, p->bytes};
         else if (*count < room)
             ((struct process_v2 *)out)[*count] =
-                (struct process_v2){p->pid, p->bytes, ~0u, ~0u};
+                (struct process_v2){p->pid, p->bytes, instance ? on->gi : ~0u,
+                                    instance ? on->ci : ~0u};
         ++*count;
     }
     return *count > room ? SMALL : OK;
@@ -97,7 +102,7 @@ int nvmlDeviceGetProcessUtilization(struct slot *slot, struct sample *out,
                                     unsigned *count, unsigned long long since) {
     struct sample found[RING];
     ENTER(s, card, slot, "DeviceGetProcessUtilization");
-    if (card->mig)
+    if (card->mig || card->parent >= 0)
         return NOT_SUPPORTED;
     const double *v = card->value;
     unsigned all = v[V_blind_samples] ? 0 : newer(s, card, since, found);
@@ -125,7 +130,7 @@ int nvmlDeviceGetProcessesUtilizationInfo(struct slot *slot, struct samples_v1 *
     ENTER(s, card, slot, "DeviceGetProcessesUtilizationInfo");
     if (out->version != UTILIZATION_V1)
         return VERSION;
-    if (card->mig)
+    if (card->mig || card->parent >= 0)
         return NOT_SUPPORTED;
     unsigned all = card->value[V_blind_info] ? 0 : newer(s, card, out->since, found);
     unsigned room = out->samples ? out->count : 0;

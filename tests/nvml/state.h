@@ -18,6 +18,10 @@
 
    and after the cards that they are about:
 
+     instance UUID CARD PLACE GI CI SLICES TOTAL RESERVED USED MODEL...
+                                               of a card in MIG mode, at this place of
+                                               its list; what is said of cards below can
+                                               be said of an instance, too
      value UUID|* NAME NUMBER|-|inf            a name of VALUES; "-" is not supported,
                                                "inf" NVML's all ones
      process UUID compute|graphics|mps PID BYTES|-
@@ -62,6 +66,9 @@ struct card {
     unsigned long long total, reserved, used;
     unsigned minor, mig;
     double value[V_COUNT];
+    /* Of an instance; the parent of a whole card is -1. */
+    int parent;
+    unsigned place, gi, ci, slices;
 };
 struct rule { char uuid[WORD], function[WORD]; int code; };
 struct event { unsigned long long number, xid; char uuid[WORD]; };
@@ -97,8 +104,26 @@ static inline void state_add_card(struct state *s, const char *line) {
         sscanf(line, "card %95s %llu %llu %llu %95s %u %u %95[^\n]", c->uuid, &c->total,
                &c->reserved, &c->used, c->bus, &c->minor, &c->mig, c->model) >= 7) {
         memcpy(c->value, idle, sizeof idle);
+        c->parent = -1;
         s->cards++;
     }
+}
+
+/* It tells nothing of itself at work but its memory and its processes. */
+static inline void state_add_instance(struct state *s, const char *line) {
+    char parent[WORD];
+    struct card *c = &s->card[s->cards];
+    if (s->cards == MOST ||
+        sscanf(line, "instance %95s %95s %u %u %u %u %llu %llu %llu %95[^\n]", c->uuid,
+               parent, &c->place, &c->gi, &c->ci, &c->slices, &c->total, &c->reserved,
+               &c->used, c->model) != 10 ||
+        (c->parent = state_card(s, parent)) < 0)
+        return;
+    for (int v = 0; v < V_license; v++)
+        c->value[v] = ABSENT;
+    strcpy(c->bus, s->card[c->parent].bus);
+    c->minor = s->card[c->parent].minor;
+    s->cards++;
 }
 
 static inline void state_set_value(struct state *s, const char *line) {
@@ -110,7 +135,8 @@ static inline void state_set_value(struct state *s, const char *line) {
         return;
     for (int i = 0; i < s->cards; i++)
         for (int v = 0; v < V_COUNT; v++)
-            if ((!strcmp(uuid, "*") || !strcmp(uuid, s->card[i].uuid)) &&
+            if ((strcmp(uuid, "*") ? !strcmp(uuid, s->card[i].uuid)
+                                   : s->card[i].parent < 0) &&
                 !strcmp(names[v], name))
                 s->card[i].value[v] = strcmp(number, "-") ? atof(number) : ABSENT;
 }
@@ -173,13 +199,16 @@ static inline void state_line(struct state *s, const char *line) {
     case 'p':
         state_add_process(s, line);
         break;
+    case 'i':
+        sscanf(line, "init %d", &s->init);
+        state_add_instance(s, line);
+        break;
     case 'b':
     case 's':
         state_add_work(s, line);
         break;
     default:
         sscanf(line, "load %d", &s->load);
-        sscanf(line, "init %d", &s->init);
         sscanf(line, "upgrade %d", &s->upgrade);
         state_add_rule(s, line);
     }

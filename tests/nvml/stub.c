@@ -115,12 +115,13 @@ int stub_enter_card(struct state **s, struct slot *slot, const char *function,
         return LOST;
     int place = state_card(*s, slot->uuid);
     if (place < 0)
-        return LOST;
+        /* The handle of an instance that was destroyed is stale. */
+        return strncmp(slot->uuid, "MIG-", 4) ? LOST : INVALID;
     *card = &(*s)->card[place];
     return OK;
 }
 
-static struct slot *slot_of(const char *uuid) {
+struct slot *stub_slot(const char *uuid) {
     struct slot *found = NULL;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < used_slots && !found; i++)
@@ -191,20 +192,40 @@ int nvmlSystemGetDriverVersion(char *out, unsigned size) {
 int nvmlDeviceGetCount_v2(unsigned *count) {
     HOLD(s);
     int code = stub_enter(&s, "*", "DeviceGetCount");
-    *count = s->cards;
+    *count = 0;
+    for (int i = 0; i < s->cards; i++)
+        *count += s->card[i].parent < 0;
     return code ? code : s->count_code;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct slot **out) {
     HOLD(s);
     s = hold();
-    if (index >= (unsigned)s->cards)
+    int i = 0;
+    /* Instances are not in this list. */
+    for (unsigned before = 0; i < s->cards; i++)
+        if (s->card[i].parent < 0 && before++ == index)
+            break;
+    if (i == s->cards)
         return INVALID;
     char uuid[WORD];
-    strcpy(uuid, s->card[index].uuid);
+    strcpy(uuid, s->card[i].uuid);
     stub_let(&s);
-    *out = slot_of(uuid);
+    *out = stub_slot(uuid);
     return stub_enter(&s, uuid, "DeviceGetHandleByIndex");
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, struct slot **out) {
+    HOLD(s);
+    int code = stub_enter(&s, uuid, "DeviceGetHandleByUUID");
+    if (code)
+        return code;
+    for (int i = 0; i < s->cards; i++)
+        if (!strcmp(s->card[i].uuid, uuid)) {
+            *out = stub_slot(uuid);
+            return OK;
+        }
+    return NOT_FOUND;
 }
 
 int nvmlDeviceGetUUID(struct slot *slot, char *out, unsigned size) {
@@ -255,6 +276,8 @@ int nvmlDeviceGetPciInfo_v3(struct slot *slot, struct pci *out) {
 
 int nvmlDeviceGetMigMode(struct slot *slot, unsigned *now, unsigned *pending) {
     ENTER(s, card, slot, "DeviceGetMigMode");
+    if (card->parent >= 0)
+        return NOT_SUPPORTED;
     *now = *pending = card->mig;
     return OK;
 }

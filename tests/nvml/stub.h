@@ -7,8 +7,8 @@
 #include "state.h"
 
 enum {
-    OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7,
-    TIMEOUT = 10, LOST = 15, MISMATCH = 18, VERSION = 25
+    OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
+    NOT_FOUND = 6, SMALL = 7, TIMEOUT = 10, LOST = 15, MISMATCH = 18, VERSION = 25
 };
 
 struct slot { char uuid[WORD]; int lost_in; };
@@ -28,6 +28,8 @@ int stub_enter_card(struct state **s, struct slot *slot, const char *function,
 int stub_failure(const struct state *s, const char *uuid, const char *function);
 /* Whether a card is lost to this opening of the driver. */
 int stub_lost(const struct state *s, struct slot *slot);
+/* The handle of a card or an instance; NULL if there are too many. */
+struct slot *stub_slot(const char *uuid);
 int stub_failure_of(const struct state *s, const char *uuid, const char *part,
                     unsigned number);
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deviceplugin.allocation.injection import InjectionChooser, specified
+from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
@@ -136,6 +136,18 @@ def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     assert chooser.held == {}
 
 
+def test_an_instance_that_is_newer_than_the_specification(folder: Path) -> None:
+    """It is in it by its own UUID, not by its place, which another one may get."""
+    instance = CardUUID("MIG-7cf0b881")
+    (folder / "mig.json").write_text(json.dumps(spec_of("1:0")))
+    chooser = InjectionChooser("auto", [folder], status)
+    chooser.look([ONE, instance])
+    assert (chooser.chosen, list(chooser.held)) == ("cdi", [instance])
+    (folder / "mig.json").write_text(json.dumps(spec_of("1:0", instance)))
+    chooser.look([ONE, instance])
+    assert chooser.held == {}
+
+
 def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
     """Somebody may be writing the specification anew."""
     chooser = InjectionChooser("auto", [folder], status)
@@ -161,36 +173,3 @@ def test_a_choice_of_the_operators_stands(
     [(_, because)] = said(caplog)
     assert because.startswith("the settings say so")
     assert ("but no CDI specification" in because) is (choice == "cdi")
-
-
-def test_specifications_are_json_or_yaml_of_our_kind(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "a.yml").write_text(yaml.safe_dump(spec_of(ONE)))
-    (tmp_path / "a.json").write_text(json.dumps(spec_of(TWO)))
-    (tmp_path / "b.json").write_text(json.dumps(spec_of("x", kind="nvidia.com/mig")))
-    (tmp_path / "c.txt").write_text(json.dumps(spec_of("x")))
-    assert specified([tmp_path]) == {ONE, TWO}
-    assert not caplog.records
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.json", "{"),
-        ("a.json", "[]"),
-        ("a.json", "{}"),
-        ("a.yaml", "a: [1"),
-        ("a.yaml", "{kind: nvidia.com/gpu, devices: [1]}"),
-        ("a.yaml", "{kind: nvidia.com/gpu, devices: 5}"),
-        ("a.json", "\udcff"),
-    ],
-)
-def test_a_broken_specification(
-    name: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
-    (tmp_path / "good.json").write_text(json.dumps(spec_of(TWO)))
-    assert specified([tmp_path]) == {TWO}
-    [record] = caplog.records
-    assert record.file == str(tmp_path / name)  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """What a container gets."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -12,7 +13,7 @@ from deviceplugin.allocation.response import (
     container_setup,
     why_unusable,
 )
-from deviceplugin.cards.source import FoundCard
+from deviceplugin.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from tests.deviceplugin.node_fixture import UUIDS, found_card
@@ -91,6 +92,38 @@ def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
         injection == "nodes"
     )
     assert not why_unusable([*NVIDIA, OTHER], injection)
+
+
+MIG = replace(
+    found_card(1),
+    uuid=CardUUID("MIG-7cf0b881"),
+    device_nodes=("/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"),
+    instance=MigInstance(UUIDS[1], 1, 0, "2g.10gb"),
+)
+
+
+def test_a_mig_instance() -> None:
+    """By its own UUID, or by its card's node and those of both its instances."""
+    by = {way: container_setup(M, 4, [MIG], way, "/x") for way in INJECTIONS}
+    assert by["env"].envs[VISIBLE] == MIG.uuid
+    assert [one.name for one in by["cdi"].cdi_devices] == [f"nvidia.com/gpu={MIG.uuid}"]
+    nodes = [one.host_path for one in by["nodes"].devices]
+    assert nodes[:3] == ["/dev/nvidia1", *MIG.device_nodes]
+    assert not by["cdi"].devices
+    assert not by["env"].devices
+
+
+def test_instances_of_one_card_have_its_node_once() -> None:
+    other = replace(MIG, uuid=CardUUID("MIG-2"), device_nodes=("/dev/a", "/dev/b"))
+    found = container_setup(C, 200, [MIG, other], "nodes", "/x")
+    nodes = [one.host_path for one in found.devices]
+    assert len(nodes) == len(set(nodes)) == 8
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_an_instance_of_unknown_nodes(injection: Injection) -> None:
+    wrong = why_unusable([MIG, replace(MIG, device_nodes=())], injection)
+    assert ("does not have instance MIG-7cf0b881" in wrong) is (injection == "nodes")
 
 
 def test_no_card_is_none() -> None:

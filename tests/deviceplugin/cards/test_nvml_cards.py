@@ -99,20 +99,6 @@ def test_a_card_of_unknown_memory_is_left_out(
     assert source.cards().left_out == (LeftOut(TITAN.uuid, because),)
 
 
-def test_a_card_in_mig_mode_is_left_out(driver: StubDriver, source: NvmlCards) -> None:
-    """Also when the mode is switched on later, and until it is switched off."""
-    before = source.cards()
-    driver.change(1, mig=True)
-    found = source.cards()
-    assert found.cards == (card(P4, 0), card(THIRD, 2))
-    [left_out] = found.left_out
-    assert left_out.name == TITAN.uuid
-    assert "MIG mode" in left_out.because
-    assert TITAN.uuid not in readings(source)
-    driver.change(1, mig=False)
-    assert source.cards() == before
-
-
 def sysfs(root: Path, boot: str) -> None:
     """A tree in which the module is loaded."""
     (root / "proc/sys/kernel/random").mkdir(parents=True, exist_ok=True)

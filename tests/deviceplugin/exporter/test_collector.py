@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from deviceplugin.cards.source import Found
+from deviceplugin.cards.source import Found, MigInstance
 from deviceplugin.exporter import catalog as own
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.kubelet_check import KubeletRound
@@ -26,6 +26,7 @@ from deviceplugin.exporter.usage import OveruseTally
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
 from deviceplugin.telemetry.fields import FIELDS
+from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
@@ -220,6 +221,19 @@ def test_labels_are_dcgm_exporters_and_our_own() -> None:
     assert (labels["pci_bus_id"], labels["device"]) == ("00000000:00:04.0", "")
     assert labels["Hostname"] == "host-1"
     assert "hostname" not in labels
+
+
+def test_an_instance_has_dcgm_exporters_labels_too() -> None:
+    """Only an instance: a label more on the others would make new series of them."""
+    fixture = busy(values={A: {UTIL: 20.0}, B: {fields.FB_USED: 30.0}})
+    full, other = fixture.now.cards
+    of = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb")
+    fixture.now = replace(fixture.now, found=Found((full, replace(other, instance=of))))
+    assert fixture.samples(UTIL) == [(CARD_A, 20.0)]
+    [(labels, _)] = fixture.samples(fields.FB_USED)
+    assert (labels["GPU_I_ID"], labels["GPU_I_PROFILE"]) == ("7", "1g.5gb")
+    assert labels["UUID"] == B
+    assert "GPU_I_ID" not in fixture.samples(SM)[0][0]
 
 
 def test_idle_is_zero_and_gone_is_nothing() -> None:

@@ -1,5 +1,6 @@
 """The exporter put together, and the file of fields while it runs."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from tests.deviceplugin.amd_tree import AmdTree
 from tests.deviceplugin.nvml_fixture import FOREVER_S
 from tests.deviceplugin.scripted_telemetry import ScriptedTelemetry
 from tests.nvml.build import the_stub
-from tests.nvml.driver import StubDriver, stub_card, stub_driver
+from tests.nvml.driver import StubDriver, stub_card, stub_driver, stub_instance
 from tests.testbed.waiting import wait_until
 
 Log = pytest.LogCaptureFixture
@@ -154,6 +155,20 @@ def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
         assert '"deviceNum": 0' in page(made, "/v1/collect")
         driver.let_go()
         wait_for(made, ONE, OTHER)
+
+
+def test_instances_are_cards_on_all_pages(driver: StubDriver) -> None:
+    """For the edge agent too; the card that they are parts of is none beside them."""
+    driver.change(0, mig=True)
+    parts = [stub_instance(CARDS[0], place, used_mib=64) for place in (0, 1)]
+    driver.set_instances(*parts)
+    with exporting(driver.let_go) as made:
+        used = {OTHER: 101.0, parts[0].uuid: 64.0, parts[1].uuid: 64.0}
+        wait_until(lambda: series(made, f.FB_USED) == used, "the memory of all three")
+        told = json.loads(page(made, "/v1/collect"))["n"]
+        assert [one["usedMemory"] for one in told["devices"]] == [101, 64, 64]
+        assert 'GPU_I_ID="7",GPU_I_PROFILE="1g.5gb"' in page(made)
+        assert series(made, f.POWER_USAGE).keys() == {OTHER}
 
 
 @pytest.mark.parametrize("fault", ["hangs", "lost"])

@@ -8,6 +8,7 @@ from gpushare.domain.card_selector import CardSelector, Limit
 
 P4 = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
 MIG = "MIG-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
+A100 = "NVIDIA A100-SXM4-40GB"
 
 
 names = st.text().filter(lambda text: not text.strip().startswith("!"))
@@ -33,6 +34,11 @@ names = st.text().filter(lambda text: not text.strip().startswith("!"))
         ("*", ["anything", ""], []),
         ("**", ["anything"], []),
         ("[AT].*", [], ["Tesla P4"]),
+        ("2g.10gb", [f"{A100} MIG 2g.10gb"], [A100, f"{A100} MIG 1g.10gb"]),
+        ("2G.10GB", [f"{A100} MIG 2g.10gb"], []),
+        ("1g.*", [f"{A100} MIG 1g.5gb+me"], [f"{A100} MIG 2g.10gb"]),
+        (A100, [A100], [f"{A100} MIG 2g.10gb"]),
+        ("A100-SXM4-40GB MIG 2g.10gb", [f"{A100} MIG 2g.10gb"], []),
     ],
 )
 def test_a_model(entry: str, meant: list[str], others: list[str]) -> None:
@@ -70,6 +76,7 @@ def test_a_card(uuid: str, entries: list[str], others: list[str]) -> None:
         ("!A100*,A10*", [], ["NVIDIA A100"]),
         ("!A10,!T4", ["P4"], ["A10", "T4"]),
         ("!*", [], ["P4"]),
+        ("!1g.5gb", [A100, f"{A100} MIG 2g.10gb"], [f"{A100} MIG 1g.5gb"]),
     ],
 )
 def test_a_model_that_is_denied(models: str, had: list[str], denied: list[str]) -> None:

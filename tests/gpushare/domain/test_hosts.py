@@ -130,6 +130,13 @@ def test_pods_without_cards_have_their_part(followed: FollowedCluster) -> None:
     assert followed.free == HostAmount(8000, 16 * 1024)
 
 
+def test_pods_that_ask_the_same_share_what_is_kept(followed: FollowedCluster) -> None:
+    """A hundred thousand pods are of few kinds."""
+    uids = [followed.hear(name, "2")["metadata"]["uid"] for name in "ab"]
+    one, other = (followed.hosts.pod(PodUID(uid)) for uid in uids)
+    assert one is other is not None
+
+
 def test_a_pod_that_is_gone_frees(followed: FollowedCluster) -> None:
     """By its deletion, or because a new list does not have it."""
     gone = followed.hear("a", "2")

@@ -278,6 +278,44 @@ def test_containers_share_out_whole_cards(
     assert found == held.split()
 
 
+def mig(index: int, profile: str, units: int) -> Card:
+    return card(index, units, model=f"A100 MIG {profile}", parent="GPU-9")
+
+
+MIXED = [card(0, 60), mig(100, "2g.10gb", 39), mig(101, "3g.20gb", 79)]
+SMALL = [mig(102, "2g.10gb", 39)]
+
+
+@pytest.mark.parametrize(
+    ("cards", "units", "cores", "on"),
+    [
+        (MIXED, 1, 200, None),
+        ([*MIXED, *SMALL], 1, 200, ["GPU-100", "GPU-102"]),
+        ([*MIXED, *SMALL], 79, 200, None),
+        ([*MIXED, card(1, 60)], 1, 200, ["GPU-0", "GPU-1"]),
+        (MIXED, 1, 100, ["GPU-101"]),
+    ],
+    ids=["none alike", "two of a profile", "too small", "full cards", "the largest"],
+)
+def test_whole_cards_of_one_claim_are_alike(
+    cards: list[Card], units: int, cores: int, on: list[str] | None
+) -> None:
+    found = place(request("pod", units, cores), node(*cards), FIRST_FIT)
+    if on is None:
+        assert found == Refusal(Reason.UNTOUCHED_CARDS)
+    else:
+        assert isinstance(found, Placement)
+        assert sorted(found.cards()) == on
+
+
+def test_a_search_does_not_mix_sizes() -> None:
+    """It must leave the largest instance to the share, and take the other two."""
+    spots = [(True, 39, 100, "2g"), (True, 39, 100, "2g"), (True, 79, 100, "3g")]
+    assert search([(60, 0), (0, 200)], spots).ways == ((2,), (0, 1))
+    spots[0] = (False, 39, 100, "2g")
+    assert search([(30, 0), (0, 200)], spots).ways is None
+
+
 def search(
     amounts: list[tuple[int, int]], spots: list[CardCapacity], most: int = 500
 ) -> SearchResult:
@@ -288,11 +326,11 @@ def search(
 
 def bare(*units: int) -> list[CardCapacity]:
     """Untouched cards of these units."""
-    return [(True, size, 100) for size in units]
+    return [(True, size, 100, "") for size in units]
 
 
 def test_a_search_gives_each_claim_its_cards() -> None:
-    found = search([(8, 0), (15, 0), (0, 200)], [*bare(29, 29), (False, 23, 100)])
+    found = search([(8, 0), (15, 0), (0, 200)], [*bare(29, 29), (False, 23, 100, "")])
     assert found.ways == ((2,), (2,), (0, 1))
 
 
@@ -304,7 +342,7 @@ def test_a_search_gives_each_claim_its_cards() -> None:
         ([(20, 70)] * 3, bare(25, 25), Reason.CORE_AND_MEMORY),
         ([(0, 100)] * 3, bare(29, 29), Reason.UNTOUCHED_CARDS),
         ([(20, 0), (20, 0)], bare(29, 19), Reason.MEMORY),
-        ([(20, 0), (1, 100)], [*bare(29), (False, 19, 100)], Reason.MEMORY),
+        ([(20, 0), (1, 100)], [*bare(29), (False, 19, 100, "")], Reason.MEMORY),
     ],
     ids=["units", "cores", "both", "cards", "left over", "whole left over"],
 )
@@ -337,7 +375,12 @@ def test_a_search_has_an_end() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=4),
     st.lists(
-        st.tuples(st.just(value=False), st.integers(-5, 40), st.integers(-5, 100)),
+        st.tuples(
+            st.just(value=False),
+            st.integers(-5, 40),
+            st.integers(-5, 100),
+            st.just(value=""),
+        ),
         max_size=3,
     ),
 )
@@ -350,7 +393,7 @@ def test_a_search_finds_a_way_wherever_there_is_one(
             sum(a[0] for a, i in zip(asked, way, strict=True) if i == number) <= units
             and sum(a[1] for a, i in zip(asked, way, strict=True) if i == number)
             <= cores
-            for number, (_, units, cores) in enumerate(spots)
+            for number, (_, units, cores, _) in enumerate(spots)
             if number in way
         )
         for way in product(range(len(spots)), repeat=len(asked))

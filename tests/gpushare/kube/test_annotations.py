@@ -4,8 +4,17 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.model import (
+    Amount,
+    CardUUID,
+    ContainerAmount,
+    Placement,
+    Share,
+)
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import (
@@ -53,6 +62,15 @@ def test_the_cards_annotation_as_the_protocol_has_it() -> None:
     }
 
 
+def test_an_instance_names_its_card() -> None:
+    """A field more, which older readers skip; full cards are written as ever."""
+    shared = (card(0, 29), card(100, 19, parent="GPU-1"))
+    full, instance = orjson.loads(encode_cards(shared))["cards"]
+    assert "parent" not in full
+    assert instance["parent"] == "GPU-1"
+    assert decode_cards(encode_cards(shared)) == shared
+
+
 def test_a_card_is_healthy_unless_it_says_otherwise() -> None:
     text = cards_text(one_card(numa=1))
     assert decode_cards(text) == (card(0, 29, model=""),)
@@ -67,6 +85,7 @@ def test_a_card_is_healthy_unless_it_says_otherwise() -> None:
         (cards_text(one_card(index=-1)), "cards[0].index: must be a whole number"),
         (cards_text(one_card(units=2.5)), "cards[0].units: must be a whole number"),
         (cards_text(one_card(healthy="no")), "cards[0].healthy: must be true or"),
+        (cards_text(one_card(parent=4)), "cards[0].parent: must be a string"),
         (cards_text(one_card(model=4)), "cards[0].model: must be a string"),
         (cards_text(one_card(), one_card(index=1)), "vcuda-cards.cards: has GPU-0 tw"),
         (cards_text(one_card(), {}), "cards[1].uuid: is missing or empty"),
@@ -118,6 +137,62 @@ def test_broken_placements_are_named(text: str, complaint: str) -> None:
     with pytest.raises(Malformed) as caught:
         decode_placement(text, ref(), N, "key")
     assert complaint in str(caught.value)
+
+
+NUMBERS = st.integers(0, 120_000)
+NAMES = st.text("az09-", max_size=3) | st.just("}")
+
+
+@given(
+    NUMBERS,
+    NUMBERS,
+    st.dictionaries(NAMES, st.tuples(NUMBERS, NUMBERS), max_size=18),
+    st.sampled_from(["", "2026-01-01T00:00:00.000Z", "\n", '"}']),
+)
+def test_what_the_extender_writes_is_read_as_any_json(
+    cores: int, units: int, containers: dict[str, tuple[int, int]], at: str
+) -> None:
+    """The quick way for its own form gives what the reader of any form gives."""
+    amounts = tuple(
+        ContainerAmount(name, Amount(*pair)) for name, pair in containers.items()
+    )
+    share = Share(CardUUID("GPU-0"), Amount(cores, units), amounts)
+    written = encode_placement(Placement(ref(), N, (share,)), at)
+    spaced = orjson.dumps(orjson.loads(written), option=orjson.OPT_INDENT_2).decode()
+    read = decode_placement(written, ref(), N)
+    assert read == decode_placement(spaced, ref(), N)
+    assert read == Placement(ref(), N, (share,))
+    assert decode_placement(written, ref(uid="uid-other"), N) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("[1,4]}", "[1,4],}"), ("[1,4]", "[01,4]"), ("[1,4]", "[1,4,4]"), ("}],", "},],")],
+)
+def test_what_only_looks_like_it_is_broken(right: str, wrong: str) -> None:
+    """The quick way reads nothing that is not JSON."""
+    amount = Amount(1, 4)
+    share = Share(CardUUID("GPU-0"), amount, (ContainerAmount("main", amount),))
+    written = encode_placement(Placement(ref(), N, (share,)), "")
+    assert right in written
+    with pytest.raises(Malformed):
+        decode_placement(written.replace(right, wrong), ref(), N)
+
+
+def test_pods_that_hold_as_much_share_what_is_kept() -> None:
+    """A hundred thousand pods are of few kinds; each has its card, and no more."""
+    found = []
+    for name in ("GPU-0", "GPU-1"):
+        held = (ContainerAmount("main", Amount(1, 4)),)
+        share = Share(CardUUID(name), Amount(1, 4), held)
+        text = encode_placement(Placement(ref(), N, (share,)), "")
+        read = decode_placement(text, ref(), N)
+        assert read is not None
+        found += read.shares
+    one, other = found
+    assert one.card != other.card
+    assert one.containers is other.containers
+    assert one.amount is other.amount
 
 
 def words(**lists: str) -> str:

@@ -1,0 +1,270 @@
+"""What holds a container to its share of a card's memory: the node's isolation tier.
+
+Tier ``driver``: NVIDIA's driver holds the container's control group to a hard limit,
+which a hook of the CDI specification sets before the container starts. It reads two
+variables, which this plugin sets. Where one of the parts is missing, containers would
+fail or run without a limit, so all parts are checked first.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from deviceplugin.allocation.cdi import specified
+from deviceplugin.cards.source import FoundCard
+from gpushare.domain.model import UNIT_MIB, CardUUID
+from gpushare.domain.request import Role
+
+logger = logging.getLogger(__name__)
+
+Tier = Literal["none", "driver"]
+TIERS: tuple[Tier, ...] = ("none", "driver")
+IsolationChoice = Literal["auto"] | Tier
+ISOLATION_CHOICES: tuple[IsolationChoice, ...] = ("none", "driver", "auto")
+
+HOOK = "apply-cuda-memory-limits"
+"""The hook of NVIDIA's container toolkit, from 1.20.1 on, that sets the limits."""
+_FIRST_BRANCH = 615
+"""The first branch of NVIDIA's driver with limits by control group."""
+_MISSES = 3
+"""After so many looks in a row with a failing check ``auto`` takes tier ``none``."""
+_MIG_PREFIX = "MIG-"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the checks need to know of a node.
+
+    ``driver`` is NVML's version, empty if unknown. ``injection`` is how cards come into
+    containers.
+    """
+
+    driver: str
+    cgroup2: bool
+    injection: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What the checks need to know of a card.
+
+    ``refused`` is why the driver limits no memory on it, empty if it does. ``hooked``
+    says whether the CDI specification has the hook for it.
+    """
+
+    card: FoundCard
+    refused: str
+    hooked: bool
+
+
+def why_not_driver(node: NodeFacts, card: CardFacts) -> str:
+    """Say which check of tier ``driver`` a card fails first; empty if it passes all."""
+    if not card.card.known_to_driver or card.card.simulated:
+        return "it is not a card of NVIDIA's driver"
+    if card.card.uuid.startswith(_MIG_PREFIX):
+        return "it is a MIG instance, whose memory the driver does not limit"
+    branch = node.driver.partition(".")[0]
+    if not branch.isdecimal() or int(branch) < _FIRST_BRANCH:
+        found = node.driver or "of unknown version"
+        return f"the driver is {found}, memory limits need {_FIRST_BRANCH} or newer"
+    if card.refused:
+        return card.refused
+    if not node.cgroup2:
+        return "the node has cgroup v1, memory limits need cgroup v2"
+    if node.injection != "cdi":
+        return (
+            f"cards are injected by {node.injection}, the hook that sets memory limits "
+            "needs GPUSHARE_INJECT=cdi"
+        )
+    if not card.hooked:
+        return (
+            f"no CDI specification has the hook {HOOK} for it; write it again with "
+            "nvidia-ctk cdi generate of nvidia-container-toolkit 1.20.1 or newer"
+        )
+    return ""
+
+
+class LimitsSource(Protocol):
+    """The driver, as far as it tells of limits; ``DriverLimits`` is the real one."""
+
+    def version(self) -> str:
+        """Return the driver's version; empty if it does not answer."""
+        ...
+
+    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+        """Return why the driver limits no memory on each card; empty where it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Collects what the checks need to know: of the driver, the host and CDI.
+
+    ``root`` is where the host's ``/sys`` is found, ``folders`` where its CDI
+    specifications are.
+    """
+
+    driver: LimitsSource
+    root: Path
+    folders: Sequence[Path]
+    injection: Callable[[], str]
+
+    def facts(
+        self, cards: Sequence[FoundCard]
+    ) -> tuple[NodeFacts, Sequence[CardFacts]]:
+        """Look at the node and at these cards now."""
+        # The file is in every group of v2, and in none of v1.
+        cgroup2 = (self.root / "sys/fs/cgroup/cgroup.controllers").exists()
+        node = NodeFacts(self.driver.version(), cgroup2, self.injection())
+        asked = [card.uuid for card in cards if card.known_to_driver]
+        refused = self.driver.refused(asked)
+        hooks = specified(self.folders)
+        return node, [
+            CardFacts(
+                card,
+                refused.get(card.uuid, ""),
+                HOOK in hooks.get(card.uuid, frozenset()),
+            )
+            for card in cards
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class HardLimits:
+    """How large limits are. MiB; ``pods`` is for how many the overhead is kept back."""
+
+    overhead_mib: int
+    pods: int
+
+    @property
+    def kept_mib(self) -> int:
+        """MiB of each card that are not offered as units."""
+        return self.overhead_mib * self.pods
+
+    def of(self, units: int) -> int:
+        """Return the hard limit of a container with so many units, in MiB."""
+        return units * UNIT_MIB + self.overhead_mib
+
+
+class IsolationChooser:
+    """Chooses the node's tier, and holds back the cards that cannot have it.
+
+    By name, a card that fails a check is held back, and checked at each look. ``auto``
+    takes ``driver`` while all cards pass: it leaves it at the third look in a row with
+    a failure, and returns to it only while no pod holds a card, because fewer units are
+    offered with limits. ``file`` keeps the choice of ``auto`` over restarts.
+    """
+
+    def __init__(
+        self,
+        choice: IsolationChoice,
+        limits: HardLimits,
+        checks: "Checks",
+        is_idle: Callable[[], bool],
+        file: Path | None = None,
+    ) -> None:
+        self._choice = choice
+        self._limits = limits
+        self._checks = checks
+        self._is_idle = is_idle
+        self._file = file
+        self._misses = 0
+        self._logged = ("", "")
+        self._passed: frozenset[CardUUID] = frozenset()
+        self.tier: Tier = self._read() if choice == "auto" else choice
+        """The tier of containers that are allocated now."""
+        self.held: Mapping[CardUUID, str] = {}
+        """The cards that fail a check of their tier, each with the reason."""
+
+    @property
+    def kept_mib(self) -> int:
+        """MiB of each card that are kept back for the overhead of limits."""
+        return self._limits.kept_mib if self.tier == "driver" else 0
+
+    def look(self, cards: Sequence[FoundCard]) -> None:
+        """Check these cards, which are well otherwise."""
+        if self._choice == "none" or not cards:
+            return
+        node, of_cards = self._checks.facts(cards)
+        failed = {
+            one.card.uuid: f"isolation tier driver: {why}"
+            for one in of_cards
+            if (why := why_not_driver(node, one))
+        }
+        self._passed = frozenset(c.uuid for c in cards if c.uuid not in failed)
+        if self._choice == "auto":
+            self._auto(failed)
+        self.held = failed if self.tier == "driver" else {}
+        self._log(failed)
+
+    def _auto(self, failed: Mapping[CardUUID, str]) -> None:
+        self._misses = self._misses + 1 if failed else 0
+        before = self.tier
+        if self._misses >= _MISSES:
+            self.tier = "none"
+        elif not failed and self._is_idle():
+            self.tier = "driver"
+        if self.tier != before:
+            self._keep()
+
+    def _log(self, failed: Mapping[CardUUID, str]) -> None:
+        because = "the settings say so" if self._choice != "auto" else "all checks pass"
+        if failed:
+            uuid = min(failed)
+            because = f"card {uuid}: {failed[uuid]}"
+        elif self.tier == "none":
+            because = "all checks pass, but pods hold cards; it changes without them"
+        if (self.tier, because) != self._logged:
+            facts = {"tier": self.tier, "because": because}
+            logger.info("isolation of containers", extra=facts)
+        self._logged = (self.tier, because)
+
+    def why_refused(self, cards: Iterable[FoundCard]) -> str:
+        """Say why a container may not have these cards now; empty if it may."""
+        if self.tier != "driver":
+            return ""
+        for card in cards:
+            if card.uuid not in self._passed:
+                why = self.held.get(card.uuid, "isolation tier driver: not checked yet")
+                return f"card {card.uuid}: {why}"
+        return ""
+
+    def limit_mib(self, units: int | None) -> int | None:
+        """Return a container's hard limit in MiB; None if it has none.
+
+        ``units`` is None for a container that needs no limit, such as one with whole
+        cards.
+        """
+        if self.tier != "driver" or units is None:
+            return None
+        return self._limits.of(units)
+
+    def _read(self) -> Tier:
+        try:
+            text = "" if self._file is None else self._file.read_text()
+        except (OSError, ValueError):
+            return "none"
+        return next((one for one in TIERS if one == text.strip()), "none")
+
+    def _keep(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write_text(f"{self.tier}\n")
+        except OSError as error:
+            logger.warning("isolation cannot be kept", extra={"because": str(error)})
+
+
+def needed_mib(limits: Iterable[tuple[Role, int]]) -> int:
+    """Return the most that one pod's hard limits on one card add up to at any time.
+
+    Init containers that end run one at a time, and beside sidecars only. ``limits`` has
+    role and limit in MiB of each container.
+    """
+    of: dict[Role, list[int]] = {role: [] for role in Role}
+    for role, limit in limits:
+        of[role].append(limit)
+    apps = max(sum(of[Role.APP]), max(of[Role.INIT], default=0))
+    return sum(of[Role.SIDECAR]) + apps

@@ -1,0 +1,33 @@
+"""What NVIDIA's driver says of limits of a card's memory by control group."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from deviceplugin.cards import nvml
+from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
+from deviceplugin.cards.nvml_cards import DEADLINE_S
+from gpushare.domain.model import CardUUID
+
+
+class DriverLimits:
+    """Asks the driver that a ``NvmlCards`` of this process has opened."""
+
+    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
+        self._calls = DeadlineCalls(deadline_s)
+
+    def version(self) -> str:
+        """Return the driver's version; empty if it does not answer."""
+        try:
+            return self._calls.run_one("version", nvml.version)
+        except (nvml.NoDriver, DeadlineExceeded):
+            return ""
+
+    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+        """Return why the driver cannot limit memory on each card; empty where it can.
+
+        A card that does not answer cannot have limits either.
+        """
+        answers = self._calls.run(
+            {uuid: partial(nvml.why_no_limits, uuid) for uuid in uuids}
+        )
+        return {uuid: str(answer) for uuid, answer in answers.items()}

@@ -1,0 +1,63 @@
+/* What this process has allocated, by what it is freed with. */
+#ifndef VCUDA_LEDGER_H
+#define VCUDA_LEDGER_H
+
+#include "driver.h"
+
+enum kind { ADDRESS, ARRAY, MIPMAP, HANDLE, MAPPING };
+
+struct pool;
+struct entry {
+    enum kind kind;
+    CUhandle key;
+    uint64_t size;      /* bytes that are counted for it; 0 of what has no own memory */
+    uint64_t length;    /* of a mapping */
+    CUcontext context;  /* it ends with this one; NULL if it ends with none */
+    struct pool *pool;  /* or its memory is counted with this pool */
+    struct entry *memory; /* of a mapping or a second handle: whose memory it is */
+    unsigned handles, uses; /* how often it must be released; what keeps its memory */
+    struct entry *next;
+};
+
+/* Count `size` bytes and prepare an entry. Returns a CUresult; on success `entry` is
+   NULL if the process has no limit. */
+CUresult ledger_reserve(enum kind kind, uint64_t size, struct entry **entry);
+
+/* The same for memory of a pool: what the pool keeps of earlier allocations is used. */
+CUresult ledger_reserve_in(CUmemoryPool pool, uint64_t size, struct entry **entry);
+
+/* Enter what the driver returned, or give the bytes back if `code` is an error.
+   Returns `code`. */
+CUresult ledger_settle(struct entry *entry, CUresult code, CUhandle key);
+
+/* Prepare an entry without memory of its own; NULL if there is no memory for it. */
+struct entry *ledger_prepare(enum kind kind);
+
+/* Take an entry out. Frees do so before the driver is called, because afterwards it may
+   give the same address to another thread. Returns NULL if there is none. */
+struct entry *ledger_take(enum kind kind, CUhandle key);
+/* One of the handles of some memory; the entry goes with the last one. */
+struct entry *ledger_take_handle(CUhandle key);
+struct entry *ledger_take_context(CUcontext context);
+
+/* Put entries back, because the driver did not free them. */
+void ledger_restore(struct entry *entries);
+
+/* Give the bytes of entries back. */
+void ledger_drop(struct entry *entries);
+
+/* Enter a mapping or a second handle, which keeps the memory of a handle. */
+void ledger_refer(struct entry *entry, CUhandle key, CUhandle memory);
+/* The handle of the memory that is mapped at an address; 0 if it is not known. */
+CUhandle ledger_handle_at(CUdeviceptr address);
+/* Note one more reference to a handle. Returns 0 if it is not known. */
+int ledger_retain(CUhandle key);
+
+/* Memory of this pool is not on the card, and is not counted. */
+void pool_ignore(CUmemoryPool pool);
+/* A destroyed pool keeps only what is allocated of it. */
+void pool_destroyed(CUmemoryPool pool, int destroyed);
+/* Count what a pool really reserves now. */
+void pool_reconcile(CUmemoryPool pool);
+
+#endif

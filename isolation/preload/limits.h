@@ -1,0 +1,21 @@
+/* What the container may use, as the device plugin wrote it. */
+#ifndef VCUDA_LIMITS_H
+#define VCUDA_LIMITS_H
+
+#include <stdint.h>
+
+/* Tests compile other paths in. No variable names them, because a pod may set variables. */
+#ifndef VCUDA_LIMITS
+#define VCUDA_LIMITS "/etc/vcuda/limits"
+#endif
+
+struct limits {
+    int unlimited; /* the cards are the container's alone */
+    uint64_t bytes;
+    char uuid[96]; /* of the one card that has a limit */
+};
+
+/* Read the file. Returns NULL, or what is wrong with it. */
+const char *limits_read(struct limits *limits);
+
+#endif

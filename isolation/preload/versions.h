@@ -1,0 +1,25 @@
+/* The library must load under glibc 2.17 and newer. glibc 2.34 moved libpthread and libdl
+   into libc and gave their functions new versions, which a compiler of today binds to.
+   The old versions are still there, so they are asked for by name. Under an older glibc
+   libpthread and libdl have them, which is why the library is linked with both. */
+#ifndef VCUDA_VERSIONS_H
+#define VCUDA_VERSIONS_H
+
+#if !defined __x86_64__ || !defined __linux__
+#error "only written for Linux on x86-64: versions.h and doors.c name its registers and versions"
+#endif
+
+#define OLD(name, version) __asm__(".symver " #name ", " #name "@GLIBC_" version)
+
+/* A sanitizer puts functions of its own in place of some, which have no versions. */
+#ifndef VCUDA_SANITIZED
+OLD(dlopen, "2.2.5");
+OLD(dlvsym, "2.2.5");
+OLD(pthread_mutex_consistent, "2.12");
+OLD(pthread_mutexattr_destroy, "2.2.5");
+OLD(pthread_mutexattr_init, "2.2.5");
+OLD(pthread_mutexattr_setpshared, "2.2.5");
+OLD(pthread_mutexattr_setrobust, "2.12");
+#endif
+
+#endif

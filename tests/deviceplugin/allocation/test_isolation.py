@@ -1,0 +1,170 @@
+"""Tier driver: its checks, what auto makes of them, and the law of hard limits."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.isolation import (
+    HOOK,
+    CardFacts,
+    HardLimits,
+    NodeFacts,
+    needed_mib,
+    why_not_driver,
+)
+from deviceplugin.allocation.response import LIMIT, REQUEST
+from deviceplugin.cards.devices import shared_card
+from gpushare.domain.model import CardUUID
+from gpushare.domain.request import Role
+from gpusharectl.demo.devices import CannotStartYetError
+from tests.builders import container_json
+from tests.deviceplugin.node_fixture import (
+    UUIDS,
+    M,
+    NodeFixture,
+    found_card,
+    inside,
+)
+from tests.testbed.waiting import wait_until
+
+NODE = NodeFacts(driver="615.38.02", cgroup2=True, injection="cdi")
+CARD = CardFacts(found_card(0), refused="", hooked=True)
+INSTANCE = replace(found_card(0), uuid=CardUUID("MIG-1"))
+
+
+@pytest.mark.parametrize(
+    ("node", "card", "why"),
+    [
+        ({}, {}, ""),
+        ({"driver": "700.1"}, {}, ""),
+        ({"driver": "580.95.05"}, {}, "580.95.05, memory limits need 615"),
+        ({"driver": ""}, {}, "the driver is of unknown version"),
+        ({"cgroup2": False}, {}, "cgroup v1"),
+        ({"injection": "env"}, {}, "injected by env"),
+        ({}, {"hooked": False}, HOOK),
+        ({}, {"refused": "it is in MIG mode"}, "it is in MIG mode"),
+        ({}, {"card": INSTANCE}, "MIG instance"),
+        ({}, {"card": found_card(0, simulated=True)}, "not a card of NVIDIA"),
+        ({}, {"card": found_card(0, known_to_driver=False)}, "not a card of NVIDIA"),
+    ],
+)
+def test_each_check(node: dict[str, Any], card: dict[str, Any], why: str) -> None:
+    said = why_not_driver(replace(NODE, **node), replace(CARD, **card))
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+roles = st.lists(st.tuples(st.sampled_from(Role), st.integers(1, 9999)), max_size=6)
+
+
+@for_all(roles)
+def test_no_moment_of_a_pod_needs_more(limits: list[tuple[Role, int]]) -> None:
+    def add_up(role: Role) -> int:
+        return sum(limit for its, limit in limits if its is role)
+
+    side, apps = add_up(Role.SIDECAR), add_up(Role.APP)
+    firsts = [limit for role, limit in limits if role is Role.INIT]
+    assert needed_mib(limits) == max([side + apps, *(side + one for one in firsts)])
+
+
+@for_all(st.integers(0, 200_000), st.integers(0, 4096), st.integers(1, 64), st.data())
+def test_expected_pods_never_wait(
+    memory: int, overhead: int, pods: int, data: st.DataObject
+) -> None:
+    """However their units are spread, the card has room for their hard limits."""
+    limits = HardLimits(overhead, pods)
+    card = replace(found_card(0), memory_mib=memory)
+    left = shared_card(card, limits.kept_mib).units
+    total = 0
+    for _ in range(pods):
+        if left:
+            units = data.draw(st.integers(1, left))
+            left, total = left - units, total + limits.of(units)
+    assert total <= memory
+
+
+def prepare(folder: Path, *, hook: str = HOOK) -> dict[str, Any]:
+    """What a node needs that can have tier driver, and the settings for it."""
+    group = folder / "root/sys/fs/cgroup"
+    group.mkdir(parents=True, exist_ok=True)
+    (group / "cgroup.controllers").touch()
+    (folder / "cdi").mkdir(exist_ok=True)
+    edits = {"hooks": [{"hookName": "createRuntime", "args": ["cdi-hook", hook]}]}
+    devices = [{"name": one, "containerEdits": edits} for one in UUIDS]
+    text = json.dumps({"kind": "nvidia.com/gpu", "devices": devices})
+    (folder / "cdi/nvidia.json").write_text(text)
+    return {
+        "isolation": "driver",
+        "isolation_pods": 2,
+        "inject": "cdi",
+        "cdi_dirs": (folder / "cdi",),
+        "host_root": folder / "root",
+    }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeFixture]:
+    """One card of 29 units and 100 MiB, of which 1024 MiB are kept back."""
+    with NodeFixture(tmp_path, found_card(0), settings=prepare(tmp_path)) as made:
+        yield made
+
+
+def test_a_share_gets_a_hard_limit_and_reserves_nothing(node: NodeFixture) -> None:
+    assert node.devices.allocatable()[M] == 25
+    given = node.run(node.bind("a", 1, 1))["main"]
+    assert (given.envs[REQUEST], given.envs[LIMIT]) == ("0", "768")
+    told = inside(given)
+    assert (told["isolation"], told["hard_limit_mib"]) == ("driver", 768)
+
+
+def test_whole_cards_and_cores_alone(node: NodeFixture) -> None:
+    whole = node.run(node.bind("whole", None, 100))["main"]
+    assert LIMIT not in whole.envs
+    assert inside(whole)["isolation"] == "none"
+    node.end_pod("whole")
+    cores = node.run(node.bind("cores", None, 5))["main"]
+    assert cores.envs[LIMIT] == "512"
+
+
+def test_the_one_too_many_waits_until_another_ends(node: NodeFixture) -> None:
+    """The law: started hard limits never add up to more than the card has."""
+    for name in ("a", "b"):
+        node.run(node.bind(name, 12, 1))
+    third = node.bind("c", 1, 1)
+    node.admit(third)
+    with pytest.raises(CannotStartYetError, match="would be 7936 MiB, and the card"):
+        node.devices.start(third["metadata"]["uid"], "main")
+    # What was given is kept over a restart, also of other settings.
+    node.end()
+    node.settings = replace(node.settings, isolation_overhead_mib=0)
+    node.start()
+    with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
+        node.devices.start(third["metadata"]["uid"], "main")
+    node.end_pod("a")
+    find = node.serving.reporter.pods.find
+    wait_until(lambda: find(("default", "a")) is None, "a to be gone")
+    node.devices.start(third["metadata"]["uid"], "main")
+
+
+def test_a_pod_does_not_wait_for_its_own_init_container(node: NodeFixture) -> None:
+    once = container_json("once", 24, 1)
+    main = container_json("main", 24, 1)
+    given = node.run(node.bind("a", init=[once], containers=[main]))
+    assert given["main"].envs[LIMIT] == "6656"
+
+
+def test_a_failing_check_offers_nothing_until_it_passes(
+    node: NodeFixture, tmp_path: Path
+) -> None:
+    there = node.devices.allocatable
+    prepare(tmp_path, hook="another")
+    wait_until(lambda: there()[M] == 0, "nothing to be offered")
+    assert HOOK in node.serving.parts.offer.sick()[UUIDS[0]]
+    prepare(tmp_path)
+    wait_until(lambda: there()[M] == 25, "the card to be offered")

@@ -1,0 +1,254 @@
+/* A program that uses the card as its arguments say: a way to reach the driver, then
+   commands. Each command prints one line. Built with -DLINKED it has libcuda.so.1 as a
+   library of its own. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+#ifdef LINKED
+#define AT(name) (void *)name
+#else
+#define AT(name) NULL
+#endif
+#define ROW(result, name, base, since, per_thread, parameters)                           \
+    {#name, #base, since, per_thread, AT(name)},
+static const struct { const char *name, *base; int since, per_thread; void *at; } table[] =
+    {CUDA_HOOKS(ROW)};
+
+static const char *door;
+static void *library;
+
+static void *get(const char *name) {
+    size_t i = 0;
+    while (strcmp(table[i].name, name))
+        if (++i == sizeof table / sizeof *table) {
+            fprintf(stderr, "no function %s\n", name);
+            exit(3);
+        }
+    void *found = NULL;
+    unsigned long long flags = table[i].per_thread ? PER_THREAD_STREAM : 0;
+    if (!strcmp(door, "link"))
+        return table[i].at;
+    if (!strcmp(door, "dlsym"))
+        return dlsym(library, name);
+    int version = table[i].since;
+    if (!strcmp(door, "getproc")) {
+        type_cuGetProcAddress *ask = dlsym(library, "cuGetProcAddress");
+        ask(table[i].base, &found, version, flags);
+    } else {
+        type_cuGetProcAddress_v2 *ask = dlsym(library, "cuGetProcAddress_v2"), *again;
+        ask("cuGetProcAddress", (void **)&again, 12000, 0, NULL);
+        again(table[i].base, &found, version, flags, NULL);
+    }
+    return found;
+}
+#define GET(name) ((type_##name *)get(#name))
+#define OTHER(name) dlsym(library, name)
+
+static struct { CUhandle key; uint64_t size; } held[100000];
+static int count;
+static CUmemoryPool pool;
+static CUdeviceptr mapped = 0x100000000000ULL;
+
+static CUresult allocate(const char *name, uint64_t size, CUhandle *key) {
+    struct array_shape flat = {1 << 16, size >> 18, 0x20, 1};
+    struct array3d_shape deep = {1 << 16, 4, size >> 20, 0x20, 1, 0};
+    struct array3d_shape levels = {1 << 10, size >> 12, 0, 0x20, 1, 0};
+    struct create_properties on_device = {1, 0, {MEMORY_ON_DEVICE, 0}}, on_host = {1, 0, {2, 0}};
+    size_t pitch;
+#define IS(word) !strcmp(name, #word)
+    if (IS(cuMemAlloc_v2)) return GET(cuMemAlloc_v2)(key, size);
+    if (IS(cuMemAllocManaged)) return GET(cuMemAllocManaged)(key, size, 1);
+    if (IS(cuMemAllocPitch_v2))
+        return GET(cuMemAllocPitch_v2)(key, &pitch, 1 << 20, size >> 20, 4);
+    /* The stand-in makes 1024 bytes of each row; it is counted as 512 at first. */
+    if (IS(narrow)) return GET(cuMemAllocPitch_v2)(key, &pitch, 512, size >> 10, 4);
+    if (IS(cuMemAllocAsync)) return GET(cuMemAllocAsync)(key, size, NULL);
+    if (IS(cuMemAllocAsync_ptsz)) return GET(cuMemAllocAsync_ptsz)(key, size, NULL);
+    if (IS(cuMemAllocFromPoolAsync))
+        return GET(cuMemAllocFromPoolAsync)(key, size, pool, NULL);
+    if (IS(cuMemAllocFromPoolAsync_ptsz))
+        return GET(cuMemAllocFromPoolAsync_ptsz)(key, size, pool, NULL);
+    if (IS(cuMemCreate)) return GET(cuMemCreate)(key, size, &on_device, 0);
+    if (IS(host)) return GET(cuMemCreate)(key, size, &on_host, 0);
+    if (IS(cuArrayCreate_v2)) return GET(cuArrayCreate_v2)((CUarray *)key, &flat);
+    if (IS(cuArray3DCreate_v2)) return GET(cuArray3DCreate_v2)((CUarray *)key, &deep);
+    if (IS(cuMipmappedArrayCreate))
+        return GET(cuMipmappedArrayCreate)((CUarray *)key, &levels, 1);
+    if (IS(cuMemAlloc) || IS(cuMemAllocPitch) || IS(cuArrayCreate) || IS(cuArray3DCreate))
+        return ((type_cuMemAlloc *)get(name))();
+    if (IS(cuGraphAddMemAllocNode))
+        return GET(cuGraphAddMemAllocNode)((CUgraphNode *)key, NULL, NULL, 0, &on_host);
+    struct node_parameters node = {NODE_ALLOCATES};
+    if (IS(kernel)) node.type = 0;
+    if (IS(cuGraphAddNode) || IS(kernel))
+        return GET(cuGraphAddNode)((CUgraphNode *)key, NULL, NULL, 0, &node);
+    if (IS(cuGraphAddNode_v2))
+        return GET(cuGraphAddNode_v2)((CUgraphNode *)key, NULL, NULL, NULL, 0, &node);
+    exit(3);
+}
+
+static CUresult release(const char *name, int i) {
+    CUhandle key = held[i].key;
+    if (IS(cuMemFree_v2)) return GET(cuMemFree_v2)(key);
+    if (IS(cuMemFreeAsync)) return GET(cuMemFreeAsync)(key, NULL);
+    if (IS(cuMemFreeAsync_ptsz)) return GET(cuMemFreeAsync_ptsz)(key, NULL);
+    if (IS(cuMemRelease)) return GET(cuMemRelease)(key);
+    if (IS(cuArrayDestroy)) return GET(cuArrayDestroy)((void *)key);
+    if (IS(cuMipmappedArrayDestroy)) return GET(cuMipmappedArrayDestroy)((void *)key);
+    /* One after another, as one range. */
+    CUdeviceptr at = mapped + ((CUdeviceptr)i << 32);
+    if (IS(cuMemMap)) return GET(cuMemMap)(at, 1ULL << 32, 0, key, 0);
+    if (IS(cuMemRetainAllocationHandle))
+        return GET(cuMemRetainAllocationHandle)(&key, (void *)at);
+    exit(3);
+}
+
+static void *churn(void *rounds) {
+    unsigned seed = (unsigned)(uintptr_t)&seed;
+    CUdeviceptr own[8] = {0};
+    for (long i = 0; i < (long)rounds; i++) {
+        CUdeviceptr *at = &own[rand_r(&seed) % 8];
+        uint64_t size = (1 + rand_r(&seed) % 100) << 20;
+        if (*at) {
+            rand_r(&seed) % 2 ? GET(cuMemFree_v2)(*at) : GET(cuMemFreeAsync)(*at, NULL);
+            *at = 0;
+        } else if (rand_r(&seed) % 2 ? GET(cuMemAlloc_v2)(at, size)
+                                     : GET(cuMemAllocAsync)(at, size, NULL)) {
+            *at = 0;
+        }
+    }
+    for (int i = 0; i < 8; i++)
+        if (own[i])
+            GET(cuMemFree_v2)(own[i]);
+    return NULL;
+}
+
+static void threads(int many, long rounds) {
+    pthread_t thread[64];
+    for (int i = 0; i < many; i++)
+        pthread_create(&thread[i], NULL, churn, (void *)rounds);
+    for (int i = 0; i < many; i++)
+        pthread_join(thread[i], NULL);
+    printf("threads done\n");
+}
+
+static void pairs(long rounds) {
+    type_cuMemAlloc_v2 *make = GET(cuMemAlloc_v2);
+    type_cuMemFree_v2 *end = GET(cuMemFree_v2);
+    struct timespec from, to;
+    CUdeviceptr at;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (long i = 0; i < rounds; i++)
+        if (make(&at, 1 << 20) || end(at))
+            exit(4);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    double ns = 1e9 * (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec);
+    printf("pairs %.1f ns\n", ns / (double)rounds);
+}
+
+static void info(void) {
+    size_t free = 0, total = 0, device = 0;
+    CUresult code = GET(cuMemGetInfo_v2)(&free, &total);
+    CUresult second = GET(cuDeviceTotalMem_v2)(&device, 0);
+    printf("info %d %zu %zu %d %zu\n", code, free >> 20, total >> 20, second, device >> 20);
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    door = argv[1];
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    CUcontext context = &context;
+    for (int i = 2; i < argc; i++) {
+        const char *name = argv[i];
+        CUhandle key = 0;
+        if (IS(fill) || IS(alloc)) {
+            const char *what = argv[++i], *mib = argv[++i];
+            uint64_t size = strtoull(mib, NULL, 10) << 20;
+            int before = count, single = IS(alloc);
+            CUresult code;
+            while (!(code = allocate(what, size, &key))) {
+                held[count].key = key;
+                held[count++].size = size;
+                if (single)
+                    break;
+            }
+            printf("%s %d %d\n", what, count - before, code);
+        } else if (IS(free)) {
+            const char *what = argv[++i];
+            CUresult code = 0;
+            for (int j = 0; j < count && !code; j++)
+                code = release(what, j);
+            int stays = !strcmp(what, "cuMemMap") || !strncmp(what, "cuMemRet", 8) || code;
+            /* Handles stay known after their release, for their mappings. */
+            printf("%s %d %d\n", what, count, code);
+            if (!stays && strcmp(what, "cuMemRelease"))
+                count = 0;
+        } else if (IS(unmap)) {
+            printf("unmap %d\n", GET(cuMemUnmap)(mapped, (uint64_t)count << 32));
+            count = 0;
+        } else if (IS(forget)) {
+            count = 0;
+        } else if (IS(pool)) {
+            struct pool_properties properties = {1, 0, {atoi(argv[++i]), 0}};
+            printf("pool %d\n", GET(cuMemPoolCreate)(&pool, &properties));
+        } else if (IS(trim)) {
+            printf("trim %d\n", GET(cuMemPoolTrimTo)(pool, 0));
+        } else if (IS(drop)) {
+            printf("drop %d\n", GET(cuMemPoolDestroy)(pool));
+        } else if (IS(info)) {
+            info();
+        } else if (IS(context)) {
+            ((CUresult(*)(CUcontext))OTHER("cuCtxSetCurrent"))(context);
+        } else if (IS(destroy)) {
+            printf("destroy %d\n", GET(cuCtxDestroy_v2)(context));
+            count = 0;
+        } else if (IS(retain)) {
+            GET(cuDevicePrimaryCtxRetain)(&context, 0);
+        } else if (IS(cuDevicePrimaryCtxReset_v2) || IS(cuDevicePrimaryCtxRelease_v2) ||
+                   IS(cuDevicePrimaryCtxReset) || IS(cuDevicePrimaryCtxRelease)) {
+            printf("%s %d\n", name, ((type_cuDevicePrimaryCtxReset *)get(name))(0));
+            count = 0;
+        } else if (IS(fail)) {
+            ((void (*)(const char *))OTHER("standin_fail"))(argv[++i]);
+        } else if (IS(capture)) {
+            ((void (*)(int))OTHER("standin_capture"))(atoi(argv[++i]));
+        } else if (IS(point)) {
+            setenv("VCUDA_POINT", argv[++i], 1);
+        } else if (IS(threads)) {
+            int many = atoi(argv[++i]);
+            threads(many, atol(argv[++i]));
+        } else if (IS(pairs)) {
+            pairs(atol(argv[++i]));
+        } else if (IS(wait)) {
+            printf("waiting\n");
+            if (getchar() == EOF)
+                return 0;
+        } else if (IS(child)) {
+            /* A child does what follows until "parent"; the parent waits for it. */
+            pid_t made = fork();
+            int status = 0;
+            if (made && (waitpid(made, &status, 0) != made || status))
+                printf("child ended with %d\n", status);
+            while (made && i < argc && strcmp(argv[i], "parent"))
+                i++;
+        } else if (IS(parent)) {
+            return 0;
+        } else if (IS(exec)) {
+            execv(argv[i + 1], argv + i + 1);
+            return 5;
+        } else {
+            return 3;
+        }
+    }
+    return 0;
+}
