@@ -1,6 +1,6 @@
 # Targets set up .venv by themselves; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-shell cluster-down gpusharectl image picture proto lock format clean
+.PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-shell cluster-down gpusharectl preload image picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -99,6 +99,10 @@ gpusharectl: $(VENV)/.runtime  ## Build dist/gpusharectl: one file, for Linux on
 	    $(PYTHONS:%=--complete-platform build/%.json) \
 	    --script gpusharectl --sh-boot --venv --output-file dist/gpusharectl
 	@echo "Built dist/gpusharectl"
+
+preload:  ## Build build/libvcuda.so.1, the library of tier preload (Linux on x86-64)
+	@sh isolation/preload/build.sh build/libvcuda.so.1
+	@echo "Built build/libvcuda.so.1"
 
 image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be given
 	@if command -v buildah >/dev/null 2>&1; then \

@@ -1,6 +1,7 @@
 /* libcuda.so.1 without a driver: a card of 16 GiB that the processes of one folder share.
    It remembers what each of them holds and the most that all held at once, in the file
-   "card". Pools take 32 MiB at a time and keep it until they are trimmed. */
+   "card"; where that cannot be written, each process has a card alone. Pools take 32 MiB
+   at a time and keep it until they are trimmed. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -46,9 +47,10 @@ static void take_part(void) {
         return;
     if (!card) {
         int file = open("card", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (ftruncate(file, sizeof *card))
+        int own = file < 0 ? MAP_ANONYMOUS : 0;
+        if (!own && ftruncate(file, sizeof *card))
             abort();
-        card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED | own, file, 0);
         close(file);
         card->size = CARD;
     }

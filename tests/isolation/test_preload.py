@@ -15,10 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.isolation.build import (
+    DRIVER,
+    HERE,
+    LIBRARY,
+    PRELOAD,
+    build_driver,
+    build_hog,
+    build_library,
+    compile_program,
+    needs_compiler,
+)
 from tests.machine import needs
 
-HERE = Path(__file__).parent
-PRELOAD = Path(__file__).parents[2] / "isolation" / "preload"
 SHARE_MIB = 1024
 OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
 NOT_SUPPORTED, NOT_WHILE_CAPTURED = 801, 900
@@ -56,7 +65,7 @@ class Container:
 
     @property
     def environment(self) -> dict[str, str]:
-        library = str(self.folder / "libvcuda.so.1")
+        library = str(self.folder / LIBRARY)
         path = "/usr/bin:/bin"
         return {
             "LD_PRELOAD": library,
@@ -85,31 +94,20 @@ class Container:
         return out.splitlines()
 
 
-def gcc(folder: Path, name: str, *words: str) -> None:
-    own = ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-pthread", "-o", name]
-    subprocess.run([*own, f"-I{PRELOAD}", *words], cwd=folder, check=True)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is compiled, in one folder."""
-    needs(shutil.which("gcc") is not None, "gcc", "apt-get install gcc libc6-dev")
+    needs_compiler()
     folder = tmp_path_factory.mktemp("preload")
-    shared = ("-shared", "-fPIC", "-fvisibility=hidden")
-    sources = [*sorted(map(str, PRELOAD.glob("*.c"))), str(HERE / "points.c")]
     places = [
         f'-DVCUDA_{name.upper()}="{folder / name}"' for name in ("limits", "region")
     ]
-    # The old libraries by name, because older programs have to find them.
-    old = ["-Wl,-z,defs,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
-    library = [*shared, "-Werror", "-DVCUDA_POINTS", *places, *sources, *old]
-    gcc(folder, "libvcuda.so.1", *library)
-    # The driver's calls of its own functions are not seen by the library.
-    driver = "-Wl,-Bsymbolic,-soname,libcuda.so.1"
-    gcc(folder, "libcuda.so.1", *shared, driver, str(HERE / "standin.c"))
-    gcc(folder, "probe", str(HERE / "probe.c"), "-ldl")
-    linked = [str(HERE / "probe.c"), "-DLINKED", "./libcuda.so.1", "-ldl"]
-    gcc(folder, "linked", *linked, f"-Wl,-rpath,{folder}")
+    build_library(folder / LIBRARY, *places, "-DVCUDA_POINTS", str(HERE / "points.c"))
+    build_driver(folder)
+    build_hog(folder)
+    compile_program(folder / "probe", "probe.c")
+    linked = ("-DLINKED", f"./{DRIVER}", f"-Wl,-rpath,{folder}")
+    compile_program(folder / "linked", "probe.c", *linked)
     return folder
 
 
@@ -134,6 +132,22 @@ def test_each_way_ends_at_the_share(container: Container, way: str, door: str) -
         full,
         f"{free} 8 0",
         full,
+    ]
+
+
+def test_a_hog_gets_its_share(container: Container) -> None:
+    """The program of the test on a cluster, which is told what it may have."""
+    told = subprocess.run(
+        [container.folder / "hog", "64"],
+        cwd=container.folder,
+        env=container.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert told == [
+        f"shown {SHARE_MIB} of {SHARE_MIB} MiB, code 0",
+        f"held {SHARE_MIB} MiB, refused with {OUT_OF_MEMORY}",
     ]
 
 
@@ -299,7 +313,7 @@ def test_other_programs_do_not_notice_it(
 
 def test_it_loads_under_glibc_2_17(built: Path) -> None:
     needs(shutil.which("objdump") is not None, "objdump", "apt-get install binutils")
-    words = ["objdump", "-T", str(built / "libvcuda.so.1")]
+    words = ["objdump", "-T", str(built / LIBRARY)]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"GLIBC_([\d.]+)", told)
     wanted = {tuple(map(int, one.split("."))) for one in found}

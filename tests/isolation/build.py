@@ -1,0 +1,43 @@
+"""Compile the preload library, the stand-in for the driver, and what calls it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.machine import needs
+
+HERE = Path(__file__).parent
+PRELOAD = Path(__file__).parents[2] / "isolation" / "preload"
+LIBRARY = "libvcuda.so.1"
+DRIVER = "libcuda.so.1"
+
+
+def needs_compiler() -> None:
+    """Skip the test where there is no compiler."""
+    needs(shutil.which("gcc") is not None, "gcc", "apt-get install gcc libc6-dev")
+
+
+def build_library(target: Path, *words: str) -> None:
+    """Compile the library as it ships; ``words`` are flags and sources of a test."""
+    script = ["sh", str(PRELOAD / "build.sh"), str(target), "-Werror", *words]
+    subprocess.run(script, check=True)
+
+
+def build_driver(folder: Path) -> None:
+    """Compile the stand-in: a card of 16 GiB, shared by the processes of one folder."""
+    shared = ("-shared", "-fPIC", "-fvisibility=hidden")
+    # The driver's calls of its own functions are not seen by the library.
+    name = f"-Wl,-Bsymbolic,-soname,{DRIVER}"
+    compile_program(folder / DRIVER, "standin.c", *shared, name)
+
+
+def build_hog(folder: Path) -> None:
+    """Compile the program that takes all memory it gets."""
+    compile_program(folder / "hog", "hog.c")
+
+
+def compile_program(target: Path, source: str, *words: str) -> None:
+    """Compile one source of this folder."""
+    own = ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    told = [*own, f"-I{PRELOAD}", "-o", str(target), str(HERE / source), *words, "-ldl"]
+    subprocess.run(told, cwd=target.parent, check=True)
