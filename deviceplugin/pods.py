@@ -58,12 +58,14 @@ class NodePod:
 
     ``bound`` is when it was bound to the node, by the API server's clock; it serves to
     order pods. ``running`` names the containers that run, by the pod's status.
+    ``isolation`` is the tier that its annotation names; empty without it.
     """
 
     record: PodRecord
     gpu_containers: tuple[GpuContainer, ...]
     bound: str
     running: frozenset[str] = frozenset()
+    isolation: str = ""
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -122,7 +124,8 @@ def node_pod(pod: Json) -> NodePod:
     except Unmeetable:
         specs = []
     asking = tuple(GpuContainer(s.name, s.role, s.amount) for s in specs if s.amount)
-    return NodePod(record, asking, _bound(pod), _running(pod))
+    tier = facts.annotation(pod, names.ISOLATION)
+    return NodePod(record, asking, _bound(pod), _running(pod), tier)
 
 
 def _bound(pod: Json) -> str:

@@ -164,7 +164,17 @@ def assemble(
         file=state / "isolation",
     )
     watcher = Watcher(
-        source, offer, health, file, node, name, cluster, chooser, isolation, metrics
+        source,
+        offer,
+        health,
+        file,
+        node,
+        name,
+        cluster,
+        chooser,
+        isolation,
+        metrics,
+        occupancy.as_allocated,
     )
     parts = Parts(offer, device_chooser, prestart, records, chooser, isolation, metrics)
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]

@@ -1,7 +1,7 @@
 """Find the node's cards, read them, apply annotations, and update what is offered."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -13,8 +13,9 @@ from deviceplugin.cards.devices import colliding
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.source import CardSource, DriverLost, NoCardsYet
 from deviceplugin.metrics import PluginMetrics
-from gpushare.domain.model import NodeName
-from gpushare.kube import names
+from deviceplugin.pods import Listed
+from gpushare.domain.model import CardUUID, NodeName
+from gpushare.kube import names, words
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.logs import LogOnce
@@ -22,6 +23,7 @@ from gpushare.logs import LogOnce
 logger = logging.getLogger(__name__)
 
 _NONE = "no cards to share yet"
+_MOST_PODS = 20
 
 
 class CollidingCardsError(Exception):
@@ -42,6 +44,8 @@ class Watcher:
     chooser: InjectionChooser
     isolation: IsolationChooser
     metrics: PluginMetrics
+    listed: Callable[[], Listed]
+    """Which devices pods hold, as far as this plugin allocated them."""
     log_once: LogOnce = field(default_factory=lambda: LogOnce(logger))
     _logged: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -160,23 +164,42 @@ class Watcher:
         sick = self.health.sick().keys() | self.offer.missing
         every = self.offer.found
         self.isolation.look([card for card in every if card.uuid not in sick])
-        self.offer.set_kept(self.isolation.kept_mib)
+        self.offer.set_isolation(self.isolation.tier, self.isolation.kept_mib)
 
     def _publish(self) -> None:
         held = {**self.isolation.held, **self.chooser.held}
         self.offer.set_sick({**held, **self.health.sick()})
         self.file.save(self.health)
         sick = self.offer.sick()
-        for uuid in self._log_cards("card is sick", sick):
+        for uuid in self._log_cards("card is sick", sick, self._pods_on):
             logger.info("card is healthy again", extra={"card": uuid})
         for card in self.offer.cards.all:
             self.metrics.sick.labels(card.uuid).set(card.uuid in sick)
 
-    def _log_cards(self, message: str, reasons: Mapping[Any, str]) -> set[str]:
-        """Log each card whose reason is new; return the cards that have none now."""
+    def _pods_on(self, uuid: CardUUID) -> Mapping[str, str]:
+        """Name the pods that hold a part of a card: an operator decides about them."""
+        cards = self.offer.cards
+        pods = {
+            "/".join(pod)
+            for pod, _, _, ids in self.listed().holders()
+            if uuid in {card.uuid for card in cards.holding(ids)}
+        }
+        return {"pods": words.listed(sorted(pods), _MOST_PODS)} if pods else {}
+
+    def _log_cards(
+        self,
+        message: str,
+        reasons: Mapping[Any, str],
+        more: Callable[[Any], Mapping[str, str]] = lambda _: {},
+    ) -> set[str]:
+        """Log each card whose reason is new; return the cards that have none now.
+
+        ``more`` are further facts of a card.
+        """
         before = self._logged.get(message, {})
         for name, why in reasons.items():
             if before.get(name) != why:
-                logger.warning(message, extra={"card": name, "because": why})
+                facts = {"card": name, "because": why, **more(name)}
+                logger.warning(message, extra=facts)
         self._logged[message] = dict(reasons)
         return before.keys() - reasons.keys()

@@ -43,10 +43,11 @@ def card(
     model: str = "Tesla P4",
     cordoned: bool = False,
     parent: str = "",
+    reason: str = "",
 ) -> Card:
     """Card ``index``, whose UUID is ``GPU-<index>`` where none is given."""
     name = CardUUID(uuid or f"GPU-{index}")
-    return Card(name, index, units, healthy, model, cordoned, parent)
+    return Card(name, index, units, healthy, model, cordoned, parent, reason)
 
 
 def cards(*units: int) -> tuple[Card, ...]:

@@ -64,6 +64,9 @@ class NotYetError(Exception):
 class Reporter:
     """Writes actual placements: at a container's start, and whenever one is missing.
 
+    Later it writes the isolation tier with which a pod has started, if that is not
+    ``none``: nothing waits for it.
+
     It is missing for a static pod, whose object comes after its start, or if somebody
     removed it. For a pod that PreStartContainer has not let start nothing is written:
     what is written here counts as its placement and would let it start.
@@ -76,6 +79,8 @@ class Reporter:
     offer: Offer
     records: Records
     synced: Event
+    _refused: set[PodUID] = field(default_factory=set)
+    """The pods whose tier the API server does not let be written."""
 
     def report(self, pod: NodePod, actual: Placement) -> None:
         """Write where the pod is. Raises ``ClusterError`` if that fails."""
@@ -107,6 +112,7 @@ class Reporter:
             its = self._its(pod, records, listed)
             if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
+                self._note_isolation(pod, its)
         if not self.synced.is_set():
             # Only the API server knows which pods have ended.
             return
@@ -153,6 +159,21 @@ class Reporter:
         except ClusterError as error:
             facts = {"pod": str(pod.ref), "because": str(error)}
             logger.warning("actual placement not written", extra=facts)
+
+    def _note_isolation(self, pod: NodePod, its: Sequence[Record]) -> None:
+        """Write the tier with which a pod has started, unless it is there."""
+        limited = any(self.records.limit_mib(one) is not None for one in its)
+        tier = "driver" if limited else ""
+        if tier in ("", pod.isolation) or pod.uid in self._refused:
+            return
+        try:
+            self.cluster.annotate(Kind.PODS, *pod.name, {names.ISOLATION: tier})
+        except ClusterError as error:
+            if not error.retryable:
+                # By a guard of an earlier version; the pod runs as it would anyway.
+                self._refused.add(pod.uid)
+            facts = {"pod": str(pod.ref), "because": str(error)}
+            logger.warning("isolation tier not written", extra=facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,53 @@ from gpushare.domain.model import UNIT_MIB, CardUUID, NodeName
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
-from gpushare.kube.errors import ClusterError
+from gpushare.kube.errors import ClusterError, Forbidden, Invalid
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
+LONGEST_REASON = 120
+"""Characters of the reason for which a card is sick; each card may have one."""
+_LOOKS = 3
+_GONE = "it is not found any more"
+
+
+class _Reasons:
+    """Why cards are sick, as the annotation shows it: short, and not to and fro.
+
+    Each change is a write that wakes all waiting pods. So the first reason of a card
+    stays while it is sick, until another one has come in three looks in a row.
+    """
+
+    def __init__(self) -> None:
+        self.shown: dict[CardUUID, str] = {}
+        self._other: dict[CardUUID, tuple[str, int]] = {}
+
+    def look(self, sick: Mapping[CardUUID, str]) -> None:
+        """Take over the reasons of one look."""
+        before, waiting = self.shown, self._other
+        self.shown, self._other = {}, {}
+        for uuid, reason in sick.items():
+            why = _short(reason)
+            first = before.get(uuid, why)
+            other, looks = waiting.get(uuid, (why, 0))
+            looks = looks + 1 if other == why else 1
+            if why == first or looks >= _LOOKS:
+                first = why
+            else:
+                self._other[uuid] = (why, looks)
+            self.shown[uuid] = first
+
+
+def _short(reason: str) -> str:
+    """Return as many whole clauses as there is room for; else cut it."""
+    text = " ".join(reason.split())
+    if len(text) <= LONGEST_REASON:
+        return text
+    clauses = text[: LONGEST_REASON + 1].rpartition("; ")[0]
+    return clauses or f"{text[: LONGEST_REASON - 1]}…"
 
 
 class Offer:
@@ -34,6 +74,7 @@ class Offer:
         self._found: dict[CardUUID, FoundCard] = {}
         self._missing: frozenset[CardUUID] = frozenset()
         self._sick: Mapping[CardUUID, str] = {}
+        self._reasons = _Reasons()
         self._cordoned: frozenset[CardUUID] = frozenset()
         self.version = 0
         """Grows with each change."""
@@ -42,6 +83,8 @@ class Offer:
 
         A card without a single unit is not offered: its cores would be of no use.
         """
+        self.isolation = ""
+        """The node's isolation tier; empty before it is chosen."""
 
     def set_found(self, cards: Sequence[FoundCard]) -> None:
         """Take over what a look at the node found."""
@@ -54,9 +97,11 @@ class Offer:
                 self._publish()
 
     def set_sick(self, sick: Mapping[CardUUID, str]) -> None:
-        """Take over which cards are sick, each with the reason."""
+        """Take over which cards are sick, each with the reason; once in each look."""
         with self._changed:
-            if dict(sick) != self._sick:
+            shown = self._reasons.shown
+            self._reasons.look(sick)
+            if dict(sick) != self._sick or self._reasons.shown != shown:
                 self._sick = dict(sick)
                 self._publish()
 
@@ -67,11 +112,11 @@ class Offer:
                 self._cordoned = frozenset(cordoned)
                 self._publish()
 
-    def set_kept(self, kept_mib: int) -> None:
-        """Take over how many MiB of each card are kept back for hard limits."""
+    def set_isolation(self, tier: str, kept_mib: int) -> None:
+        """Take over the node's tier, and the MiB of each card kept back for limits."""
         with self._changed:
-            if kept_mib != self._kept_mib:
-                self._kept_mib = kept_mib
+            if (tier, kept_mib) != (self.isolation, self._kept_mib):
+                self.isolation, self._kept_mib = tier, kept_mib
                 self._publish()
 
     @property
@@ -91,8 +136,7 @@ class Offer:
 
     def sick(self) -> Mapping[CardUUID, str]:
         """Return the sick cards, also those that vanished, each with the reason."""
-        gone = dict.fromkeys(self._missing, "it is not found any more")
-        return {**gone, **self._sick}
+        return {**dict.fromkeys(self._missing, _GONE), **self._sick}
 
     def too_small(self, cards: Iterable[FoundCard]) -> dict[str, str]:
         """Return which cards have no unit after the reserve, each with the reason."""
@@ -126,11 +170,12 @@ class Offer:
         ]
 
     def _publish(self) -> None:
-        sick = self.sick()
+        why = {**dict.fromkeys(self._missing, _GONE), **self._reasons.shown}
         shared = [
             replace(
-                shared_card(card, self._not_offered_mib, healthy=card.uuid not in sick),
+                shared_card(card, self._not_offered_mib, healthy=card.uuid not in why),
                 cordoned=card.uuid in self._cordoned,
+                reason=why.get(card.uuid, ""),
             )
             for card in self._found.values()
         ]
@@ -163,9 +208,11 @@ class OwnNode:
 
     def annotation(self, key: str) -> str | None:
         """Return one annotation of the node."""
-        metadata = (self._node or {}).get("metadata") or {}
-        found = (metadata.get("annotations") or {}).get(key)
-        return found if isinstance(found, str) else None
+        return self._metadata("annotations", key)
+
+    def label(self, key: str) -> str | None:
+        """Return one label of the node."""
+        return self._metadata("labels", key)
 
     def status(self) -> Json:
         """Return the node's status; empty if there is no node."""
@@ -174,6 +221,11 @@ class OwnNode:
     def uuids(self, key: str) -> frozenset[CardUUID]:
         """Read an annotation that lists UUIDs."""
         return codec.uuids(self.annotation(key) or "")
+
+    def _metadata(self, part: str, key: str) -> str | None:
+        metadata = (self._node or {}).get("metadata") or {}
+        found = (metadata.get(part) or {}).get(key)
+        return found if isinstance(found, str) else None
 
     def _set(self, node: Json | None) -> None:
         with self._changed:
@@ -188,10 +240,10 @@ class OwnNode:
 
 @dataclass
 class Publisher:
-    """Keeps the node's annotation equal to the offer.
+    """Keeps the node's annotation, and the label of its tier, equal to the offer.
 
-    It writes only when the cards changed, because each write wakes every pod that waits
-    for a card (contracts 1.7).
+    It writes only when they changed, both at once, because each write wakes every pod
+    that waits for a card (contracts 1.7).
     """
 
     cluster: Cluster
@@ -199,6 +251,8 @@ class Publisher:
     node: OwnNode
     offer: Offer
     _written: str | None = None
+    _refused: str = ""
+    """The tier with which the label was refused."""
 
     def run(self, stop: Event) -> None:
         """Write whenever the cards changed, until ``stop`` is set."""
@@ -216,19 +270,43 @@ class Publisher:
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def publish(self) -> None:
-        """Write the annotation if it differs. Raises ``ClusterError``."""
+        """Write what differs. Raises ``ClusterError``."""
         if not self.node.exists():
             return
-        cards = self.offer.cards.all
-        text = encode_cards(cards)
+        cards, tier = self.offer.cards.all, self.offer.isolation
+        text = encode_cards(cards, tier)
         there = self.node.annotation(names.CARDS)
-        if there == text:
+        labels = {}
+        if tier not in ("", self._refused, self.node.label(names.ISOLATION)):
+            labels = {names.ISOLATION: tier}
+        if there == text and not labels:
             self._written = text
             return
         if self._written == text and there is None:
             logger.warning("the annotation of the cards was removed; writing it again")
-        self.cluster.annotate(Kind.NODES, "", self.name, {names.CARDS: text})
+        self._write(text, labels)
         self._written = text
-        facts = {"cards": len(cards), "units": sum(card.units for card in cards)}
+        units = sum(card.units for card in cards)
+        facts = {"cards": len(cards), "units": units, "isolation": tier}
         logger.info("cards published", extra=facts)
         self.node.wait(_LOOK_S)
+
+    def _write(self, text: str, labels: Mapping[str, str]) -> None:
+        """Write both; only the annotation if the label is refused.
+
+        It is by a guard of an earlier version, with which cards must be offered too.
+        """
+        notes = {names.CARDS: text}
+        try:
+            self.cluster.annotate(Kind.NODES, "", self.name, notes, labels=labels)
+        except (Forbidden, Invalid) as error:
+            if not labels:
+                raise
+            self.cluster.annotate(Kind.NODES, "", self.name, notes)
+            self._refused = labels[names.ISOLATION]
+            facts = {"label": names.ISOLATION, "because": str(error)}
+            logger.warning(
+                "the label was refused; apply annotation-guard.yaml of this version, "
+                "then restart the device plugin",
+                extra=facts,
+            )

@@ -289,7 +289,12 @@ VOID = "void"
 NONE_VISIBLE = frozenset({"", VOID, "none"})
 """Values that show no card."""
 _FAMILIES = ("CUDA_MPS_", "NVIDIA_GPU_MEMORY_", "VCUDA_")
-_WRITTEN_BY = {names.PLACEMENT: "extender", names.ACTUAL: "device plugin"}
+_PLUGIN = "device plugin"
+_WRITTEN_BY = {
+    names.PLACEMENT: "extender",
+    names.ACTUAL: _PLUGIN,
+    names.ISOLATION: _PLUGIN,
+}
 _NVIDIA = "nvidia"
 
 

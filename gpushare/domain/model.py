@@ -88,6 +88,7 @@ class Card:
 
     ``cordoned``: an operator allows no new placements on it; running pods continue.
     ``parent`` is the UUID of the card that a MIG instance is a part of, else empty.
+    ``reason`` says in a few words why it is not healthy; empty if that is not known.
     """
 
     uuid: CardUUID
@@ -97,6 +98,7 @@ class Card:
     model: str = ""
     cordoned: bool = False
     parent: str = ""
+    reason: str = ""
 
     @property
     def open(self) -> bool:

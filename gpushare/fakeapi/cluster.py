@@ -15,7 +15,15 @@ from gpushare.fakeapi import rules
 from gpushare.fakeapi.rules import SHAPES, merge
 from gpushare.fakeapi.selectors import Selector
 from gpushare.fakeapi.store import Change, Key, Store, Stored, stamped, start_of
-from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_event
+from gpushare.kube.cluster import (
+    Json,
+    Kind,
+    Page,
+    Target,
+    WatchEvent,
+    marked,
+    pod_event,
+)
 from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.names import COMPONENT
 
@@ -232,10 +240,11 @@ class Embedded:
         namespace: str,
         name: str,
         annotations: Mapping[str, str | None],
+        *,
+        labels: Mapping[str, str | None] | None = None,
     ) -> None:
         """Merge annotations; see ``Cluster``."""
-        body = {"metadata": {"annotations": dict(annotations)}}
-        self.patch(kind, namespace, name, body)
+        self.patch(kind, namespace, name, marked(annotations, labels))
 
     def evict(self, pod: Target) -> None:
         """Delete by the Eviction API; see ``Cluster``."""

@@ -48,20 +48,36 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     return found
 
 
-def encode_cards(shared: Iterable[Card]) -> str:
-    """Write cards as the node annotation ``vcuda-cards``."""
-    listed = [card_json(card) for card in shared]
-    return orjson.dumps({"v": VERSION, "cards": listed}).decode()
+def encode_cards(shared: Iterable[Card], isolation: str = "") -> str:
+    """Write cards as the node annotation ``vcuda-cards``.
+
+    ``isolation`` is the node's tier; it is left out if it is not known.
+    """
+    body: dict[str, Any] = {"v": VERSION, "cards": [card_json(card) for card in shared]}
+    return orjson.dumps(body | ({"isolation": isolation} if isolation else {})).decode()
+
+
+def decode_isolation(text: str) -> str:
+    """Read a node's isolation tier from ``vcuda-cards``.
+
+    Empty if it is not known: an earlier device plugin does not write it, or the
+    annotation is broken. A later one may write a word that is unknown here.
+    """
+    try:
+        return Reader.parse(text, names.CARDS).optional_text("isolation")
+    except Malformed:
+        return ""
 
 
 def card_json(card: Card) -> dict[str, Any]:
     """Return a card without its cordon, which operators set by another annotation.
 
-    ``parent`` is only there for a MIG instance.
+    ``parent`` is only there for a MIG instance, ``reason`` for a sick card.
     """
     keys = ("uuid", "index", "units", "healthy", "model")
     told = {key: getattr(card, key) for key in keys}
-    return told | {"parent": card.parent} if card.parent else told
+    rare = {"parent": card.parent, "reason": "" if card.healthy else card.reason}
+    return told | {key: text for key, text in rare.items() if text}
 
 
 def share_json(share: Share) -> dict[str, Any]:
@@ -174,6 +190,7 @@ def read_card(card: Reader) -> Card:
         card.optional_boolean("healthy", default=True),
         card.optional_text("model"),
         parent=card.optional_text("parent"),
+        reason=card.optional_text("reason"),
     )
 
 

@@ -23,7 +23,15 @@ from gpushare.kube.client import (
     translated,
     without_managed_fields,
 )
-from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_event
+from gpushare.kube.cluster import (
+    Json,
+    Kind,
+    Page,
+    Target,
+    WatchEvent,
+    marked,
+    pod_event,
+)
 from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
 from gpushare.kube.names import COMPONENT
 from gpushare.kube.objects import FIELD_MANAGER, Ref
@@ -158,13 +166,15 @@ class ApiServer(Connection):
         namespace: str,
         name: str,
         annotations: Mapping[str, str | None],
+        *,
+        labels: Mapping[str, str | None] | None = None,
     ) -> None:
         """Merge annotations; see ``Cluster``."""
         self._exchange(
             "PATCH",
             _RESOURCES[kind].object(namespace, name),
             timeout_s=self.WRITE_TIMEOUT_S,
-            body={"metadata": {"annotations": dict(annotations)}},
+            body=marked(annotations, labels),
             content_type=_MERGE,
         )
 

@@ -117,10 +117,12 @@ class Cluster(Protocol):
         namespace: str,
         name: str,
         annotations: Mapping[str, str | None],
+        *,
+        labels: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Merge annotations into a pod or node; ``namespace`` is empty for nodes.
+        """Merge annotations into a pod or node, and labels in the same write.
 
-        None as a value removes the annotation.
+        ``namespace`` is empty for nodes. None as a value removes the key.
         """
         ...
 
@@ -147,6 +149,14 @@ class Cluster(Protocol):
         ``component`` on node ``host`` is the source; kubectl shows both under From.
         """
         ...
+
+
+def marked(
+    annotations: Mapping[str, str | None], labels: Mapping[str, str | None] | None
+) -> Json:
+    """Return the merge patch that sets these; None as a value removes the key."""
+    metadata: Json = {"annotations": dict(annotations)}
+    return {"metadata": metadata | ({"labels": dict(labels)} if labels else {})}
 
 
 def pod_event(

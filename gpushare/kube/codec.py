@@ -47,7 +47,7 @@ _USERS = {
     for key in (names.POLICY, names.CONTAINERS, names.MODELS, names.UUIDS)
 }
 """The pod annotations that users write, by the last part of the name."""
-_KNOWN = frozenset({*_USERS.values(), names.PLACEMENT, names.ACTUAL})
+_KNOWN = frozenset({*_USERS.values(), names.PLACEMENT, names.ACTUAL, names.ISOLATION})
 _OURS = names.PREFIX.removeprefix(f"{names.DOMAIN}/")
 _ALL = ", ".join(f"{_OURS}-{word}" for word in _USERS)
 NO_LABELS: Mapping[str, str] = MappingProxyType({})

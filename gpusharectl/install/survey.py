@@ -91,6 +91,8 @@ class NodeFacts:
     kubelet: str
     addresses: tuple[str, ...]
     annotations: tuple[str, ...]
+    isolation: str = ""
+    """Its label with the isolation tier; empty without it."""
 
 
 def node_facts(node: Json) -> NodeFacts:
@@ -137,6 +139,7 @@ def node_facts(node: Json) -> NodeFacts:
         kubelet=info.get("kubeletVersion", ""),
         addresses=tuple(facts.addresses(node)),
         annotations=tuple(key for key in written if key in annotations),
+        isolation=labels.get(names.ISOLATION, ""),
     )
 
 

@@ -124,6 +124,10 @@ def holding(pods: Iterable[Json]) -> list[tuple[str, str]]:
     )
 
 
+def _is_touched(node: NodeFacts) -> bool:
+    return bool(node.label or node.isolation or node.annotations)
+
+
 def _asks(pod: Json) -> bool:
     """Return whether a pod requests cards; a malformed one counts as requesting."""
     try:
@@ -201,10 +205,8 @@ class Uninstall(Plan):
 
     @property
     def _touched(self) -> tuple[NodeFacts, ...]:
-        """The nodes with gpushare's label or annotations."""
-        return tuple(
-            node for node in self.facts.nodes if node.label or node.annotations
-        )
+        """The nodes with gpushare's labels or annotations."""
+        return tuple(filter(_is_touched, self.facts.nodes))
 
     def summary(self) -> list[str]:
         """Return what is removed, for a question; empty if nothing is installed."""
@@ -213,7 +215,7 @@ class Uninstall(Plan):
         others = ", ".join(self.other_hosts)
         return [
             *([f"{len(self.found)} objects"] if self.found else []),
-            *([f"label, annotations and files on {them}"] if them else []),
+            *([f"labels, annotations and files on {them}"] if them else []),
             *(f"gpushare's entries in {change.path}" for change in self.file_changes),
             *self.restart(),
             *([f"kube-scheduler's configuration on {others}"] if others else []),
@@ -225,6 +227,7 @@ class Uninstall(Plan):
         shown = [f"- {ref}" for ref in self.found]
         for node in self._touched:
             label = [LABELLED] if node.label else []
+            label += [f"label {names.ISOLATION}"] if node.isolation else []
             notes = [f"annotation {key}" for key in node.annotations]
             whats = (*label, *notes, f"the folder {FOLDER}")
             shown += [f"- Node {node.name}: {what}" for what in whats]
@@ -276,15 +279,15 @@ class Uninstall(Plan):
             self.screen.say(f"{FOLDER} removed on {', '.join(done)}")
 
     def nodes(self) -> None:
-        """Remove gpushare's label and annotations from all nodes."""
+        """Remove gpushare's labels and annotations from all nodes."""
         for node in read_nodes(self.context.objects):
-            if node.label or node.annotations:
+            if _is_touched(node):
                 metadata = {
-                    "labels": {names.GPU_NODE_LABEL: None},
+                    "labels": {names.GPU_NODE_LABEL: None, names.ISOLATION: None},
                     "annotations": dict.fromkeys(node.annotations),
                 }
                 self._merge(node.name, metadata)
-                self.screen.say(f"{node.name}: label and annotations removed")
+                self.screen.say(f"{node.name}: labels and annotations removed")
 
     def close(self) -> None:
         """Say what stays, on purpose or not."""

@@ -315,6 +315,17 @@ def test_annotate_merges(seat: Seat) -> None:
         assert (found["a"], found["b"]) == ("1", "2")
 
 
+def test_annotate_sets_labels_too(seat: Seat) -> None:
+    """In the same write; a label that is not named stays."""
+    name = seat.node("node")["metadata"]["name"]
+    for labels in ({"a": "1", "b": "1"}, {"b": None}):
+        seat.cluster.annotate(Kind.NODES, "", name, {"c": "1"}, labels=labels)
+    found = seat.cluster.get(Kind.NODES, "", name)["metadata"]
+    assert found["labels"]["a"] == "1"
+    assert "b" not in found["labels"]
+    assert found["annotations"]["c"] == "1"
+
+
 def test_annotate_of_nobody(seat: Seat) -> None:
     """Annotating what is not there makes nothing."""
     for kind, namespace in ((Kind.PODS, seat.namespace), (Kind.NODES, "")):

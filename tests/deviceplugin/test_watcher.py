@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from unittest.mock import Mock
@@ -25,6 +26,7 @@ from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.source import Found, FoundCard, LeftOut
 from deviceplugin.cards.source import XidEvent as Xid
 from deviceplugin.metrics import PluginMetrics
+from deviceplugin.pods import Listed
 from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.domain.model import CardUUID
@@ -83,7 +85,9 @@ class WatcherFixture:
             file=self.folder / "isolation",
         )
         metrics = PluginMetrics(self.registry)
-        self.watcher = Watcher(*cards, *node, chooser, isolation, metrics)
+        self.listed = Listed({})
+        listed = partial(getattr, self, "listed")
+        self.watcher = Watcher(*cards, *node, chooser, isolation, metrics, listed)
 
     def sick(self) -> dict[CardUUID, str]:
         return dict(self.offer.sick())
@@ -298,6 +302,22 @@ def test_an_operator_cordons_a_card(watched: WatcherFixture) -> None:
     assert not any(card.cordoned for card in watched.offer.cards.all)
 
 
+def test_the_pods_on_a_sick_card_are_named(
+    watched: WatcherFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They go on, or fail, and somebody has to decide about them."""
+    watched.watcher.look()
+    held = {
+        ("default", name): {"main": {names.MEMORY: frozenset({f"{key}-m0000"})}}
+        for name, key in (("b", "aaaaaaaa"), ("a", "aaaaaaaa"), ("c", "bbbbbbbb"))
+    }
+    watched.listed = Listed(held)
+    watched.source.failures = {A: "lost"}
+    watched.watcher.read()
+    (told,) = [one for one in caplog.records if one.message == "card is sick"]
+    assert told.pods == "default/a, default/b"  # type: ignore[attr-defined]
+
+
 def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None:
     watched = WatcherFixture(tmp_path, inject="auto")
     watched.see()
@@ -330,13 +350,12 @@ def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
     (group / "cgroup.controllers").touch()
     watched.specify(A, B)
     watched.watcher.look()
-    chooser = watched.watcher.isolation
 
     def tiers(looks: int) -> list[tuple[str, int]]:
         seen = []
         for _ in range(looks):
             watched.watcher.read()
-            seen.append((chooser.tier, len(watched.sick())))
+            seen.append((watched.offer.isolation, len(watched.sick())))
         return seen
 
     assert tiers(1) == [("driver", 0)]

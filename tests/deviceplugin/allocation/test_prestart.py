@@ -18,9 +18,10 @@ from gpushare.domain.placement import whole_shares
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import Unavailable
+from gpushare.kube.errors import Forbidden, Unavailable
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import AT, container_json, pod_json
+from tests.deviceplugin.allocation.test_isolation import prepare
 from tests.deviceplugin.node_fixture import (
     NODE,
     UUIDS,
@@ -28,6 +29,7 @@ from tests.deviceplugin.node_fixture import (
     M,
     NodeFixture,
     asks_first,
+    because,
     found_card,
     ids_of,
     inside,
@@ -110,6 +112,62 @@ def test_what_was_missed_is_caught_up_with(node: NodeFixture) -> None:
     node.bind("later", 1, 1)
     node.serving.reporter.catch_up()
     assert node.actual("a") is not None
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[NodeFixture]:
+    """A node of tier driver."""
+    with NodeFixture(tmp_path, found_card(0), settings=prepare(tmp_path)) as made:
+        yield made
+
+
+def tier(node: NodeFixture, after: str) -> str | None:
+    """The tier that pod a names after two looks; ``after`` is a new pod's name."""
+    node.serving.reporter.catch_up()
+    # The watch tells in order: once this one is seen, so is what came before.
+    node.bind(after, 1, 1)
+    node.serving.reporter.catch_up()
+    found: str | None = node.pod("a")["metadata"]["annotations"].get(names.ISOLATION)
+    return found
+
+
+def test_a_pod_names_the_tier_with_which_it_has_started(
+    limited: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; again if it was removed."""
+    annotate = Mock(wraps=limited.cluster.annotate)
+    monkeypatch.setattr(limited.cluster, "annotate", annotate)
+    pod = limited.bind("a", 4, 1)
+    limited.admit(pod)
+    assert tier(limited, "b") is None
+    start(limited, pod)
+    annotate.reset_mock()
+    assert tier(limited, "c") == "driver"
+    assert annotate.call_count == 1
+    limited.cluster.annotate(Kind.PODS, "default", "a", {names.ISOLATION: None})
+    assert tier(limited, "d") == "driver"
+
+
+def test_a_pod_without_a_limit_names_no_tier(node: NodeFixture) -> None:
+    node.run(node.bind("a", 4, 1))
+    assert tier(node, "b") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(Forbidden("no"), 1), (Unavailable("no"), 4)]
+)
+def test_a_tier_that_cannot_be_written_keeps_nobody(
+    limited: NodeFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    tries: int,
+) -> None:
+    """A guard of an earlier version refuses it for good; other errors may pass."""
+    monkeypatch.setattr(limited.cluster, "annotate", raising(error))
+    limited.run(limited.bind("a", 4, 1))
+    assert tier(limited, "b") is tier(limited, "c") is None
+    assert len(because(caplog, "isolation tier not written")) == tries
 
 
 def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:

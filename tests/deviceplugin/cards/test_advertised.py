@@ -13,7 +13,7 @@ from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from gpushare.kube.annotations import decode_cards
+from gpushare.kube.annotations import decode_cards, decode_isolation
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from tests.builders import event, node_json, page
@@ -98,6 +98,52 @@ def test_a_change_is_told_once() -> None:
         assert (version := version + 1) == made.version
 
 
+def reasons(made: Offer) -> list[str]:
+    """What each card shows, by index."""
+    return [card.reason for card in made.cards.all]
+
+
+def test_a_sick_card_says_why() -> None:
+    made = offer()
+    made.set_sick({UUIDS[0]: "XID 79"})
+    assert reasons(made) == ["XID 79", ""]
+    made.set_found([found_card(0, 2)])
+    assert reasons(made) == ["XID 79", "it is not found any more"]
+    made.set_sick({})
+    made.set_found([found_card(0, 2), found_card(1, 3)])
+    assert reasons(made) == ["", ""]
+
+
+def test_a_reason_that_comes_and_goes_is_not_shown() -> None:
+    """Each change is a write that wakes all waiting pods; another one must stay."""
+    made = offer()
+    for why in ("no answer", "lost", "no answer", "lost", "lost"):
+        made.set_sick({UUIDS[0]: why})
+        assert reasons(made)[0] == "no answer"
+    assert made.sick() == {UUIDS[0]: "lost"}
+    made.set_sick({UUIDS[0]: "lost"})
+    assert reasons(made)[0] == "lost"
+    made.set_sick({})
+    made.set_sick({UUIDS[0]: "no answer"})
+    assert reasons(made)[0] == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (f"{'a' * 100}; {'b' * 18}", f"{'a' * 100}; {'b' * 18}"),
+        (f"{'a' * 100}; {'b' * 19}", "a" * 100),
+        ("a" * 121, f"{'a' * 119}…"),
+        (" two\nlines ", "two lines"),
+    ],
+    ids=["as long as may be", "whole clauses", "cut", "one line"],
+)
+def test_a_reason_is_short(why: str, shown: str) -> None:
+    made = offer()
+    made.set_sick({UUIDS[0]: why})
+    assert reasons(made)[0] == shown
+
+
 ONE = (UUIDS[0], True)
 
 
@@ -148,6 +194,55 @@ def test_who_changes_it_is_overruled(
     assert published(publisher) == [ONE]
     removed = "the annotation of the cards was removed; writing it again"
     assert (removed in caplog.messages) is (text is None)
+
+
+def tiers(publisher: Publisher) -> tuple[str, str | None]:
+    """The node's tier, by the annotation and by the label."""
+    published(publisher)
+    text = publisher.node.annotation(names.CARDS) or ""
+    return decode_isolation(text), publisher.node.label(names.ISOLATION)
+
+
+def test_the_tier_is_written_with_the_cards(publisher: Publisher) -> None:
+    """In one write: annotation and label."""
+    assert tiers(publisher) == ("", None)
+    publisher.offer.set_isolation("none", 0)
+    publisher.offer.set_found([found_card(0), found_card(1)])
+    assert tiers(publisher) == ("none", "none")
+    publisher.offer.set_isolation("driver", 0)
+    assert tiers(publisher) == ("driver", "driver")
+    assert tiers(replace(publisher, _written=None)) == ("driver", "driver")
+    assert writes(publisher) == 3
+
+
+@pytest.mark.parametrize("label", [None, "none"], ids=["removed", "changed"])
+def test_who_changes_the_label_is_overruled(
+    publisher: Publisher, label: str | None
+) -> None:
+    publisher.offer.set_isolation("driver", 0)
+    tiers(publisher)
+    publisher.cluster.annotate(
+        Kind.NODES, "", NODE, {}, labels={names.ISOLATION: label}
+    )
+    assert tiers(publisher) == ("driver", "driver")
+
+
+def test_an_older_guard_refuses_the_label_only(
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cards are offered all the same, and the label is not tried each second."""
+    real = cast("Mock", publisher.cluster.annotate)
+
+    def guarded(*_: object, labels: object = None) -> object:
+        if labels:
+            raise Forbidden("annotations only")
+        return DEFAULT
+
+    real.side_effect = guarded
+    publisher.offer.set_isolation("driver", 0)
+    assert tiers(publisher) == tiers(publisher) == ("driver", None)
+    assert writes(publisher) == 2
+    assert "the label was refused" in caplog.text
 
 
 def test_the_node_may_come_later_and_again(publisher: Publisher) -> None:

@@ -308,7 +308,7 @@ def test_a_volume_over_what_a_container_is_told(path: str) -> None:
     assert mounted("/etc", "/", "/etc/vcuda2", "/data/etc/vcuda") == []
 
 
-@pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL])
+@pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL, names.ISOLATION])
 def test_annotations_that_others_write(name: str) -> None:
     """Whatever they say, and whether or not the pod asks for anything."""
     (complaint,) = forged_annotations(pod_json(annotations={name: "{}"}))

@@ -20,6 +20,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import (
     card_selector,
     decode_cards,
+    decode_isolation,
     decode_placement,
     encode_cards,
     encode_placement,
@@ -69,6 +70,31 @@ def test_an_instance_names_its_card() -> None:
     assert "parent" not in full
     assert instance["parent"] == "GPU-1"
     assert decode_cards(encode_cards(shared)) == shared
+
+
+def test_a_sick_card_says_why() -> None:
+    """A field more, as for instances; a healthy card has none."""
+    shared = (card(0, 29, healthy=False, reason="XID 79"), card(1, 29))
+    sick, healthy = orjson.loads(encode_cards(shared))["cards"]
+    assert sick["reason"] == "XID 79"
+    assert "reason" not in healthy
+    assert decode_cards(encode_cards(shared)) == shared
+
+
+@pytest.mark.parametrize(
+    ("text", "tier"),
+    [
+        (encode_cards([], "driver"), "driver"),
+        (encode_cards([], "of-tomorrow"), "of-tomorrow"),
+        (encode_cards([]), ""),
+        ("junk", ""),
+        ('{"v": 1, "isolation": 4}', ""),
+    ],
+    ids=["known", "later", "earlier plugin", "broken", "no text"],
+)
+def test_a_nodes_tier(text: str, tier: str) -> None:
+    """What is not written is not known, and never tier none."""
+    assert decode_isolation(text) == tier
 
 
 def test_a_card_is_healthy_unless_it_says_otherwise() -> None:

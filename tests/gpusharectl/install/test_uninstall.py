@@ -98,9 +98,12 @@ def test_a_node_that_is_away_keeps_its_folder(world: InstalledCluster) -> None:
 
 
 def test_it_shows_and_asks(world: InstalledCluster) -> None:
+    tier = {"metadata": {"labels": {names.ISOLATION: "none"}}}
+    world.objects.merge(Ref("v1", "Node", "gpu-1"), tier)
     before = world.versions()
     assert world.uninstall(dry_run=True) == Exit.DONE
     text = world.screen.text
+    assert "- Node gpu-1: label baidu.com/vcuda-isolation" in text
     assert "- DaemonSet kube-system/gpushare-device-plugin" in text
     assert '- Node gpu-1: label baidu.com/vcuda: "true"' in text
     assert "- Node gpu-1: annotation baidu.com/vcuda-cards" in text
@@ -112,7 +115,7 @@ def test_it_shows_and_asks(world: InstalledCluster) -> None:
     begin = world.screen.lines.index("== Removes")
     assert world.screen.lines[begin + 1 : begin + 5] == [
         "- 18 objects",
-        "- label, annotations and files on gpu-1",
+        "- labels, annotations and files on gpu-1",
         f"- gpushare's entries in {SCHEDULER}",
         "- kube-scheduler restarts; no pod is scheduled for some seconds",
     ]
@@ -137,6 +140,9 @@ def test_operators_notes_on_nodes_go_too(world: InstalledCluster) -> None:
     notes = {names.CORDON: "GPU-1", names.CLEAR: "GPU-2", "other": "stays"}
     ref = Ref("v1", "Node", "cp")
     world.objects.merge(ref, {"metadata": {"annotations": notes}})
+    bare = Ref("v1", "Node", "gpu-1")
+    labels = {names.ISOLATION: "driver", names.GPU_NODE_LABEL: None}
+    world.objects.merge(bare, {"metadata": {"labels": labels}})
     merge, denials = world.objects.merge, iter(range(2))
 
     def lingering(ref: Ref, patch: Json, *, subresource: str = "") -> Json:
@@ -148,6 +154,7 @@ def test_operators_notes_on_nodes_go_too(world: InstalledCluster) -> None:
     assert world.uninstall() == Exit.DONE
     assert world.objects.get(ref)["metadata"]["annotations"] == {"other": "stays"}
     assert world.label("gpu-1") is None
+    assert names.ISOLATION not in world.objects.get(bare)["metadata"]["labels"]
 
 
 def test_a_scheduler_that_stays_down_is_told(world: InstalledCluster) -> None:
