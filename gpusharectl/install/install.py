@@ -8,7 +8,7 @@ kube-scheduler's configuration, then the label that starts the device plugin.
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpushare.kube import names
@@ -33,7 +33,7 @@ from gpusharectl.install.nodes.pods import (
     run_trials,
     trials,
 )
-from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.options import NO_TIER, InstallOptions
 from gpusharectl.install.plan import InstallPlan, weigh
 from gpusharectl.install.progress import (
     NOTHING_DONE,
@@ -219,10 +219,19 @@ class Install(InstallPlan):
         if not looked_at:
             raise InstallError(f"no card is shared yet: {', '.join(chosen)} not Ready")
         if len(without) == len(looked_at):
-            raise InstallError(
-                f"no card is offered; {'; '.join(map(str, left))}",
+            remedy = (
                 "load the driver there (nvidia-smi must answer); the device plugin "
-                "then finds the cards by itself. To see them: gpusharectl inspect",
+                "then finds the cards by itself. To see them: gpusharectl inspect"
+            )
+            if self.options.isolation not in (None, NO_TIER):
+                none = replace(self.options, isolation=NO_TIER, nodes=self.chosen)
+                remedy = (
+                    "repair what it says; the device plugin offers a card when all "
+                    "its checks pass. Or share them without this isolation: "
+                    f"{none.again()}"
+                )
+            raise InstallError(
+                f"no card is offered; {'; '.join(map(str, left))}", remedy
             )
 
     def close(self, began: float) -> None:
@@ -306,6 +315,8 @@ def _without(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> list[Waiting]
             found.append(Waiting(name, "no NVIDIA driver answered"))
         elif not node.offered:
             what = f"kubelet does not offer its {amount(node)} yet"
+            if node.sick:
+                what = f"its {amount(node)} are sick: {node.sick}"
             found.append(Waiting(name, what))
     return found
 

@@ -21,7 +21,14 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import PRODUCT, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.options import ON, POLICY, QUOTA, UI, InstallOptions
+from gpusharectl.install.options import (
+    ISOLATION,
+    ON,
+    POLICY,
+    QUOTA,
+    UI,
+    InstallOptions,
+)
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import packing_configuration
 
@@ -162,11 +169,12 @@ def loaded(
         void = ("webhook-void",) if options.webhook.void else ()
         found += load(name, image=image, components=void)
         settings = options.webhook.settings()
-    quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
+    plugin = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
+    plugin |= {ISOLATION: options.isolation} if options.isolation else {}
     extender = {UI: ON} if options.ui else {}
     extender |= {POLICY: options.policy} if options.policy else {}
     found = with_settings(found, "webhook", settings)
-    found = with_settings(found, "device-plugin", quota)
+    found = with_settings(found, "device-plugin", plugin)
     found = with_settings(found, "extender", extender)
     if options.policy == FRAG:
         found = tuple(map(_packing, found))

@@ -25,6 +25,11 @@ POLICY = f"{PREFIX}POLICY"
 """Variable of the extender: which card it chooses."""
 TLS = f"{PREFIX}TLS_CERT"
 """Variable of the extender, if it has a certificate."""
+ISOLATION = f"{PREFIX}ISOLATION"
+"""Variable of the device plugin: what holds containers to their share of a card."""
+NO_TIER, AUTO = "none", "auto"
+ISOLATION_CHOICES = (NO_TIER, "driver", "preload", AUTO)
+"""Its values, as ``deviceplugin.allocation.isolation`` has them."""
 CARD_CLASSES = f"{PREFIX}CARD_CLASSES"
 """Variable of the webhook: the cluster's RuntimeClasses that provide cards; no option.
 
@@ -298,9 +303,9 @@ class CommonOptions:
 class InstallOptions(CommonOptions):
     """The options of ``install``.
 
-    Without ``image``, and with None for ``tls``, ``ui``, ``policy`` and the webhook's
-    options, the present setting is kept. ``runtime_class`` None: the device plugin runs
-    under the RuntimeClass nvidia if the cluster has it.
+    Without ``image``, and with None for ``tls``, ``ui``, ``policy``, ``isolation`` and
+    the webhook's options, the present setting is kept. ``runtime_class`` None: the
+    device plugin runs under the RuntimeClass nvidia if the cluster has it.
     """
 
     command: ClassVar[str] = "install"
@@ -336,6 +341,13 @@ class InstallOptions(CommonOptions):
         "The extender's policy for pods that name none. Default: as installed; "
         "first-fit in a first install. With frag, kube-scheduler scores all nodes.",
         type=click.Choice(list(POLICIES)),
+    )
+    isolation: str | None = _option(
+        "What holds containers to their share of a card's memory, on all nodes: "
+        "nothing, NVIDIA's driver, or a preloaded library (experimental). auto: the "
+        "driver where it can. Default: as installed; none in a first install. Drain "
+        "the nodes before you change it.",
+        type=click.Choice(ISOLATION_CHOICES),
     )
     with_monitoring: bool = _switch(
         "Install the exporter too, with dashboards, and rules if the cluster has "

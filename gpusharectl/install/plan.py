@@ -19,7 +19,9 @@ from gpusharectl.install.manifests import (
     with_spec,
 )
 from gpusharectl.install.options import (
+    AUTO,
     CARD_CLASSES,
+    NO_TIER,
     CommonOptions,
     InstallOptions,
     node_names,
@@ -231,6 +233,7 @@ def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOpt
         tls=facts.tls or None if options.tls is None else options.tls,
         ui=facts.ui or None if options.ui is None else options.ui,
         policy=options.policy or facts.policy or None,
+        isolation=options.isolation or facts.isolation or None,
         webhook=webhook,
     )
 
@@ -408,6 +411,7 @@ class InstallPlan(Plan):
         return [
             *(["the webhook is removed"] if self.going else []),
             *([f"objects in the cluster: {told}"] if told else []),
+            *self._tier(),
             *(
                 [f"the pods of {', '.join(replaced)} are replaced{why}"]
                 * bool(replaced)
@@ -427,6 +431,20 @@ class InstallPlan(Plan):
                 else []
             ),
         ]
+
+    def _tier(self) -> list[str]:
+        """Return what a change of the isolation tier means."""
+        before = self.facts.isolation or NO_TIER
+        after = self.options.isolation or before
+        if after == before:
+            return []
+        if not self.facts.plugin:
+            return [f"isolation tier {after} on all nodes with cards"]
+        units = ""
+        if {before, after} & {NO_TIER, AUTO}:
+            units = ", and cards may offer another number of units"
+        told = f"isolation tier {before} becomes {after}: containers that exist keep "
+        return [f"{told}what they have{units}; drain the nodes with cards first"]
 
     def again(self, image: str = "") -> str:
         """Return the command that goes on, with the nodes chosen meanwhile.

@@ -21,7 +21,7 @@ from gpushare.kube.facts import (
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import NVIDIA, SCHEDULER, image_of, settings_of
-from gpusharectl.install.options import ON, POLICY, TLS, UI
+from gpusharectl.install.options import ISOLATION, ON, POLICY, TLS, UI
 from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
@@ -81,6 +81,8 @@ class NodeFacts:
     cards: int | None
     """How many cards the device plugin has found; None if it has not reported."""
     units: int
+    sick: str
+    """Why its first card is sick, if all of them are; else empty."""
     runtime: str
     """The container runtime as people write it, such as containerd 2.4.2."""
     handlers: tuple[str, ...]
@@ -128,6 +130,7 @@ def node_facts(node: Json) -> NodeFacts:
         allocatable=tuple(one for one in _WITH_QUOTA if one in allocatable),
         cards=number,
         units=sum(card.units for card in cards or ()),
+        sick=_why_sick(cards or ()),
         runtime=runtime.replace("://", " ") or "an unknown container runtime",
         handlers=tuple(filter(None, handlers)),
         taints=tuple(
@@ -217,6 +220,12 @@ def _cards(annotations: Mapping[str, str]) -> Sequence[Card] | None:
         return decode_cards(annotations[names.CARDS])
     except (KeyError, Malformed):
         return None
+
+
+def _why_sick(cards: Sequence[Card]) -> str:
+    if not cards or any(card.healthy for card in cards):
+        return ""
+    return next((card.reason for card in cards if card.reason), "")
 
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
@@ -348,6 +357,8 @@ class Facts:
     ui: bool = False
     policy: str = ""
     """The extender's policy; "" if it has its default."""
+    isolation: str = ""
+    """The device plugin's isolation tier; "" if it has its default."""
     webhook: InstalledWebhook | None = None
     by_cert_manager: bool = False
     """Whether cert-manager makes the webhook's certificate."""
@@ -421,6 +432,7 @@ def survey(
         operator=objects.serves(*OPERATOR),
         ui=settings.get(UI) == ON,
         policy=settings.get(POLICY, ""),
+        isolation=settings_of(found, "device-plugin").get(ISOLATION, ""),
         webhook=installed,
         by_cert_manager=managed,
         cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),

@@ -28,6 +28,7 @@ ACTUAL = "baidu.com/vcuda-actual"
 CARDS = "baidu.com/vcuda-cards"
 CLEAR = "baidu.com/vcuda-clear"
 CORDON = "baidu.com/vcuda-cordon"
+ISOLATION = "baidu.com/vcuda-isolation"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PLAN = {PLACEMENT: '{"v": 1}'}
 WHERE = {ACTUAL: '{"v": 1}'}
@@ -80,7 +81,7 @@ class Guarded:
 
 PODS = "/api/v1/namespaces/default/pods"
 HERE = "/api/v1/nodes/here"
-NO_PLAN = ("only the extender of vcuda", "writes baidu.com/vcuda-actual only")
+NO_PLAN = ("only the extender of vcuda", "baidu.com/vcuda-isolation only")
 """What the device plugin hears when it writes a placement: two policies forbid it."""
 
 
@@ -139,7 +140,7 @@ def stands(admin: Rest, plugin: Rest) -> bool:
     if admin.get(HERE)[0] == 404:
         post_node(admin, "here")
     status, answer = plugin.patch(f"{HERE}?dryRun=All", labelled("a", "b"))
-    return status >= 400 and "writes annotations only" in answer["message"]
+    return status >= 400 and "of labels the device plugin" in answer["message"]
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def bound_token(admin: Rest, name: str, node: str) -> str:
     return str(admin.must("POST", path, wanted)["status"]["token"])
 
 
-@pytest.mark.parametrize("annotation", [PLACEMENT, ACTUAL])
+@pytest.mark.parametrize("annotation", [PLACEMENT, ACTUAL, ISOLATION])
 def test_a_pod_with_a_placement_of_its_own_is_turned_away(
     guarded: Guarded, annotation: str
 ) -> None:
@@ -203,7 +204,10 @@ def test_a_placement_can_be_neither_changed_nor_removed(
     path = guarded.pod()
     bound = guarded.extender.post(f"{path}/binding", binding(path, PLAN))
     assert bound[0] == 201, bound
-    for forged in ({PLACEMENT: "{}"}, {PLACEMENT: None}, {ACTUAL: "{}"}):
+    forgeries: list[dict[str, str | None]] = [
+        *({PLACEMENT: "{}"}, {PLACEMENT: None}, {ACTUAL: "{}"}, {ISOLATION: "driver"})
+    ]
+    for forged in forgeries:
         answer = guarded.user.patch(f"{path}{door}", annotated(dict(forged)))
         assert_denied(answer, "of vcuda writes the annotation")
     now = guarded.admin.must("GET", path)["metadata"]["annotations"]
@@ -237,7 +241,7 @@ def test_the_device_plugin_says_where_its_pods_came_to_be(guarded: Guarded) -> N
     plugin = guarded.plugin("here")
     own, other = guarded.pod("here"), guarded.pod("there")
     assert plugin.patch(own, annotated(dict(WHERE)))[0] == 200
-    assert plugin.patch(own, annotated({ACTUAL: "{}"}))[0] == 200
+    assert plugin.patch(own, annotated({ACTUAL: "{}", ISOLATION: "driver"}))[0] == 200
     assert_denied(plugin.patch(own, annotated(dict(PLAN))), *NO_PLAN)
     assert_denied(plugin.patch(other, annotated(dict(WHERE))), "on its own node")
     unbound = guarded.pod()
@@ -250,6 +254,20 @@ def test_the_device_plugin_writes_its_own_nodes_cards(guarded: Guarded) -> None:
     cards = annotated({CARDS: '{"v": 1, "cards": []}'})
     assert plugin.patch(HERE, cards)[0] == 200
     assert_denied(plugin.patch("/api/v1/nodes/there", cards), "on its own node")
+
+
+def test_the_device_plugin_labels_its_own_node_with_its_tier(guarded: Guarded) -> None:
+    """In one write with the cards; other labels stay, and those of other nodes."""
+    plugin, tier = guarded.plugin("here"), labelled(ISOLATION, "driver")
+    guarded.admin.must("PATCH", HERE, labelled("kept", "as-it-is"))
+    both = {"metadata": {**tier["metadata"], **annotated({CARDS: "{}"})["metadata"]}}
+    for change in (both, labelled(ISOLATION, "none"), labelled(ISOLATION, None)):
+        assert plugin.patch(HERE, change)[0] == 200
+    assert_denied(plugin.patch("/api/v1/nodes/there", tier), "on its own node")
+    hidden = {"metadata": {"labels": {ISOLATION: "driver", "kept": "other"}}}
+    for free in (plugin, guarded.by("free")):
+        assert_denied(free.patch(HERE, hidden), "of labels the device plugin")
+    assert_denied(plugin.patch(guarded.pod("here"), tier), "of labels the device")
 
 
 def test_the_device_plugin_takes_an_operators_order_off(guarded: Guarded) -> None:
@@ -280,7 +298,7 @@ def test_of_annotations_the_device_plugin_writes_its_own(
         says = "writes baidu.com/vcuda-cards and baidu.com/vcuda-clear only"
         changes += [{CORDON: "GPU-1"}, {CARDS: "{}", "new": "1"}]
     else:
-        says = "writes baidu.com/vcuda-actual only"
+        says = "writes baidu.com/vcuda-actual and baidu.com/vcuda-isolation only"
         changes += [{**WHERE, "new": "1"}]
     plugin = guarded.by(token)
     for change in changes:
@@ -326,7 +344,7 @@ OF_A_POD: dict[str, Json] = {
 
 @pytest.mark.parametrize("token", ["bound", "free"])
 @pytest.mark.parametrize("changes", [OF_A_NODE, OF_A_POD], ids=["node", "pod"])
-def test_the_device_plugin_writes_annotations_only(
+def test_the_device_plugin_writes_nothing_else(
     guarded: Guarded, changes: dict[str, Json], token: str
 ) -> None:
     """Else whoever breaks into a node could draw pods to it that trust its labels.
@@ -340,7 +358,11 @@ def test_the_device_plugin_writes_annotations_only(
             guarded.admin.must("PATCH", path, labelled("kept", "as-it-is"))
         kind = MERGE_PATCH if changes is OF_A_NODE else STRATEGIC_PATCH
         answer = plugin.patch(path, change, kind)
-        assert_denied(answer, "the device plugin of vcuda writes annotations only")
+        assert_denied(
+            answer,
+            "the device plugin of vcuda writes annotations and one label only",
+            "of labels the device plugin",
+        )
 
 
 def test_labels_finalizers_and_owners_that_are_there_may_stay(guarded: Guarded) -> None:

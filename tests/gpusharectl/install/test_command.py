@@ -103,6 +103,7 @@ def test_what_the_job_runs_sets_a_mounted_hosts_files(tmp_path: Path) -> None:
         ),
         (InstallOptions(webhook=WebhookOptions(wanted=False)), "install --no-webhook"),
         (InstallOptions(policy="frag"), "install --policy frag"),
+        (InstallOptions(isolation="none"), "install --isolation none"),
         (
             UninstallOptions(yes=True, force=True, timeout_s=60.0),
             "uninstall --force --yes --timeout 60",

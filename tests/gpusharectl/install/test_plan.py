@@ -1,5 +1,7 @@
 """install --policy: the extender's setting, and kube-scheduler's beside it.
 
+install --isolation: the device plugin's setting, and what a change of it means.
+
 What a quota counts on nodes: ours if our device plugin offers it, else another's.
 """
 
@@ -8,16 +10,19 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
+from deviceplugin.allocation.isolation import ISOLATION_CHOICES as PLUGINS_CHOICES
 from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import SECOND_SCHEDULER
+from gpushare.kube.facts import DEVICE_PLUGIN, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import STAMP, load, loaded, settings_of
-from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.options import ISOLATION_CHOICES, InstallOptions
 from gpusharectl.install.plan import grouped
 from gpusharectl.install.preflight import Finding, Weight
 from gpusharectl.install.progress import Exit
 from gpusharectl.kube_scheduler.drift import Flavour
+from tests.builders import card
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
 
 
@@ -59,6 +64,74 @@ def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
         if (body["kind"], body["metadata"]["name"]) == ("Deployment", SECOND_SCHEDULER)
     )
     assert plain == spread != packed == again
+
+
+TIER = "GPUSHARE_ISOLATION"
+
+
+def tier(world: InstalledCluster) -> str | None:
+    """The setting of the installed device plugin."""
+    ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+    body = world.objects.get(ref)
+    return settings_of([body] if body else [], "device-plugin").get(TIER)
+
+
+def test_the_tier_is_the_device_plugins_setting_and_stays(
+    world: InstalledCluster,
+) -> None:
+    """A first install sets none; each later one keeps what is there."""
+    assert world.install() == Exit.DONE
+    assert tier(world) is None
+    for wanted, found in (("driver", "driver"), (None, "driver"), ("none", "none")):
+        assert world.install(isolation=wanted) == Exit.DONE, world.screen.text
+        assert tier(world) == found
+    world.screen.lines.clear()
+    assert world.install() == Exit.DONE
+    assert "none changed" in world.screen.text
+
+
+def test_a_dry_run_shows_the_tier(world: InstalledCluster) -> None:
+    assert world.install(isolation="driver", dry_run=True, yes=False) == Exit.DONE
+    assert "- isolation tier driver on all nodes with cards" in world.screen.lines
+    assert f"- name: {TIER}\n" in world.screen.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (None, "driver", "tier none becomes driver: containers that exist keep what"),
+        ("driver", "none", "cards may offer another number of units; drain the nodes"),
+        ("driver", "preload", "keep what they have; drain the nodes"),
+        ("driver", "driver", ""),
+        ("auto", None, ""),
+    ],
+)
+def test_what_another_tier_means_is_told_before(
+    world: InstalledCluster, before: str | None, after: str | None, says: str
+) -> None:
+    assert world.install(isolation=before) == Exit.DONE
+    world.screen.lines.clear()
+    assert world.install("y", isolation=after, yes=False, dry_run=True) == Exit.DONE
+    assert ("isolation tier" in world.screen.text) is bool(says)
+    assert says in world.screen.text
+
+
+def test_the_tiers_are_those_of_the_device_plugin() -> None:
+    assert set(ISOLATION_CHOICES) >= set(PLUGINS_CHOICES)
+
+
+def test_cards_that_fail_the_tiers_checks_are_told(world: InstalledCluster) -> None:
+    """With their reason, and the way back: the driver is loaded, and the cards sick."""
+    assert world.install() == Exit.DONE
+    ref, amounts = Ref("v1", "Node", "gpu-1"), {names.MEMORY: "0", names.CORE: "0"}
+    why = "isolation tier driver: the node has cgroup v1"
+    notes = {names.CARDS: encode_cards([card(0, 29, healthy=False, reason=why)])}
+    world.objects.merge(ref, {"metadata": {"annotations": notes}})
+    world.objects.merge(ref, {"status": {"allocatable": amounts}}, subresource="status")
+    assert world.install(isolation="driver") == Exit.STOPPED
+    text = world.screen.text
+    assert f"no card is offered; gpu-1: its 1 card, 29 units are sick: {why}" in text
+    assert "gpusharectl install --nodes gpu-1 --isolation none --yes" in text
 
 
 @pytest.mark.parametrize(("amount", "left"), [("0", None), ("1000", "1000")])
