@@ -14,7 +14,7 @@ enum {
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
 };
-enum { NVML_SUCCESS = 0, NVML_ERROR_FUNCTION_NOT_FOUND = 13, NVML_ERROR_UNKNOWN = 999 };
+enum { NVML_ERROR_FUNCTION_NOT_FOUND = 13, NVML_ERROR_UNKNOWN = 999 };
 
 typedef int CUresult, CUdevice, nvmlReturn_t;
 typedef unsigned long long CUdeviceptr, CUhandle;

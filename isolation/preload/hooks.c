@@ -11,225 +11,11 @@
     if (!real)                                                                           \
     return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
 
-#define RESERVE(entry, kind, size)                                                       \
-    struct entry *entry;                                                                 \
-    CUresult refused = ledger_reserve(kind, size, &entry);                               \
-    if (refused)                                                                         \
-    return refused
-
-static CUhandle key_of(const void *handle) {
-    return (CUhandle)(uintptr_t)handle;
-}
+#define KEY(handle) ((CUhandle)(uintptr_t)(handle))
 
 static uint64_t times(uint64_t a, uint64_t b) {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-#define REFUSED(name)                                                                    \
-    CUresult name(void) {                                                                \
-        return CUDA_ERROR_NOT_SUPPORTED;                                                 \
-    }
-REFUSED(cuMemAlloc)
-REFUSED(cuMemAllocPitch)
-REFUSED(cuArrayCreate)
-REFUSED(cuArray3DCreate)
-REFUSED(cuMemGetInfo)
-REFUSED(cuDeviceTotalMem)
-
-CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t size) {
-    REAL(cuMemAlloc_v2);
-    RESERVE(entry, ADDRESS, size);
-    CUresult code = real(at, size);
-    return ledger_settle(entry, code, code ? 0 : *at);
-}
-
-/* Managed memory counts in full, though a part of it may lie in the host's memory. */
-CUresult cuMemAllocManaged(CUdeviceptr *at, size_t size, unsigned flags) {
-    REAL(cuMemAllocManaged);
-    RESERVE(entry, ADDRESS, size);
-    CUresult code = real(at, size, flags);
-    return ledger_settle(entry, code, code ? 0 : *at);
-}
-
-/* The driver chooses the pitch. It is counted as the next 512 bytes at first. */
-CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height,
-                            unsigned element) {
-    REAL(cuMemAllocPitch_v2);
-    uint64_t row = width > UINT64_MAX - 511 ? UINT64_MAX : (width + 511) & ~511ULL;
-    RESERVE(entry, ADDRESS, times(row, height));
-    CUresult code = real(at, pitch, width, height, element);
-    if (!code && entry && *pitch > row) {
-        uint64_t more = times(*pitch - row, height);
-        code = region_charge(more);
-        if (!code)
-            entry->size += more;
-        else if (DRIVER(cuMemFree_v2))
-            DRIVER(cuMemFree_v2)(*at);
-    }
-    return ledger_settle(entry, code, code ? 0 : *at);
-}
-
-CUresult cuMemFree_v2(CUdeviceptr at) {
-    REAL(cuMemFree_v2);
-    struct entry *entry = ledger_take(ADDRESS, at);
-    CUresult code = real(at);
-    code ? ledger_restore(entry) : ledger_drop(entry);
-    return code;
-}
-
-static CUresult free_async(CUdeviceptr at, CUstream stream, type_cuMemFreeAsync *real) {
-    if (!real)
-        return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
-    struct entry *entry = ledger_take(ADDRESS, at);
-    CUresult code = real(at, stream);
-    code ? ledger_restore(entry) : ledger_drop(entry);
-    return code;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
-    return free_async(at, stream, DRIVER(cuMemFreeAsync));
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
-    return free_async(at, stream, DRIVER(cuMemFreeAsync_ptsz));
-}
-
-/* A stream that is captured allocates nothing now. The graph would do so at each launch,
-   where it is not seen; so such graphs are refused, as are allocation nodes below. */
-static CUresult reserve_async(CUmemoryPool pool, size_t size, CUstream stream,
-                              type_cuStreamIsCapturing *capturing, struct entry **entry) {
-    int status = 0;
-    *entry = NULL;
-    enum state state = region_attach();
-    if (state != LIMITED)
-        return state == UNLIMITED ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    if (capturing && !capturing(stream, &status) && status)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (!pool) {
-        CUdevice device;
-        if (!DRIVER(cuCtxGetDevice) || DRIVER(cuCtxGetDevice)(&device) ||
-            !DRIVER(cuDeviceGetMemPool) || DRIVER(cuDeviceGetMemPool)(&pool, device))
-            return ledger_reserve(ADDRESS, size, entry);
-    }
-    return ledger_reserve_in(pool, size, entry);
-}
-
-#define ALLOC_ASYNC(name, capturing)                                                     \
-    CUresult name(CUdeviceptr *at, size_t size, CUstream stream) {                       \
-        REAL(name);                                                                      \
-        struct entry *entry;                                                             \
-        CUresult code = reserve_async(NULL, size, stream, DRIVER(capturing), &entry);    \
-        if (code)                                                                        \
-            return code;                                                                 \
-        code = real(at, size, stream);                                                   \
-        return ledger_settle(entry, code, code ? 0 : *at);                               \
-    }
-ALLOC_ASYNC(cuMemAllocAsync, cuStreamIsCapturing)
-ALLOC_ASYNC(cuMemAllocAsync_ptsz, cuStreamIsCapturing_ptsz)
-
-#define ALLOC_FROM_POOL(name, capturing)                                                 \
-    CUresult name(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream) {    \
-        REAL(name);                                                                      \
-        struct entry *entry;                                                             \
-        CUresult code = reserve_async(pool, size, stream, DRIVER(capturing), &entry);    \
-        if (code)                                                                        \
-            return code;                                                                 \
-        code = real(at, size, pool, stream);                                             \
-        return ledger_settle(entry, code, code ? 0 : *at);                               \
-    }
-ALLOC_FROM_POOL(cuMemAllocFromPoolAsync, cuStreamIsCapturing)
-ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, cuStreamIsCapturing_ptsz)
-
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties) {
-    REAL(cuMemPoolCreate);
-    CUresult code = real(pool, properties);
-    if (!code && properties->location.type != MEMORY_ON_DEVICE)
-        pool_ignore(*pool);
-    return code;
-}
-
-CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    REAL(cuMemPoolDestroy);
-    pool_destroyed(pool, 1);
-    CUresult code = real(pool);
-    if (code)
-        pool_destroyed(pool, 0);
-    else
-        pool_reconcile(pool);
-    return code;
-}
-
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    REAL(cuMemPoolTrimTo);
-    CUresult code = real(pool, keep);
-    pool_reconcile(pool);
-    return code;
-}
-
-/* Memory of a handle is in use until the handle is released and nothing maps it. */
-CUresult cuMemCreate(CUhandle *handle, size_t size,
-                     const struct create_properties *properties,
-                     unsigned long long flags) {
-    REAL(cuMemCreate);
-    if (!properties || properties->location.type != MEMORY_ON_DEVICE)
-        return real(handle, size, properties, flags);
-    RESERVE(entry, HANDLE, size);
-    CUresult code = real(handle, size, properties, flags);
-    return ledger_settle(entry, code, code ? 0 : *handle);
-}
-
-CUresult cuMemRelease(CUhandle handle) {
-    REAL(cuMemRelease);
-    struct entry *entry = ledger_take_handle(handle);
-    CUresult code = real(handle);
-    if (!code)
-        ledger_drop(entry);
-    else if (entry)
-        ledger_restore(entry);
-    else
-        ledger_retain(handle);
-    return code;
-}
-
-CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address) {
-    REAL(cuMemRetainAllocationHandle);
-    struct entry *entry = ledger_prepare(HANDLE);
-    if (!entry)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUhandle memory = ledger_handle_at(key_of(address));
-    CUresult code = real(handle, address);
-    if (!code && memory && !ledger_retain(*handle))
-        ledger_refer(entry, *handle, memory);
-    else
-        ledger_drop(entry);
-    return code;
-}
-
-CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUhandle handle,
-                  unsigned long long flags) {
-    REAL(cuMemMap);
-    struct entry *entry = ledger_prepare(MAPPING);
-    if (!entry)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult code = real(at, size, offset, handle, flags);
-    entry->length = size;
-    code ? ledger_drop(entry) : ledger_refer(entry, at, handle);
-    return code;
-}
-
-CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
-    REAL(cuMemUnmap);
-    struct entry *taken = NULL, *entry;
-    for (CUdeviceptr from = at; from - at < size; from += entry->length) {
-        if (!(entry = ledger_take(MAPPING, from)))
-            break;
-        entry->next = taken;
-        taken = entry;
-    }
-    CUresult code = real(at, size);
-    code ? ledger_restore(taken) : ledger_drop(taken);
-    return code;
 }
 
 /* Bytes of one element, and the most that any format has for one that is not known. */
@@ -271,98 +57,232 @@ static uint64_t array_size(const struct array3d_shape *shape, unsigned levels) {
     return sum;
 }
 
-CUresult cuArrayCreate_v2(CUarray *array, const struct array_shape *flat) {
-    REAL(cuArrayCreate_v2);
-    struct array3d_shape shape = {0};
-    if (flat)
-        shape = (struct array3d_shape){.width = flat->width, .height = flat->height,
-                                       .format = flat->format,
-                                       .channels = flat->channels};
-    RESERVE(entry, ARRAY, array_size(&shape, 1));
-    CUresult code = real(array, flat);
-    return ledger_settle(entry, code, code ? 0 : key_of(*array));
+static uint64_t flat_size(const struct array_shape *flat) {
+    return flat ? times(times(flat->width, flat->height ? flat->height : 1),
+                        element(flat->format, flat->channels))
+                : 0;
 }
 
-CUresult cuArray3DCreate_v2(CUarray *array, const struct array3d_shape *shape) {
-    REAL(cuArray3DCreate_v2);
-    RESERVE(entry, ARRAY, array_size(shape, 1));
-    CUresult code = real(array, shape);
-    return ledger_settle(entry, code, code ? 0 : key_of(*array));
-}
-
-CUresult cuArrayDestroy(CUarray array) {
-    REAL(cuArrayDestroy);
-    struct entry *entry = ledger_take(ARRAY, key_of(array));
-    CUresult code = real(array);
-    code ? ledger_restore(entry) : ledger_drop(entry);
-    return code;
-}
-
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
-                                const struct array3d_shape *shape, unsigned levels) {
-    REAL(cuMipmappedArrayCreate);
-    RESERVE(entry, MIPMAP, array_size(shape, levels));
-    CUresult code = real(array, shape, levels);
-    return ledger_settle(entry, code, code ? 0 : key_of(*array));
-}
-
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    REAL(cuMipmappedArrayDestroy);
-    struct entry *entry = ledger_take(MIPMAP, key_of(array));
-    CUresult code = real(array);
-    code ? ledger_restore(entry) : ledger_drop(entry);
-    return code;
-}
-
-static CUresult node_refused(int allocates) {
-    if (!allocates)
-        return CUDA_SUCCESS;
-    switch (region_attach()) {
-    case UNLIMITED: return CUDA_SUCCESS;
-    case LIMITED: return CUDA_ERROR_NOT_SUPPORTED;
-    default: return CUDA_ERROR_OPERATING_SYSTEM;
+/* An allocation of `size` bytes, which are known to the driver by what it puts into `at`.
+   Managed memory counts in full, though a part of it may lie in the host's memory. */
+#define ALLOCATES(name, kind, size, at, parameters, arguments)                           \
+    CUresult name parameters {                                                           \
+        REAL(name);                                                                      \
+        struct entry *entry;                                                             \
+        CUresult code = ledger_reserve(kind, size, &entry);                              \
+        if (code)                                                                        \
+            return code;                                                                 \
+        code = real arguments;                                                           \
+        return ledger_settle(entry, code, code ? 0 : KEY(*at));                          \
     }
+ALLOCATES(cuMemAlloc_v2, ADDRESS, size, at, (CUdeviceptr *at, size_t size), (at, size))
+ALLOCATES(cuMemAllocManaged, ADDRESS, size, at,
+          (CUdeviceptr *at, size_t size, unsigned flags), (at, size, flags))
+ALLOCATES(cuArrayCreate_v2, ARRAY, flat_size(flat), array,
+          (CUarray *array, const struct array_shape *flat), (array, flat))
+ALLOCATES(cuArray3DCreate_v2, ARRAY, array_size(shape, 1), array,
+          (CUarray *array, const struct array3d_shape *shape), (array, shape))
+ALLOCATES(cuMipmappedArrayCreate, MIPMAP, array_size(shape, levels), array,
+          (CUmipmappedArray *array, const struct array3d_shape *shape, unsigned levels),
+          (array, shape, levels))
+
+#define FREES(name, kind, key, parameters, arguments)                                    \
+    CUresult name parameters {                                                           \
+        REAL(name);                                                                      \
+        struct entry *entry = ledger_take(kind, KEY(key));                               \
+        return ledger_drop(entry, real arguments);                                       \
+    }
+FREES(cuMemFree_v2, ADDRESS, at, (CUdeviceptr at), (at))
+FREES(cuMemFreeAsync, ADDRESS, at, (CUdeviceptr at, CUstream stream), (at, stream))
+FREES(cuMemFreeAsync_ptsz, ADDRESS, at, (CUdeviceptr at, CUstream stream), (at, stream))
+FREES(cuArrayDestroy, ARRAY, array, (CUarray array), (array))
+FREES(cuMipmappedArrayDestroy, MIPMAP, array, (CUmipmappedArray array), (array))
+
+#define REFUSED(name)                                                                    \
+    CUresult name(void) {                                                                \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                 \
+    }
+REFUSED(cuMemAlloc)
+REFUSED(cuMemAllocPitch)
+REFUSED(cuArrayCreate)
+REFUSED(cuArray3DCreate)
+REFUSED(cuMemGetInfo)
+REFUSED(cuDeviceTotalMem)
+
+/* The driver chooses the pitch. It is counted as the next 512 bytes at first. */
+CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height,
+                            unsigned element_size) {
+    REAL(cuMemAllocPitch_v2);
+    uint64_t row = width > UINT64_MAX - 511 ? UINT64_MAX : (width + 511) & ~511ULL;
+    struct entry *entry;
+    CUresult code = ledger_reserve(ADDRESS, times(row, height), &entry);
+    if (code)
+        return code;
+    code = real(at, pitch, width, height, element_size);
+    if (!code && *pitch > row) {
+        uint64_t more = times(*pitch - row, height);
+        code = region_charge(more);
+        if (!code)
+            entry->size += more;
+        else if (DRIVER(cuMemFree_v2))
+            DRIVER(cuMemFree_v2)(*at);
+    }
+    return ledger_settle(entry, code, code ? 0 : *at);
+}
+
+/* A stream that is captured allocates nothing now. The graph would do so at each launch,
+   where it is not seen; so such graphs are refused, as are allocation nodes below. */
+static CUresult reserve_async(CUmemoryPool pool, size_t size, CUstream stream,
+                              type_cuStreamIsCapturing *capturing, struct entry **entry) {
+    int status = 0;
+    CUdevice device;
+    if (capturing && !capturing(stream, &status) && status)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!pool && (!DRIVER(cuCtxGetDevice) || DRIVER(cuCtxGetDevice)(&device) ||
+                  !DRIVER(cuDeviceGetMemPool) || DRIVER(cuDeviceGetMemPool)(&pool, device)))
+        return ledger_reserve(ADDRESS, size, entry);
+    return ledger_reserve_in(pool, size, entry);
+}
+
+#define ALLOCATES_ASYNC(name, pool, capturing, parameters, arguments)                    \
+    CUresult name parameters {                                                           \
+        REAL(name);                                                                      \
+        struct entry *entry;                                                             \
+        CUresult code = reserve_async(pool, size, stream, DRIVER(capturing), &entry);    \
+        if (code)                                                                        \
+            return code;                                                                 \
+        code = real arguments;                                                           \
+        return ledger_settle(entry, code, code ? 0 : *at);                               \
+    }
+ALLOCATES_ASYNC(cuMemAllocAsync, NULL, cuStreamIsCapturing,
+                (CUdeviceptr *at, size_t size, CUstream stream), (at, size, stream))
+ALLOCATES_ASYNC(cuMemAllocAsync_ptsz, NULL, cuStreamIsCapturing_ptsz,
+                (CUdeviceptr *at, size_t size, CUstream stream), (at, size, stream))
+ALLOCATES_ASYNC(cuMemAllocFromPoolAsync, pool, cuStreamIsCapturing,
+                (CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream),
+                (at, size, pool, stream))
+ALLOCATES_ASYNC(cuMemAllocFromPoolAsync_ptsz, pool, cuStreamIsCapturing_ptsz,
+                (CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream),
+                (at, size, pool, stream))
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties) {
+    REAL(cuMemPoolCreate);
+    CUresult code = real(pool, properties);
+    if (!code && properties->location.type != MEMORY_ON_DEVICE)
+        pool_ignore(*pool);
+    return code;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    REAL(cuMemPoolDestroy);
+    CUresult code = real(pool);
+    if (!code)
+        pool_destroyed(pool);
+    return code;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    REAL(cuMemPoolTrimTo);
+    CUresult code = real(pool, keep);
+    pool_reconcile(pool);
+    return code;
+}
+
+/* Memory of a handle is in use until the handle is released and nothing maps it. */
+CUresult cuMemCreate(CUhandle *handle, size_t size,
+                     const struct create_properties *properties,
+                     unsigned long long flags) {
+    REAL(cuMemCreate);
+    if (!properties || properties->location.type != MEMORY_ON_DEVICE)
+        return real(handle, size, properties, flags);
+    struct entry *entry;
+    CUresult code = ledger_reserve(HANDLE, size, &entry);
+    if (code)
+        return code;
+    code = real(handle, size, properties, flags);
+    return ledger_settle(entry, code, code ? 0 : *handle);
+}
+
+CUresult cuMemRelease(CUhandle handle) {
+    REAL(cuMemRelease);
+    struct entry *entry = ledger_take_handle(handle);
+    CUresult code = real(handle);
+    if (code && !entry)
+        ledger_retain(handle);
+    return ledger_drop(entry, code);
+}
+
+CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address) {
+    REAL(cuMemRetainAllocationHandle);
+    struct entry *entry = ledger_prepare(HANDLE);
+    if (!entry)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUhandle memory = ledger_handle_at(KEY(address));
+    CUresult code = real(handle, address);
+    if (!code && memory && !ledger_retain(*handle))
+        ledger_refer(entry, *handle, memory);
+    else
+        ledger_drop(entry, CUDA_SUCCESS);
+    return code;
+}
+
+CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUhandle handle,
+                  unsigned long long flags) {
+    REAL(cuMemMap);
+    struct entry *entry = ledger_prepare(MAPPING);
+    if (!entry)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult code = real(at, size, offset, handle, flags);
+    entry->length = size;
+    if (code)
+        ledger_drop(entry, CUDA_SUCCESS);
+    else
+        ledger_refer(entry, at, handle);
+    return code;
+}
+
+CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
+    REAL(cuMemUnmap);
+    struct entry *taken = NULL, *entry;
+    for (CUdeviceptr from = at; from - at < size; from += entry->length) {
+        if (!(entry = ledger_take(MAPPING, from)))
+            break;
+        entry->next = taken;
+        taken = entry;
+    }
+    return ledger_drop(taken, real(at, size));
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
                                 const CUgraphNode *after, size_t count, void *parameters) {
-    REAL(cuGraphAddMemAllocNode);
-    CUresult code = node_refused(1);
-    return code ? code : real(node, graph, after, count, parameters);
+    (void)node, (void)graph, (void)after, (void)count, (void)parameters;
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                        size_t count, struct node_parameters *parameters) {
-    REAL(cuGraphAddNode);
-    CUresult code = node_refused(parameters && parameters->type == NODE_ALLOCATES);
-    return code ? code : real(node, graph, after, count, parameters);
-}
-
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                           const void *edges, size_t count,
-                           struct node_parameters *parameters) {
-    REAL(cuGraphAddNode_v2);
-    CUresult code = node_refused(parameters && parameters->type == NODE_ALLOCATES);
-    return code ? code : real(node, graph, after, edges, count, parameters);
-}
+#define ADDS_NODE(name, parameters, arguments)                                           \
+    CUresult name parameters {                                                           \
+        REAL(name);                                                                      \
+        int allocates = node_is && node_is->type == NODE_ALLOCATES;                      \
+        return allocates ? CUDA_ERROR_NOT_SUPPORTED : real arguments;                    \
+    }
+ADDS_NODE(cuGraphAddNode,
+          (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+           struct node_parameters *node_is),
+          (node, graph, after, count, node_is))
+ADDS_NODE(cuGraphAddNode_v2,
+          (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+           size_t count, struct node_parameters *node_is),
+          (node, graph, after, edges, count, node_is))
 
 /* What a context allocated ends with it. */
-static CUresult destroy(CUcontext context, type_cuCtxDestroy *real) {
-    if (!real)
-        return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
-    struct entry *entries = ledger_take_context(context);
-    CUresult code = real(context);
-    code ? ledger_restore(entries) : ledger_drop(entries);
-    return code;
-}
-
-CUresult cuCtxDestroy(CUcontext context) {
-    return destroy(context, DRIVER(cuCtxDestroy));
-}
-
-CUresult cuCtxDestroy_v2(CUcontext context) {
-    return destroy(context, DRIVER(cuCtxDestroy_v2));
-}
+#define ENDS_CONTEXT(name)                                                               \
+    CUresult name(CUcontext context) {                                                   \
+        REAL(name);                                                                      \
+        struct entry *entries = ledger_take_context(context);                            \
+        return ledger_drop(entries, real(context));                                      \
+    }
+ENDS_CONTEXT(cuCtxDestroy)
+ENDS_CONTEXT(cuCtxDestroy_v2)
 
 #define DEVICES 64
 static CUcontext primary[DEVICES];
@@ -375,95 +295,78 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return code;
 }
 
-/* The primary context ends when nobody retains it any more. */
-static CUresult let(CUdevice device, type_cuDevicePrimaryCtxReset *real) {
-    if (!real)
-        return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
-    CUresult code = real(device);
+/* The primary context ends when nobody retains it any more. Its pools may end with it, so
+   the driver is not asked about them again; what is allocated of them stays counted. */
+static void let_go(CUdevice device) {
     unsigned flags;
     int active = 1;
-    if (code || device < 0 || device >= DEVICES || !DRIVER(cuDevicePrimaryCtxGetState) ||
+    if (device < 0 || device >= DEVICES || !DRIVER(cuDevicePrimaryCtxGetState) ||
         DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active) || active)
-        return code;
+        return;
     CUcontext context = __atomic_load_n(&primary[device], __ATOMIC_RELAXED);
-    ledger_drop(ledger_take_context(context));
-    return code;
+    ledger_drop(ledger_take_context(context), CUDA_SUCCESS);
+    pools_destroyed();
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    return let(device, DRIVER(cuDevicePrimaryCtxRelease));
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return let(device, DRIVER(cuDevicePrimaryCtxRelease_v2));
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    return let(device, DRIVER(cuDevicePrimaryCtxReset));
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return let(device, DRIVER(cuDevicePrimaryCtxReset_v2));
-}
+#define LETS_PRIMARY_GO(name)                                                            \
+    CUresult name(CUdevice device) {                                                     \
+        REAL(name);                                                                      \
+        CUresult code = real(device);                                                    \
+        if (!code)                                                                       \
+            let_go(device);                                                              \
+        return code;                                                                     \
+    }
+LETS_PRIMARY_GO(cuDevicePrimaryCtxRelease)
+LETS_PRIMARY_GO(cuDevicePrimaryCtxRelease_v2)
+LETS_PRIMARY_GO(cuDevicePrimaryCtxReset)
+LETS_PRIMARY_GO(cuDevicePrimaryCtxReset_v2)
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* What of the share nobody in the container holds, in bytes. */
-static uint64_t share_left(void) {
-    uint64_t used = region_used(), limit = region_limits()->bytes;
-    return used < limit ? limit - used : 0;
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     REAL(cuMemGetInfo_v2);
-    enum state state = region_attach();
-    if (state == BROKEN)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    CUresult code = real(free, total);
-    if (!code && state == LIMITED) {
-        *total = smaller(*total, region_limits()->bytes);
-        *free = smaller(*free, share_left());
+    struct share share;
+    CUresult code = region_share(&share);
+    if (!code && !(code = real(free, total))) {
+        *total = smaller(*total, share.limit);
+        *free = smaller(*free, share.left);
     }
     return code;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     REAL(cuDeviceTotalMem_v2);
-    enum state state = region_attach();
-    if (state == BROKEN)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    CUresult code = real(bytes, device);
-    if (!code && state == LIMITED)
-        *bytes = smaller(*bytes, region_limits()->bytes);
+    struct share share;
+    CUresult code = region_share(&share);
+    if (!code && !(code = real(bytes, device)))
+        *bytes = smaller(*bytes, share.limit);
     return code;
 }
 
 /* NVML counts cards on its own, so the card is known by its UUID. */
-static int has_limit(nvmlDevice_t card) {
+static int is_shared(nvmlDevice_t card, const char *share) {
     char uuid[96] = "";
     return !DRIVER(nvmlDeviceGetUUID) ||
-           DRIVER(nvmlDeviceGetUUID)(card, uuid, sizeof uuid) ||
-           !strcmp(uuid, region_limits()->uuid);
+           DRIVER(nvmlDeviceGetUUID)(card, uuid, sizeof uuid) || !strcmp(uuid, share);
 }
 
-#define NVML_REPORT(name, type)                                                          \
+#define NVML_REPORTS(name, type)                                                         \
     nvmlReturn_t name(nvmlDevice_t card, type *memory) {                                 \
         type_##name *real = DRIVER(name);                                                \
         if (!real)                                                                       \
             return NVML_ERROR_FUNCTION_NOT_FOUND;                                        \
-        enum state state = region_attach();                                              \
-        if (state == BROKEN)                                                             \
+        struct share share;                                                              \
+        if (region_share(&share))                                                        \
             return NVML_ERROR_UNKNOWN;                                                   \
         nvmlReturn_t code = real(card, memory);                                          \
-        if (code || state == UNLIMITED || !has_limit(card))                              \
+        if (code || !is_shared(card, share.uuid))                                        \
             return code;                                                                 \
-        uint64_t left = share_left();                                                    \
-        memory->total = smaller(memory->total, region_limits()->bytes);                  \
-        memory->free = smaller(memory->free, left);                                      \
-        memory->used = region_limits()->bytes - left;                                    \
+        memory->total = smaller(memory->total, share.limit);                             \
+        memory->free = smaller(memory->free, share.left);                                \
+        memory->used = share.limit - share.left;                                         \
         return code;                                                                     \
     }
-NVML_REPORT(nvmlDeviceGetMemoryInfo, struct nvml_memory)
-NVML_REPORT(nvmlDeviceGetMemoryInfo_v2, struct nvml_memory_v2)
+NVML_REPORTS(nvmlDeviceGetMemoryInfo, struct nvml_memory)
+NVML_REPORTS(nvmlDeviceGetMemoryInfo_v2, struct nvml_memory_v2)

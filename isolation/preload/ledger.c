@@ -1,7 +1,8 @@
 /* Entries are chained in a fixed table, so that a process without CUDA never touches it.
-   Pools keep memory that was freed, for their next allocation. So a pool is counted as
-   what it reserves, by the driver's own figure, and never as less than what is allocated
-   of it. */
+
+   Pools take memory from the card in chunks, and keep what was freed for their next
+   allocation. So a pool is counted as what it reserves, by the driver's own figure, and
+   never as less than what is allocated of it. */
 #include "ledger.h"
 
 #include <pthread.h>
@@ -12,6 +13,8 @@
 
 #define CHAINS 4096
 #define POOLS 64
+/* By how much a pool grows at once; the driver does not tell. */
+#define CHUNK (32ULL << 20)
 
 struct pool {
     CUmemoryPool handle;
@@ -21,17 +24,13 @@ struct pool {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *chains[CHAINS];
+/* Held also while the driver allocates from a pool: its growth is counted before. */
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool pools[POOLS];
 
-void ledger_lock(void) {
-    pthread_mutex_lock(&lock);
-}
-
-void ledger_unlock(void) {
-    pthread_mutex_unlock(&lock);
-}
-
 void ledger_forget(void) {
+    pthread_mutex_init(&lock, NULL);
+    pthread_mutex_init(&pools_lock, NULL);
     memset(chains, 0, sizeof chains);
     memset(pools, 0, sizeof pools);
 }
@@ -62,8 +61,9 @@ static void put(struct entry *entry) {
     *at = entry;
 }
 
-/* Returns NULL if there are too many. */
-static struct pool *pool_of(CUmemoryPool handle) {
+/* The pool of this handle that is not destroyed, entered if `add`. Returns NULL if there
+   is none, or are too many. */
+static struct pool *pool_of(CUmemoryPool handle, int add) {
     struct pool *unused = NULL;
     for (struct pool *pool = pools; pool < pools + POOLS; pool++) {
         if (pool->handle == handle && !pool->destroyed)
@@ -71,79 +71,100 @@ static struct pool *pool_of(CUmemoryPool handle) {
         if (!unused && !pool->handle)
             unused = pool;
     }
-    if (unused)
-        unused->handle = handle;
+    if (!add || !unused)
+        return NULL;
+    unused->handle = handle;
     return unused;
 }
 
-/* Returns whether all is within the limit. */
-static int reconcile(struct pool *pool, int trim) {
+/* Count the pool as what it holds now. OUT_OF_MEMORY if all is above the limit then. */
+static CUresult reconcile(struct pool *pool) {
     uint64_t reserved = 0;
-    if (!pool->destroyed && !pool->ignored) {
-        if (trim && DRIVER(cuMemPoolTrimTo))
-            DRIVER(cuMemPoolTrimTo)(pool->handle, 0);
-        if (!DRIVER(cuMemPoolGetAttribute) ||
-            DRIVER(cuMemPoolGetAttribute)(pool->handle, POOL_RESERVED_NOW, &reserved))
-            reserved = 0;
-    }
+    if (!pool->destroyed && !pool->ignored &&
+        (!DRIVER(cuMemPoolGetAttribute) ||
+         DRIVER(cuMemPoolGetAttribute)(pool->handle, POOL_RESERVED_NOW, &reserved)))
+        reserved = 0;
     uint64_t wanted = reserved > pool->live ? reserved : pool->live;
-    int fits = 1;
+    CUresult code = CUDA_SUCCESS;
     if (wanted > pool->counted)
-        fits = region_add(wanted - pool->counted);
+        code = region_add(wanted - pool->counted);
     else if (wanted < pool->counted)
         region_uncharge(pool->counted - wanted);
     pool->counted = wanted;
     if (pool->destroyed && !pool->live)
         memset(pool, 0, sizeof *pool);
-    return fits;
+    return code;
 }
 
 static void trim(void) {
-    for (struct pool *pool = pools; pool < pools + POOLS; pool++)
-        if (pool->handle)
-            reconcile(pool, 1);
+    for (struct pool *pool = pools; pool < pools + POOLS; pool++) {
+        if (!pool->handle)
+            continue;
+        if (!pool->destroyed && !pool->ignored && DRIVER(cuMemPoolTrimTo))
+            DRIVER(cuMemPoolTrimTo)(pool->handle, 0);
+        reconcile(pool);
+    }
 }
 
 void pool_ignore(CUmemoryPool handle) {
-    ledger_lock();
-    struct pool *pool = pool_of(handle);
+    pthread_mutex_lock(&pools_lock);
+    struct pool *pool = pool_of(handle, 1);
     if (pool)
         pool->ignored = 1;
-    ledger_unlock();
-}
-
-void pool_destroyed(CUmemoryPool handle, int destroyed) {
-    ledger_lock();
-    for (struct pool *pool = pools; pool < pools + POOLS; pool++)
-        if (pool->handle == handle && pool->destroyed != destroyed) {
-            pool->destroyed = destroyed;
-            break;
-        }
-    ledger_unlock();
+    pthread_mutex_unlock(&pools_lock);
 }
 
 void pool_reconcile(CUmemoryPool handle) {
-    ledger_lock();
-    for (struct pool *pool = pools; pool < pools + POOLS; pool++)
-        if (pool->handle == handle)
-            reconcile(pool, 0);
-    ledger_unlock();
+    pthread_mutex_lock(&pools_lock);
+    struct pool *pool = pool_of(handle, 0);
+    if (pool)
+        reconcile(pool);
+    pthread_mutex_unlock(&pools_lock);
 }
 
-/* Count bytes beside what a pool has to spare, if it is of a pool. */
-static CUresult charge(struct pool *pool, uint64_t size) {
-    CUresult code = CUDA_SUCCESS;
-    for (int tries = 0; tries < 2; tries++) {
-        uint64_t spare = pool ? pool->counted - pool->live : 0;
-        uint64_t more = size > spare ? size - spare : 0;
-        code = more ? region_charge(more) : CUDA_SUCCESS;
-        if (!code && pool) {
-            pool->live += size;
-            pool->counted += more;
+void pool_destroyed(CUmemoryPool handle) {
+    pthread_mutex_lock(&pools_lock);
+    struct pool *pool = pool_of(handle, 0);
+    if (pool) {
+        pool->destroyed = 1;
+        reconcile(pool);
+    }
+    pthread_mutex_unlock(&pools_lock);
+}
+
+void pools_destroyed(void) {
+    pthread_mutex_lock(&pools_lock);
+    for (struct pool *pool = pools; pool < pools + POOLS; pool++)
+        if (pool->handle) {
+            pool->destroyed = 1;
+            reconcile(pool);
         }
-        if (code != CUDA_ERROR_OUT_OF_MEMORY || tries)
-            break;
+    pthread_mutex_unlock(&pools_lock);
+}
+
+/* What to count for an allocation beside what the pool has to spare. */
+static uint64_t growth(const struct pool *pool, uint64_t size) {
+    if (size <= pool->counted - pool->live)
+        return 0;
+    return size > UINT64_MAX - CHUNK ? UINT64_MAX : (size + CHUNK - 1) / CHUNK * CHUNK;
+}
+
+static CUresult charge(struct pool *pool, uint64_t size) {
+    uint64_t more = pool ? growth(pool, size) : size;
+    CUresult code = more || !pool ? region_charge(more) : CUDA_SUCCESS;
+    if (code == CUDA_ERROR_OUT_OF_MEMORY) {
+        /* What pools have to spare is the process's own. */
+        if (!pool)
+            pthread_mutex_lock(&pools_lock);
         trim();
+        if (!pool)
+            pthread_mutex_unlock(&pools_lock);
+        more = pool ? growth(pool, size) : size;
+        code = region_charge(more);
+    }
+    if (!code && pool) {
+        pool->live += size;
+        pool->counted += more;
     }
     return code;
 }
@@ -173,90 +194,76 @@ static CUresult reserve(enum kind kind, struct pool *pool, uint64_t size,
 
 CUresult ledger_reserve(enum kind kind, uint64_t size, struct entry **entry) {
     *entry = NULL;
-    enum state state = region_attach();
-    if (state != LIMITED)
-        return state == UNLIMITED ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    ledger_lock();
-    CUresult code = reserve(kind, NULL, size, entry);
-    ledger_unlock();
-    return code;
+    return reserve(kind, NULL, size, entry);
 }
 
 CUresult ledger_reserve_in(CUmemoryPool handle, uint64_t size, struct entry **entry) {
     *entry = NULL;
     CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
-    ledger_lock();
-    struct pool *pool = pool_of(handle);
+    pthread_mutex_lock(&pools_lock);
+    struct pool *pool = pool_of(handle, 1);
     if (pool)
         code = pool->ignored ? CUDA_SUCCESS : reserve(ADDRESS, pool, size, entry);
-    ledger_unlock();
+    if (!*entry)
+        pthread_mutex_unlock(&pools_lock);
     return code;
 }
 
-static void give_back(struct entry *entry) {
-    if (entry->pool) {
-        ledger_lock();
-        entry->pool->live -= entry->size;
-        reconcile(entry->pool, 0);
-        ledger_unlock();
-    } else if (entry->size) {
-        region_uncharge(entry->size);
-    }
-    free(entry);
-}
-
-/* A pool takes memory from the card in larger pieces than it gives out. */
-static int pool_within(struct entry *entry) {
-    ledger_lock();
-    int fits = reconcile(entry->pool, 0);
-    if (!fits) {
+/* Of a pool with its lock held. */
+static CUresult settle_in(struct pool *pool, uint64_t size, CUresult code, CUhandle key) {
+    if (!code && reconcile(pool)) {
         trim();
-        fits = region_add(0);
+        code = region_add(0);
+        if (code && DRIVER(cuMemFree_v2))
+            DRIVER(cuMemFree_v2)(key);
     }
-    ledger_unlock();
-    return fits;
+    if (code) {
+        pool->live -= size;
+        reconcile(pool);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    return code;
 }
 
 CUresult ledger_settle(struct entry *entry, CUresult code, CUhandle key) {
     if (!entry)
         return code;
-    if (!code && entry->pool && !pool_within(entry)) {
-        if (DRIVER(cuMemFree_v2))
-            DRIVER(cuMemFree_v2)(key);
-        code = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (entry->pool)
+        code = settle_in(entry->pool, entry->size, code, key);
+    else if (code)
+        region_uncharge(entry->size);
     if (code) {
-        give_back(entry);
+        free(entry);
         return code;
     }
     entry->key = key;
     if (entry->kind != HANDLE && !entry->pool && DRIVER(cuCtxGetCurrent))
         DRIVER(cuCtxGetCurrent)(&entry->context);
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     put(entry);
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
 struct entry *ledger_take(enum kind kind, CUhandle key) {
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     struct entry *entry = unlink_at(find(kind, key));
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
     return entry;
 }
 
 struct entry *ledger_take_handle(CUhandle key) {
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     struct entry **at = find(HANDLE, key), *entry = NULL;
     if (*at && --(*at)->handles == 0)
         entry = unlink_at(at);
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
     return entry;
 }
 
 struct entry *ledger_take_context(CUcontext context) {
     struct entry *taken = NULL;
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     for (size_t i = 0; context && i < CHAINS; i++)
         for (struct entry **at = &chains[i]; *at;) {
             if ((*at)->context != context) {
@@ -267,63 +274,69 @@ struct entry *ledger_take_context(CUcontext context) {
             entry->next = taken;
             taken = entry;
         }
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
     return taken;
 }
 
-void ledger_restore(struct entry *entries) {
-    ledger_lock();
-    while (entries) {
-        struct entry *entry = entries;
-        entries = entry->next;
-        entry->handles = 1;
-        put(entry);
+static void give_back(struct entry *entry) {
+    if (entry->pool) {
+        pthread_mutex_lock(&pools_lock);
+        entry->pool->live -= entry->size;
+        reconcile(entry->pool);
+        pthread_mutex_unlock(&pools_lock);
+    } else if (entry->size) {
+        region_uncharge(entry->size);
     }
-    ledger_unlock();
+    free(entry);
 }
 
-void ledger_drop(struct entry *entries) {
+CUresult ledger_drop(struct entry *entries, CUresult code) {
     while (entries) {
         struct entry *entry = entries, *memory = entry->memory ? entry->memory : entry;
         entries = entry->next;
-        ledger_lock();
-        int unused = --memory->uses == 0;
-        ledger_unlock();
-        if (memory != entry)
+        pthread_mutex_lock(&lock);
+        int unused = !code && --memory->uses == 0;
+        if (code) {
+            entry->handles = 1;
+            put(entry);
+        }
+        pthread_mutex_unlock(&lock);
+        if (!code && memory != entry)
             free(entry);
         if (unused)
             give_back(memory);
     }
+    return code;
 }
 
 void ledger_refer(struct entry *entry, CUhandle key, CUhandle handle) {
     entry->key = key;
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     struct entry *memory = *find(HANDLE, handle);
     if (memory) {
         entry->memory = memory->memory ? memory->memory : memory;
         entry->memory->uses++;
     }
     put(entry);
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
 }
 
 CUhandle ledger_handle_at(CUdeviceptr address) {
     CUhandle found = 0;
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     for (size_t i = 0; i < CHAINS; i++)
         for (struct entry *one = chains[i]; one; one = one->next)
             if (one->kind == MAPPING && address - one->key < one->length && one->memory)
                 found = one->memory->key;
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
     return found;
 }
 
 int ledger_retain(CUhandle key) {
-    ledger_lock();
+    pthread_mutex_lock(&lock);
     struct entry *entry = *find(HANDLE, key);
     if (entry)
         entry->handles++;
-    ledger_unlock();
+    pthread_mutex_unlock(&lock);
     return entry != NULL;
 }

@@ -19,15 +19,16 @@ struct entry {
     struct entry *next;
 };
 
-/* Count `size` bytes and prepare an entry. Returns a CUresult; on success `entry` is
-   NULL if the process has no limit. */
+/* Count `size` bytes and prepare an entry. Returns a CUresult. */
 CUresult ledger_reserve(enum kind kind, uint64_t size, struct entry **entry);
 
-/* The same for memory of a pool: what the pool keeps of earlier allocations is used. */
+/* The same for memory of a pool: what the pool keeps of earlier allocations is used, and
+   else the most by which it may grow is counted. On success no other thread allocates
+   from a pool until ledger_settle; `entry` is NULL if the pool's memory is not counted. */
 CUresult ledger_reserve_in(CUmemoryPool pool, uint64_t size, struct entry **entry);
 
 /* Enter what the driver returned, or give the bytes back if `code` is an error.
-   Returns `code`. */
+   Returns `code`, or OUT_OF_MEMORY if a pool has grown by more than was counted. */
 CUresult ledger_settle(struct entry *entry, CUresult code, CUhandle key);
 
 /* Prepare an entry without memory of its own; NULL if there is no memory for it. */
@@ -40,11 +41,9 @@ struct entry *ledger_take(enum kind kind, CUhandle key);
 struct entry *ledger_take_handle(CUhandle key);
 struct entry *ledger_take_context(CUcontext context);
 
-/* Put entries back, because the driver did not free them. */
-void ledger_restore(struct entry *entries);
-
-/* Give the bytes of entries back. */
-void ledger_drop(struct entry *entries);
+/* Give the bytes of entries back; or put them back if `code` is an error, because the
+   driver did not free them. Returns `code`. */
+CUresult ledger_drop(struct entry *entries, CUresult code);
 
 /* Enter a mapping or a second handle, which keeps the memory of a handle. */
 void ledger_refer(struct entry *entry, CUhandle key, CUhandle memory);
@@ -55,9 +54,13 @@ int ledger_retain(CUhandle key);
 
 /* Memory of this pool is not on the card, and is not counted. */
 void pool_ignore(CUmemoryPool pool);
-/* A destroyed pool keeps only what is allocated of it. */
-void pool_destroyed(CUmemoryPool pool, int destroyed);
+/* The driver is not asked about a pool again. It keeps only what is allocated of it. */
+void pool_destroyed(CUmemoryPool pool);
+void pools_destroyed(void);
 /* Count what a pool really reserves now. */
 void pool_reconcile(CUmemoryPool pool);
+
+/* Of a child after fork, which has none of it. */
+void ledger_forget(void);
 
 #endif

@@ -10,9 +10,8 @@
 #endif
 
 struct limits {
-    int unlimited; /* the cards are the container's alone */
     uint64_t bytes;
-    char uuid[96]; /* of the one card that has a limit */
+    char uuid[96]; /* of the card; the container has no other */
 };
 
 /* Read the file. Returns NULL, or what is wrong with it. */

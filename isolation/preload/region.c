@@ -1,337 +1,340 @@
 /* The region is a file of its container, mapped by each of its processes that uses CUDA.
-   A robust mutex guards it: the kernel tells the next process that its owner has died. */
+
+   Each process has a slot in it, and holds a file lock on the slot's number as long as it
+   lives: the kernel drops it when the process ends or executes another program, in any
+   PID namespace. A lock on one more number guards the content. Nothing in the file points
+   anywhere or is waited for, so that damaged content can neither hang nor crash anybody. */
+#define _GNU_SOURCE
 #include "region.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "driver.h"
+#include "ledger.h"
 #include "versions.h"
 
-#define MAGIC 0x31616475632d7661ULL
-#define SLOTS 512
+#ifndef F_OFD_SETLK /* in headers from glibc 2.20 on */
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#define F_OFD_SETLKW 38
+#endif
+
+#define MAGIC 0x32616475632d7661ULL
+#define SLOTS 1024
+#define WHOLE SLOTS /* the number of the lock that guards the content */
 
 struct slot {
+    uint64_t used;       /* bytes; 0 of a slot that may be taken */
     uint64_t pid, start; /* start: ticks since boot, because pids are used again */
-    uint64_t used;
 };
 
 struct region {
-    uint64_t magic, size;
-    pthread_mutex_t lock;
-    uint64_t total; /* the sum of all slots */
+    uint64_t magic;
+    uint64_t total; /* never less than the sum of all slots */
     struct slot slot[SLOTS];
 };
 
 static struct {
     pthread_mutex_t lock;
-    int state, reported, follows_forks;
+    int reported, follows_forks, has_limits;
+    int cancelled; /* whether the thread inside may be cancelled elsewhere */
+    int file;      /* -1 until it is opened */
+    dev_t device;
+    ino_t inode;
     struct limits limits;
     struct region *region;
     struct slot *slot; /* NULL until the first charge */
     struct slot mine;  /* what that slot has to say */
-} self = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
-static enum state broken(const char *file, const char *why) {
-    if (!__atomic_exchange_n(&self.reported, 1, __ATOMIC_RELAXED))
+static CUresult broken(const char *file, const char *why) {
+    if (!self.reported)
         dprintf(2, "vcuda: %s: %s; no memory of the card can be allocated\n", file, why);
-    return BROKEN;
+    self.reported = 1;
+    return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-static uint64_t digits(const char *text) {
-    uint64_t value = 0;
-    for (; *text >= '0' && *text <= '9'; text++)
-        value = value * 10 + (uint64_t)(*text - '0');
-    return value;
+/* A system call, because glibc 2.33 gave fstat a new symbol. */
+static int status(int file, struct stat *out) {
+    return (int)syscall(SYS_fstat, file, out);
 }
 
-/* Read the state and the start of a process; 0 is this one, whose number in this /proc
-   is then told in `pid`. Returns 0 if the file cannot be read. */
-static int look(uint64_t of, uint64_t *pid, char *state, uint64_t *start) {
-    char path[48], text[1024];
-    snprintf(path, sizeof path, of ? "/proc/%llu/stat" : "/proc/self/stat",
-             (unsigned long long)of);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return 0;
-    ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
-    if (length <= 0)
-        return 0;
-    text[length] = 0;
+/* Locks of the open file, not of the process: those would end with any close of it. */
+static int lock_number(int how, short type, off_t first, off_t many, int *taken) {
+    struct flock lock = {.l_type = type, .l_start = first, .l_len = many};
+    int code;
+    do
+        code = fcntl(self.file, how, &lock);
+    while (code && how == F_OFD_SETLKW && errno == EINTR);
+    if (taken)
+        *taken = code || lock.l_type != F_UNLCK;
+    return code;
+}
+
+static int others_hold(off_t first, off_t many) {
+    int taken;
+    lock_number(F_OFD_GETLK, F_WRLCK, first, many, &taken);
+    return taken;
+}
+
+/* Read the start of a process from its /proc/PID/stat (see proc(5)), and whether it is
+   ending: it has no memory of its own any more, and a thread of it is there still. That
+   is not so after an exec, nor of a zombie. */
+static int look(const char *pid, struct slot *out) {
+    char path[40], text[1024];
+    snprintf(path, sizeof path, "/proc/%s/stat", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC), ending = 0;
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0)
+        close(file);
+    text[length > 0 ? length : 0] = 0;
     /* The name of a program may hold blanks and brackets itself. */
     char *at = strrchr(text, ')');
-    if (!at || at[1] != ' ')
+    if (!at || !at[1])
         return 0;
-    *state = at[2];
-    uint64_t threads = 0;
-    for (int field = 3; at && field <= 22; field++) {
-        at = strchr(at + 1, ' ');
-        if (at && field == 20)
-            threads = digits(at + 1);
+    int zombie = at[2] == 'Z' || at[2] == 'X';
+    for (int field = 3; (at = strchr(at + 1, ' ')) && field <= 23; field++) {
+        uint64_t value = 0;
+        for (const char *digit = at + 1; *digit >= '0' && *digit <= '9'; digit++)
+            value = value * 10 + (uint64_t)(*digit - '0');
+        if (field == 20)
+            zombie = zombie && value <= 1;
+        if (field == 22)
+            out->start = value;
+        if (field == 23)
+            ending = !value && !zombie;
     }
-    if (!at)
-        return 0;
-    *start = digits(at + 1);
-    /* Its main thread may have ended before the others. */
-    if (*state == 'Z' && threads > 1)
-        *state = 'S';
-    if (pid)
-        *pid = digits(text);
-    return 1;
+    return ending;
 }
 
-/* A program that replaced itself by exec has the same pid and start, and has lost the
-   memory. Its new image does not map the region, unless it uses CUDA itself. */
-static int has_left(uint64_t pid) {
-    char path[48], line[4608];
-    int lines = 0, maps = 0;
-    snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
-    for (; !maps && fgets(line, sizeof line, file); lines++)
-        maps = strstr(line, VCUDA_REGION) != NULL;
-    fclose(file);
-    /* No line at all: it is ending, and the driver may hold its memory still. */
-    return lines && !maps;
-}
-
-static int gone(const struct slot *slot) {
-    uint64_t start = 0;
-    char state = 0;
-    if (!look(slot->pid, NULL, &state, &start))
-        /* /proc may hide other users' processes. */
-        return kill((pid_t)slot->pid, 0) && errno == ESRCH;
-    return start != slot->start || state == 'Z' || state == 'X' || has_left(slot->pid);
+/* The kernel drops its lock before the driver may have freed all of its memory. */
+static int is_ending(const struct slot *slot) {
+    char pid[24];
+    struct slot found = {0};
+    snprintf(pid, sizeof pid, "%llu", (unsigned long long)slot->pid);
+    return look(pid, &found) && found.start == slot->start;
 }
 
 /* Free the slots of processes that have ended, and sum up the others anew. */
 static void reap(void) {
-    uint64_t total = 0, own = 0, start;
-    char state;
-    /* A slot with our number that is not ours is of this process before an exec. */
-    if (!self.slot)
-        look(0, &own, &state, &start);
-    for (struct slot *slot = self.region->slot; slot < self.region->slot + SLOTS; slot++) {
-        if (slot->pid && slot != self.slot && (slot->pid == own || gone(slot)))
-            memset(slot, 0, sizeof *slot);
-        total += slot->used;
+    uint64_t total = 0;
+    for (size_t i = 0; i < SLOTS; i++) {
+        struct slot *slot = &self.region->slot[i];
+        if (slot == self.slot)
+            *slot = self.mine;
+        else if (slot->used && !others_hold((off_t)i, 1) && !is_ending(slot))
+            slot->used = 0;
+        if (__builtin_add_overflow(total, slot->used, &total))
+            total = UINT64_MAX;
     }
     self.region->total = total;
 }
 
-static int enter(void) {
-    int code = pthread_mutex_lock(&self.region->lock);
-    if (code == EOWNERDEAD) {
-        /* Its owner died between two writes; the slots say what is true. */
-        code = pthread_mutex_consistent(&self.region->lock);
-        reap();
-    }
+/* The program may have closed the file, and opened another one by its number. */
+static int is_open(struct stat *found) {
+    return self.file >= 0 && !status(self.file, found) &&
+           found->st_dev == self.device && found->st_ino == self.inode;
+}
+
+/* Let the region go; what this process holds stays known. */
+static void detach(void) {
+    struct stat found;
+    if (is_open(&found))
+        close(self.file);
+    if (self.region)
+        munmap(self.region, sizeof *self.region);
+    self.file = -1;
+    self.region = NULL;
+    self.slot = NULL;
+}
+
+/* A child holds nothing of what its parent allocated: contexts do not survive fork. Other
+   threads of the parent may have been inside, and are not there to go on. */
+static void child(void) {
+    pthread_mutex_init(&self.lock, NULL);
+    detach();
+    memset(&self.mine, 0, sizeof self.mine);
+    ledger_forget();
+}
+
+__attribute__((constructor)) static void follow_forks(void) {
+    self.follows_forks = !pthread_atfork(NULL, NULL, child);
+}
+
+static const char *open_region(struct stat *found) {
+    int file = open(VCUDA_REGION, O_RDWR | O_CLOEXEC);
+    /* Not in place of stdin, stdout or stderr, where a program may have closed them. */
+    self.file = file < 0 || file > 2 ? file : fcntl(file, F_DUPFD_CLOEXEC, 3);
+    if (self.file != file)
+        close(file);
+    if (self.file < 0 || status(self.file, found))
+        return strerror(errno);
+    self.device = found->st_dev;
+    self.inode = found->st_ino;
+    return NULL;
+}
+
+/* Map the region. An empty file becomes one, unless it was emptied under others. */
+static const char *map(void) {
+    struct stat found;
+    if (status(self.file, &found))
+        return strerror(errno);
+    int others = others_hold(0, SLOTS), whole = found.st_size >= (off_t)sizeof(struct region);
+    if (!whole && others)
+        return "it was cut off under processes that use it";
+    /* With blocks of its own, because writing into a hole of a full disk ends a process. */
+    int code = whole ? 0 : posix_fallocate(self.file, 0, sizeof(struct region));
     if (code)
-        broken(VCUDA_REGION, strerror(code));
+        return strerror(code);
+    struct region *region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                 self.file, 0);
+    if (region == MAP_FAILED)
+        return strerror(errno);
+    vcuda_point("initialising");
+    if (!region->magic && !others)
+        region->magic = MAGIC;
+    self.region = region;
+    return NULL;
+}
+
+/* Find what is wrong, if anything, each time: programs can write what they like into it. */
+static const char *attach(void) {
+    struct stat found;
+    const char *wrong = NULL;
+    if (!is_open(&found)) {
+        detach();
+        wrong = open_region(&found);
+    }
+    if (wrong)
+        return wrong;
+    if (lock_number(F_OFD_SETLKW, F_WRLCK, WHOLE, 1, NULL))
+        return strerror(errno);
+    if (self.region && found.st_size < (off_t)sizeof *self.region)
+        wrong = "it was cut off";
+    else if (!self.region)
+        wrong = map();
+    if (!wrong && self.region->magic != MAGIC)
+        wrong = "it is damaged, or of another version";
+    return wrong;
+}
+
+static void leave(void) {
+    int ignored, cancelled = self.cancelled;
+    lock_number(F_OFD_SETLK, F_UNLCK, WHOLE, 1, NULL);
+    pthread_mutex_unlock(&self.lock);
+    pthread_setcancelstate(cancelled, &ignored);
+}
+
+static CUresult enter(void) {
+    int cancelled;
+    CUresult code = CUDA_SUCCESS;
+    const char *wrong = NULL;
+    /* A thread that were cancelled inside would lock out all others. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
+    pthread_mutex_lock(&self.lock);
+    self.cancelled = cancelled;
+    if (!self.has_limits && (wrong = limits_read(&self.limits)))
+        code = broken(VCUDA_LIMITS, wrong);
+    self.has_limits = !code;
+    if (!code && !self.follows_forks)
+        code = broken(VCUDA_REGION, "no memory");
+    if (!code && (wrong = attach()))
+        code = broken(VCUDA_REGION, wrong);
+    if (code)
+        leave();
     else
         vcuda_point("locked");
     return code;
 }
 
-static void leave(void) {
-    pthread_mutex_unlock(&self.region->lock);
-}
-
-/* Give this process a slot. Returns 0 if there is none. */
-static int claim(void) {
-    if (self.slot && self.slot->pid == self.mine.pid &&
-        self.slot->start == self.mine.start)
-        return 1;
-    char state;
-    struct slot *free = NULL;
-    uint64_t held = self.mine.used;
-    memset(&self.mine, 0, sizeof self.mine);
-    self.slot = NULL;
-    if (!look(0, &self.mine.pid, &state, &self.mine.start)) {
-        broken("/proc/self/stat", "it cannot be read");
-        return 0;
-    }
+/* Give this process a slot, and see that it says what is true. */
+static CUresult claim(void) {
+    struct region *region = self.region;
+    if (self.slot && !memcmp(self.slot, &self.mine, sizeof self.mine) &&
+        region->total >= self.mine.used)
+        return CUDA_SUCCESS;
     reap();
-    for (struct slot *slot = self.region->slot; slot < self.region->slot + SLOTS; slot++) {
-        if (!free && !slot->pid)
-            free = slot;
-    }
-    if (!free) {
-        broken(VCUDA_REGION, "too many processes use the card");
-        return 0;
-    }
-    self.mine.used = held;
-    *free = self.mine;
-    self.region->total += held;
-    self.slot = free;
-    return 1;
+    if (self.slot)
+        return CUDA_SUCCESS;
+    size_t i = 0;
+    while (i < SLOTS && (region->slot[i].used ||
+                         lock_number(F_OFD_SETLK, F_WRLCK, (off_t)i, 1, NULL)))
+        i++;
+    if (i == SLOTS)
+        return broken(VCUDA_REGION, "too many processes use the card");
+    self.slot = &region->slot[i];
+    look("self", &self.mine);
+    self.mine.pid = (uint64_t)getpid();
+    reap();
+    return CUDA_SUCCESS;
 }
 
-static void count(uint64_t bytes) {
-    self.slot->used = self.mine.used += bytes;
+/* Note what this process holds now. A process may be killed between any two lines. */
+static void note(uint64_t used) {
+    uint64_t total = self.region->total - self.mine.used + used;
+    int more = used > self.mine.used;
+    if (more)
+        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
     vcuda_point("counted");
-    self.region->total += bytes;
+    __atomic_store_n(&self.slot->used, used, __ATOMIC_RELEASE);
+    vcuda_point("noted");
+    if (!more)
+        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
+    self.mine.used = used;
 }
 
-static void prepare(void) {
-    ledger_lock();
-    pthread_mutex_lock(&self.lock);
+static int fits(uint64_t bytes) {
+    uint64_t total = self.region->total, limit = self.limits.bytes;
+    return total <= limit && bytes <= limit - total;
 }
 
-static void parent(void) {
-    pthread_mutex_unlock(&self.lock);
-    ledger_unlock();
-}
-
-/* A child holds nothing of what its parent allocated: contexts do not survive fork. */
-static void child(void) {
-    self.slot = NULL;
-    memset(&self.mine, 0, sizeof self.mine);
-    ledger_forget();
-    parent();
-}
-
-static const char *initialise(struct region *region) {
-    pthread_mutexattr_t kind;
-    pthread_mutexattr_init(&kind);
-    pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
-    int code = pthread_mutex_init(&region->lock, &kind);
-    pthread_mutexattr_destroy(&kind);
+static CUresult charge(uint64_t bytes, int held) {
+    CUresult code = enter();
     if (code)
-        return strerror(code);
-    region->size = sizeof *region;
-    vcuda_point("initialising");
-    /* The last write: whoever finds no magic starts again. */
-    region->magic = MAGIC;
-    return NULL;
-}
-
-static const char *map(int file) {
-    off_t size = lseek(file, 0, SEEK_END);
-    if (size == 0 && ftruncate(file, sizeof(struct region)))
-        return strerror(errno);
-    if (size != 0 && size != sizeof(struct region))
-        return "it has another size";
-    struct region *region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE,
-                                 MAP_SHARED, file, 0);
-    if (region == MAP_FAILED)
-        return strerror(errno);
-    const char *wrong = NULL;
-    if (!region->magic && !region->size)
-        wrong = initialise(region);
-    else if (!region->magic)
-        wrong = region->size == sizeof *region ? initialise(region) : "it is damaged";
-    else if (region->magic != MAGIC || region->size != sizeof *region)
-        wrong = "it is damaged, or of another version";
-    if (wrong)
-        munmap(region, sizeof *region);
-    else
-        self.region = region;
-    return wrong;
-}
-
-static const char *open_region(void) {
-    int file = open(VCUDA_REGION, O_RDWR | O_CLOEXEC);
-    if (file < 0)
-        return strerror(errno);
-    /* Processes that start together must not initialise it twice. The kernel drops this
-       lock with its holder. */
-    const char *wrong = flock(file, LOCK_EX) ? strerror(errno) : map(file);
-    flock(file, LOCK_UN);
-    close(file);
-    return wrong;
-}
-
-static enum state attach(void) {
-    const char *wrong = limits_read(&self.limits);
-    if (wrong)
-        return broken(VCUDA_LIMITS, wrong);
-    if (self.limits.unlimited)
-        return UNLIMITED;
-    if (!self.region && (wrong = open_region()))
-        return broken(VCUDA_REGION, wrong);
-    if (!self.follows_forks && pthread_atfork(prepare, parent, child))
-        return broken(VCUDA_REGION, "no memory");
-    self.follows_forks = 1;
-    return LIMITED;
-}
-
-enum state region_attach(void) {
-    int state = __atomic_load_n(&self.state, __ATOMIC_ACQUIRE);
-    if (state != UNKNOWN)
-        return state;
-    pthread_mutex_lock(&self.lock);
-    state = self.state;
-    if (state == UNKNOWN) {
-        state = attach();
-        if (state != BROKEN)
-            __atomic_store_n(&self.state, state, __ATOMIC_RELEASE);
-    }
-    pthread_mutex_unlock(&self.lock);
-    return state;
-}
-
-const struct limits *region_limits(void) {
-    return &self.limits;
-}
-
-int region_charge(uint64_t bytes) {
-    if (enter())
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    int code = CUDA_SUCCESS;
-    if (!claim())
-        code = CUDA_ERROR_OPERATING_SYSTEM;
-    for (int tries = 0; !code; tries++) {
-        uint64_t total = self.region->total;
-        if (total <= self.limits.bytes && bytes <= self.limits.bytes - total) {
-            count(bytes);
-            break;
-        }
-        if (tries)
-            code = CUDA_ERROR_OUT_OF_MEMORY;
-        else
-            reap();
-    }
+        return code;
+    code = claim();
+    if (!code && !fits(bytes))
+        reap();
+    if (!code && !fits(bytes))
+        code = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!code || (held && self.slot))
+        note(self.mine.used + bytes);
     leave();
     return code;
 }
 
-int region_add(uint64_t bytes) {
-    if (enter())
-        return 0;
-    int fits = claim();
-    if (fits) {
-        count(bytes);
-        fits = self.region->total <= self.limits.bytes;
-    }
-    leave();
-    return fits;
+CUresult region_charge(uint64_t bytes) {
+    return charge(bytes, 0);
 }
 
-void region_uncharge(uint64_t bytes) {
-    if (enter())
-        return;
-    if (claim())
-        count(-bytes);
-    leave();
+CUresult region_add(uint64_t bytes) {
+    return charge(bytes, 1);
 }
 
-uint64_t region_used(void) {
-    uint64_t used = self.limits.bytes;
-    if (enter())
-        return used;
+CUresult region_uncharge(uint64_t bytes) {
+    CUresult code = enter();
+    if (code)
+        return code;
+    if (!(code = claim()))
+        note(self.mine.used > bytes ? self.mine.used - bytes : 0);
+    leave();
+    return code;
+}
+
+CUresult region_share(struct share *share) {
+    CUresult code = enter();
+    if (code)
+        return code;
     reap();
-    used = self.region->total;
+    uint64_t total = self.region->total, limit = self.limits.bytes;
+    *share = (struct share){limit, total < limit ? limit - total : 0, self.limits.uuid};
     leave();
-    return used;
+    return CUDA_SUCCESS;
 }

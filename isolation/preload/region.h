@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "driver.h"
 #include "limits.h"
 
 #ifndef VCUDA_REGION
@@ -17,32 +18,22 @@ void vcuda_point(const char *name);
 #define vcuda_point(name) ((void)0)
 #endif
 
-enum state { UNKNOWN, BROKEN, UNLIMITED, LIMITED };
+/* Each returns CUDA_ERROR_OPERATING_SYSTEM if the limits or the region cannot be used,
+   the first time with a line on stderr. A later call tries again. */
 
-/* Read the limits and map the region, once for each process.
+/* Count bytes for this process. OUT_OF_MEMORY if they do not fit, also without what
+   processes held that have ended. */
+CUresult region_charge(uint64_t bytes);
 
-   Returns BROKEN if one of them cannot be used, with a line on stderr the first time;
-   a later call tries again. */
-enum state region_attach(void);
+/* Count bytes that are held already. OUT_OF_MEMORY if the sum is above the limit now. */
+CUresult region_add(uint64_t bytes);
 
-/* What region_attach read; of a LIMITED process alone. */
-const struct limits *region_limits(void);
+CUresult region_uncharge(uint64_t bytes);
 
-/* Count bytes for this process. Returns a CUresult: OUT_OF_MEMORY if they do not fit
-   also without the processes that have ended. */
-int region_charge(uint64_t bytes);
-
-/* Count bytes that are held already. Returns whether the sum is still within the limit. */
-int region_add(uint64_t bytes);
-
-void region_uncharge(uint64_t bytes);
-
-/* Read what all living processes of the container hold, in bytes. */
-uint64_t region_used(void);
-
-/* What the process keeps besides: locked while it forks, forgotten in the child. */
-void ledger_lock(void);
-void ledger_unlock(void);
-void ledger_forget(void);
+struct share {
+    uint64_t limit, left; /* in bytes; what of it no process of the container holds */
+    const char *uuid;     /* of the card */
+};
+CUresult region_share(struct share *share);
 
 #endif

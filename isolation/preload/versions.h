@@ -1,7 +1,6 @@
 /* The library must load under glibc 2.17 and newer. glibc 2.34 moved libpthread and libdl
    into libc and gave their functions new versions, which a compiler of today binds to.
-   The old versions are still there, so they are asked for by name. Under an older glibc
-   libpthread and libdl have them, which is why the library is linked with both. */
+   The old versions are still there, so they are asked for by name. */
 #ifndef VCUDA_VERSIONS_H
 #define VCUDA_VERSIONS_H
 
@@ -15,11 +14,7 @@
 #ifndef VCUDA_SANITIZED
 OLD(dlopen, "2.2.5");
 OLD(dlvsym, "2.2.5");
-OLD(pthread_mutex_consistent, "2.12");
-OLD(pthread_mutexattr_destroy, "2.2.5");
-OLD(pthread_mutexattr_init, "2.2.5");
-OLD(pthread_mutexattr_setpshared, "2.2.5");
-OLD(pthread_mutexattr_setrobust, "2.12");
+OLD(pthread_setcancelstate, "2.2.5");
 #endif
 
 #endif

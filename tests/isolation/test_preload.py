@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,12 @@ class Container:
     @property
     def region(self) -> Path:
         return self.folder / "region"
+
+    @property
+    def peak_mib(self) -> float:
+        """The most that was held at once, as the stand-in saw it."""
+        content = (self.folder / "card").read_bytes()
+        return int.from_bytes(content[:8], sys.byteorder) / 2**20
 
     @property
     def environment(self) -> dict[str, str]:
@@ -209,26 +216,62 @@ def test_what_the_driver_refuses_is_not_counted(container: Container) -> None:
     assert told == ["cuMemAlloc_v2 0 999", "cuMemAlloc_v2 1 0"]
 
 
-def test_processes_that_race_share_one_share(container: Container) -> None:
-    """All hold what they have got until the last has been refused."""
-    racing = [
-        container.start("dlsym", "fill", "cuMemAlloc_v2", "64", "wait")
-        for _ in range(8)
-    ]
+@contextmanager
+def racing(container: Container, many: int, *words: str) -> Iterator[list[str]]:
+    """Start programs together; what each says first. All hold it until the last has."""
+    started = [container.start("dlsym", *words, "wait") for _ in range(many)]
     try:
-        told = [each.stdout.readline() for each in racing if each.stdout]
+        yield [each.stdout.readline() for each in started if each.stdout]
     finally:
-        for each in racing:
+        for each in started:
             each.kill()
             each.communicate()
-    assert sum(int(line.split()[1]) for line in told) == SHARE_MIB // 64
 
 
-def test_threads_that_race_give_all_back(container: Container) -> None:
+def test_processes_that_race_share_one_share(container: Container) -> None:
+    with racing(container, 8, "fill", "cuMemAlloc_v2", "64") as told:
+        assert sum(int(line.split()[1]) for line in told) == SHARE_MIB // 64
+    assert container.peak_mib == SHARE_MIB
+
+
+def test_threads_that_race_never_pass_the_share(container: Container) -> None:
+    """Also on one pool, which takes more of the card than it gives; all comes back."""
     told = container.said(
         "dlsym", "threads", "8", "300", "fill", "cuMemAlloc_v2", "128"
     )
     assert told == ["threads done", f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"]
+    assert container.peak_mib == SHARE_MIB
+
+
+def test_a_pool_may_not_grow_past_the_share(container: Container) -> None:
+    """It would take 32 MiB for these 5: refused before the driver is called."""
+    most = ("alloc", "cuMemAlloc_v2", "1016")
+    told = container.said("dlsym", *most, "alloc", "cuMemAllocAsync", "5")
+    assert told[-1] == f"cuMemAllocAsync 0 {OUT_OF_MEMORY}"
+    assert container.peak_mib == 1016
+
+
+def test_a_pool_uses_what_it_keeps(container: Container) -> None:
+    """Nothing is counted for an allocation that needs no growth."""
+    words = ("alloc", "cuMemAllocAsync", "900", "free", "cuMemFreeAsync")
+    told = container.said("dlsym", *words, *words)
+    assert told == ["cuMemAllocAsync 1 0", "cuMemFreeAsync 1 0"] * 2
+    assert container.peak_mib <= SHARE_MIB
+
+
+def test_what_a_pool_keeps_is_given_up_for_others(container: Container) -> None:
+    words = ("alloc", "cuMemAllocAsync", "900", "free", "cuMemFreeAsync")
+    told = container.said("dlsym", *words, "fill", "cuMemAlloc_v2", "128")
+    assert told[-1] == f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
+
+
+def test_processes_that_race_on_pools_never_pass_the_share(
+    container: Container,
+) -> None:
+    """A pool's growth is counted before the driver is called."""
+    with racing(container, 6, "fill", "cuMemAllocAsync", "5") as told:
+        assert all(line.endswith(f" {OUT_OF_MEMORY}\n") for line in told)
+    assert 0 < container.peak_mib <= SHARE_MIB
 
 
 POINTS = tuple(
@@ -286,11 +329,6 @@ def test_it_fails_closed(container: Container, how: str) -> None:
     assert out.splitlines() == [f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"] * 2
     assert err.startswith("vcuda: ")
     assert err.count("\n") == 1
-
-
-def test_whole_cards_have_no_limit(container: Container) -> None:
-    container.limits.write_text(f"vcuda-limits 1\ncard {UUID} whole\ncard b whole\n")
-    assert container.said("dlsym", "alloc", "cuMemAlloc_v2", "8192")[0].endswith(" 1 0")
 
 
 @pytest.mark.parametrize(
