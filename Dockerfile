@@ -33,6 +33,12 @@ RUN mkdir /accounts \
 
 FROM dependencies AS project
 COPY . .
+# The library of tier preload is compiled before, because the base has no compiler.
+RUN if [ "$(uname -m)" = x86_64 ]; then \
+        [ -f build/libvcuda.so.1 ] \
+        || { echo "missing: build/libvcuda.so.1; cure: make preload" >&2; exit 1; }; \
+        install -D -m 0644 build/libvcuda.so.1 /project/usr/lib/vcuda/libvcuda.so.1; \
+    fi
 RUN python3 -m pip wheel --quiet --no-deps --no-index --find-links=/wheels \
     --wheel-dir=/wheels . \
  && python3 -m pip --python /opt/gpushare/bin/python install --quiet --no-compile \

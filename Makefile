@@ -105,6 +105,8 @@ preload:  ## Build build/libvcuda.so.1, the library of tier preload (Linux on x8
 	@echo "Built build/libvcuda.so.1"
 
 image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be given
+	@if [ "$$(uname -m)" = x86_64 ]; then $(MAKE) --no-print-directory preload; \
+	else echo "Without the preload library, which is written for x86-64 only"; fi
 	@if command -v buildah >/dev/null 2>&1; then \
 	    set -- buildah bud --layers --timestamp 0; \
 	elif docker version >/dev/null 2>&1; then \

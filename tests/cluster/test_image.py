@@ -1,5 +1,6 @@
 """The image that ships, as a pod that may do as little as ours may."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from tests.cluster.manifests import container, pod
 from tests.cluster.seen import fails_inside, inside
 from tests.cluster.site import Site
+from tests.isolation.build import build_library
 from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.kubeadm.ociarchive import read_manifest
 from tests.testbed.rest import Json
@@ -107,6 +109,18 @@ def test_every_file_of_ours_is_in_it(idle: Site) -> None:
         f"print(*[p.relative_to(r) for d in {packages} for p in (r / d).rglob('*')])"
     )
     assert wanted - set(python(idle, listing).split()) == set()
+
+
+def test_the_preload_library_is_in_it(idle: Site, tmp_path: Path) -> None:
+    """The same bytes as compiled here; anybody may read it, and programs load it."""
+    library = tmp_path / "libvcuda.so.1"
+    build_library(library)
+    path = "/usr/lib/vcuda/libvcuda.so.1"
+    wanted = hashlib.sha256(library.read_bytes()).hexdigest()
+    assert inside(idle, NAME, "sha256sum", path).split()[0] == wanted
+    assert inside(idle, NAME, "stat", "-c", "%a %U", path).strip() == "644 root"
+    told = ("env", f"LD_PRELOAD={path}", "python", "-c", "print('fine')")
+    assert inside(idle, NAME, *told) == "fine\n"
 
 
 def test_what_is_installed_is_what_was_locked(idle: Site) -> None:

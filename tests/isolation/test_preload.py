@@ -6,7 +6,6 @@ remembers the most that was held at once.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,6 @@ from tests.isolation.build import (
     compile_program,
     needs_compiler,
 )
-from tests.machine import needs
 
 SHARE_MIB = 1024
 OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
@@ -347,13 +345,3 @@ def test_other_programs_do_not_notice_it(
     )
     assert told.stdout == b"fine\n"
     assert told.stderr == b""
-
-
-def test_it_loads_under_glibc_2_17(built: Path) -> None:
-    needs(shutil.which("objdump") is not None, "objdump", "apt-get install binutils")
-    words = ["objdump", "-T", str(built / LIBRARY)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"GLIBC_([\d.]+)", told)
-    wanted = {tuple(map(int, one.split("."))) for one in found}
-    assert wanted
-    assert max(wanted) <= (2, 17)

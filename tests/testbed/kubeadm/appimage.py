@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -34,6 +35,9 @@ BUILDERS = tuple(
     for name in ("appimage.py", "buildah.py", "debian.py", "ociarchive.py")
 )
 VERSION = "gpushare/__init__.py"
+PRELOAD = "isolation/preload"
+LIBRARY = "build/libvcuda.so.1"
+"""What ``make image`` compiles before it calls the builder."""
 KEPT = 3
 """Archives that stay, so that checkouts of different sources can take turns."""
 
@@ -72,7 +76,10 @@ def ensure_app_image(cache: Path, root: Path = ROOT) -> Path:
 def fingerprint(root: Path = ROOT) -> str:
     """Digest all that is sent to the builder, and how it is built."""
     digest = hashlib.sha256()
-    for path in [*BUILDERS, root / "Dockerfile", root / ".dockerignore", *sent(root)]:
+    told = [*BUILDERS, root / "Dockerfile", root / ".dockerignore"]
+    # What is compiled before is known by its sources.
+    told += sorted((root / PRELOAD).glob("*"))
+    for path in [*told, *sent(root)]:
         name = path.relative_to(root) if path.is_relative_to(root) else path.name
         digest.update(f"{name} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
@@ -80,10 +87,12 @@ def fingerprint(root: Path = ROOT) -> str:
 
 
 def sent(root: Path) -> list[Path]:
-    """List the files that ``.dockerignore`` lets through."""
+    """List the sources that ``.dockerignore`` lets through."""
     lines = (root / ".dockerignore").read_text().splitlines()
     found: list[Path] = []
     for named in (root / line[1:] for line in lines if line.startswith("!")):
+        if named == root / LIBRARY:
+            continue
         found += [named] if named.is_file() else _sources(named)
     return sorted(found)
 
@@ -115,6 +124,7 @@ def _build(folder: Path, root: Path, archive: Path) -> None:
         buildah = Buildah.ready(folder / f"storage-{rootfs.stem}", work)
         if not buildah.has(BASE):
             _build_base(buildah, rootfs, work / "base")
+        _compile_library(root)
         buildah.build(root, app_image_name(root), _arguments(root))
         layers = work / "layers"
         buildah.export(app_image_name(root), layers)
@@ -128,6 +138,11 @@ def _build_base(buildah: Buildah, rootfs: Path, context: Path) -> None:
     (context / "rootfs.tar").hardlink_to(rootfs)
     (context / "Dockerfile").write_text(BASE_DOCKERFILE)
     buildah.build(context, BASE, {})
+
+
+def _compile_library(root: Path) -> None:
+    script = root / PRELOAD / "build.sh"
+    subprocess.run(["sh", script, root / LIBRARY], check=True)
 
 
 def _arguments(root: Path) -> dict[str, str]:
