@@ -21,7 +21,9 @@ from deviceplugin.allocation.isolation import (
 )
 from deviceplugin.allocation.occupancy import Occupancy, Records
 from deviceplugin.allocation.preferred import DeviceChooser
+from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import PreStart, Reporter
+from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.limits import DriverLimits
@@ -123,10 +125,12 @@ def assemble(
     cluster: Cluster,
     registry: CollectorRegistry,
     limits: LimitsSource | None = None,
+    library: Path = Path(LIBRARY),
 ) -> PluginParts:
     """Put the parts together; nothing runs yet.
 
-    ``limits`` tells of memory limits in place of NVIDIA's driver.
+    ``limits`` tells of memory limits in place of NVIDIA's driver. ``library`` is that
+    of tier ``preload``.
     """
     name, state = settings.node, settings.state_dir
     metrics = PluginMetrics(registry)
@@ -142,8 +146,16 @@ def assemble(
         cluster, pods, resources, occupancy, offer, records, follow_pods.synced
     )
     device_chooser = DeviceChooser(pods, resources, occupancy, recorder)
+    on_node = NodeLibrary(state / "preload", library)
     prestart = PreStart(
-        pods, resources, occupancy, records, reporter, recorder, follow_pods.in_touch
+        pods,
+        resources,
+        occupancy,
+        records,
+        reporter,
+        recorder,
+        follow_pods.in_touch,
+        on_node,
     )
     health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
     file.load(health)
@@ -154,7 +166,8 @@ def assemble(
         limits or DriverLimits(),
         settings.host_root,
         settings.cdi_dirs,
-        injection=lambda: chooser.chosen,
+        lambda: chooser.chosen,
+        on_node,
     )
     isolation = IsolationChooser(
         settings.isolation,
@@ -176,7 +189,16 @@ def assemble(
         metrics,
         occupancy.as_allocated,
     )
-    parts = Parts(offer, device_chooser, prestart, records, chooser, isolation, metrics)
+    parts = Parts(
+        offer,
+        device_chooser,
+        prestart,
+        records,
+        chooser,
+        isolation,
+        on_node,
+        metrics,
+    )
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(state / "quota-cards")

@@ -4,25 +4,31 @@ Tier ``driver``: NVIDIA's driver holds the container's control group to a hard l
 which a hook of the CDI specification sets before the container starts. It reads two
 variables, which this plugin sets. Where one of the parts is missing, containers would
 fail or run without a limit, so all parts are checked first.
+
+Tier ``preload``: a library that is loaded before the container's programs counts what
+they allocate (``preload``).
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import specified
+from deviceplugin.allocation.preload import NodeLibrary, why_not_preload
+from deviceplugin.allocation.response import HardLimit
 from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.domain.request import Role
 
 logger = logging.getLogger(__name__)
 
-Tier = Literal["none", "driver"]
-TIERS: tuple[Tier, ...] = ("none", "driver")
+Tier = Literal["none", "driver", "preload"]
+TIERS: tuple[Tier, ...] = ("none", "driver", "preload")
 IsolationChoice = Literal["auto"] | Tier
-ISOLATION_CHOICES: tuple[IsolationChoice, ...] = ("none", "driver", "auto")
+ISOLATION_CHOICES: tuple[IsolationChoice, ...] = (*TIERS, "auto")
 
 HOOK = "apply-cuda-memory-limits"
 """The hook of NVIDIA's container toolkit, from 1.20.1 on, that sets the limits."""
@@ -103,13 +109,28 @@ class Checks:
     """Collects what the checks need to know: of the driver, the host and CDI.
 
     ``root`` is where the host's ``/sys`` is found, ``folders`` where its CDI
-    specifications are.
+    specifications are. ``library`` is what tier ``preload`` puts on the node.
     """
 
     driver: LimitsSource
     root: Path
     folders: Sequence[Path]
     injection: Callable[[], str]
+    library: NodeLibrary
+    machine: str = field(default_factory=lambda: os.uname().machine)
+
+    def failed(self, tier: Tier, cards: Sequence[FoundCard]) -> Mapping[CardUUID, str]:
+        """Return which of these cards cannot have the tier now, each with the reason.
+
+        For tier ``preload`` the library is put on the node if it is not there.
+        """
+        if tier == "preload":
+            library = self.library.put_right()
+            said = [(one, why_not_preload(one, self.machine, library)) for one in cards]
+        else:
+            node, of_cards = self.facts(cards)
+            said = [(one.card, why_not_driver(node, one)) for one in of_cards]
+        return {card.uuid: f"isolation tier {tier}: {why}" for card, why in said if why}
 
     def facts(
         self, cards: Sequence[FoundCard]
@@ -143,9 +164,11 @@ class HardLimits:
         """MiB of each card that are not offered as units."""
         return self.overhead_mib * self.pods
 
-    def of(self, units: int) -> int:
-        """Return the hard limit of a container with so many units, in MiB."""
-        return units * UNIT_MIB + self.overhead_mib
+    def of(self, tier: Tier, units: int) -> HardLimit:
+        """Return the hard limit of a container with so many units."""
+        share = units * UNIT_MIB
+        needed = share + self.overhead_mib
+        return HardLimit(tier, share if tier == "preload" else needed, needed)
 
 
 class IsolationChooser:
@@ -154,7 +177,8 @@ class IsolationChooser:
     By name, a card that fails a check is held back, and checked at each look. ``auto``
     takes ``driver`` while all cards pass: it leaves it at the third look in a row with
     a failure, and returns to it only while no pod holds a card, because fewer units are
-    offered with limits. ``file`` keeps the choice of ``auto`` over restarts.
+    offered with limits. It never takes ``preload``. ``file`` keeps the choice of
+    ``auto`` over restarts.
     """
 
     def __init__(
@@ -181,22 +205,18 @@ class IsolationChooser:
     @property
     def kept_mib(self) -> int:
         """MiB of each card that are kept back for the overhead of limits."""
-        return self._limits.kept_mib if self.tier == "driver" else 0
+        return 0 if self.tier == "none" else self._limits.kept_mib
 
     def look(self, cards: Sequence[FoundCard]) -> None:
         """Check these cards, which are well otherwise."""
         if self._choice == "none" or not cards:
             return
-        node, of_cards = self._checks.facts(cards)
-        failed = {
-            one.card.uuid: f"isolation tier driver: {why}"
-            for one in of_cards
-            if (why := why_not_driver(node, one))
-        }
+        wanted: Tier = "driver" if self._choice == "auto" else self._choice
+        failed = self._checks.failed(wanted, cards)
         self._passed = frozenset(c.uuid for c in cards if c.uuid not in failed)
         if self._choice == "auto":
             self._auto(failed)
-        self.held = failed if self.tier == "driver" else {}
+        self.held = {} if self.tier == "none" else failed
         self._log(failed)
 
     def _auto(self, failed: Mapping[CardUUID, str]) -> None:
@@ -223,30 +243,30 @@ class IsolationChooser:
 
     def why_refused(self, cards: Iterable[FoundCard]) -> str:
         """Say why a container may not have these cards now; empty if it may."""
-        if self.tier != "driver":
+        if self.tier == "none":
             return ""
+        unchecked = f"isolation tier {self.tier}: not checked yet"
         for card in cards:
             if card.uuid not in self._passed:
-                why = self.held.get(card.uuid, "isolation tier driver: not checked yet")
-                return f"card {card.uuid}: {why}"
+                return f"card {card.uuid}: {self.held.get(card.uuid, unchecked)}"
         return ""
 
-    def limit_mib(self, units: int | None) -> int | None:
-        """Return a container's hard limit in MiB; None if it has none.
+    def limit(self, units: int | None) -> HardLimit | None:
+        """Return a container's hard limit; None if it has none.
 
         ``units`` is None for a container that needs no limit, such as one with whole
         cards.
         """
-        if self.tier != "driver" or units is None:
+        if self.tier == "none" or units is None:
             return None
-        return self._limits.of(units)
+        return self._limits.of(self.tier, units)
 
     def _read(self) -> Tier:
         try:
             text = "" if self._file is None else self._file.read_text()
         except (OSError, ValueError):
             return "none"
-        return next((one for one in TIERS if one == text.strip()), "none")
+        return "driver" if text.strip() == "driver" else "none"
 
     def _keep(self) -> None:
         if self._file is None:

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
+from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
+from deviceplugin.allocation.response import REGION, HardLimit
 from deviceplugin.cards.devices import (
     Cards,
     differs,
@@ -33,7 +35,7 @@ from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 
 ALLOCATION = "allocation.json"
-_LIMIT = ".limit_mib"
+_LIMIT = ".hard_limit"
 """Beside it: the hard limit that the container was allocated with, if any. Not in the
 record: earlier versions take a record with an unknown field for a broken one."""
 _SUFFIX = ".json"
@@ -75,24 +77,24 @@ class Records:
         self._lock = Lock()
         self._names: dict[tuple[str, ...], dict[Record, str]] = {}
         """By their ids, oldest first, each with the name of its files."""
-        self._limits: dict[str, int] = {}
-        """Hard limits in MiB, by the name of the files."""
+        self._limits: dict[str, HardLimit] = {}
+        """By the name of the files."""
         for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
             record = _record(path)
             if record is not None:
                 name = path.name.removesuffix(_SUFFIX)
                 self._keep(record, name)
-                if (limit_mib := _limit(folder / name / _LIMIT)) is not None:
-                    self._limits[name] = limit_mib
+                if (limit := _limit(folder / name / _LIMIT)) is not None:
+                    self._limits[name] = limit
 
     def folder(self, record: Record) -> Path:
         """Return the folder of the node that the container has mounted."""
         return self._folder / self._name_of(record)
 
-    def write(self, record: Record, limit_mib: int | None = None) -> None:
+    def write(self, record: Record, limit: HardLimit | None = None) -> None:
         """Write a new allocation, of which no container has started yet.
 
-        ``limit_mib`` is the hard limit that its container has on each of its cards.
+        ``limit`` is the hard limit that its container has, if this answer brings it.
 
         Raises ``OSError`` if it cannot be written; it is then in memory alone. An older
         record of the same container is removed. Another pod's record stays until it is
@@ -103,14 +105,14 @@ class Records:
                 self._remove(self._name_of(old))
         name = self._name_of(record)
         self._keep(record, name)
-        self._set_limit(name, limit_mib)
+        self._set_limit(name, limit)
         (self._folder / name / ALLOCATION).unlink(missing_ok=True)
         self._make(name)
         self._write_limit(name)
         _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
 
-    def limit_mib(self, record: Record) -> int | None:
-        """Return the hard limit of the record's container on each of its cards."""
+    def limit(self, record: Record) -> HardLimit | None:
+        """Return the hard limit that was allocated with the record."""
         name = self._name_of(record)
         with self._lock:
             return self._limits.get(name)
@@ -129,11 +131,12 @@ class Records:
         with self._lock:
             return [record for its in self._names.values() for record in its]
 
-    def fill(self, record: Record, known: Record, text: str) -> None:
-        """Write the file that the container sees; raises ``OSError`` if that fails.
+    def fill(self, record: Record, known: Record, text: str, limits: str = "") -> None:
+        """Write the files that the container sees; raises ``OSError`` if that fails.
 
         ``known`` is the record with what was learned since the allocation. Its folder
-        stays the same, because the container has it mounted.
+        stays the same, because the container has it mounted. ``limits`` is what its
+        library reads, empty for a container without it.
         """
         name = self._name_of(record)
         with self._lock:
@@ -142,7 +145,27 @@ class Records:
         _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
         folder = self._make(name)
         self._write_limit(name)
+        if limits:
+            _replace(folder / LIMITS, limits)
+        else:
+            (folder / LIMITS).unlink(missing_ok=True)
+        if self._has_region(name):
+            make_region(folder / REGION)
+        # The last one, because with it the container may start.
         _replace(folder / ALLOCATION, text)
+
+    def tell_limits(self, record: Record, limits: str) -> None:
+        """Write what the library reads into another folder of the same container."""
+        _replace(self._make(self._name_of(record)) / LIMITS, limits)
+
+    def cut_regions(self) -> list[Record]:
+        """Shorten the regions that containers have made too large; return whose."""
+        return [
+            record
+            for record in self.all()
+            if self._has_region(self._name_of(record))
+            and cut_region(self.folder(record) / REGION)
+        ]
 
     def may_start(self, record: Record) -> bool:
         """Return whether the file that the container sees was written."""
@@ -178,18 +201,22 @@ class Records:
             its.pop(record, None)
             its[record] = name
 
-    def _set_limit(self, name: str, limit_mib: int | None) -> None:
+    def _set_limit(self, name: str, limit: HardLimit | None) -> None:
         with self._lock:
             self._limits.pop(name, None)
-            if limit_mib is not None:
-                self._limits[name] = limit_mib
+            if limit is not None:
+                self._limits[name] = limit
 
     def _write_limit(self, name: str) -> None:
-        path, limit_mib = self._folder / name / _LIMIT, self._limits.get(name)
-        if limit_mib is None:
+        path, limit = self._folder / name / _LIMIT, self._limits.get(name)
+        if limit is None:
             path.unlink(missing_ok=True)
         else:
-            _replace(path, f"{limit_mib}\n")
+            _replace(path, json.dumps(asdict(limit)))
+
+    def _has_region(self, name: str) -> bool:
+        limit = self._limits.get(name)
+        return limit is not None and limit.tier == "preload"
 
     def _name_of(self, record: Record) -> str:
         with self._lock:
@@ -237,12 +264,16 @@ def _record(path: Path) -> Record | None:
     return record if all(isinstance(one, str) for one in (*words, *ids)) else None
 
 
-def _limit(path: Path) -> int | None:
+def _limit(path: Path) -> HardLimit | None:
     try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
+        body = json.loads(path.read_text())
+        limit = HardLimit(body["tier"], body["mib"], body["needed_mib"])
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return int(text) if text.isdigit() else None
+    valid = isinstance(limit.tier, str) and all(
+        isinstance(one, int) for one in (limit.mib, limit.needed_mib)
+    )
+    return limit if valid else None
 
 
 def _replace(path: Path, text: str) -> None:

@@ -13,6 +13,8 @@ from threading import Event, Lock
 
 from deviceplugin.allocation.isolation import needed_mib
 from deviceplugin.allocation.occupancy import Occupancy, Record, Records
+from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
+from deviceplugin.allocation.response import HardLimit
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
     Cards,
@@ -105,6 +107,9 @@ class Reporter:
 
     def catch_up(self) -> None:
         """Write what is missing, and forget the pods that have ended."""
+        for record in self.records.cut_regions():
+            facts = {"pod": "/".join(record.pod), "container": record.container}
+            logger.warning("a container wrote too much into its region", extra=facts)
         listed = self.resources.list(_REPORT_LIST_WITHIN_S)
         cards = self.offer.cards
         records = self.records.all()
@@ -162,8 +167,8 @@ class Reporter:
 
     def _note_isolation(self, pod: NodePod, its: Sequence[Record]) -> None:
         """Write the tier with which a pod has started, unless it is there."""
-        limited = any(self.records.limit_mib(one) is not None for one in its)
-        tier = "driver" if limited else ""
+        limits = filter(None, map(self.records.limit, its))
+        tier = next((limit.tier for limit in limits), "")
         if tier in ("", pod.isolation) or pod.uid in self._refused:
             return
         try:
@@ -188,6 +193,7 @@ class PreStart:
     recorder: EventRecorder
     in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
+    library: NodeLibrary
     _filling: Lock = field(default_factory=Lock)
     """Held from the check of hard limits to the note that the container may start."""
 
@@ -209,12 +215,12 @@ class PreStart:
         made = [
             one for one in self.records.of(owner.ids) if one.container in {"", *of_pod}
         ]
-        limited = any(self.records.limit_mib(one) is not None for one in made)
+        limited = any(self.records.limit(one) is not None for one in made)
         listed = self._list() if limited else Listed({})
         with self._filling:
             if limited and (wrong := self._why_above_memory(made, listed, cards)):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
-            self._fill(owner, actual, made)
+            self._fill(owner, actual, made, containers)
 
     def _checked(
         self, pod: NodePod, held: Mapping[str, Held], cards: Cards, ids: Sequence[str]
@@ -378,8 +384,8 @@ class PreStart:
         for card in cards.holding(one for record in made for one in record.ids):
             limits: dict[str, list[tuple[Role, int]]] = {}
             for record in self.records.all():
-                limit_mib = self.records.limit_mib(record)
-                if limit_mib is None or card not in cards.holding(record.ids):
+                limit = self.records.limit(record)
+                if limit is None or card not in cards.holding(record.ids):
                     continue
                 held = any(one in listed.holder for one in record.ids)
                 living = (
@@ -388,7 +394,7 @@ class PreStart:
                 if record in made or (living and self.records.may_start(record)):
                     key = record.uid or f"{record.pod} {record.ids}"
                     role = _role(pods.get(record.uid), record.container)
-                    limits.setdefault(key, []).append((role, limit_mib))
+                    limits.setdefault(key, []).append((role, limit.needed_mib))
             needed = sum(map(needed_mib, limits.values()))
             has = self.reporter.offer.usable_mib(card.uuid)
             if needed > has:
@@ -399,10 +405,16 @@ class PreStart:
                 )
         return ""
 
-    def _fill(self, owner: Record, actual: Placement, made: Collection[Record]) -> None:
-        """Write the file for these ids; the other resource's call writes its own.
+    def _fill(
+        self,
+        owner: Record,
+        actual: Placement,
+        made: Collection[Record],
+        listed: Mapping[str, Held],
+    ) -> None:
+        """Write the files for these ids; the other resource's call writes its own.
 
-        Also the file of an init container whose devices kubelet has passed on: it
+        Also the files of an init container whose devices kubelet has passed on: it
         cannot be told which of the two containers starts now. A folder that was created
         while the container was not known has no container's name.
         """
@@ -414,10 +426,16 @@ class PreStart:
                     # A whole card belongs to the pod, whatever memory it asked for.
                     shares[share.card] = share.amount
             known = replace(owner, container=record.container, ids=record.ids)
-            limit_mib = self._limit_mib(record, known, container)
-            text = _file(replace(owner, container=container), shares, limit_mib)
+            others = self._others(record, known, container, listed)
+            found = map(self.records.limit, (record, *others))
+            limit = next((one for one in found if one is not None), None)
+            text = _file(replace(owner, container=container), shares, limit)
+            limits = self._limits(limit, shares)
             try:
-                self.records.fill(record, known, text)
+                self.records.fill(record, known, text, limits)
+                for other in others if limits else ():
+                    # kubelet may mount that record's folder as /etc/vcuda.
+                    self.records.tell_limits(other, limits)
             except OSError as error:
                 where = self.records.folder(known)
                 why = f"{where} cannot be written: {error.strerror}"
@@ -425,16 +443,44 @@ class PreStart:
                     f"{why}; the container starts when the file can be written"
                 ) from error
 
-    def _limit_mib(self, record: Record, known: Record, container: str) -> int | None:
-        """Return the container's hard limit, whichever of its records has it."""
-        its = (
-            one
-            for one in self.records.all()
-            if (one.pod, one.container) == (known.pod, container)
-            and one.uid in {"", known.uid}
-        )
-        found = map(self.records.limit_mib, (record, *its))
-        return next((limit for limit in found if limit is not None), None)
+    def _others(
+        self,
+        record: Record,
+        known: Record,
+        container: str,
+        listed: Mapping[str, Held],
+    ) -> list[Record]:
+        """Return the other records of the container; one of them may have its limit.
+
+        They have its name, or were made while nobody knew it. Then kubelet's list says
+        which they are. It does not list an init container that ends: its are those that
+        kubelet lists for no other container of the pod.
+        """
+        its = {frozenset(ids) for ids in listed.get(container, {}).values()}
+        of_all = {ids for held in listed.values() for ids in held.values()}
+
+        def is_its(one: Record) -> bool:
+            if one.pod == known.pod and one.uid in {"", known.uid} and one.container:
+                return one.container == container
+            if container in listed:
+                return not one.container and frozenset(one.ids) in its
+            return one.pod == known.pod and frozenset(one.ids) not in of_all
+
+        return [one for one in self.records.all() if one != record and is_its(one)]
+
+    def _limits(
+        self, limit: HardLimit | None, shares: Mapping[CardUUID, Amount]
+    ) -> str:
+        """Return what the library reads in a container, empty for one without it.
+
+        Without all that it needs the container would have no limit, so it waits.
+        """
+        if limit is None or limit.tier != "preload":
+            return ""
+        if wrong := self.library.put_right() or why_no_limits(shares):
+            raise NotYetError(f"isolation tier preload: {wrong}")
+        [card] = shares
+        return limits_text(card, limit.mib)
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.recorder.warn(pod, "VcudaWaiting", why)
@@ -456,7 +502,7 @@ def _role(pod: NodePod | None, container: str) -> Role:
 
 
 def _file(
-    owner: Record, shares: Mapping[CardUUID, Amount], limit_mib: int | None
+    owner: Record, shares: Mapping[CardUUID, Amount], limit: HardLimit | None
 ) -> str:
     body: dict[str, object] = {
         "v": VERSION,
@@ -472,8 +518,8 @@ def _file(
             }
             for uuid, amount in shares.items()
         ],
-        "isolation": "none" if limit_mib is None else "driver",
+        "isolation": "none" if limit is None else limit.tier,
     }
-    if limit_mib is not None:
-        body["hard_limit_mib"] = limit_mib
+    if limit is not None:
+        body["hard_limit_mib"] = limit.mib
     return json.dumps(body) + "\n"

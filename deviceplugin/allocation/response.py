@@ -9,6 +9,8 @@ enforces them, except for a hard limit of memory (``isolation``).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from posixpath import basename
 from typing import Literal
 
 from deviceplugin.cards.source import FoundCard
@@ -39,12 +41,53 @@ def limit_env(resource: str, count: int) -> Mapping[str, str]:
 def hard_limit_env(limit_mib: int | None) -> Mapping[str, str]:
     """Return the variables by which NVIDIA's hook sets a hard limit; none for None.
 
-    Only one of a container's answers may have them. The limit alone would also reserve
-    that memory, so nothing is requested.
+    The limit alone would also reserve that memory, so nothing is requested.
     """
     if limit_mib is None:
         return {}
     return {REQUEST: "0", LIMIT: str(limit_mib)}
+
+
+LIBRARY = "/usr/lib/vcuda/libvcuda.so.1"
+"""Tier ``preload``: the library, in the device plugin's image and in containers."""
+PRELOAD = "/etc/ld.so.preload"
+"""The file of a container that names what each of its programs loads first."""
+REGION_INSIDE = "/run/vcuda/region"
+"""The file in which the library counts what a container uses."""
+REGION = ".region"
+"""The same, in the container's folder of the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardLimit:
+    """What holds one container to its share of a card, and how much it may have.
+
+    ``needed_mib`` is what it may take of the card's memory, its contexts included. Tier
+    ``driver`` counts them in ``mib``, ``preload`` does not see them.
+    """
+
+    tier: str
+    mib: int
+    needed_mib: int
+
+
+def hard_limit_setup(
+    limit: HardLimit | None, preload: str, folder: str
+) -> pb.ContainerAllocateResponse:
+    """Return what holds a container to its hard limit; nothing for None.
+
+    Only one of a container's answers may have it. ``preload`` is the folder of the node
+    with the library and the file that names it, and ``folder`` is the container's.
+    """
+    if limit is None or limit.tier == "driver":
+        env = hard_limit_env(None if limit is None else limit.mib)
+        return pb.ContainerAllocateResponse(envs=env)
+    answer = pb.ContainerAllocateResponse()
+    for inside in (PRELOAD, LIBRARY):
+        host = f"{preload}/{basename(inside)}"
+        answer.mounts.add(container_path=inside, host_path=host, read_only=True)
+    answer.mounts.add(container_path=REGION_INSIDE, host_path=f"{folder}/{REGION}")
+    return answer
 
 
 Injection = Literal["cdi", "env", "nodes"]

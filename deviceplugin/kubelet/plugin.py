@@ -24,10 +24,11 @@ from deviceplugin.allocation.preferred import (
     DeviceChooser,
     Question,
 )
+from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import NotYetError, PreStart
 from deviceplugin.allocation.response import (
     container_setup,
-    hard_limit_env,
+    hard_limit_setup,
     why_unusable,
 )
 from deviceplugin.cards.advertised import Offer
@@ -55,6 +56,7 @@ class Parts:
     records: Records
     chooser: InjectionChooser
     isolation: IsolationChooser
+    library: NodeLibrary
     metrics: PluginMetrics
 
 
@@ -138,30 +140,32 @@ class DevicePlugin(Service):
         wrong = why_unusable(assigned.cards, injection)
         if wrong := wrong or isolation.why_refused(assigned.cards):
             raise DeniedError(wrong)
-        limit_mib = isolation.limit_mib(assigned.limited_units)
+        limit = isolation.limit(assigned.limited_units)
         pod, container, cards = assigned.pod, assigned.container, assigned.cards
         record = Record(
             *pod, assigned.uid, container, self.resource, tuple(sorted(ids))
         )
-        facts = {
+        facts: dict[str, object] = {
             "pod": "/".join(pod),
             "container": container,
             "resource": self.resource,
             "count": len(ids),
             "cards": ",".join(card.uuid for card in cards),
         }
-        if limit_mib is not None:
-            facts["limit_mib"] = limit_mib
+        if limit is not None:
+            facts |= {"isolation": limit.tier, "limit_mib": limit.mib}
         logger.info("allocated", extra=facts)
         try:
-            self._parts.records.write(record, limit_mib)
+            self._parts.records.write(record, limit)
         except OSError as error:
             # Failing here would end the pod for good; PreStartContainer tries again.
             facts |= {"because": str(error)}
             logger.warning("allocation not written down", extra=facts)
         folder = str(self._parts.records.folder(record))
         setup = container_setup(self.resource, len(ids), cards, injection, folder)
-        setup.envs.update(hard_limit_env(limit_mib))
+        setup.MergeFrom(
+            hard_limit_setup(limit, str(self._parts.library.folder), folder)
+        )
         return setup
 
 

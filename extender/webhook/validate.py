@@ -289,6 +289,16 @@ VOID = "void"
 NONE_VISIBLE = frozenset({"", VOID, "none"})
 """Values that show no card."""
 _FAMILIES = ("CUDA_MPS_", "NVIDIA_GPU_MEMORY_", "VCUDA_")
+_LIMITS_BY = "may limit a container's memory by"
+_OWN_PATHS = {
+    names.SHARE_FOLDER: "tells a container its share in",
+    "/etc/ld.so.preload": _LIMITS_BY,
+    "/usr/lib/vcuda": _LIMITS_BY,
+    "/run/vcuda": _LIMITS_BY,
+    "/var/run/vcuda": _LIMITS_BY,
+}
+"""What the device plugin mounts into containers, each with why."""
+_OWN_NAMES = {basename(path) for path in _OWN_PATHS}
 _PLUGIN = "device plugin"
 _WRITTEN_BY = {
     names.PLACEMENT: "extender",
@@ -309,22 +319,21 @@ def forged_annotations(pod: Json) -> Iterator[str]:
 
 
 def mounts_over_share(pod: Json) -> Iterator[str]:
-    """Yield a denial for each mount that would hide a container's share."""
-    last = basename(names.SHARE_FOLDER)
+    """Yield a denial for each mount that would hide a container's share or limit."""
     for container in pod_containers(pod, INIT, APP):
         for place, mount in enumerate(container.raw.get("volumeMounts") or ()):
             path = mount.get("mountPath") or ""
             # First, because most paths of most pods need no closer look.
-            if last not in path or not container.is_ours:
+            if not any(map(path.__contains__, _OWN_NAMES)) or not container.is_ours:
                 continue
             # For kubelet a path without its first / is the same.
             inside = normpath(f"/{path.lstrip('/')}")
-            if f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
-                yield (
-                    f"{container.path}.volumeMounts[{place}].mountPath: the vcuda "
-                    "device plugin tells a container its share in "
-                    f"{names.SHARE_FOLDER}; mount the volume elsewhere"
-                )
+            for own, why in _OWN_PATHS.items():
+                if f"{inside}/".startswith(f"{own}/"):
+                    yield (
+                        f"{container.path}.volumeMounts[{place}].mountPath: the vcuda "
+                        f"device plugin {why} {own}; mount the volume elsewhere"
+                    )
 
 
 def card_variables(

@@ -157,6 +157,8 @@ class NodeFixture:
         self.settings = DevicePluginSettings(NODE, **(defaults | dict(settings or {})))
         self.stop = Event()
         self.limits = ScriptedLimits()
+        self.library = folder / "libvcuda.so.1"
+        self.library.write_bytes(b"the library")
         self.serving: PluginParts
         self._stack = ExitStack()
 
@@ -179,7 +181,7 @@ class NodeFixture:
         self.registry = CollectorRegistry()
         line = cast("Cluster", self.line)
         self.serving = assemble(
-            self.settings, self.cards, line, self.registry, self.limits
+            self.settings, self.cards, line, self.registry, self.limits, self.library
         )
         self._threads = start_serving(self.serving, self.settings, self.stop)
         self.wait_registered()

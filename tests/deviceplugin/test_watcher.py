@@ -19,6 +19,7 @@ from deviceplugin.allocation.isolation import (
     IsolationChoice,
     IsolationChooser,
 )
+from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.combined import CombinedCards
@@ -75,7 +76,10 @@ class WatcherFixture:
         node = self.node, NODE, self.cluster
         folders = [self.folder / "cdi"]
         chooser = InjectionChooser(self.inject, folders, self.node.status)
-        checks = Checks(self.limits, self.folder, folders, lambda: chooser.chosen)
+        library = NodeLibrary(self.folder / "preload", self.folder / "lib")
+        checks = Checks(
+            self.limits, self.folder, folders, lambda: chooser.chosen, library
+        )
         self.idle = True
         isolation = IsolationChooser(
             self.isolation,

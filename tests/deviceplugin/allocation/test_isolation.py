@@ -15,6 +15,7 @@ from deviceplugin.allocation.isolation import (
     CardFacts,
     HardLimits,
     NodeFacts,
+    Tier,
     needed_mib,
     why_not_driver,
 )
@@ -73,9 +74,15 @@ def test_no_moment_of_a_pod_needs_more(limits: list[tuple[Role, int]]) -> None:
     assert needed_mib(limits) == max([side + apps, *(side + one for one in firsts)])
 
 
-@for_all(st.integers(0, 200_000), st.integers(0, 4096), st.integers(1, 64), st.data())
+@pytest.mark.parametrize("tier", ["driver", "preload"])
+@for_all(
+    memory=st.integers(0, 200_000),
+    overhead=st.integers(0, 4096),
+    pods=st.integers(1, 64),
+    data=st.data(),
+)
 def test_expected_pods_never_wait(
-    memory: int, overhead: int, pods: int, data: st.DataObject
+    tier: Tier, memory: int, overhead: int, pods: int, data: st.DataObject
 ) -> None:
     """However their units are spread, the card has room for their hard limits."""
     limits = HardLimits(overhead, pods)
@@ -85,7 +92,7 @@ def test_expected_pods_never_wait(
     for _ in range(pods):
         if left:
             units = data.draw(st.integers(1, left))
-            left, total = left - units, total + limits.of(units)
+            left, total = left - units, total + limits.of(tier, units).needed_mib
     assert total <= memory
 
 

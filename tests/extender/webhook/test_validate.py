@@ -308,6 +308,25 @@ def test_a_volume_over_what_a_container_is_told(path: str) -> None:
     assert mounted("/etc", "/", "/etc/vcuda2", "/data/etc/vcuda") == []
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/ld.so.preload",
+        "/usr/lib/vcuda/libvcuda.so.1",
+        "/run/vcuda",
+        "/run/vcuda/region",
+        "/var/run/vcuda/region",
+    ],
+)
+def test_a_volume_over_what_limits_a_container(path: str) -> None:
+    """Of tier preload; the webhook does not know which nodes have it."""
+    (complaint,) = mounted("/data", path)
+    assert complaint.startswith("spec.containers[1].volumeMounts[1].mountPath: ")
+    assert "may limit a container's memory by /" in complaint
+    assert mounted(path, units=None) == []
+    assert mounted("/run", "/usr/lib", "/etc/ld.so.preload.d", "/run/vcuda2") == []
+
+
 @pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL, names.ISOLATION])
 def test_annotations_that_others_write(name: str) -> None:
     """Whatever they say, and whether or not the pod asks for anything."""
@@ -325,6 +344,7 @@ def test_annotations_that_others_write(name: str) -> None:
         ("NVIDIA_VISIBLE_DEVICES", True),
         ("CUDA_MPS_PIPE_DIRECTORY", True),
         ("NVIDIA_GPU_MEMORY_LIMIT", True),
+        ("NVIDIA_GPU_MEMORY_REQUEST", True),
         ("VCUDA_CARDS", True),
         ("NVIDIA_DRIVER_CAPABILITIES", False),
         ("CUDA_VISIBLE_DEVICES", False),

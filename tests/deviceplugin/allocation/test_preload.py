@@ -1,0 +1,458 @@
+"""Tier preload: what the node and each container get, over restarts and changes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.allocation.isolation import Tier
+from deviceplugin.allocation.occupancy import Record, Records
+from deviceplugin.allocation.preload import (
+    LIMITS,
+    MOST_REGION_BYTES,
+    NodeLibrary,
+    why_not_preload,
+)
+from deviceplugin.allocation.response import REGION, HardLimit
+from deviceplugin.cards.source import FoundCard, MigInstance
+from gpushare.domain.model import PodUID
+from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig
+from tests.builders import container_json, pod_json
+from tests.deviceplugin.allocation import test_isolation
+from tests.deviceplugin.node_fixture import (
+    UUIDS,
+    C,
+    M,
+    NodeFixture,
+    asks_first,
+    found_card,
+    inside,
+)
+from tests.machine import needs
+from tests.testbed.waiting import wait_until
+
+MACHINE = "x86_64"
+MOUNTED = {
+    "/etc/ld.so.preload": ("vcuda/preload/ld.so.preload", True),
+    "/usr/lib/vcuda/libvcuda.so.1": ("vcuda/preload/libvcuda.so.1", True),
+}
+"""What each limited container has: its place on the node, whether it is read-only."""
+
+
+@pytest.mark.parametrize(
+    ("card", "machine", "library", "why"),
+    [
+        (found_card(0), MACHINE, "", ""),
+        (found_card(0, instance=MigInstance(UUIDS[1], 1, 0)), MACHINE, "", ""),
+        (found_card(0, simulated=True), MACHINE, "", "not a card of NVIDIA"),
+        (found_card(0, known_to_driver=False), MACHINE, "", "not a card of NVIDIA"),
+        (found_card(0), "aarch64", "", "processor is aarch64"),
+        (found_card(0), MACHINE, "there is no library", "there is no library"),
+    ],
+)
+def test_each_check(card: FoundCard, machine: str, library: str, why: str) -> None:
+    said = why_not_preload(card, machine, library)
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> NodeLibrary:
+    (tmp_path / "image").write_bytes(b"the library")
+    return NodeLibrary(tmp_path / "state" / "preload", tmp_path / "image")
+
+
+def lose(library: NodeLibrary) -> None:
+    library.library.unlink()
+
+
+def alter(library: NodeLibrary) -> None:
+    library.preload.write_text("/another.so\n")
+
+
+def lock_up(library: NodeLibrary) -> None:
+    library.library.chmod(0o600)
+
+
+def make_folder(library: NodeLibrary) -> None:
+    """A container that started without the file made the runtime make a folder."""
+    library.preload.unlink()
+    library.preload.mkdir()
+
+
+def leave_alone(library: NodeLibrary) -> None:
+    del library
+
+
+@pytest.mark.parametrize("harm", [leave_alone, lose, alter, lock_up, make_folder])
+def test_the_library_is_put_right(
+    library: NodeLibrary, harm: Callable[[NodeLibrary], None]
+) -> None:
+    before = os.umask(0o077)
+    try:
+        assert library.put_right() == ""
+        harm(library)
+        assert library.put_right() == ""
+    finally:
+        os.umask(before)
+    assert library.library.read_bytes() == b"the library"
+    assert library.preload.read_text() == "/usr/lib/vcuda/libvcuda.so.1\n"
+    modes = [one.stat().st_mode & 0o777 for one in (library.library, library.preload)]
+    assert modes == [0o755, 0o644]
+    assert len(list(library.folder.iterdir())) == 2
+
+
+def test_a_new_library_is_another_file(library: NodeLibrary) -> None:
+    """What runs has the old one mapped; what has not changed is not written again."""
+    library.put_right()
+    inode = library.library.stat().st_ino
+    with library.library.open("rb") as running:
+        library.put_right()
+        assert library.library.stat().st_ino == inode
+        library.source.write_bytes(b"a new one")
+        library.put_right()
+        assert running.read() == b"the library"
+    assert library.library.read_bytes() == b"a new one"
+
+
+def test_why_the_library_cannot_be_there(library: NodeLibrary) -> None:
+    library.source.unlink()
+    assert "the device plugin has no library" in library.put_right()
+    library.source.write_bytes(b"the library")
+    library.folder.parent.write_text("a file where the folder should be")
+    assert "cannot be written" in library.put_right()
+
+
+def test_a_node_from_which_nothing_can_be_executed(library: NodeLibrary) -> None:
+    """The dynamic linker would leave the library out, and the program would run."""
+    needs(os.geteuid() == 0, "root", "run the tests as root")
+    library.folder.mkdir(parents=True)
+    code = (
+        "import sys; from pathlib import Path; "
+        "from deviceplugin.allocation.preload import NodeLibrary; "
+        "print(NodeLibrary(*map(Path, sys.argv[1:])).put_right())"
+    )
+    mount = f"mount -t tmpfs -o noexec none {library.folder} && exec"
+    python = f"{sys.executable} -c '{code}' {library.folder} {library.source}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} {python}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "is mounted with noexec" in done.stdout
+
+
+@contextmanager
+def node_of(folder: Path, tier: Tier) -> Iterator[NodeFixture]:
+    """One card of 29 units and 100 MiB, of which 1024 MiB are kept back."""
+    needs(os.uname().machine == MACHINE, MACHINE, "use another machine")
+    settings = test_isolation.prepare(folder) | {"isolation": tier}
+    with NodeFixture(folder, found_card(0), settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeFixture]:
+    with node_of(tmp_path, "preload") as made:
+        yield made
+
+
+def mounts(node: NodeFixture, given: ContainerConfig) -> dict[str, tuple[str, bool]]:
+    """What a container has mounted beside its share: place on the node, read-only."""
+    return {
+        path: (str(Path(mount.host_path).relative_to(node.folder)), mount.read_only)
+        for path, mount in given.mounts.items()
+        if path != "/etc/vcuda"
+    }
+
+
+def region(given: ContainerConfig) -> Path:
+    return Path(given.mounts["/run/vcuda/region"].host_path)
+
+
+def limits(given: ContainerConfig) -> str:
+    return (Path(given.mounts["/etc/vcuda"].host_path) / LIMITS).read_text()
+
+
+def limit_of(mib: int) -> str:
+    return f"vcuda-limits 1\ncard {UUIDS[0]} {mib}\n"
+
+
+def restart(node: NodeFixture, **settings: Any) -> None:
+    """Restart the plugin, with other settings."""
+    node.end()
+    node.settings = replace(node.settings, **settings)
+    node.start()
+
+
+PODS: Mapping[str, tuple[int | None, int | None]] = {
+    "memory": (4, None),
+    "both": (4, 1),
+    "cores": (None, 5),
+    "whole by cores": (None, 100),
+    "whole by both": (4, 100),
+}
+"""Units and cores of each."""
+DRIVER = {"memory": 1536, "both": 1536, "cores": 512}
+PRELOAD = {"memory": 1024, "both": 1024, "cores": 0}
+"""What holds each container, in MiB; the others are not held."""
+
+
+@pytest.mark.parametrize(
+    ("tier", "held"), [("none", {}), ("driver", DRIVER), ("preload", PRELOAD)]
+)
+def test_what_each_tier_gives(
+    tmp_path: Path, tier: Tier, held: Mapping[str, int]
+) -> None:
+    """The same container has either the driver's variables or the library."""
+    with node_of(tmp_path, tier) as node:
+        for what, (units, cores) in PODS.items():
+            name = what.replace(" ", "-")
+            given = node.run(node.bind(name, units, cores))["main"]
+            mib = held.get(what)
+            told = inside(given)
+            assert told["isolation"] == ("none" if mib is None else tier), what
+            assert told.get("hard_limit_mib") == mib, what
+            variables = {k: v for k, v in given.envs.items() if "GPU_MEMORY" in k}
+            if tier == "driver" and mib is not None:
+                assert variables == {
+                    "NVIDIA_GPU_MEMORY_REQUEST": "0",
+                    "NVIDIA_GPU_MEMORY_LIMIT": str(mib),
+                }, what
+            else:
+                assert variables == {}, what
+            if tier == "preload" and mib is not None:
+                where = str(region(given).relative_to(node.folder))
+                there = MOUNTED | {"/run/vcuda/region": (where, False)}
+                assert mounts(node, given) == there, what
+                assert limits(given) == limit_of(mib), what
+            else:
+                assert mounts(node, given) == {}, what
+                with pytest.raises(FileNotFoundError):
+                    limits(given)
+            if units is not None:
+                assert given.envs["VCUDA_MEMORY_LIMIT_MIB"] == str(units * 256), what
+            node.end_pod(name)
+
+
+def test_both_folders_have_the_limit(node: NodeFixture) -> None:
+    """kubelet mounts either resource's folder, and only memory's answer limits."""
+    given = node.run(node.bind("a", 4, 1))["main"]
+    folders = {node.serving.parts.records.folder(one) for one in records_of(node, "a")}
+    assert len(folders) == 2
+    assert {(one / LIMITS).read_text() for one in folders} == {limit_of(1024)}
+    assert [(one / REGION).exists() for one in folders].count(True) == 1
+    assert (region(given).parent / LIMITS).stat().st_mode & 0o777 == 0o644
+
+
+def records_of(node: NodeFixture, name: str) -> list[Record]:
+    all_records = node.serving.parts.records.all()
+    return [one for one in all_records if one.pod == ("default", name)]
+
+
+def test_each_start_has_its_own_region(node: NodeFixture) -> None:
+    """What the start before counted, or damaged, is gone."""
+    pod = node.bind("a", 4, 1)
+    before = os.umask(0o077)
+    try:
+        path = region(node.run(pod)["main"])
+        assert path.stat().st_mode & 0o777 == 0o666
+        path.write_text("what the first start counted")
+        with path.open() as first:
+            node.devices.start(pod["metadata"]["uid"], "main")
+            assert path.read_text() == ""
+            assert path.stat().st_mode & 0o777 == 0o666
+            # A container that runs keeps what it has mounted.
+            assert first.read() == "what the first start counted"
+    finally:
+        os.umask(before)
+    assert not list(path.parent.glob("*.part"))
+
+
+def test_the_region_can_be_mounted_where_a_runtime_made_a_folder(
+    node: NodeFixture,
+) -> None:
+    pod = node.bind("a", 4, 1)
+    path = region(node.run(pod)["main"])
+    path.unlink()
+    path.mkdir()
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert path.is_file()
+
+
+def test_a_restart_between_allocation_and_start(node: NodeFixture) -> None:
+    pod = node.bind("a", 4, 1)
+    given = node.admit(pod)["main"]
+    assert not region(given).exists()
+    restart(node)
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
+
+
+@pytest.mark.parametrize("tier", ["none", "driver"])
+def test_another_tier_leaves_containers_as_they_are(
+    node: NodeFixture, tier: Tier
+) -> None:
+    """kubelet keeps what Allocate answered; the library is there for it still."""
+    pod = node.bind("a", 4, 1)
+    given = node.run(pod)["main"]
+    region(given).write_text("counted")
+    restart(node, isolation=tier, inject="cdi", isolation_overhead_mib=0)
+    node.serving.parts.library.library.unlink()
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
+    told = inside(given)
+    assert (told["isolation"], told["hard_limit_mib"]) == ("preload", 1024)
+    assert node.serving.parts.library.library.read_bytes() == b"the library"
+    other = node.run(node.bind("b", 4, 1))["main"]
+    assert mounts(node, other) == {}
+    assert inside(other)["isolation"] == tier
+    # And back: each is restarted with what it was given.
+    restart(node, isolation="preload", inject="env")
+    for name in ("a", "b"):
+        node.devices.start(node.pod(name)["metadata"]["uid"], "main")
+    assert [inside(one)["isolation"] for one in (given, other)] == ["preload", tier]
+
+
+def test_an_earlier_version_and_forward_again(node: NodeFixture) -> None:
+    """It knows the record and its own file, and leaves the others where they are."""
+    pod = node.bind("a", 4, 1)
+    given = node.run(pod)["main"]
+    node.end()
+    for folder in (node.settings.state_dir / "containers").glob("*.json"):
+        record = json.loads(folder.read_text())
+        # Another field, and it would take the record for a broken one.
+        assert set(record) == {
+            "namespace",
+            "name",
+            "uid",
+            "container",
+            "resource",
+            "ids",
+        }
+        folder.write_text(json.dumps(record))
+        told = folder.with_suffix("") / "allocation.json"
+        told.write_text(json.dumps({"v": 1, "container": "main"}))
+    node.start()
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert inside(given)["hard_limit_mib"] == 1024
+    assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ('{"tier": "preload", "mib": 4, "needed_mib": 5}', HardLimit("preload", 4, 5)),
+        ('{"tier": "later", "mib": 4, "needed_mib": 5}', HardLimit("later", 4, 5)),
+        ('{"tier": "a", "mib": 4, "needed_mib": 5, "b": 1}', HardLimit("a", 4, 5)),
+        ('{"tier": "driver", "mib": "4", "needed_mib": 5}', None),
+        ('{"tier": 1, "mib": 4, "needed_mib": 5}', None),
+        ('{"tier": "driver"', None),
+        ("[]", None),
+        ("768", None),
+    ],
+)
+def test_the_limit_of_another_version(
+    tmp_path: Path, text: str, limit: HardLimit | None
+) -> None:
+    """A tier that is not known here counts too; a damaged file is no limit."""
+    record = Record("default", "a", PodUID("uid-a"), "main", M, ("x-m0000",))
+    records = Records(tmp_path)
+    records.write(record, HardLimit("driver", 1, 1))
+    (records.folder(record) / ".hard_limit").write_text(text)
+    assert Records(tmp_path).limit(record) == limit
+
+
+def test_without_the_library_nothing_is_offered_or_restarted(
+    node: NodeFixture,
+) -> None:
+    """As with an image for another processor; never something weaker."""
+    pod = node.bind("a", 4, 1)
+    node.run(pod)
+    node.library.unlink()
+    there = node.devices.allocatable
+    wait_until(lambda: there()[M] == 0, "nothing to be offered")
+    [why] = node.serving.parts.offer.sick().values()
+    assert why.startswith("isolation tier preload: the device plugin has no library")
+    with pytest.raises(CannotStartYetError, match="has no library"):
+        node.devices.start(pod["metadata"]["uid"], "main")
+    node.library.write_bytes(b"the library")
+    wait_until(lambda: there()[M] == 25, "the card to be offered")
+    node.devices.start(pod["metadata"]["uid"], "main")
+
+
+def test_hard_limits_and_overheads_fit_the_card(node: NodeFixture) -> None:
+    """The law, with contexts that the library does not see but the card has."""
+    for name in ("a", "b"):
+        node.run(node.bind(name, 12, 1))
+    third = node.bind("c", 1, 1)
+    node.admit(third)
+    with pytest.raises(CannotStartYetError, match="would be 7936 MiB, and the card"):
+        node.devices.start(third["metadata"]["uid"], "main")
+
+
+@pytest.mark.parametrize("first", [M, C])
+def test_a_pod_that_kubelet_knew_first(
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Nobody knew whose devices these were; at its start both folders are told."""
+    node.cut_off()
+    for name in ("etcd", "proxy"):
+        node.admit(pod_json(name, uid=name, node="n"))
+    once, main = container_json("once", 8, 3), container_json("main", 3, 1)
+    pod = node.bind("a", card=0, init=[once], containers=[main])
+    given = node.admit(pod)
+    node.line.cut = False
+    asks_first(monkeypatch, first)
+    for container, mib in (("once", 2048), ("main", 768)):
+        node.devices.start(pod["metadata"]["uid"], container)
+        assert limits(given[container]) == limit_of(mib)
+        assert (region(given[container]).parent / LIMITS).read_text() == limit_of(mib)
+        assert region(given[container]).read_text() == ""
+        told = inside(given[container])
+        assert told["container"] == container
+
+
+def test_an_init_container_passes_its_devices_on(node: NodeFixture) -> None:
+    """The same devices, and each of the two has a region of its own."""
+    once, main = container_json("once", 24, 1), container_json("main", 24, 1)
+    pod = node.bind("a", init=[once], containers=[main])
+    given = node.admit(pod)
+    uid = pod["metadata"]["uid"]
+    node.devices.start(uid, "once")
+    region(given["once"]).write_text("counted")
+    node.devices.start(uid, "main")
+    assert region(given["once"]) != region(given["main"])
+    assert region(given["main"]).read_text() == ""
+    assert limits(given["once"]) == limits(given["main"]) == limit_of(24 * 256)
+
+
+def test_a_region_that_its_container_grew_is_cut(
+    node: NodeFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is on the node's disk."""
+    given = {name: node.run(node.bind(name, 4, 1))["main"] for name in ("a", "b")}
+    region(given["a"]).write_bytes(b"counts")
+    region(given["b"]).write_bytes(bytes(MOST_REGION_BYTES + 1))
+    node.serving.reporter.catch_up()
+    assert region(given["a"]).read_bytes() == b"counts"
+    assert region(given["b"]).stat().st_size == MOST_REGION_BYTES
+    told = [one for one in caplog.records if "its region" in one.message]
+    assert [vars(one)["pod"] for one in told] == ["default/b"]
+
+
+def test_all_of_it_goes_with_the_record(node: NodeFixture) -> None:
+    given = node.run(node.bind("a", 4, 1))["main"]
+    node.end_pod("a")
+    records = node.serving.parts.records
+    records.sweep(lambda _: False, -1)
+    assert not region(given).parent.exists()
+    assert list((node.settings.state_dir / "containers").iterdir()) == []
