@@ -177,6 +177,11 @@ class NodeFixture:
 
     def start(self) -> None:
         """Start the plugin and wait until kubelet has its devices."""
+        # Else kubelet would hang up on this one when the former's stream ends.
+        wait_until(
+            lambda: not any(self.devices.allocatable().values()),
+            "kubelet to notice that the plugin before has ended",
+        )
         self.stop = Event()
         self.registry = CollectorRegistry()
         line = cast("Cluster", self.line)
