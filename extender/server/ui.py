@@ -44,6 +44,7 @@ class Page:
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "not_ready": self._readiness.why_not(),
             "broken": dict(known.nodes.broken()),
+            "isolation": dict(known.nodes.isolation),
             "heard_s": {what: round(age_s, 1) for what, age_s in ages_s.items()},
         }
         nodes = tuple(known.ledger.nodes())
@@ -61,11 +62,12 @@ def state(
     """Return what the page shows of nodes and pods.
 
     That is ``/snapshot`` and ``{unit_mib, leaving: [uid]}``; the page adds ``{at,
-    not_ready: [sentence], broken: {node: sentence}, heard_s: {what: seconds}}``. A pod
-    of ``pending`` has ``asks``, ``because`` and ``room`` too; the last two are null if
-    there are too many different requests. ``room`` and ``because`` count nodes that the
-    pod may use by its nodeSelector, node affinity and tolerations. Pods of ``pending``
-    are in the order in which they are tried.
+    not_ready: [sentence], broken: {node: sentence}, isolation: {node: tier, empty if
+    not known}, heard_s: {what: seconds}}``. A pod of ``pending`` has ``asks``,
+    ``because`` and ``room`` too; the last two are null if there are too many different
+    requests. ``room`` and ``because`` count nodes that the pod may use by its
+    nodeSelector, node affinity and tolerations. Pods of ``pending`` are in the order in
+    which they are tried.
     """
     shown = snapshot(nodes, pods, choice)
     held = {uid for node in nodes for uid in node.placements}

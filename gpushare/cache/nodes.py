@@ -7,9 +7,11 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube import codec
+from gpushare.kube.annotations import decode_isolation
 from gpushare.kube.cluster import Json, Page, WatchEvent
-from gpushare.kube.facts import host_capacity
+from gpushare.kube.facts import annotation, host_capacity
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.names import CARDS
 from gpushare.kube.node_filters import NodeProperties, properties_of
 
 logger = logging.getLogger(__name__)
@@ -21,7 +23,8 @@ class NodeBook:
     A node whose annotation is broken shares no cards until it is repaired; the log says
     what is wrong. ``set_cards`` records the cards; that of a ``PodBook`` also records
     what is held of them. ``hosts`` records CPU and memory; None if not needed.
-    ``properties`` are the labels and taints of nodes with cards, if they are wanted.
+    ``properties`` are the labels and taints of nodes with cards, if they are wanted,
+    and ``isolation`` their tiers, empty where that is not known.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class NodeBook:
         self._hosts = hosts
         self._with_properties = with_properties
         self.properties: dict[NodeName, NodeProperties] = {}
+        self.isolation: dict[NodeName, str] = {}
         self._broken: dict[NodeName, str] = {}
         self._strays: dict[NodeName, frozenset[CardUUID]] = {}
         self._known: set[NodeName] = set()
@@ -81,10 +85,15 @@ class NodeBook:
             self._hosts.set_allocatable(name, host_capacity(node))
         if self._with_properties and cards:
             self.properties[name] = properties_of(node)
+            self.isolation[name] = decode_isolation(annotation(node, CARDS))
         else:
-            self.properties.pop(name, None)
+            self._drop_properties(name)
         self._known.add(name)
         return name
+
+    def _drop_properties(self, name: NodeName) -> None:
+        self.properties.pop(name, None)
+        self.isolation.pop(name, None)
 
     def _log_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:
         """Log once that a cordon names cards that the node does not have."""
@@ -100,4 +109,4 @@ class NodeBook:
         self._ledger.forget(name)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, None)
-        self.properties.pop(name, None)
+        self._drop_properties(name)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from gpushare.domain.card_selector import CardSelector, Limit, divided
-from gpushare.domain.model import UNIT_MIB, Amount, Claim
+from gpushare.domain.model import UNIT_MIB, Amount, Card, Claim
 from gpushare.kube.annotations import LIMITS
 
 _MIB_BELOW = 1024
@@ -85,6 +85,11 @@ def excluded_by(limits: Iterable[Limit]) -> str:
     'excluded by baidu.com/vcuda-models'
     """
     return f"excluded by {annotations(limits)}"
+
+
+def sick(card: Card) -> str:
+    """Return the text for a sick card, with the reason if it is known."""
+    return f"sick: {card.reason}" if card.reason else "sick"
 
 
 def annotations(limits: Iterable[Limit]) -> str:

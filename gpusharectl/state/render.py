@@ -47,6 +47,8 @@ _WIDTH, _NARROW = 80, 66
 A narrower one has no bar of the cores, and a very narrow one no GiB either.
 """
 _WARN, _DIM = "yellow", "dim"
+NO_TIER = "none"
+"""The isolation tier that is not worth a word on each node."""
 
 
 def draw(
@@ -208,12 +210,16 @@ def _node(
     line = Words(node.name, "bold")
     for state in _states(node):
         line.append(f"  {state}", _WARN)
+    if node.isolation not in ("", NO_TIER):
+        line.append(f"  isolation {fit_to_show(node.isolation)}", _DIM)
     yield line
     if wide:
         units = rounded(facts.allocatable(node.body, names.MEMORY))
         cores = rounded(facts.allocatable(node.body, names.CORE))
         offers = f"  kubelet offers {units} units and {cores} cores"
-        yield Words(f"{offers}; device plugin pod {node.plugin}", _DIM)
+        tier = fit_to_show(node.isolation) or words.NOT_KNOWN
+        offers += f"; device plugin pod {node.plugin}; isolation {tier}"
+        yield Words(offers, _DIM)
     parent = ""
     for card in node.cards:
         if card.card.parent not in ("", parent):
@@ -286,6 +292,8 @@ def _below(
         line = Words(f"    {'; '.join(closed)}", _WARN)
         line.no_wrap = True
         yield line
+    if not card.healthy and card.reason:
+        yield indented(Words(f"because {fit_to_show(card.reason)}", _WARN))
     others = ""
     if view.others:
         others = f"other namespaces {_size(view.others)}"
@@ -355,6 +363,8 @@ def _row(number: int, share: PodShare, node: NodeView) -> Text:
     text.append(f"  {words.cores(amount.cores)}  priority {share.pod.priority}")
     for mark in (*(["whole card"] if share.whole else []), *_marks(share, node)):
         text.append(f"  {mark}", _WARN)
+    if share.isolation:
+        text.append(f"  isolation {fit_to_show(share.isolation)}", _DIM)
     return text
 
 

@@ -15,14 +15,16 @@ known, or it does not apply::
     largest_free  {node, card, index, cores, units, memory_mib} | null: the most units
                   that a pod with one core could have
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
-                  units}, complaint, cards, gone}]
+                  units}, isolation: the tier, complaint, cards, gone}]
       cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
                   parent: uuid of the card of a MIG instance | null,
+                  reason: why it is not healthy,
                   allotted: amount, free: amount | null, pods,
                   others: amount, of pods in namespaces that are not shown}]
       pods, gone  [{namespace, name, uid, priority, cores, units, memory_mib, whole,
                   stay: "placed" | "unplaced" | "nominated", planned: [uuid], leaving,
-                  waits, card (of gone)}]
+                  waits, isolation: the tier with which it started; null if it is
+                  none or not known; card (of gone)}]
     pending       [{namespace, name, uid, priority, policy, claims: [amount], since,
                   because, room, kube_scheduler, nominated}]
     namespaces    [{name, allotted: amount, quotas: null |
@@ -107,6 +109,7 @@ def card_data(card: Card) -> Data:
         "healthy": card.healthy,
         "cordoned": card.cordoned,
         "parent": card.parent or None,
+        "reason": None if card.healthy else card.reason or None,
     }
 
 
@@ -139,6 +142,7 @@ def _node(node: NodeView) -> Data:
             "cores": facts.allocatable(node.body, names.CORE),
             "units": facts.allocatable(node.body, names.MEMORY),
         },
+        "isolation": node.isolation or None,
         "complaint": node.complaint or None,
         "cards": [_card(view) for view in node.cards],
         "gone": [_share(share) | {"card": uuid} for uuid, share in node.gone],
@@ -164,6 +168,7 @@ def _share(share: PodShare) -> Data:
         "planned": list(share.planned),
         "leaving": share.leaving,
         "waits": share.waits or None,
+        "isolation": share.isolation or None,
     }
 
 

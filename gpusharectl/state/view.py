@@ -24,6 +24,7 @@ from gpushare.domain.model import (
 from gpushare.domain.node import FreeUnits, Node, free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, facts, names, words
+from gpushare.kube.annotations import decode_isolation
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
@@ -51,7 +52,8 @@ class PodShare:
     """What one pod holds of one card.
 
     ``planned`` are the planned cards, if the pod is on other ones. ``waits`` is why a
-    container does not start, in kubelet's words.
+    container does not start, in kubelet's words. ``isolation`` is the tier with which
+    it started; empty for ``none``, or if the device plugin has not written it.
     """
 
     pod: PodRef
@@ -61,6 +63,7 @@ class PodShare:
     planned: tuple[CardUUID, ...] = ()
     leaving: bool = False
     waits: str = ""
+    isolation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,11 @@ class NodeView:
     def labelled(self) -> bool:
         """Whether the device plugin is to run there."""
         return facts.is_labelled(self.body)
+
+    @property
+    def isolation(self) -> str:
+        """The tier of the node; empty if it is not known."""
+        return decode_isolation(facts.annotation(self.body, names.CARDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +334,12 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
 def _with_status(share: PodShare, seen: SeenPod | None) -> PodShare:
     if seen is None:
         return share
-    waits = facts.waits_because(seen.body)
-    return replace(share, leaving=seen.record.terminating, waits=waits)
+    return replace(
+        share,
+        leaving=seen.record.terminating,
+        waits=facts.waits_because(seen.body),
+        isolation=facts.annotation(seen.body, names.ISOLATION),
+    )
 
 
 def planned_elsewhere(

@@ -268,6 +268,7 @@ def _card_flags(
 ) -> Iterator[Flag]:
     if not card.healthy:
         text = "sick: no new pod comes here, running pods stay charged"
+        text += f"; because {card.reason}" if card.reason else ""
         do = f"gpusharectl clear-card {node} {card.index}, after you have repaired it"
         yield Flag(Sign.SICK, text, do)
     if card.cordoned:

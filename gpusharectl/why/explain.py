@@ -69,6 +69,11 @@ class _OfPod:
         """Sentences about what has no meaning in its annotations and resources."""
         return [*codec.unknown_annotations(self.body), *codec.mib_left(self.body)]
 
+    @property
+    def isolation(self) -> str:
+        """The tier with which it started; empty for none, or if it is not known."""
+        return facts.annotation(self.body, names.ISOLATION)
+
 
 @dataclass(frozen=True, slots=True)
 class NoShare(_OfPod):
@@ -275,7 +280,7 @@ def _earlier(
         if one.excluded:
             text = f"is {words.excluded_by(one.excluded)}"
         elif one.free is None:
-            text = "is cordoned" if one.card.healthy else "is sick"
+            text = "is cordoned" if one.card.healthy else f"is {words.sick(one.card)}"
         else:
             free = [words.units(max(0, one.free.units))] if amount.units else []
             free += [words.cores(max(0, one.free.cores))] if amount.cores else []
@@ -484,7 +489,9 @@ class _Waiting:
             return ""
         indexes = [str(card.index) for card in found.cards]
         if found.sick:
-            return f"repair {found.node} card {', card '.join(indexes)}"
+            why = {card.reason for card in found.cards if not card.healthy} - {""}
+            because = f": {min(why)}" if len(why) == 1 else ""
+            return f"repair {found.node} card {', card '.join(indexes)}{because}"
         command = f"gpusharectl uncordon-card {found.node} {' '.join(indexes)}"
         return f"uncordon: {command}"
 

@@ -104,6 +104,11 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
         yield Words(
             f"  The policy's order has {card} before this one; {card} {one.words}."
         )
+    if answer.isolation:
+        yield Words(
+            f"Its containers started with isolation tier {answer.isolation}; the limit "
+            "of each is in its /etc/vcuda/allocation.json."
+        )
     if facts.is_leaving(answer.body):
         yield Words("It is terminating, and holds its share until it has ended.")
     if answer.waits:
@@ -328,7 +333,7 @@ def _missing(card: CardVerdict, request: PodRequest, way: Way | None) -> str:
     if card.excluded:
         return words.excluded_by(card.excluded)
     if card.free is None:
-        state = "cordoned" if card.card.healthy else "sick"
+        state = "cordoned" if card.card.healthy else words.sick(card.card)
         return state if card.ever else f"{state}; {_in_all(card)}"
     if len(request.claims) > 1:
         return ""

@@ -11,12 +11,14 @@ about annotations of the pod without a meaning. Beside it, by ``state``::
     unplaced      asks, node, complaint, waits
     placed        asks, node, cards: [{uuid, index, model, cores, units, memory_mib}],
                   at, policy, own_policy, models, uuids, planned: [uuid], is_planned,
-                  because, earlier: [{uuid, index, because}], phase, leaving, waits
+                  because, earlier: [{uuid, index, because}], phase, leaving, waits,
+                  isolation: the tier with which it started; null: none or not known
     pending       asks, claims: [amount], policy, models, uuids, since, because,
                   kube_scheduler, scheduler_name, nominated, never, next, steps: [text],
                   evicts, ways_of,
                   nodes: [{name, fits, barred, because, fits_now,
                   cards: [{uuid, index, model, units, memory_mib, healthy, cordoned,
+                  reason: why it is not healthy,
                   free, missing, untouched, fits, ever, excluded_by}]}],
                   ways: [{node, card, index, pods: [{namespace, name, uid, priority,
                   cores, units, memory_mib}]}]
@@ -118,6 +120,7 @@ def _placed(answer: Placed) -> Data:
         "phase": facts.phase(answer.body),
         "leaving": facts.is_leaving(answer.body),
         "waits": answer.waits or None,
+        "isolation": answer.isolation or None,
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpushare.domain.model import Card
 from gpushare.domain.policies import Choice
 from gpushare.kube import names
-from gpushare.kube.annotations import encode_placement
+from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState, Setup, Trouble, from_objects
 from tests.builders import (
@@ -187,6 +187,20 @@ def demo() -> ClusterState:
 def sick() -> ClusterState:
     pods = [held("cuda-3", B, 20), held("a", A, 20)]
     return cluster_state([node_2(healthy=False)], [*pods, asking("next", 20)])
+
+
+def limited() -> ClusterState:
+    """Tier driver: one card fails a check, and a pod started before that."""
+    why = "isolation tier driver: no CDI specification has the hook for it"
+    cards = card(0, 13, uuid=A), card(1, 13, uuid=B, healthy=False, reason=why)
+    notes = {names.CARDS: encode_cards(cards, "driver")}
+    node = node_of("node-2", *cards, annotations=notes)
+    earlier = node_of("node-3", card(0, 29, uuid="GPU-3"))
+    pod = held("a", B, 9)
+    pod["metadata"]["annotations"][names.ISOLATION] = "driver"
+    last = held("b", "GPU-3", 28, node="node-3")
+    pods = [pod, held("c", A, 10), last]
+    return cluster_state([node, earlier], [*pods, asking("next", 4)])
 
 
 def mig() -> ClusterState:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
 from gpusharectl.ui import PageServer
 from tests.builders import card, pod_json
 from tests.extender.page_fixture import A10, P4, RTX, Scene, drawn, furnish
@@ -137,6 +139,35 @@ def test_equal_answers_are_one_row(small: tuple[Scene, Tab]) -> None:
     assert names in tab.text("#waiting")
     assert "m cards 1, 3 are sick: no new pods" in tab.text("#health")
     assert tab.complaints == []
+
+
+def test_tier_reason_and_the_card_of_instances(browser: Browser) -> None:
+    """A tier other than none, why a card is sick, and instances below their card."""
+    model = "NVIDIA A100-SXM4-40GB MIG {}"
+    shared = [
+        card(0, 29),
+        card(1, 29, healthy=False, reason="XID 79"),
+        card(110, 39, parent="GPU-P", model=model.format("2g.10gb")),
+        card(111, 78, parent="GPU-P", model=model.format("3g.20gb")),
+    ]
+    with Scene() as scene:
+        notes = {names.CARDS: encode_cards(shared, "driver")}
+        scene.node("n", annotations=notes)
+        scene.node("plain", annotations={names.CARDS: encode_cards([card(9)], "none")})
+        tab = scene.shown(browser)
+        text = tab.text("body")
+        assert text.count("isolation driver") == 1
+        assert "isolation none" not in text
+        assert (
+            "n card 1 is sick: no new pods; running pods stay charged; because XID"
+            in (text)
+        )
+        assert text.count("A100-SXM4-40GB GPU-P, in MIG mode") == 1
+        titles = (
+            "[...document.querySelectorAll('.card h4')].map((one) => one.innerText)"
+        )
+        assert tab.evaluate(titles)[2:4] == ["card 110 2g.10gb", "card 111 3g.20gb"]
+        assert tab.complaints == []
 
 
 def test_a_cluster_without_cards_says_what_to_do(browser: Browser) -> None:

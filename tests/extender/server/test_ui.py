@@ -18,6 +18,8 @@ from gpushare.cache.snapshot import snapshot
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import pod_record
 from tests.builders import (
@@ -132,8 +134,23 @@ def test_who_is_leaving_and_what_is_wrong() -> None:
     told = Page(known, Readiness((("nodes", heard), ("pods", never)), 60)).state()
     assert told["not_ready"] == ["pods have not been listed yet"]
     assert told["broken"].keys() == {"odd"}
+    assert told["isolation"] == {}
     assert told["heard_s"] == {"nodes": 0.1}
     assert datetime.fromisoformat(told["at"]).tzinfo == UTC
+
+
+def test_each_nodes_tier() -> None:
+    """Empty where the device plugin does not say it, and gone with the cards."""
+    known = ExtenderState(wait_s=0, pending_for_s=5, page=True)
+    shared = cards(29)
+    notes = {names.CARDS: encode_cards(shared, "driver")}
+    known.nodes.apply(event("ADDED", node_json("a", annotations=notes)))
+    known.nodes.apply(event("ADDED", node_json("b", *shared)))
+    page = Page(known, Readiness((), 60))
+    assert page.state()["isolation"] == {"a": "driver", "b": ""}
+    known.nodes.apply(event("MODIFIED", node_json("a")))
+    known.nodes.apply(event("DELETED", node_json("b")))
+    assert page.state()["isolation"] == {}
 
 
 @pytest.mark.parametrize("wanted", [True, False])

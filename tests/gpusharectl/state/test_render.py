@@ -45,7 +45,11 @@ def test_each_state_has_its_screen(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["small", "swapped", "unplaced", "tenants", "bitfusion", "unread", "many"]
+    "name",
+    [
+        *("small", "swapped", "unplaced", "tenants", "bitfusion", "unread", "many"),
+        "limited",
+    ],
 )
 def test_wide_leaves_nothing_out(name: str) -> None:
     """UUIDs, cores, memory and priority of each pod; lines as long as they need."""

@@ -18,7 +18,9 @@ from tests.gpusharectl.cluster_states import (
     A,
     B,
     crowd,
+    limited,
     making_room,
+    sick,
     small,
     swapped,
     tenants,
@@ -117,6 +119,19 @@ def test_unknown_is_null() -> None:
     fresh = data_of(tenants())["namespaces"][2]
     assert [(one["hard"], one["used"]) for one in fresh["quotas"]] == [(1000, None)]
     assert {one["quotas"] for one in data_of(unread())["namespaces"]} == {None}
+
+
+def test_tiers_and_reasons() -> None:
+    """What is not known is null: the older plugin's tier, and why a card is sick."""
+    first, second = overview_data(overview(limited()))["nodes"]
+    assert (first["isolation"], second["isolation"]) == ("driver", None)
+    well, held_back = first["cards"]
+    assert well["reason"] is None
+    assert held_back["reason"].startswith("isolation tier driver: ")
+    tiers = [pod["isolation"] for one in first["cards"] for pod in one["pods"]]
+    assert tiers == [None, "driver"]
+    (node,) = overview_data(overview(sick()))["nodes"]
+    assert [one["reason"] for one in node["cards"]] == [None, None]
 
 
 def test_how_each_pod_stays() -> None:

@@ -74,6 +74,8 @@ def shown(seen: ClusterState, pod: Json) -> str:
         ("crowd", "p-00"),
         ("ready_soon", "next"),
         ("tied", "next"),
+        ("limited", "next"),
+        ("limited", "a"),
         ("troubled", "left-behind"),
     ],
 )
