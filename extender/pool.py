@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
@@ -15,14 +16,16 @@ from gpushare.kube.json_reader import Malformed, Reader
 
 _HOSTNAME = "kubernetes.io/hostname"
 _INTERNAL = "InternalIP"
+Kind = tuple[tuple[str, int], ...]
+"""Model and units of each of a node's cards that may serve one claim together."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolNode:
     """What one node adds to the pool."""
 
-    units: tuple[int, ...] = ()
-    """Of each card; also of unhealthy and cordoned ones, which may come back."""
+    kinds: tuple[Kind, ...] = ()
+    """Its cards; also unhealthy and cordoned ones, which may come back."""
     has_resource: bool = False
     """Whether it offers card memory, or has cards and will offer it."""
     addresses: tuple[str, ...] = ()
@@ -41,12 +44,33 @@ class Pool:
     """Whether any node has cards to share; None before the nodes are read."""
     node_of_address: Mapping[str, str] = field(default_factory=dict)
     """The label ``kubernetes.io/hostname`` of a node, by its InternalIPs."""
+    kinds: frozenset[Kind] = frozenset()
+    """What single nodes have for claims of whole cards; equal ones once."""
+
+    def whole_card_units(
+        self, count: int, chosen: CardSelector | None = None
+    ) -> int | None:
+        """Return the units that each of so many whole cards has at least.
+
+        It is the smallest card that such a claim could get, by the pod's list of models
+        too; of the whole cluster, if no node has so many. So a pod that asks for that
+        much memory fits on every node on which it fits without. A list of UUIDs could
+        only leave larger cards, so it does not count.
+        """
+        models = CardSelector(chosen.models) if chosen else CardSelector()
+        found = (
+            [units for model, units in kind if models.allows("", model)]
+            for kind in self.kinds
+        )
+        enough = (min(units) for units in found if len(units) >= max(1, count))
+        return min(enough, default=self.smallest_units)
 
     @classmethod
     def of(cls, nodes: Iterable[PoolNode]) -> Self:
         """Sum up all nodes of a cluster."""
         every = tuple(nodes)
-        units = {size for node in every for size in node.units}
+        kinds = frozenset(kind for node in every for kind in node.kinds)
+        units = {size for kind in kinds for _, size in kind}
         return cls(
             largest_units=max(units, default=None),
             smallest_units=min(units, default=None),
@@ -54,6 +78,7 @@ class Pool:
             node_of_address={
                 address: node.hostname for node in every for address in node.addresses
             },
+            kinds=kinds,
         )
 
 
@@ -63,7 +88,10 @@ UNKNOWN = Pool()
 
 def pool_node(node: Json) -> PoolNode:
     """Read what a node adds; raise ``Malformed`` if its annotation is broken."""
-    units = tuple(card.units for card in codec.cards(node) if card.units)
+    kinds: dict[str, list[tuple[str, int]]] = {}
+    for card in codec.cards(node):
+        if card.units:
+            kinds.setdefault(card.kind, []).append((card.model, card.units))
     status = Reader(node).optional_object("status")
     labels = Reader(node).object("metadata").optional_object("labels")
     raw = status.optional_object("allocatable").raw.get(names.MEMORY)
@@ -73,8 +101,8 @@ def pool_node(node: Json) -> PoolNode:
         where = status.path(f"allocatable.{names.MEMORY}")
         raise Malformed(where, str(error)) from error
     return PoolNode(
-        units=units,
-        has_resource=bool(units) or offers,
+        kinds=tuple(tuple(sorted(cards)) for cards in kinds.values()),
+        has_resource=bool(kinds) or offers,
         addresses=tuple(
             one.text("address")
             for one in status.optional_objects("addresses")

@@ -8,6 +8,7 @@ from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
 
+from extender.pool import Pool
 from extender.webhook.pod import (
     APP,
     EPHEMERAL,
@@ -27,8 +28,10 @@ from extender.webhook.validate import (
 )
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role, effective
 from gpushare.kube import names
+from gpushare.kube.annotations import card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import Unmeetable, containers
@@ -123,14 +126,17 @@ def default_cores(pod: Json, *, even_zero: bool = False) -> None:
         _give(container, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
 
 
-def memory_of_whole_cards(pod: Json, card_units: int) -> None:
-    """Set the memory of whole cards: as much per card as the smallest card has.
+def memory_of_whole_cards(pod: Json, pool: Pool) -> None:
+    """Set the memory of whole cards: as much per card as the smallest that may come.
 
     So the pod fits on the same cards as before. A larger request is kept.
     """
+    chosen = card_selector(annotations(pod))
+    models = None if isinstance(chosen, Refusal) else chosen
     places = _places(pod)
     for group in [[each] for each in places] if _apart(pod) else [places]:
         cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
+        card_units = pool.whole_card_units(cards, models) or 0
         for index in _by_whole_cards(group):
             container, spec = group[index]
             own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units

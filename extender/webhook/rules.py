@@ -174,8 +174,8 @@ def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
     warnings = []
     if mutate.asks(pod):
         mutate.default_cores(pod, even_zero=rules.quotas)
-        if rules.quotas and pool.smallest_units:
-            mutate.memory_of_whole_cards(pod, pool.smallest_units)
+        if rules.quotas:
+            mutate.memory_of_whole_cards(pod, pool)
         if rules.set_runtime_class:
             mutate.runtime_class(pod, rules.set_runtime_class)
         if rules.set_scheduler:

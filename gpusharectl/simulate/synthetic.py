@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.domain.card_selector import mig_profile
 from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID
 from gpushare.domain.quantity import NotAQuantity, mebibytes
 from gpushare.domain.refusal import Refusal, users_words
@@ -51,9 +52,16 @@ class NodeCapacity:
 
 
 def card(node: str, index: int, units: int, model: str = "") -> Card:
-    """Return a card whose UUID depends on its node and index only."""
+    """Return a card whose UUID depends on its node and index only.
+
+    One whose model has the size of a MIG instance is an instance; all those of a node
+    are parts of one card.
+    """
     made = uuid.uuid5(_CARDS, f"{node}/{index}")
-    return Card(CardUUID(f"GPU-{made}"), index, units, model=model)
+    parent = f"GPU-{uuid.uuid5(_CARDS, node)}" if mig_profile(model) else ""
+    kind = "MIG" if parent else "GPU"
+    uid = CardUUID(f"{kind}-{made}")
+    return Card(uid, index, units, model=model, parent=parent)
 
 
 def node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
@@ -137,7 +145,7 @@ def named_after(template: Json, namespace: str, name: str) -> Json:
     return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": kept | own}
 
 
-WRITTEN_KEYS = (names.PLACEMENT, names.ACTUAL)
+WRITTEN_KEYS = (names.PLACEMENT, names.ACTUAL, names.ISOLATION)
 """Annotations that the extender and the device plugin write."""
 _OTHERS_SPEC = ("nodeName", "schedulingGates")
 _MOST_MIB = 2**63 >> 20

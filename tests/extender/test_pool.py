@@ -3,9 +3,14 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender.pool import UNKNOWN, Pool, PoolNode, pool_node
 from extender.server.webhook_app import PoolBook
+from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.model import Amount, Card, Claim, NodeName
+from gpushare.domain.node import Node
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
@@ -28,9 +33,70 @@ def test_the_largest_and_the_smallest_card() -> None:
     """Over all nodes; sick and cordoned cards may be well before the pod's time."""
     shut = node_json("a", card(0, 29, healthy=False), card(1, 94, cordoned=True))
     pool = Pool.of([pool_node(shut), pool_node(node("b", 59))])
-    assert pool == Pool(94, 29, has_resource=True)
+    assert (pool.largest_units, pool.smallest_units, pool.has_resource) == (
+        94,
+        29,
+        True,
+    )
     assert Pool.of([pool_node(node("a"))]) == Pool(has_resource=False)
     assert UNKNOWN.has_resource is None
+
+
+def mig(place: int, profile: str, units: int) -> Card:
+    """An instance of an A100."""
+    model = f"NVIDIA A100-SXM4-40GB MIG {profile}"
+    return card(110 + place, units, parent="GPU-P", model=model)
+
+
+@pytest.mark.parametrize(
+    ("count", "models", "units"),
+    [
+        (1, "", 19),
+        (2, "", 29),
+        (3, "", 94),
+        (4, "", 94),
+        (5, "", 19),
+        (1, "!* MIG *", 29),
+        (1, "A100*", 19),
+        (1, "2g.10gb", 39),
+        (2, "RTX 3090", 94),
+        (1, "H200", 19),
+    ],
+)
+def test_what_whole_cards_have_at_least(count: int, models: str, units: int) -> None:
+    """Cards of one node and one kind, which the pod may have; else the smallest."""
+    rtx = [card(i, 94, model="RTX 3090") for i in range(4)]
+    parts = mig(0, "1g.5gb", 19), mig(1, "2g.10gb", 39)
+    nodes = [node_json("a", *rtx), node_json("b", card(0, 29), card(1, 94), *parts)]
+    pool = Pool.of(map(pool_node, nodes))
+    chosen = CardSelector.of([models]) if models else None
+    assert pool.whole_card_units(count, chosen) == units
+
+
+CARDS = st.builds(
+    lambda index, units, profile: (
+        mig(index, profile, units) if profile else card(index, units)
+    ),
+    st.integers(0, 10_000),
+    st.sampled_from([19, 29, 94]),
+    st.sampled_from(["", "1g.5gb", "2g.10gb"]),
+)
+NODES = st.lists(
+    st.lists(CARDS, max_size=5, unique_by=lambda one: one.uuid), max_size=3
+)
+
+
+@given(NODES, st.integers(1, 4))
+def test_a_pod_fits_wherever_it_fitted_without_memory(
+    shared: list[list[Card]], count: int
+) -> None:
+    """The law of the default, by the domain's own decision."""
+    pool = Pool.of(pool_node(node_json("n", *its)) for its in shared)
+    units = count * (pool.whole_card_units(count) or 0)
+    plain, asking = (Claim(Amount(100 * count, each), ()) for each in (0, units))
+    for its in shared:
+        summary = Node(NodeName("n"), tuple(its)).summary
+        assert summary.fits(asking) == summary.fits(plain)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,12 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unavailable
+from gpushare.kube.node_filters import (
+    NodeProperties,
+    bar,
+    constraints_of,
+    properties_of,
+)
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import AT, container_json, pod_json
 from tests.deviceplugin.allocation.test_isolation import prepare
@@ -146,6 +152,19 @@ def test_a_pod_names_the_tier_with_which_it_has_started(
     assert annotate.call_count == 1
     limited.cluster.annotate(Kind.PODS, "default", "a", {names.ISOLATION: None})
     assert tier(limited, "d") == "driver"
+
+
+def test_pods_choose_a_node_by_its_tier(limited: NodeFixture) -> None:
+    """By kube-scheduler's rules: the plugin labels its node with what it does."""
+
+    def properties() -> NodeProperties:
+        return properties_of(limited.cluster.get(Kind.NODES, "", NODE))
+
+    wait_until(lambda: names.ISOLATION in properties().labels, "the label")
+    for wanted, fits in (("driver", True), ("preload", False)):
+        pod = pod_json("a", units=4, cores=1)
+        pod["spec"]["nodeSelector"] = {names.ISOLATION: wanted}
+        assert (bar(properties(), constraints_of(pod)) is None) is fits
 
 
 def test_a_pod_without_a_limit_names_no_tier(node: NodeFixture) -> None:

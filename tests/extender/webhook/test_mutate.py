@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.pool import Pool
 from extender.webhook import mutate
 from extender.webhook.pod import PARTS, names_mib
 from gpushare.domain.model import Amount
@@ -106,7 +107,7 @@ def test_whole_cards_ask_their_memory(
 ) -> None:
     """As much as the smallest cards have, so that any card will do as before."""
     pod = deepcopy(pod_json(init=init, containers=containers))
-    mutate.memory_of_whole_cards(pod, 29)
+    mutate.memory_of_whole_cards(pod, Pool(29, 29))
     expected = [None if one is None else str(one) for one in units]
     for part in PARTS:
         asked = [one["resources"][part].get(names.MEMORY) for one in every(pod)]
@@ -150,7 +151,7 @@ def test_quotas_count_what_a_pod_holds(
     assert after.units == before.units
     assert after.cores // 100 == before.cores // 100
     assert after.cores or not after.units
-    mutate.memory_of_whole_cards(pod, 29)
+    mutate.memory_of_whole_cards(pod, Pool(29, 29))
     least = after.cores // 100 * 29
     assert amount(pod) == Amount(after.cores, max(after.units, least))
 

@@ -117,7 +117,7 @@ def test_what_another_tier_means_is_told_before(
 
 
 def test_the_tiers_are_those_of_the_device_plugin() -> None:
-    assert set(ISOLATION_CHOICES) >= set(PLUGINS_CHOICES)
+    assert set(ISOLATION_CHOICES) == set(PLUGINS_CHOICES)
 
 
 def test_cards_that_fail_the_tiers_checks_are_told(world: InstalledCluster) -> None:

@@ -80,6 +80,23 @@ def test_pods_that_wait_are_tried_where_the_cluster_is_now() -> None:
     assert sentence in not_played(found)
 
 
+def test_instances_stay_instances() -> None:
+    """In the cluster as it is, and on a node like one of it."""
+    model = "NVIDIA A100-SXM4-40GB MIG {}"
+    parts = [
+        card(110, 39, uuid="MIG-1", parent=B, model=model.format("2g.10gb")),
+        card(112, 78, uuid="MIG-2", parent=B, model=model.format("3g.20gb")),
+    ]
+    old = node_of("node-1", card(0, 29, uuid=A), *parts)
+    two = pod_json("two", cores=200)
+    assert places(live([old], two)[1]) == {"two": "nowhere"}
+    _, done = live([old], two, add={"node-1": 1})
+    assert places(done) == {"two": "nowhere"}
+    first, second = (node.cards for node in done.cluster.ledger.nodes())
+    kinds = [[one.kind for one in cards] for cards in (first, second)]
+    assert kinds[0] == kinds[1] == ["", *(f"MIG {one.model}" for one in parts)]
+
+
 def test_a_drained_node() -> None:
     """Its pods go elsewhere where there is room; what belongs to it stays.
 

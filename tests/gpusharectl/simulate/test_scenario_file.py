@@ -31,6 +31,27 @@ def refused(text: str | bytes, words: str) -> None:
     assert len(str(caught.value)) < 300
 
 
+def test_a_profile_in_the_model_makes_instances() -> None:
+    """They are never mixed with full cards, nor with another size."""
+    text = """
+nodes:
+- name: n
+  cards:
+  - {units: 160, model: A100}
+  - {units: 39, model: A100 MIG 2g.10gb}
+  - {units: 19, model: A100 MIG 1g.5gb}
+pods: [{name: two, cores: 200}]
+expect: {placed: 0, refused: 1}
+"""
+    found = read_scenario(text, "f.yaml")
+    full, *parts = codec.cards(found.nodes[0])
+    assert full.parent == ""
+    assert len({one.parent for one in parts} - {"", full.uuid}) == 1
+    assert places(play(found, found.choice)) == {"two": "nowhere"}
+    alike = read_scenario(text.replace("1g.5gb", "2g.10gb"), "f.yaml")
+    assert places(play(alike, alike.choice)) == {"two": "n cards 1, 2"}
+
+
 def test_nodes_alike_have_numbers_and_cards_of_their_own() -> None:
     text = """
 nodes:
