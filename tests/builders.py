@@ -279,3 +279,41 @@ def left(page: Node | None, index: int = 0) -> Amount:
     if page is None:
         raise LookupError("there is no such page")
     return page.free[CardUUID(f"GPU-{index}")]
+
+
+def allocation_json(
+    device: str = "gpu-0",
+    *,
+    units: int = 8,
+    cores: int = 10,
+    node: str = "n",
+    request: str = "card",
+) -> Json:
+    """The allocation of one device of a node, as kube-scheduler writes it."""
+    result = {
+        "request": request,
+        "driver": names.DRA_DRIVER,
+        "pool": node,
+        "device": device,
+        "shareID": f"share-{device}",
+        "consumedCapacity": {"memory": f"{units * 256}Mi", "cores": str(cores)},
+    }
+    return {"devices": {"results": [result]}}
+
+
+def claim_json(
+    name: str = "c", allocation: Json | None = None, *, version: int = 1
+) -> Json:
+    """A ResourceClaim, whose UID is ``uid-<name>``."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "uid": f"uid-{name}",
+            "namespace": "default",
+            "name": name,
+            "resourceVersion": str(version),
+        },
+        "spec": {"devices": {"requests": [{"name": "card"}]}},
+        "status": {} if allocation is None else {"allocation": allocation},
+    }

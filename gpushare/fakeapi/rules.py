@@ -39,6 +39,7 @@ SHAPES: Mapping[Kind, Shape] = {
     Kind.NODES: Shape("v1", "Node", namespaced=False),
     Kind.EVENTS: Shape("v1", "Event", status_apart=False),
     Kind.BUDGETS: Shape("policy/v1", "PodDisruptionBudget"),
+    Kind.CLAIMS: Shape("resource.k8s.io/v1", "ResourceClaim"),
 }
 
 

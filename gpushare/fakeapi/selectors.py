@@ -31,6 +31,7 @@ FIELDS: Mapping[Kind, tuple[str, ...]] = {
         "type",
     ),
     Kind.BUDGETS: _NAMESPACED,
+    Kind.CLAIMS: _NAMESPACED,
 }
 """The fields that a selector may name; others are ``Invalid``, as in Kubernetes."""
 

@@ -70,6 +70,7 @@ _RESOURCES = {
     Kind.NODES: Resource("/api/v1", "nodes", namespaced=False),
     Kind.EVENTS: Resource("/api/v1", "events"),
     Kind.BUDGETS: Resource("/apis/policy/v1", "poddisruptionbudgets"),
+    Kind.CLAIMS: Resource("/apis/resource.k8s.io/v1", "resourceclaims"),
 }
 
 

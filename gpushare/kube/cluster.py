@@ -27,6 +27,7 @@ class Kind(StrEnum):
     NODES = "nodes"
     EVENTS = "events"
     BUDGETS = "poddisruptionbudgets"
+    CLAIMS = "resourceclaims"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,13 @@ BITFUSION_LABEL = f"{PREFIX}-bitfusion"
 """Namespace label, written by operators: how its Bitfusion pods are translated."""
 BITFUSION_MODES = ("all", "injection")
 """The valid values of ``BITFUSION_LABEL``."""
+DRA_DRIVER = f"vcuda.{DOMAIN}"
+"""The driver of our devices for Dynamic Resource Allocation (DRA)."""
+DRA_MEMORY = "memory"
+"""Capacity of a DRA device: bytes, in steps of 256 MiB."""
+DRA_CORES = "cores"
+"""Capacity of a DRA device: hundredths of a card's compute."""
+
 BITFUSION_GPU = "bitfusion.io/gpu"
 """Resource of Bitfusion: hundredths of a card, for quotas only."""
 

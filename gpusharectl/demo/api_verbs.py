@@ -28,7 +28,7 @@ WATCH_S = 1800
 NAMESPACES = "namespaces"
 """A collection without objects of its own: the namespaces of all other objects."""
 _PATH = re.compile(
-    r"(?P<group>/api/v1|/apis/policy/v1)"
+    r"(?P<group>/api/v1|/apis/policy/v1|/apis/resource\.k8s\.io/v1)"
     r"(/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<plural>[a-z]+)(/(?P<name>[^/]+)(/(?P<subresource>[a-z]+))?)?"
 )

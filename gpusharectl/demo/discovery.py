@@ -13,9 +13,10 @@ from gpushare.kube.cluster import Json, Kind
 VERSION = "v1.36.3"
 """The Kubernetes version whose behaviour the demo shows."""
 _SHORT = {Kind.PODS: "po", Kind.NODES: "no", Kind.EVENTS: "ev", Kind.BUDGETS: "pdb"}
+"""The short names that kubectl knows; other kinds have none."""
 _STATUS = ("get", "patch", "update")
 _ALL = ("create", "delete", "get", "list", "patch", "update", "watch")
-_VERSIONS = ("v1", "policy/v1")
+_VERSIONS = ("v1", "policy/v1", "resource.k8s.io/v1")
 
 
 def path_of(version: str) -> str:
@@ -25,8 +26,7 @@ def path_of(version: str) -> str:
 
 def documents(build: str = "") -> dict[str, Json]:
     """Return every fixed document by its path; ``build`` ends the server's version."""
-    policy = {"groupVersion": "policy/v1", "version": "v1"}
-    group = {"name": "policy", "versions": [policy], "preferredVersion": policy}
+    groups = [_group(version) for version in _VERSIONS if "/" in version]
     major, minor, _ = VERSION.removeprefix("v").split(".")
     number = {"major": major, "minor": minor, "gitVersion": VERSION + build}
     paths = [path_of(version) for version in _VERSIONS]
@@ -34,12 +34,21 @@ def documents(build: str = "") -> dict[str, Json]:
     return {
         "/version": {**number, "platform": "embedded"},
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]},
-        "/apis/policy": {"kind": "APIGroup", "apiVersion": "v1", **group},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups},
+        **{
+            f"/apis/{group['name']}": {"kind": "APIGroup", "apiVersion": "v1", **group}
+            for group in groups
+        },
         "/openapi/v3": {"paths": openapi},
         **{path_of(version): _resources(version) for version in _VERSIONS},
         **{f"/openapi/v3{path_of(each)}": _openapi(each) for each in _VERSIONS},
     }
+
+
+def _group(version: str) -> Json:
+    name, _, short = version.partition("/")
+    known = {"groupVersion": version, "version": short}
+    return {"name": name, "versions": [known], "preferredVersion": known}
 
 
 def _resources(version: str) -> Json:
@@ -55,7 +64,9 @@ def _entries(version: str) -> Iterator[Json]:
     for kind, shape in SHAPES.items():
         if shape.api_version != version:
             continue
-        yield _entry(kind, shape.name, _ALL, _SHORT[kind], namespaced=shape.namespaced)
+        yield _entry(
+            kind, shape.name, _ALL, _SHORT.get(kind, ""), namespaced=shape.namespaced
+        )
         if shape.status_apart:
             name = f"{kind}/status"
             yield _entry(name, shape.name, _STATUS, namespaced=shape.namespaced)

@@ -18,7 +18,10 @@ from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from tests.testbed.objects import new_namespace
 from tests.testbed.rest import Rest
 
-GROUPS = {Kind.BUDGETS: "/apis/policy/v1"}
+GROUPS = {
+    Kind.BUDGETS: "/apis/policy/v1",
+    Kind.CLAIMS: "/apis/resource.k8s.io/v1",
+}
 PATIENCE_S = 20.0
 
 

@@ -417,6 +417,35 @@ def test_budgets_are_read(seat: Seat) -> None:
     assert [item["spec"] for item in items if seat.is_ours(item)] == [spec]
 
 
+def test_claims_are_read_and_watched(seat: Seat) -> None:
+    """ResourceClaims come as other kinds do; their status is written by itself."""
+    name = seat.name("claim")
+    metadata = {"name": name, "namespace": seat.namespace}
+    exactly = {"deviceClassName": "vcuda"}
+    spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
+    version = seat.version(Kind.CLAIMS)
+    seat.arrange.create(Kind.CLAIMS, {"metadata": metadata, "spec": spec})
+    result = {"driver": "d.io", "pool": "n", "device": "gpu-1", "request": "card"}
+    allocation = {"devices": {"results": [result]}}
+    patch = {"status": {"allocation": allocation}}
+    seat.arrange.patch(Kind.CLAIMS, seat.namespace, name, patch, subresource="status")
+    items = seat.cluster.list_page(Kind.CLAIMS, limit=500).items
+    assert name in names(list(items))
+    found = seat.cluster.get(Kind.CLAIMS, seat.namespace, name)
+    assert found["spec"]["devices"]["requests"][0]["name"] == "card"
+    assert found["status"]["allocation"]["devices"]["results"] == [result]
+    seen: list[tuple[str, bool]] = []
+    stream = seat.cluster.watch(Kind.CLAIMS, resource_version=version, timeout_s=5)
+    for event in stream:
+        if event.type != "BOOKMARK" and seat.is_ours(event.object):
+            status = event.object.get("status") or {}
+            seen.append((event.type, "allocation" in status))
+            if len(seen) == 2:
+                stream.close()  # type: ignore[attr-defined]
+                break
+    assert seen == [("ADDED", False), ("MODIFIED", True)]
+
+
 def at_work(seat: Seat, name: str, *, ready: bool = True, **labels: str) -> Json:
     """A pod that runs, as its kubelet would say."""
     pod = seat.pod(name, terminationGracePeriodSeconds=40)

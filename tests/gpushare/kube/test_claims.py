@@ -1,0 +1,146 @@
+"""ResourceClaims to our nouns, and cards to names of devices."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.domain.model import Amount, CardUUID
+from gpushare.kube.claims import Claim, Device, User, device_name, read_claim
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from tests.builders import allocation_json, claim_json
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+UUIDS = st.one_of(
+    st.from_regex(r"(GPU|MIG|gpu|card)-[-0-9a-fA-F]{0,70}", fullmatch=True),
+    st.text(min_size=1, max_size=80),
+)
+
+
+@given(st.lists(UUIDS, unique=True, min_size=1))
+def test_each_card_has_a_name_of_its_own(uuids: list[str]) -> None:
+    """Each is a DNS label, and no two are the same."""
+    found = [device_name(CardUUID(uuid)) for uuid in uuids]
+    assert all(LABEL.fullmatch(name) for name in found)
+    assert len(set(found)) == len(found)
+
+
+def test_cards_that_differ_in_capitals_have_different_names() -> None:
+    """Simulated cards may be called anything."""
+    found = {device_name(CardUUID(one)) for one in ("GPU-a", "gpu-a", "GPU-A", "Gpu-a")}
+    assert len(found) == 4
+
+
+def test_a_claim_with_everything() -> None:
+    """Who it is, which devices of which node it has, and for which pods."""
+    claim = claim_json("c", allocation_json("gpu-1", units=20, cores=30, node="n1"))
+    pod = {"resource": "pods", "name": "p", "uid": "uid-p"}
+    other = {"apiGroup": "x.io", "resource": "jobs", "name": "j", "uid": "uid-j"}
+    claim["status"]["reservedFor"] = [pod, other]
+    assert read_claim(claim) == Claim(
+        "uid-c",
+        "default",
+        "c",
+        "n1",
+        (Device("card", "gpu-1", Amount(30, 20), "share-gpu-1"),),
+        (User("p", "uid-p"),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "units"),
+    [("256Mi", 1), ("257Mi", 2), ("5Gi", 20), ("1", 1), ("0", 0), ("5368709120", 20)],
+)
+def test_memory_is_rounded_up_to_units(memory: str, units: int) -> None:
+    """The ledger never charges less than the claim has."""
+    allocation = allocation_json()
+    result = allocation["devices"]["results"][0]
+    result["consumedCapacity"]["memory"] = memory
+    found = read_claim(claim_json("c", allocation))
+    assert found is not None
+    assert found.devices[0].amount.units == units
+
+
+def without_results(claim: Json) -> Json:
+    del claim["status"]["allocation"]["devices"]["results"]
+    return claim
+
+
+def of_another_driver(claim: Json) -> Json:
+    claim["status"]["allocation"]["devices"]["results"][0]["driver"] = "gpu.nvidia.com"
+    return claim
+
+
+def for_an_admin(claim: Json) -> Json:
+    claim["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    return claim
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        claim_json("c"),
+        claim_json("c") | {"status": {}},
+        claim_json("c") | {"status": {"allocation": {}}},
+        without_results(claim_json("c", allocation_json())),
+        of_another_driver(claim_json("c", allocation_json())),
+        for_an_admin(claim_json("c", allocation_json())),
+    ],
+)
+def test_claims_that_hold_nothing_of_ours(claim: Json) -> None:
+    """Not allocated, another driver's, or an administrator's look at a device."""
+    assert read_claim(claim) is None
+
+
+def test_results_of_other_drivers_are_left_out() -> None:
+    """A claim may have a network card beside its card."""
+    claim = claim_json("c", allocation_json("gpu-1"))
+    results = claim["status"]["allocation"]["devices"]["results"]
+    results.insert(
+        0, {"request": "net", "driver": "net.io", "pool": "x", "device": "d"}
+    )
+    found = read_claim(claim)
+    assert found is not None
+    assert [device.name for device in found.devices] == ["gpu-1"]
+
+
+RESULT = "status.allocation.devices.results[0]"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        ("pool", None, "pool"),
+        ("device", "", "device"),
+        ("consumedCapacity", None, "consumedCapacity"),
+        ("consumedCapacity", {"cores": "1"}, "consumedCapacity.memory"),
+        ("consumedCapacity", {"memory": "1Gi"}, "consumedCapacity.cores"),
+        ("consumedCapacity", {"memory": "x", "cores": "1"}, "consumedCapacity.memory"),
+        ("consumedCapacity", {"memory": "-1", "cores": "1"}, "consumedCapacity.memory"),
+        (
+            "consumedCapacity",
+            {"memory": "1Ei", "cores": "1"},
+            "consumedCapacity.memory",
+        ),
+        ("consumedCapacity", {"memory": "1", "cores": "1m"}, "consumedCapacity.cores"),
+    ],
+)
+def test_what_is_not_understood_is_named(field: str, value: object, path: str) -> None:
+    """By the path of its field."""
+    allocation = allocation_json()
+    allocation["devices"]["results"][0][field] = value
+    with pytest.raises(Malformed) as caught:
+        read_claim(claim_json("c", allocation))
+    assert caught.value.field == f"{RESULT}.{path}"
+
+
+def test_a_claim_over_two_nodes_is_not_understood() -> None:
+    """A pod could use the devices of one only."""
+    allocation = allocation_json("gpu-1", node="n1")
+    allocation["devices"]["results"] += allocation_json("gpu-2", node="n2")["devices"][
+        "results"
+    ]
+    with pytest.raises(Malformed, match=r"results\[1\].pool: must be n1"):
+        read_claim(claim_json("c", allocation))
