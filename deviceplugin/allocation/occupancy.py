@@ -154,9 +154,16 @@ class Records:
         # The last one, because with it the container may start.
         _replace(folder / ALLOCATION, text)
 
-    def tell_limits(self, record: Record, limits: str) -> None:
-        """Write what the library reads into another folder of the same container."""
-        _replace(self._make(self._name_of(record)) / LIMITS, limits)
+    def tell(self, record: Record, text: str, limits: str) -> None:
+        """Write the files into another folder of the same container.
+
+        That the container may start is for the other resource's own call to say.
+        """
+        folder = self._make(self._name_of(record))
+        if limits:
+            _replace(folder / LIMITS, limits)
+        if self.may_start(record):
+            _replace(folder / ALLOCATION, text)
 
     def cut_regions(self) -> list[Record]:
         """Shorten the regions that containers have made too large; return whose."""

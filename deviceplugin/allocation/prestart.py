@@ -433,9 +433,9 @@ class PreStart:
             limits = self._limits(limit, shares)
             try:
                 self.records.fill(record, known, text, limits)
-                for other in others if limits else ():
+                for other in others if limit is not None else ():
                     # kubelet may mount that record's folder as /etc/vcuda.
-                    self.records.tell_limits(other, limits)
+                    self.records.tell(other, text, limits)
             except OSError as error:
                 where = self.records.folder(known)
                 why = f"{where} cannot be written: {error.strerror}"

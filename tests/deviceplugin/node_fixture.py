@@ -200,7 +200,7 @@ class NodeFixture:
     def wait_registered(self) -> None:
         there = self.devices.allocatable
         wait_until(
-            lambda: M in there() and there().get(C), "both resources to be there"
+            lambda: there().get(M) and there().get(C), "both resources to be there"
         )
 
     def bind(

@@ -375,3 +375,7 @@ def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
     watched.limits.driver = "580.95.05"
     again = WatcherFixture(tmp_path, isolation="auto")
     assert again.watcher.isolation.tier == "driver"
+    # Nobody gets a tier that auto never chooses.
+    (tmp_path / "isolation").write_text("preload\n")
+    again = WatcherFixture(tmp_path, isolation="auto")
+    assert again.watcher.isolation.tier == "none"

@@ -400,10 +400,12 @@ def test_hard_limits_and_overheads_fit_the_card(node: NodeFixture) -> None:
 
 
 @pytest.mark.parametrize("first", [M, C])
+@pytest.mark.parametrize("mounted", [M, C])
 def test_a_pod_that_kubelet_knew_first(
-    node: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch, mounted: str, first: str
 ) -> None:
     """Nobody knew whose devices these were; at its start both folders are told."""
+    asks_first(monkeypatch, mounted)
     node.cut_off()
     for name in ("etcd", "proxy"):
         node.admit(pod_json(name, uid=name, node="n"))
@@ -415,10 +417,10 @@ def test_a_pod_that_kubelet_knew_first(
     for container, mib in (("once", 2048), ("main", 768)):
         node.devices.start(pod["metadata"]["uid"], container)
         assert limits(given[container]) == limit_of(mib)
-        assert (region(given[container]).parent / LIMITS).read_text() == limit_of(mib)
         assert region(given[container]).read_text() == ""
         told = inside(given[container])
-        assert told["container"] == container
+        assert (told["container"], told["isolation"]) == (container, "preload")
+        assert told["hard_limit_mib"] == mib
 
 
 def test_an_init_container_passes_its_devices_on(node: NodeFixture) -> None:

@@ -60,7 +60,7 @@ class RegistrarFixture:
         self.registry = CollectorRegistry()
         metrics = PluginMetrics(self.registry)
         nobody = cast("Any", None)
-        parts = Parts(self.offer, *[nobody] * 5, metrics)
+        parts = Parts(self.offer, *[nobody] * 6, metrics)
         plugin = DevicePlugin(M, parts)
         plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
         self.registrar = Registrar(plugin, self.plugins, metrics)
