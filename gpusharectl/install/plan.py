@@ -19,9 +19,7 @@ from gpusharectl.install.manifests import (
     with_spec,
 )
 from gpusharectl.install.options import (
-    AUTO,
     CARD_CLASSES,
-    NO_TIER,
     CommonOptions,
     InstallOptions,
     node_names,
@@ -402,6 +400,7 @@ class InstallPlan(Plan):
         ]
         image, now = self.target.image, next(iter(self.facts.images.values()), "")
         why = f" (image {now} becomes {image})" if now and now != image else ""
+        tier = "" if self.facts.plugin else self.options.isolation
         # One that is set up already may differ; its Job sees that.
         others = [
             node
@@ -411,7 +410,7 @@ class InstallPlan(Plan):
         return [
             *(["the webhook is removed"] if self.going else []),
             *([f"objects in the cluster: {told}"] if told else []),
-            *self._tier(),
+            *([f"isolation tier {tier} on all nodes with cards"] if tier else []),
             *(
                 [f"the pods of {', '.join(replaced)} are replaced{why}"]
                 * bool(replaced)
@@ -431,20 +430,6 @@ class InstallPlan(Plan):
                 else []
             ),
         ]
-
-    def _tier(self) -> list[str]:
-        """Return what a change of the isolation tier means."""
-        before = self.facts.isolation or NO_TIER
-        after = self.options.isolation or before
-        if after == before:
-            return []
-        if not self.facts.plugin:
-            return [f"isolation tier {after} on all nodes with cards"]
-        units = ""
-        if {before, after} & {NO_TIER, AUTO}:
-            units = ", and cards may offer another number of units"
-        told = f"isolation tier {before} becomes {after}: containers that exist keep "
-        return [f"{told}what they have{units}; drain the nodes with cards first"]
 
     def again(self, image: str = "") -> str:
         """Return the command that goes on, with the nodes chosen meanwhile.

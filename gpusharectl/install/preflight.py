@@ -7,7 +7,7 @@ from enum import StrEnum
 from gpushare.kube import names
 from gpushare.kube.facts import EXPORTER, WEBHOOK
 from gpusharectl.install.manifests import NVIDIA
-from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.options import AUTO, NO_TIER, InstallOptions
 from gpusharectl.install.survey import (
     CONTROL_PLANE_LABEL,
     Facts,
@@ -84,8 +84,23 @@ def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
             "are created; docs/install-reference.md says how Prometheus finds the "
             "metrics without it"
         )
+    yield from _tier(facts, options)
     yield from _kept(facts, options)
     yield from _webhook(facts, options)
+
+
+def _tier(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+    """Say what a change of the isolation tier means; the pods' owners have to know."""
+    before = facts.isolation or NO_TIER
+    after = options.isolation or before
+    if facts.plugin and after != before:
+        units = ""
+        if {before, after} & {NO_TIER, AUTO}:
+            units = ", and cards may offer another number of units"
+        yield _warning(
+            f"isolation tier {before} becomes {after}: containers that exist keep what "
+            f"they have{units}; drain the nodes with cards first"
+        )
 
 
 def _version(facts: Facts) -> Finding:
@@ -202,6 +217,8 @@ def _kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         yield _ok("the extender serves its page and keeps it; --no-ui removes it")
     if facts.policy and not options.policy:
         yield _ok(f"the policy stays {facts.policy}; --policy changes it")
+    if facts.isolation and not options.isolation:
+        yield _ok(f"isolation stays {facts.isolation}; --isolation changes it")
 
 
 def _webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:

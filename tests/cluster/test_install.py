@@ -287,6 +287,29 @@ def test_the_policy_that_packs_and_back(host: Fresh) -> None:
     assert {**host.tree(), **ours} == files
 
 
+def tier(host: Fresh) -> str:
+    """The label that the device plugin gives its node."""
+    labels = host.get("node", "cp")["metadata"]["labels"]
+    return str(labels.get("baidu.com/vcuda-isolation"))
+
+
+def test_an_isolation_that_no_card_can_have_and_back(host: Fresh) -> None:
+    """Nothing weaker is offered in its place, and all say why; what runs goes on."""
+    held = {name: running(host, name) for name in APPS}
+    assert tier(host) == "none"
+    ran = host.ctl("install", "--nodes", "cp", "--yes", "--isolation", "driver")
+    assert ran.returncode == 1, said(ran)
+    assert "isolation tier none becomes driver" in said(ran)
+    assert "are sick: isolation tier driver: " in said(ran)
+    assert tier(host) == "driver"
+    assert host.allocatable("cp") == (0, 0)
+    assert "because isolation tier driver: " in host.must("inspect")
+    host.must("install", "--nodes", "cp", "--yes", "--isolation", "none")
+    wait_until(lambda: host.allocatable("cp"), "cards", 30, accept=(200, 58).__eq__)
+    assert tier(host) == "none"
+    assert {name: running(host, name) for name in APPS} == held
+
+
 def test_with_monitoring(host: Fresh) -> None:
     """The exporter says what each pod was promised, and what its processes use.
 

@@ -103,7 +103,8 @@ def test_a_dry_run_shows_the_tier(world: InstalledCluster) -> None:
         ("driver", "none", "cards may offer another number of units; drain the nodes"),
         ("driver", "preload", "keep what they have; drain the nodes"),
         ("driver", "driver", ""),
-        ("auto", None, ""),
+        (None, None, ""),
+        ("auto", None, "isolation stays auto; --isolation changes it   ok"),
     ],
 )
 def test_what_another_tier_means_is_told_before(
@@ -111,9 +112,11 @@ def test_what_another_tier_means_is_told_before(
 ) -> None:
     assert world.install(isolation=before) == Exit.DONE
     world.screen.lines.clear()
-    assert world.install("y", isolation=after, yes=False, dry_run=True) == Exit.DONE
-    assert ("isolation tier" in world.screen.text) is bool(says)
-    assert says in world.screen.text
+    assert world.install(isolation=after) == Exit.DONE
+    (told,) = [one for one in world.screen.lines if "isolation" in one] or [""]
+    assert says in told
+    assert told.endswith("   warning") is ("drain the nodes" in told)
+    assert bool(told) is bool(says)
 
 
 def test_the_tiers_are_those_of_the_device_plugin() -> None:
