@@ -27,7 +27,10 @@ typedef void *find_symbol(void *library, const char *name);
 /* Read by the assembly below, after `vcuda_replacement` has filled it. */
 __attribute__((visibility("hidden"))) find_symbol *vcuda_next_dlsym;
 
-static find_symbol *next_dlsym(void) {
+/* Not under a sanitizer, which calls dlsym before it can be called itself. */
+#define FROM_THE_START __attribute__((no_sanitize("thread", "address", "undefined")))
+
+FROM_THE_START static find_symbol *next_dlsym(void) {
     find_symbol *next = __atomic_load_n(&vcuda_next_dlsym, __ATOMIC_ACQUIRE);
     if (!next) {
         next = (find_symbol *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
@@ -60,10 +63,10 @@ static const struct hook *by_name(const char *name) {
 }
 
 /* What dlsym is to return instead; NULL if the next dlsym shall answer. */
-__attribute__((visibility("hidden"))) void *vcuda_replacement(void *library,
-                                                              const char *name) {
+FROM_THE_START __attribute__((visibility("hidden"))) void *vcuda_replacement(
+    void *library, const char *name) {
     find_symbol *next = next_dlsym();
-    if (!name || (strncmp(name, "cu", 2) && strncmp(name, "nvml", 4)))
+    if (!name || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
         return NULL;
     const struct hook *hook = by_name(name);
     /* A driver that lacks the function must look as if it lacked it. */

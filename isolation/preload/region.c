@@ -257,8 +257,7 @@ static CUresult enter(void) {
 /* Give this process a slot, and see that it says what is true. */
 static CUresult claim(void) {
     struct region *region = self.region;
-    if (self.slot && !memcmp(self.slot, &self.mine, sizeof self.mine) &&
-        region->total >= self.mine.used)
+    if (self.slot && region->total >= self.mine.used)
         return CUDA_SUCCESS;
     reap();
     if (self.slot)

@@ -26,6 +26,12 @@ def build_library(target: Path, *words: str) -> None:
     subprocess.run(script, check=True)
 
 
+def places_in(folder: Path) -> list[str]:
+    """Give the flags for a library that has limits and region in this folder."""
+    names = ("limits", "region")
+    return [f'-DVCUDA_{name.upper()}="{folder / name}"' for name in names]
+
+
 def build_driver(folder: Path) -> None:
     """Compile the stand-in: a card of 16 GiB, shared by the processes of one folder."""
     shared = ("-shared", "-fPIC", "-fvisibility=hidden")

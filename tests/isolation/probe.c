@@ -3,6 +3,7 @@
    library of its own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,7 +39,11 @@ static void *get(const char *name) {
     unsigned long long flags = table[i].per_thread ? PER_THREAD_STREAM : 0;
     if (!strcmp(door, "link"))
         return table[i].at;
-    if (!strcmp(door, "dlsym"))
+    if (!strcmp(door, "default"))
+        return dlsym(RTLD_DEFAULT, name);
+    if (!strcmp(door, "next"))
+        return dlsym(RTLD_NEXT, name);
+    if (!strcmp(door, "dlsym") || !strcmp(door, "deepbind"))
         return dlsym(library, name);
     int version = table[i].since;
     if (!strcmp(door, "getproc")) {
@@ -156,6 +161,101 @@ static void pairs(long rounds) {
     printf("pairs %.1f ns\n", ns / (double)rounds);
 }
 
+/* Children that are forked while other threads allocate; each uses the card itself. */
+static void forks(int many) {
+    pthread_t thread[4];
+    int status, failed = 0;
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, churn, (void *)400L);
+    for (int i = 0; i < many; i++) {
+        pid_t made = fork();
+        CUdeviceptr at;
+        if (!made)
+            _exit(GET(cuMemAlloc_v2)(&at, 1) || GET(cuMemFree_v2)(at));
+        failed += waitpid(made, &status, 0) != made || status;
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    printf("forks %d\n", failed);
+}
+
+/* Children that all hold some memory at the same time. */
+static void crowd(int many) {
+    int ready[2], go[2], got = 0;
+    char code;
+    if (pipe(ready) || pipe(go))
+        exit(4);
+    for (int i = 0; i < many; i++)
+        if (!fork()) {
+            CUdeviceptr at;
+            code = (char)GET(cuMemAlloc_v2)(&at, 1 << 20);
+            close(go[1]);
+            _exit(write(ready[1], &code, 1) != 1 || read(go[0], &code, 1));
+        }
+    for (int i = 0; i < many && read(ready[0], &code, 1) == 1; i++)
+        got += !code;
+    printf("crowd %d\n", got);
+    CUdeviceptr at;
+    printf("more %d\n", GET(cuMemAlloc_v2)(&at, (1025ULL - (unsigned)many) << 20));
+    close(go[1]);
+    while (wait(NULL) > 0)
+        ;
+}
+
+static void *hurry(void *unused) {
+    CUdeviceptr at;
+    for (;; pthread_testcancel())
+        if (!GET(cuMemAlloc_v2)(&at, 1))
+            GET(cuMemFree_v2)(at);
+    return unused;
+}
+
+/* Threads that are cancelled while they allocate. */
+static void cancel(int many) {
+    CUdeviceptr first;
+    /* Opens what the stand-in needs, where it must not be cancelled either. */
+    if (GET(cuMemAlloc_v2)(&first, 1) || GET(cuMemFree_v2)(first))
+        exit(4);
+    for (int i = 0; i < many; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, hurry, NULL);
+        usleep((useconds_t)(i * 10));
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+    }
+    printf("cancelled\n");
+}
+
+/* What no correct program does. */
+static void odd(void) {
+    CUdeviceptr at = 0, other;
+    struct array3d_shape huge = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 0x20, 4, 0};
+    struct array_shape flat = {SIZE_MAX, SIZE_MAX, 0x20, 4};
+    struct create_properties on_device = {1, 0, {MEMORY_ON_DEVICE, 0}};
+    CUarray array;
+    size_t pitch;
+    printf("huge %d %d %d %d %d %d %d\n", GET(cuMemAlloc_v2)(&other, SIZE_MAX),
+           GET(cuMemAllocAsync)(&other, SIZE_MAX, NULL),
+           GET(cuMemAllocPitch_v2)(&other, &pitch, SIZE_MAX, SIZE_MAX, 4),
+           GET(cuArrayCreate_v2)(&array, &flat), GET(cuArray3DCreate_v2)(&array, &huge),
+           GET(cuMipmappedArrayCreate)(&array, &huge, 99),
+           GET(cuMemCreate)(&other, SIZE_MAX, &on_device, 0));
+    printf("zero %d\n", GET(cuMemAlloc_v2)(&other, 0));
+    GET(cuMemFree_v2)(other);
+    CUresult made = GET(cuMemAlloc_v2)(&at, 1 << 20), inside = GET(cuMemFree_v2)(at + 512);
+    CUresult freed = GET(cuMemFree_v2)(at), again = GET(cuMemFree_v2)(at);
+    printf("frees %d %d %d %d\n", made, inside, freed, again);
+    printf("none %d %d %d\n", GET(cuMemRelease)(12345), GET(cuMemUnmap)(mapped, SIZE_MAX),
+           GET(cuMemFreeAsync)(0, NULL));
+}
+
+/* Close all files, and open one of its own in their place. */
+static void shut(void) {
+    for (int file = 3; file < 64; file++)
+        close(file);
+    printf("shut %d\n", open("other", O_RDWR | O_CREAT | O_TRUNC, 0600));
+}
+
 static void info(void) {
     size_t free = 0, total = 0, device = 0;
     CUresult code = GET(cuMemGetInfo_v2)(&free, &total);
@@ -166,7 +266,9 @@ static void info(void) {
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     door = argv[1];
-    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    int global = !strcmp(door, "default") || !strcmp(door, "next");
+    int deep = !strcmp(door, "deepbind") ? RTLD_DEEPBIND : 0;
+    library = dlopen("libcuda.so.1", RTLD_NOW | deep | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     CUcontext context = &context;
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i];
@@ -227,6 +329,21 @@ int main(int argc, char **argv) {
         } else if (IS(threads)) {
             int many = atoi(argv[++i]);
             threads(many, atol(argv[++i]));
+        } else if (IS(forks)) {
+            forks(atoi(argv[++i]));
+        } else if (IS(crowd)) {
+            crowd(atoi(argv[++i]));
+        } else if (IS(cancel)) {
+            cancel(atoi(argv[++i]));
+        } else if (IS(odd)) {
+            odd();
+        } else if (IS(shut)) {
+            shut();
+        } else if (IS(complain)) {
+            fprintf(stderr, "written to where stderr was\n");
+        } else if (IS(reload)) {
+            dlclose(library);
+            library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
         } else if (IS(pairs)) {
             pairs(atol(argv[++i]));
         } else if (IS(wait)) {

@@ -1,0 +1,281 @@
+"""What all processes of a container count in together, and how it fails.
+
+The region is a file that each of them can write; none of that may hang or crash them.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.isolation.build import PRELOAD
+from tests.isolation.container import (
+    LIMITS,
+    OPERATING_SYSTEM,
+    OUT_OF_MEMORY,
+    SHARE_MIB,
+    Container,
+    racing,
+)
+from tests.machine import needs
+
+HALF = ("alloc", "cuMemAlloc_v2", "512")
+FILL = ("fill", "cuMemAlloc_v2", "128")
+FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
+HALF_FULL = f"cuMemAlloc_v2 4 {OUT_OF_MEMORY}"
+REFUSED = f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"
+MAGIC_BYTES, TOTAL_BYTES, SLOT_BYTES, SLOTS = 8, 8, 24, 1024
+"""How the region lies in its file: magic, total, and slots of used, pid and start."""
+
+
+def test_processes_that_race_share_one_share(container: Container) -> None:
+    with racing(container, 8, "fill", "cuMemAlloc_v2", "64") as told:
+        assert sum(int(line.split()[1]) for line in told) == SHARE_MIB // 64
+    assert container.peak_mib == SHARE_MIB
+
+
+def test_threads_that_race_never_pass_the_share(container: Container) -> None:
+    """Also on one pool, which takes more of the card than it gives; all comes back."""
+    told = container.said(
+        "dlsym", "threads", "8", "300", "fill", "cuMemAlloc_v2", "128"
+    )
+    assert told == ["threads done", f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"]
+    assert container.peak_mib == SHARE_MIB
+
+
+def test_processes_that_race_on_pools_never_pass_the_share(
+    container: Container,
+) -> None:
+    """A pool's growth is counted before the driver is called."""
+    with racing(container, 6, "fill", "cuMemAllocAsync", "5") as told:
+        assert all(line.endswith(f" {OUT_OF_MEMORY}\n") for line in told)
+    assert 0 < container.peak_mib <= SHARE_MIB
+
+
+POINTS = tuple(
+    re.findall(r'vcuda_point\("([^"]+)"\)', (PRELOAD / "region.c").read_text())
+)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_killed_at_this_point_hangs_nobody(
+    container: Container, point: str
+) -> None:
+    """Also one that has the lock; what it held is free again."""
+    alloc = ("alloc", "cuMemAlloc_v2", "128")
+    before = () if point == "initialising" else alloc
+    with container.start("dlsym", *before, "point", point, *alloc, *alloc) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == -9
+    full = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
+    assert container.said("dlsym", "fill", "cuMemAlloc_v2", "128") == [full]
+
+
+def test_a_child_counts_for_itself(container: Container) -> None:
+    """What its parent holds is the parent's: its child's end does not free it."""
+    half = ("alloc", "cuMemAlloc_v2", "512")
+    fill = ("fill", "cuMemAlloc_v2", "128")
+    told = container.said("dlsym", *half, "child", *fill, "parent", *fill)
+    assert told.count(f"cuMemAlloc_v2 4 {OUT_OF_MEMORY}") == 2
+
+
+def test_a_program_that_takes_its_place_holds_nothing(container: Container) -> None:
+    fill = ("fill", "cuMemAlloc_v2", "128")
+    probe = str(container.folder / "probe")
+    told = container.said("dlsym", *fill, "exec", probe, "dlsym", *fill)
+    assert told == [f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"] * 2
+
+
+def test_a_program_that_forks_while_threads_allocate(container: Container) -> None:
+    """Its children use the card themselves, and all of it comes back."""
+    told = container.said("dlsym", "forks", "40", *FILL)
+    assert told == ["forks 0", FULL]
+
+
+def test_threads_that_are_cancelled_lock_nobody_out(container: Container) -> None:
+    told = container.said("dlsym", "cancel", "60", *FILL)
+    assert told == ["cancelled", FULL]
+
+
+def test_six_hundred_processes_have_one_share(container: Container) -> None:
+    told = container.said("dlsym", "crowd", "600", *FILL)
+    assert told == ["crowd 600", f"more {OUT_OF_MEMORY}", FULL]
+
+
+def test_more_processes_than_slots_are_refused(container: Container) -> None:
+    assert container.said("dlsym", *FILL) == [FULL]
+    with container.region.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, SLOTS)
+        told, complaint = container.both("dlsym", *HALF)
+    assert told == [REFUSED]
+    assert "too many processes" in complaint
+    assert container.said("dlsym", *FILL) == [FULL]
+
+
+def test_a_process_of_another_pid_namespace_counts_as_any(
+    container: Container,
+) -> None:
+    """Its number means nothing to the others."""
+    unshare = ["unshare", "--pid", "--fork", "--kill-child"]
+    can = shutil.which("unshare") and subprocess.run(
+        [*unshare, "true"], capture_output=True, check=False
+    )
+    needs(bool(can) and can.returncode == 0, "unshare --pid", "run it as root")
+    with container.start("dlsym", *HALF, "wait", before=unshare) as inner:
+        assert inner.stdout
+        assert inner.stdout.readline() == "cuMemAlloc_v2 1 0\n"
+        assert container.said("dlsym", *FILL) == [HALF_FULL]
+        inner.communicate("go on", timeout=60)
+    assert container.said("dlsym", *FILL) == [FULL]
+
+
+LEADER_ENDS = (
+    "import ctypes, threading, time; "
+    "threading.Thread(target=time.sleep, args=(60,)).start(); "
+    "print(open('/proc/self/stat').read().split()[21], flush=True); "
+    "ctypes.CDLL(None).syscall(60, 0)"
+)
+"""A program whose first thread has ended and whose second has not."""
+
+
+def test_what_an_ending_process_holds_is_not_given_away(container: Container) -> None:
+    """It has lost its lock, and the driver may be busy freeing its memory."""
+    container.said("dlsym", *FILL)
+    with subprocess.Popen(
+        [sys.executable, "-c", LEADER_ENDS], stdout=subprocess.PIPE, text=True
+    ) as ending:
+        assert ending.stdout
+        start = int(ending.stdout.readline())
+        try:
+            container.write(MAGIC_BYTES + TOTAL_BYTES, 512 * 2**20, ending.pid, start)
+            state = Path(f"/proc/{ending.pid}/stat")
+            while ") Z" not in state.read_text():
+                pass
+            assert container.said("dlsym", *FILL) == [HALF_FULL]
+        finally:
+            ending.kill()
+    assert container.said("dlsym", *FILL) == [FULL]
+
+
+def test_a_program_that_closes_all_files_stays_within_its_share(
+    container: Container,
+) -> None:
+    """And nothing is written into the file that has the number now."""
+    told = container.said("dlsym", *HALF, "shut", *FILL)
+    assert told[1:] == ["shut 3", HALF_FULL]
+    assert (container.folder / "other").read_bytes() == b""
+
+
+def test_a_program_without_stderr_does_not_complain_into_the_region(
+    container: Container,
+) -> None:
+    script = 'exec "$@" 2>&-'
+    shell = ["bash", "-c", script, "bash"]
+    with container.start("dlsym", *HALF, "complain", *FILL, before=shell) as process:
+        out, _ = process.communicate(timeout=60)
+    assert out.splitlines() == ["cuMemAlloc_v2 1 0", HALF_FULL]
+    assert container.said("dlsym", *FILL) == [FULL]
+
+
+DAMAGE: dict[str, Callable[[Container], object]] = {
+    "magic": lambda it: it.write(0, 12345),
+    "zeros": lambda it: it.write(0, *[0] * 3074),
+    "cut to nothing": lambda it: os.truncate(it.region, 0),
+    "cut in the middle": lambda it: os.truncate(it.region, 5000),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_region_that_is_damaged_in_use_refuses_all(
+    container: Container, how: str
+) -> None:
+    """Nobody hangs or crashes; a new process is refused as well, while others live."""
+    with holding_half(container) as process:
+        DAMAGE[how](container)
+        assert container.said("dlsym", *HALF) == [REFUSED]
+        out, err = process.communicate("go on", timeout=60)
+    assert process.returncode == 0
+    assert out.splitlines()[-1] == REFUSED
+    assert err.count("\n") == 1
+
+
+HEALS: dict[str, Callable[[Container], object]] = {
+    "total too low": lambda it: it.write(MAGIC_BYTES, 0),
+    "total too high": lambda it: it.write(MAGIC_BYTES, 2**64 - 1),
+    "slots of nobody": lambda it: it.write(
+        MAGIC_BYTES + TOTAL_BYTES + SLOT_BYTES, *[2**64 - 1] * 30
+    ),
+    "its slot": lambda it: it.write(MAGIC_BYTES + TOTAL_BYTES, 0, 1, 1),
+}
+
+
+@pytest.mark.parametrize("how", HEALS)
+def test_numbers_that_are_damaged_in_use_are_put_right(
+    container: Container, how: str
+) -> None:
+    with holding_half(container) as process:
+        HEALS[how](container)
+        out, err = process.communicate("go on", timeout=60)
+    assert out.splitlines()[-1] == HALF_FULL
+    assert err == ""
+    assert container.said("dlsym", *FILL) == [FULL]
+
+
+@contextmanager
+def holding_half(container: Container) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds half of the share, and takes more when it is told to."""
+    with container.start("dlsym", *HALF, "wait", *FILL) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "cuMemAlloc_v2 1 0\n"
+        yield process
+
+
+def test_a_region_is_new_again_when_nobody_uses_it(container: Container) -> None:
+    """Also if its first process was killed while it was made, at any length."""
+    for length in (0, 8, 5000):
+        container.region.write_bytes(b"\0" * length)
+        assert container.said("dlsym", *FILL) == [FULL]
+
+
+BROKEN: dict[str, Callable[[Container], object]] = {
+    "no limits": lambda it: it.limits.unlink(),
+    "another form": lambda it: it.limits.write_text("vcuda-limits 2\n"),
+    "cut short": lambda it: it.limits.write_text(LIMITS[:-1]),
+    "no number": lambda it: it.limits.write_text(LIMITS.replace("1024", "1024x")),
+    "two cards": lambda it: it.limits.write_text(f"{LIMITS}card b 5\n"),
+    "junk behind it": lambda it: it.limits.write_text(f"{LIMITS}junk"),
+    "an empty line behind it": lambda it: it.limits.write_text(f"{LIMITS}\n"),
+    "a byte of zero": lambda it: it.limits.write_bytes(LIMITS.encode() + b"\0"),
+    "too long": lambda it: it.limits.write_text(LIMITS.replace("GPU", "G" * 300)),
+    "a long name": lambda it: it.limits.write_text(LIMITS.replace("GPU", "G" * 90)),
+    "whole": lambda it: it.limits.write_text(LIMITS.replace("1024", "whole")),
+    "negative": lambda it: it.limits.write_text(LIMITS.replace("1024", "-1")),
+    "no number at all": lambda it: it.limits.write_text(LIMITS.replace("1024", "")),
+    "more than there is": lambda it: it.limits.write_text(
+        LIMITS.replace("1024", "18446744073709551616")
+    ),
+    "empty": lambda it: it.limits.write_text(""),
+    "no region": lambda it: it.region.unlink(),
+    "a folder": lambda it: (it.region.unlink(), it.region.mkdir()),
+    "a pipe": lambda it: (it.region.unlink(), os.mkfifo(it.region)),
+    "another file": lambda it: it.region.write_bytes(b"x" * 4096),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_it_fails_closed(container: Container, how: str) -> None:
+    """Nothing can be allocated, and one line says why."""
+    BROKEN[how](container)
+    alloc = ("alloc", "cuMemAlloc_v2", "1")
+    with container.start("dlsym", *alloc, *alloc) as process:
+        out, err = process.communicate(timeout=60)
+    assert out.splitlines() == [f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"] * 2
+    assert err.startswith("vcuda: ")
+    assert err.count("\n") == 1

@@ -1,0 +1,93 @@
+"""The library under gcc's sanitizers, which end a process at the first wrong access.
+
+Undefined behaviour and data races are found only on the ways that these tests take.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.isolation.build import DRIVER, LIBRARY, build_library, places_in
+from tests.isolation.container import OUT_OF_MEMORY, Container
+from tests.machine import needs
+
+SANITIZERS = {
+    "addresses": ("address,undefined", "libasan.so", "detect_leaks=0"),
+    "races": ("thread", "libtsan.so", "halt_on_error=1:die_after_fork=0"),
+}
+"""Flags, runtime, and the runtime's options. Leaks: the ledger's entries are one."""
+FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
+FILL = ("fill", "cuMemAlloc_v2", "128")
+WAYS = {
+    "cuMemAlloc_v2": "cuMemFree_v2",
+    "narrow": "cuMemFree_v2",
+    "cuMemAllocAsync": "cuMemFreeAsync",
+    "cuMemAllocFromPoolAsync": "cuMemFreeAsync",
+    "cuMemCreate": "cuMemRelease",
+    "cuArray3DCreate_v2": "cuArrayDestroy",
+    "cuMipmappedArrayCreate": "cuMipmappedArrayDestroy",
+}
+HANDLES = ("fill", "cuMemCreate", "128", "free", "cuMemMap", "free", "cuMemRelease")
+CONTEXT = ("retain", "context", *FILL, "cuDevicePrimaryCtxReset_v2")
+CASES = {
+    "ways": [
+        *("pool", "1"),
+        *(word for way in WAYS for word in ("fill", way, "128", "free", WAYS[way])),
+        *("trim", "drop", "info"),
+    ],
+    "handles": [*HANDLES, "unmap"],
+    "contexts": CONTEXT,
+    "nonsense": ["odd"],
+    "threads": ["threads", "6", "2000"],
+    "forks": ["forks", "5"],
+    "children": ["alloc", "cuMemAlloc_v2", "512", "child", *FILL, "parent", "info"],
+    "files closed": ["alloc", "cuMemAlloc_v2", "512", "shut", *FILL],
+}
+
+
+@pytest.fixture(scope="module", params=SANITIZERS)
+def sanitized(
+    request: pytest.FixtureRequest,
+    built: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Container:
+    """A container whose library has a sanitizer in it."""
+    kind, runtime, options = SANITIZERS[request.param]
+    words = ["gcc", f"-print-file-name={runtime}"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    cure = "apt-get install libgcc-12-dev, or that of your gcc"
+    needs(Path(found.strip()).is_absolute(), runtime, cure)
+    folder = tmp_path_factory.mktemp("sanitized")
+    flags = [f"-fsanitize={kind}", "-fno-sanitize-recover=all", "-DVCUDA_SANITIZED"]
+    # So that threads and entries meet in one chain.
+    flags += ["-DCHAINS=2"]
+    build_library(folder / LIBRARY, *places_in(folder), *flags)
+    for name in (DRIVER, "probe"):
+        (folder / name).symlink_to(built / name)
+    return Container(folder, found.strip(), options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_sanitizer_finds_nothing(sanitized: Container, case: str) -> None:
+    if case == "forks" and "tsan" in sanitized.ahead:
+        # A child makes its locks anew, which looks like a race with threads that the
+        # child has not.
+        return
+    sanitized.begin()
+    _, complaints = sanitized.both("dlsym", *CASES[case])
+    assert complaints == ""
+    assert sanitized.said("dlsym", *FILL) == [FULL]
+
+
+@pytest.mark.parametrize("how", ["cut", "limits"])
+def test_nor_where_files_are_broken(sanitized: Container, how: str) -> None:
+    sanitized.begin()
+    if how == "cut":
+        sanitized.region.write_bytes(b"x" * 999)
+    else:
+        sanitized.limits.write_text("vcuda-limits 1\ncard " + "G" * 200)
+    told, complaints = sanitized.both("dlsym", *FILL)
+    assert told == ["cuMemAlloc_v2 0 304"]
+    assert complaints.startswith("vcuda: ")
+    assert complaints.count("\n") == 1
