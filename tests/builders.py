@@ -1,6 +1,7 @@
 """Values with a default for everything, so that a test names only what it is about."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpushare.domain.ledger import Ledger
@@ -317,3 +318,8 @@ def claim_json(
         "spec": {"devices": {"requests": [{"name": "card"}]}},
         "status": {} if allocation is None else {"allocation": allocation},
     }
+
+
+def as_claim(held: Placement) -> Placement:
+    """The same placement, of a ResourceClaim."""
+    return replace(held, pod=replace(held.pod, is_claim=True))

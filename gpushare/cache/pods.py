@@ -305,6 +305,10 @@ class PodBook:
     def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
         """Record a node's cards, with what is held and kept of them."""
         self._charges.set_cards(name, cards)
+        self.reconsider(name)
+
+    def reconsider(self, name: NodeName) -> None:
+        """Compute again what is kept on a node for nominated pods."""
         self._nominations.reconsider(name, self.leaving)
 
     def settle(self, record: PodRecord) -> bool:

@@ -14,6 +14,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.reservation import why_no_room
 
 _LONGEST_JOURNAL = 65_536
 
@@ -31,6 +32,7 @@ class Ledger:
         self._where: dict[PodUID, NodeName] = {}
         self._unplaced: dict[PodUID, tuple[NodeName, PodRequest]] = {}
         self._unconfirmed: set[PodUID] = set()
+        self._claims: set[PodUID] = set()
         self._gone: set[NodeName] = set()
         self._nominated: frozenset[NodeName] = frozenset()
         self._journal: list[NodeName] = []
@@ -51,16 +53,22 @@ class Ledger:
         return None if node is None else node.placements.get(uid)
 
     def holders(self) -> frozenset[PodUID]:
-        """Return all pods that hold a share, on known or unknown cards."""
+        """Return all pods that hold a share, on known or unknown cards; no claims."""
         with self._lock:
-            return frozenset(self._where) | self._unplaced.keys()
+            pods = self._where.keys() - self._claims
+            return frozenset(pods) | self._unplaced.keys()
+
+    def claims(self) -> frozenset[PodUID]:
+        """Return all ResourceClaims that hold a share."""
+        with self._lock:
+            return frozenset(self._claims)
 
     def nominated(self) -> frozenset[NodeName]:
         """Return the nodes with capacity kept for a nominated pod; usually none."""
         return self._nominated
 
     def reservations(self) -> frozenset[PodUID]:
-        """Return the pods whose placement was not yet read from the API server."""
+        """Return pods and claims whose placement the API server has not told yet."""
         with self._lock:
             return frozenset(self._unconfirmed)
 
@@ -143,6 +151,29 @@ class Ledger:
                 self._unconfirmed.add(request.pod.uid)
             return decision
 
+    def reserve_claim(self, placement: Placement) -> str:
+        """Record what a ResourceClaim is to have; return why not, empty if it may.
+
+        kube-scheduler has chosen the card, by a view of its own. A claim that holds
+        this already keeps it, so that a second question changes nothing.
+        """
+        with self._lock:
+            uid = placement.pod.uid
+            node = self._nodes.get(placement.node, Node(placement.node))
+            if node.placements.get(uid) == placement:
+                return ""
+            why_not = why_no_room(node, placement)
+            if not why_not:
+                self._record(placement)
+                self._unconfirmed.add(uid)
+            return why_not
+
+    def change_claim(self, placement: Placement) -> None:
+        """Record a claim's cards anew; a reservation stays one."""
+        with self._lock:
+            if placement.pod.uid in self._claims:
+                self._record(placement)
+
     def record(self, placement: Placement) -> None:
         """Record a placement from the API server, whether it fits or not."""
         with self._lock:
@@ -206,6 +237,8 @@ class Ledger:
             self._remove(uid)
         node = self._node_to_change(placement.node)
         self._where[uid] = placement.node
+        if placement.pod.is_claim:
+            self._claims.add(uid)
         self._store(node.with_placement(placement))
 
     def _charge_everywhere(self, uid: PodUID) -> None:
@@ -235,6 +268,7 @@ class Ledger:
         name = self._where.pop(uid, None)
         if name is None:
             return None
+        self._claims.discard(uid)
         node = self._nodes[name]
         placement = node.placements[uid]
         left = {u: p for u, p in node.placements.items() if u != uid}

@@ -150,12 +150,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """Identify a pod; ``priority`` as kube-scheduler resolved it, 0 if none is set."""
+    """Identify a pod; ``priority`` as kube-scheduler resolved it, 0 if none is set.
+
+    ``is_claim``: it is a ResourceClaim, whose card kube-scheduler chose itself. It is
+    charged as a pod is, and is no pod: nobody can evict it.
+    """
 
     uid: PodUID
     namespace: str
     name: str
     priority: int = 0
+    is_claim: bool = False
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -307,6 +307,7 @@ def _tenants(
 ) -> dict[PodUID, Tenant]:
     """Return the proposal's pods, in its order, and all that hold shares of the node.
 
+    A ResourceClaim is none of them: what it holds stays charged.
     An unplaced pod counts on every card. A pod without shares keeps its position in the
     proposal; if its priority is unknown, it gets that of the pod before it, which is
     its maximum.
@@ -315,8 +316,10 @@ def _tenants(
     cards = dict.fromkeys(node.unplaced, everywhere)
     pods = {uid: asked.pod for uid, asked in node.unplaced.items()}
     for uid, placement in node.placements.items():
-        cards[uid] = frozenset(placement.cards())
-        pods[uid] = placement.pod
+        # A claim is no pod: deleting its pod is not for this pod's scheduler to ask.
+        if not placement.pod.is_claim:
+            cards[uid] = frozenset(placement.cards())
+            pods[uid] = placement.pod
     found: dict[PodUID, Tenant] = {}
     before = (request.pod.priority - 1, "")
     for uid in dict.fromkeys((*proposal.uids, *sorted(pods))):

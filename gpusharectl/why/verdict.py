@@ -194,12 +194,15 @@ class Way:
 
 
 def _holders(node: Node) -> dict[PodUID, Holder]:
-    """Return what each pod holds of a node's cards, nominated and unplaced ones too."""
+    """Return what each pod holds of a node's cards, nominated and unplaced ones too.
+
+    No ResourceClaims: they are not deleted for a pod, so what they hold stays charged.
+    """
     here = {card.uuid for card in node.cards}
     found: dict[PodUID, Holder] = {}
     for placement in (*node.nominations.values(), *node.placements.values()):
         amounts = [share.amount for share in placement.shares if share.card in here]
-        if amounts:
+        if amounts and not placement.pod.is_claim:
             total = sum(amounts, NOTHING)
             found[placement.pod.uid] = Holder(placement.pod, total)
     for uid, asked in node.unplaced.items():

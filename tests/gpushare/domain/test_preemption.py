@@ -17,6 +17,7 @@ from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims, v
 from tests.builders import (
     FIRST_FIT,
     apart,
+    as_claim,
     card,
     cards,
     claim,
@@ -410,3 +411,11 @@ def test_no_eviction_is_without_need(
     if found != proposal:
         for uid in lower:
             assert not enough({uid}) or cost(found.uids) <= cost({uid})
+
+
+def test_a_claim_is_no_victim() -> None:
+    """What it holds stays charged, however low its priority looks."""
+    held = as_claim(low("claim", 0, 20, priority=0))
+    page = node(card(0, 29), holds=[held, low("pod", 0, 9)])
+    assert choose(asks(9), page, victims("pod")) == victims("pod")
+    assert choose(asks(10), page, victims("pod")) is None

@@ -18,7 +18,16 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import POLICIES, Policy
 from gpusharectl.why.verdict import Way, from_card, from_node, judge, offers, reopened
-from tests.builders import FIRST_FIT, card, node, placement, ref, request, share
+from tests.builders import (
+    FIRST_FIT,
+    as_claim,
+    card,
+    node,
+    placement,
+    ref,
+    request,
+    share,
+)
 
 moderately = settings(max_examples=60)
 SIZES = st.integers(0, 12)
@@ -236,3 +245,13 @@ def test_a_pod_on_two_cards_is_named_once() -> None:
     assert [(one.pod.name, one.amount) for one in found.pods] == [
         ("wide", Amount(200, 58))
     ]
+
+
+def test_nobody_is_told_to_delete_a_claim_for_a_pod() -> None:
+    """It is no pod, and its own pod came by another way."""
+    held = as_claim(placement("claim", 0, 20, 1))
+    page = node(card(0, 29), holds=[held, placement("pod", 0, 9, 1)])
+    way = from_card(asking(Amount(1, 9)), page, page.cards[0], FIRST_FIT)
+    assert way is not None
+    assert names_of(way) == ["pod"]
+    assert from_card(asking(Amount(1, 10)), page, page.cards[0], FIRST_FIT) is None

@@ -1,0 +1,334 @@
+"""ResourceClaims of the API server, followed into the ledger beside pods.
+
+kube-scheduler gives claims their cards by itself and writes that into the claim's
+status. Before the API server stores it, it asks whether the ledger has the room
+(``reserve``); the watch then confirms it.
+"""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from threading import RLock
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import (
+    Card,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRef,
+    PodUID,
+    Share,
+)
+from gpushare.domain.node import Node
+from gpushare.domain.reservation import why_no_room
+from gpushare.kube.claims import Claim, device_name, read_claim
+from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.json_reader import Malformed
+
+logger = logging.getLogger(__name__)
+
+_MOST_ENDED = 10_000
+_NEVER = -1
+"""The version of a reservation whose write can take effect no more."""
+UNCONFIRMED_S = 75.0
+"""How long a write that was reviewed may still take effect: the API server ends every
+request after 60 s by default (``--request-timeout``)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Hold:
+    """One thing that a claim has, or may get, and where the ledger charges it.
+
+    ``version`` is the claim's resource version for which it was reserved. The write
+    takes effect only while the claim has this version. None if the watch has told that
+    it is allocated.
+    """
+
+    claim: Claim
+    placement: Placement
+    version: int | None
+    since: float
+
+
+class ClaimBook:
+    """The sink for ResourceClaims: record in the ledger what each has of which card.
+
+    A claim is charged from its reservation, or its allocation, until the allocation is
+    removed or the claim is deleted. If kube-scheduler asks again for other cards, both
+    answers count until it is known which one took effect: at most one does.
+
+    ``set_cards`` records a node's cards, and ``reconsider`` is called with each node
+    on which a claim came or went. The name of a device that no card of the node has is
+    kept as a card's UUID: it is charged to none of the cards that are there.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        set_cards: Callable[[NodeName, tuple[Card, ...]], None] | None = None,
+        reconsider: Callable[[NodeName], None] = lambda _name: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._set_cards = set_cards or ledger.set_cards
+        self._reconsider = reconsider
+        self._clock = clock
+        # Claims and nodes are followed by a thread each, and reviews come in a third.
+        self._lock = RLock()
+        self._holds: dict[PodUID, list[_Hold]] = {}
+        self._ended: OrderedDict[PodUID, None] = OrderedDict()
+        self._broken: dict[PodUID, str] = {}
+        self._numbered = 0
+
+    def broken(self) -> dict[PodUID, str]:
+        """Return the claims that cannot be read, and what is wrong."""
+        with self._lock:
+            return dict(self._broken)
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Apply a whole list of claims.
+
+        Claims that were known before the list began and are not in it are gone.
+        """
+        with self._lock:
+            before = self._holds.keys() | self._broken.keys()
+        seen: set[PodUID] = set()
+        for page in pages:
+            for claim in page.items:
+                seen.add(PodUID(claim["metadata"]["uid"]))
+                self._take(claim)
+        for uid in before - seen:
+            self._end(uid)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Apply one change."""
+        if event.type == "DELETED":
+            self._end(PodUID(event.object["metadata"]["uid"]))
+        else:
+            self._take(event.object)
+
+    def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
+        """Record what claims hold of a node's new cards, then the cards.
+
+        The order matters, because a bind can come at any moment.
+        """
+        with self._lock:
+            node = self._ledger.node(name)
+            if node is None or node.cards != cards:
+                for hold in chain.from_iterable(self._holds.values()):
+                    if hold.placement.node == name:
+                        self._resolve(hold, cards)
+            self._set_cards(name, cards)
+
+    def why_not(self, claim: Claim) -> str:
+        """Return why a claim cannot have what it asks; reserve nothing."""
+        with self._lock:
+            placement = self._placement(claim, claim.uid)
+            if self._same(placement) is not None:
+                return ""
+            node = self._ledger.node(claim.node)
+            return why_no_room(node or Node(claim.node), placement)
+
+    def reserve(self, claim: Claim, version: str) -> str:
+        """Reserve what a claim is to have; return why not, empty if it is reserved.
+
+        ``version`` is the resource version of the claim that is to be written. The same
+        question again changes nothing.
+        """
+        with self._lock:
+            if claim.uid in self._ended:
+                return f"claim {claim} is deleted"
+            placement = self._placement(claim, claim.uid)
+            hold = self._same(placement)
+            if hold is not None:
+                # Also if it is allocated: it may be so no longer, with the news of that
+                # still on its way.
+                hold.version, hold.since = _number(version), self._clock()
+                return ""
+            if self._holds.get(claim.uid):
+                placement = self._placement(claim, self._other_uid(claim.uid))
+            why_not = self._ledger.reserve_claim(placement)
+            if not why_not:
+                made = _Hold(claim, placement, _number(version), self._clock())
+                self._holds.setdefault(claim.uid, []).append(made)
+        if not why_not:
+            self._reconsider(claim.node)
+        return why_not
+
+    def overdue(self) -> tuple[Claim, ...]:
+        """Return the claims with a reservation that cannot take effect any more."""
+        with self._lock:
+            return tuple(
+                holds[0].claim
+                for holds in self._holds.values()
+                if any(map(self._is_overdue, holds))
+            )
+
+    def settle(self, claim: Claim, found: Json | None) -> None:
+        """Confirm or give up an overdue reservation by what the API server has now.
+
+        ``found`` is the object of the claim's name, None if there is none.
+        """
+        if found is None or found["metadata"]["uid"] != claim.uid:
+            self._end(claim.uid)
+            return
+        with self._lock:
+            for hold in self._holds.get(claim.uid, ()):
+                if self._is_overdue(hold):
+                    hold.version = _NEVER
+            self._take(found)
+
+    def _is_overdue(self, hold: _Hold) -> bool:
+        waited_s = self._clock() - hold.since
+        return hold.version is not None and waited_s > UNCONFIRMED_S
+
+    def _take(self, body: Json) -> None:
+        metadata = body["metadata"]
+        uid = PodUID(metadata["uid"])
+        try:
+            claim = read_claim(body)
+        except Malformed as error:
+            self._note_broken(uid, metadata, str(error))
+            return
+        with self._lock:
+            self._broken.pop(uid, None)
+            now = _number(metadata.get("resourceVersion", ""))
+            if claim is None:
+                if holds := self._holds.get(uid):
+                    self._keep(holds[0].claim, lambda hold: _may_come(hold, now))
+                return
+            placement = self._placement(claim, uid)
+            own = self._same(placement)
+            if own is None:
+                self._keep(claim, lambda hold: _may_come(hold, now))
+                if self._holds.get(uid):
+                    placement = self._placement(claim, self._other_uid(uid))
+                own = _Hold(claim, placement, None, self._clock())
+                self._holds.setdefault(uid, []).append(own)
+                self._log_strays(own)
+            elif _may_come(own, now):
+                # News from before the reservation.
+                return
+            else:
+                own.claim, own.version = claim, None
+                self._keep(claim, lambda hold: hold is own or _may_come(hold, now))
+            self._ledger.record(own.placement)
+        self._reconsider(claim.node)
+
+    def _note_broken(self, uid: PodUID, metadata: Json, because: str) -> None:
+        """Keep what the claim held, and say once what is wrong."""
+        with self._lock:
+            known = self._broken.get(uid)
+            self._broken[uid] = because
+        if known != because:
+            name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+            facts = {"claim": name, "because": because}
+            logger.warning(
+                "claim not understood; what it was charged before stays", extra=facts
+            )
+
+    def _end(self, uid: PodUID) -> None:
+        with self._lock:
+            self._broken.pop(uid, None)
+            self._ended[uid] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+            if holds := self._holds.get(uid):
+                self._keep(holds[0].claim, lambda _hold: False)
+
+    def _keep(self, claim: Claim, wanted: Callable[[_Hold], bool]) -> None:
+        """Free what a claim has, but for the wanted holds."""
+        with self._lock:
+            holds = self._holds.get(claim.uid, [])
+            gone = [hold for hold in holds if not wanted(hold)]
+            left = [hold for hold in holds if hold not in gone]
+            if left:
+                self._holds[claim.uid] = left
+            else:
+                self._holds.pop(claim.uid, None)
+            for hold in gone:
+                self._ledger.release(hold.placement.pod.uid)
+        for hold in gone:
+            if hold.version is not None:
+                facts = {"claim": str(claim), "node": hold.placement.node}
+                logger.info("reservation of a claim given up", extra=facts)
+            self._reconsider(hold.placement.node)
+
+    def _same(self, placement: Placement) -> _Hold | None:
+        """Return the claim's hold of the same shares, whichever UID it is under."""
+        for hold in self._holds.get(placement.pod.uid, ()):
+            held = hold.placement
+            if (held.node, held.shares) == (placement.node, placement.shares):
+                return hold
+        return None
+
+    def _other_uid(self, uid: PodUID) -> PodUID:
+        """Return another UID for what else a claim may get."""
+        if all(hold.placement.pod.uid != uid for hold in self._holds.get(uid, ())):
+            return uid
+        self._numbered += 1
+        return PodUID(f"{uid}/{self._numbered}")
+
+    def _placement(self, claim: Claim, uid: PodUID) -> Placement:
+        node = self._ledger.node(claim.node)
+        return placement_of(claim, node.cards if node else (), uid)
+
+    def _resolve(self, hold: _Hold, cards: Iterable[Card]) -> None:
+        """Find the cards of devices that had none when the claim was seen."""
+        known = _by_device(cards)
+        shares = tuple(
+            replace(share, card=known.get(share.card, share.card))
+            for share in hold.placement.shares
+        )
+        if shares != hold.placement.shares:
+            hold.placement = replace(hold.placement, shares=shares)
+            self._ledger.change_claim(hold.placement)
+
+    def _log_strays(self, hold: _Hold) -> None:
+        node = self._ledger.node(hold.placement.node)
+        here = {card.uuid for card in node.cards} if node else set()
+        strays = [card for card in hold.placement.cards() if card not in here]
+        if here and strays:
+            facts = {"claim": str(hold.claim), "node": hold.placement.node}
+            facts["devices"] = ",".join(strays)
+            logger.warning("claim on devices that the node does not have", extra=facts)
+
+
+def placement_of(
+    claim: Claim, cards: Iterable[Card], uid: PodUID | None = None
+) -> Placement:
+    """Return what a claim is charged, on these cards of its node.
+
+    A device that none of them has stays under its own name. ``uid`` replaces the
+    claim's in the placement.
+    """
+    known = _by_device(cards)
+    shares = tuple(
+        Share(known.get(CardUUID(one.name), CardUUID(one.name)), one.amount)
+        for one in claim.devices
+    )
+    pod = PodRef(uid or claim.uid, claim.namespace, claim.name, is_claim=True)
+    return Placement(pod, claim.node, shares)
+
+
+def _by_device(cards: Iterable[Card]) -> dict[CardUUID, CardUUID]:
+    """Return the UUID of each card by its device's name, which is no card's UUID."""
+    return {CardUUID(device_name(card.uuid)): card.uuid for card in cards}
+
+
+def _number(version: str) -> int:
+    """Read a resource version, which can be compared since Kubernetes 1.35.
+
+    If it is no number, any news of the claim counts as later.
+    """
+    return int(version) if version.isascii() and version.isdigit() else _NEVER
+
+
+def _may_come(hold: _Hold, now: int) -> bool:
+    """Whether a reserved write may still take effect on a claim of this version."""
+    return hold.version is not None and hold.version >= now >= 0
