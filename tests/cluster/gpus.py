@@ -31,6 +31,8 @@ class Gpus:
     stub: Stub
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
+    image: Path | None = None
+    """What lies in ``/usr/lib`` for the plugin alone, as its image would have it."""
     process: Process | None = None
     _logged: int = 0
     """Characters of the log that earlier processes have written."""
@@ -49,6 +51,17 @@ class Gpus:
             **{f"GPUSHARE_{key}": value for key, value in self.settings.items()},
         }
         command = [sys.executable, "-m", "deviceplugin", "serve"]
+        if self.image is not None:
+            laid = f"mount -t overlay -o lowerdir={self.image}:/usr/lib none /usr/lib"
+            command = [
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                f'{laid} && exec "$@"',
+                "sh",
+                *command,
+            ]
         self._logged = len(self.log) if self.process else 0
         self.process = self.node.launch("plugin", command, environment)
         if wait:

@@ -1,0 +1,147 @@
+"""Tier preload: a program that takes all it gets ends at its container's share.
+
+The containers are of our own image, because the library needs the GNU C library, and
+the cards' driver is a stand-in that gives each process 16 GiB.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.manifests import TWO_OF_4_GIB, container, pod
+from tests.cluster.seen import ALLOCATION, allocation, inside
+from tests.cluster.site import Site
+from tests.isolation.build import (
+    LIBRARY,
+    build_driver,
+    build_hog,
+    build_library,
+    needs_compiler,
+)
+from tests.testbed.rest import Json
+from tests.testbed.waiting import wait_until
+
+TOLD = "/etc/ld.so.preload"
+HOG = "/hog/hog 64"
+ENDS = f"{HOG} wait & until [ -e /tmp/end ]; do sleep 0.2; done"
+"""Takes all memory and keeps it; ends with its container, which ``/tmp/end`` ends."""
+NOBODY = {"runAsUser": 65532, "runAsGroup": 65532}
+
+
+@pytest.fixture(scope="module")
+def hog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the program and the stand-in for the driver."""
+    needs_compiler()
+    folder = tmp_path_factory.mktemp("hog")
+    build_driver(folder)
+    build_hog(folder)
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def limited(site: Site, tmp_path: Path) -> Iterator[Site]:
+    """Two cards of 16 units, on a node whose device plugin has the library."""
+    needs_compiler()
+    gpus = site.gpus["cp"]
+    gpus.set_cards(TWO_OF_4_GIB)
+    (tmp_path / "vcuda").mkdir()
+    build_library(tmp_path / "vcuda" / LIBRARY)
+    gpus.image = tmp_path
+    # No overhead is kept back, so that the node offers all units.
+    with gpus.reconfigured(ISOLATION="preload", ISOLATION_OVERHEAD_MIB="0"):
+        yield site
+        site.clear()
+    gpus.image = None
+
+
+def greedy(name: str, units: int | None, cores: int, image: str, hog: Path) -> Json:
+    """A pod whose program takes all memory that it gets, for a user without rights."""
+    one = container(
+        "main",
+        units,
+        cores,
+        script=ENDS,
+        image=image,
+        securityContext=NOBODY,
+        env=[{"name": "LD_LIBRARY_PATH", "value": "/hog"}],
+        volumeMounts=[{"name": "hog", "mountPath": "/hog", "readOnly": True}],
+    )
+    return pod(name, one, volumes=[{"name": "hog", "hostPath": {"path": str(hog)}}])
+
+
+def said(site: Site, name: str) -> list[str]:
+    """What the program of a pod's present container has said; two lines."""
+
+    def logged() -> list[str]:
+        return site.cluster.try_kubectl("logs", name).stdout.splitlines()
+
+    return wait_until(
+        logged, f"{name} to be told no", 60, accept=lambda lines: len(lines) >= 2
+    )
+
+
+def full(mib: int) -> list[str]:
+    """What it says with so much as its share."""
+    shown = f"shown {mib} of {mib} MiB, code 0"
+    return [shown, f"held {mib} MiB, refused with 2"]
+
+
+def test_a_share_is_a_share(limited: Site, app_image: str, hog: Path) -> None:
+    """And a whole card is its pod's, without a library that counts."""
+    site = limited
+    site.create(greedy("first", 12, 1, app_image, hog))
+    assert said(site, "first") == full(12 * 256)
+    # Each further program of the container finds nothing left.
+    env = ("env", "LD_LIBRARY_PATH=/hog", "/hog/hog", "64")
+    assert inside(site, "first", *env).splitlines() == [
+        f"shown 0 of {12 * 256} MiB, code 0",
+        "held 0 MiB, refused with 2",
+    ]
+    # Its neighbour on the same card, which is root, has all of its own share.
+    neighbour = greedy("neighbour", 4, 1, app_image, hog)
+    neighbour["spec"]["containers"][0]["securityContext"] = {}
+    site.create(neighbour, greedy("whole", None, 100, app_image, hog))
+    assert said(site, "neighbour") == full(4 * 256)
+    cards = {name: card_inside(site, name) for name in ("first", "neighbour", "whole")}
+    assert cards["first"] == cards["neighbour"] != cards["whole"]
+    keeps_its_limit(site, "neighbour")
+    assert said(site, "whole")[1] == "held 16384 MiB, refused with 2"
+    assert '"isolation": "none"' in inside(site, "whole", "cat", ALLOCATION)
+    assert "vcuda" not in inside(site, "whole", "sh", "-c", f"cat {TOLD} || true")
+
+    # A restarted container has its whole share again, and the other one kept its own.
+    inside(site, "first", "touch", "/tmp/end")
+    wait_until(
+        lambda: restarts(site, "first") == 1 and ready(site, "first"),
+        "first to run again",
+        60,
+    )
+    assert said(site, "first") == full(12 * 256)
+    assert inside(site, "neighbour", *env).splitlines()[1] == (
+        "held 0 MiB, refused with 2"
+    )
+
+
+def keeps_its_limit(site: Site, name: str) -> None:
+    """Nothing inside can be taken away by root, as long as it may not mount."""
+    shell = f"for f in {TOLD} /etc/vcuda/limits; do echo x > $f; done"
+    tried = inside(site, name, "sh", "-c", f"({shell}; umount {TOLD}) 2>&1 || true")
+    assert tried.count("Read-only file system") == 2
+    assert inside(site, name, "cat", TOLD).strip() == f"/usr/lib/vcuda/{LIBRARY}"
+
+
+def card_inside(site: Site, name: str) -> str:
+    (card,) = allocation(inside(site, name, "cat", ALLOCATION))
+    return card
+
+
+def restarts(site: Site, name: str) -> int:
+    (status,) = site.get("pod", name)["status"]["containerStatuses"]
+    return int(status["restartCount"])
+
+
+def ready(site: Site, name: str) -> bool:
+    (status,) = site.get("pod", name)["status"]["containerStatuses"]
+    return bool(status["ready"])
