@@ -1,4 +1,4 @@
-"""``make bench``: filter, one decision, the webhook, the device plugin, the exporter.
+"""``make bench``: filter, a decision, webhook, device plugin, exporter, preload library.
 
 Every figure that is claimed is a ratio of two things measured in turns in this one run.
 Milliseconds are shown to be read, not to be compared with those of another machine.
@@ -24,6 +24,7 @@ from bench.exporter import exporter_table
 from bench.filtering import ROUNDS, names_table, pods_tables
 from bench.packing.command import packing
 from bench.plugin import plugin_table
+from bench.preload import preload_table
 from bench.running import running_table
 from bench.scale import scale
 from bench.webhook import ROUNDS as REVIEWS
@@ -70,11 +71,17 @@ def bench_exporter(console: Console) -> None:
     write(console, "exporter.json", facts() | exporter_table(console))
 
 
+def bench_preload(console: Console) -> None:
+    console.print("An allocation and its free, with the preload library, in turns ...")
+    write(console, "preload.json", facts() | preload_table(console))
+
+
 BENCHES: dict[str, Callable[[Console], None]] = {
     "filter": bench_filter,
     "webhook": bench_webhook,
     "plugin": bench_plugin,
     "exporter": bench_exporter,
+    "preload": bench_preload,
 }
 
 

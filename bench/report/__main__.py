@@ -8,11 +8,13 @@ from pathlib import Path
 
 from bench.report.calls import (
     FILTER_GOALS,
+    PRELOAD_GOALS,
     WEBHOOK_GOALS,
     decision_section,
     exporter_section,
     filter_section,
     plugin_section,
+    preload_section,
     webhook_section,
 )
 from bench.report.page import Found, Goal, Section, flat, goals_table, not_measured
@@ -102,6 +104,13 @@ PARTS = (
     ),
     Part("The device plugin", "deviceplugin.json", "make bench", plugin_section),
     Part("The exporter", "exporter.json", "make bench", exporter_section),
+    Part(
+        "The preload library",
+        "preload.json",
+        "python -m bench preload",
+        preload_section,
+        PRELOAD_GOALS,
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""One call each: filter, decision, webhook, device plugin, exporter."""
+"""One call each: filter, decision, webhook, plugin, exporter, preload library."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -205,6 +205,32 @@ def exporter_section(found: Found, _pictures: Path) -> Section:
     )
     table = Table(("scrape", "p50 / p95 / p99 ms"), rows)
     return Section("The exporter", [words, table], found)
+
+
+PRELOAD_GOALS = (
+    Goal(
+        "a pair, µs more with the library",
+        "≤ 5.00",
+        at("pairs_us", "cuMemAlloc", "more"),
+    ),
+    Goal("the same of a pool", "≤ 5.00", at("pairs_us", "cuMemAllocAsync", "more")),
+)
+
+
+def preload_section(found: Found, _pictures: Path) -> Section:
+    """Return the section on an allocation and its free, beside the bare stand-in."""
+    rows = tuple(
+        (way, *(number(row[side]) for side in ("bare", "library", "more")))
+        for way, row in found["pairs_us"].items()
+    )
+    words = (
+        "An allocation and its free over the stand-in for the driver, which does "
+        f"next to nothing itself; medians of {found['rounds']} rounds of "
+        f"{number(found['pairs'])} pairs, in turns. What the library adds does not "
+        "depend on the driver."
+    )
+    heads = ("one pair", "bare µs", "with the library µs", "more µs")
+    return Section("The preload library", [words, Table(heads, rows)], found)
 
 
 def three(timing: Mapping[str, Any], digits: int = 2) -> str:

@@ -147,14 +147,17 @@ static void threads(int many, long rounds) {
     printf("threads done\n");
 }
 
-static void pairs(long rounds) {
+static void pairs(long rounds, int async) {
     type_cuMemAlloc_v2 *make = GET(cuMemAlloc_v2);
     type_cuMemFree_v2 *end = GET(cuMemFree_v2);
+    type_cuMemAllocAsync *make_async = GET(cuMemAllocAsync);
+    type_cuMemFreeAsync *end_async = GET(cuMemFreeAsync);
     struct timespec from, to;
     CUdeviceptr at;
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (long i = 0; i < rounds; i++)
-        if (make(&at, 1 << 20) || end(at))
+        if (async ? make_async(&at, 1 << 20, NULL) || end_async(at, NULL)
+                  : make(&at, 1 << 20) || end(at))
             exit(4);
     clock_gettime(CLOCK_MONOTONIC, &to);
     double ns = 1e9 * (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec);
@@ -344,8 +347,8 @@ int main(int argc, char **argv) {
         } else if (IS(reload)) {
             dlclose(library);
             library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-        } else if (IS(pairs)) {
-            pairs(atol(argv[++i]));
+        } else if (IS(pairs) || !strcmp(name, "async-pairs")) {
+            pairs(atol(argv[++i]), !IS(pairs));
         } else if (IS(wait)) {
             printf("waiting\n");
             if (getchar() == EOF)
