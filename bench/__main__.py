@@ -1,4 +1,4 @@
-"""``make bench``: filter, a decision, webhook, device plugin, exporter, preload library.
+"""``make bench``: filter, a decision, webhook, plugin, exporter, preload library.
 
 Every figure that is claimed is a ratio of two things measured in turns in this one run.
 Milliseconds are shown to be read, not to be compared with those of another machine.
