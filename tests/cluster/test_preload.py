@@ -24,9 +24,9 @@ from tests.testbed.waiting import wait_until
 
 TOLD = "/etc/ld.so.preload"
 HOG = "/hog/hog 64"
-ENDS = f"{HOG} wait & until [ -e /tmp/end ]; do sleep 0.2; done"
+ENDS = f"rm -f /tmp/end; {HOG} wait & until [ -e /tmp/end ]; do sleep 0.2; done"
 """Takes all memory and keeps it; ends with its container, which ``/tmp/end`` ends."""
-NOBODY = {"runAsUser": 65532, "runAsGroup": 65532}
+NOBODY = {"runAsUser": 65532, "readOnlyRootFilesystem": True}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,10 @@ def limited(site: Site, tmp_path: Path) -> Iterator[Site]:
 
 
 def greedy(name: str, units: int | None, cores: int, image: str, hog: Path) -> Json:
-    """A pod whose program takes all memory that it gets, for a user without rights."""
+    """A pod whose program takes all memory that it gets, for a user without rights.
+
+    It has volumes of its own above what the device plugin mounts.
+    """
     one = container(
         "main",
         units,
@@ -66,9 +69,17 @@ def greedy(name: str, units: int | None, cores: int, image: str, hog: Path) -> J
         image=image,
         securityContext=NOBODY,
         env=[{"name": "LD_LIBRARY_PATH", "value": "/hog"}],
-        volumeMounts=[{"name": "hog", "mountPath": "/hog", "readOnly": True}],
+        volumeMounts=[
+            {"name": "hog", "mountPath": "/hog", "readOnly": True},
+            {"name": "empty", "mountPath": "/run", "subPath": "run"},
+            {"name": "empty", "mountPath": "/tmp", "subPath": "tmp"},
+        ],
     )
-    return pod(name, one, volumes=[{"name": "hog", "hostPath": {"path": str(hog)}}])
+    volumes = [
+        {"name": "hog", "hostPath": {"path": str(hog)}},
+        {"name": "empty", "emptyDir": {}},
+    ]
+    return pod(name, one, volumes=volumes)
 
 
 def said(site: Site, name: str) -> list[str]:

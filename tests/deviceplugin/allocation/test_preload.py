@@ -437,6 +437,24 @@ def test_an_init_container_passes_its_devices_on(node: NodeFixture) -> None:
     assert limits(given["once"]) == limits(given["main"]) == limit_of(24 * 256)
 
 
+def test_a_restart_leaves_the_other_containers_alone(node: NodeFixture) -> None:
+    """Of the same pod, and of other pods on the card."""
+    beside = container_json("beside", 2, 1) | {"restartPolicy": "Always"}
+    pods = [
+        node.bind("a", init=[beside], containers=[container_json("main", 3, 1)]),
+        node.bind("b", 4, 1),
+    ]
+    given = [one for pod in pods for one in node.run(pod).values()]
+    assert len({region(one) for one in given}) == 3
+    for one in given:
+        region(one).write_text("counted")
+    inodes = [region(one).stat().st_ino for one in given]
+    node.devices.start(pods[0]["metadata"]["uid"], "main")
+    same = [region(one).stat().st_ino in inodes for one in given]
+    assert same == [True, False, True]
+    assert [limits(one) for one in given] == [limit_of(n * 256) for n in (2, 3, 4)]
+
+
 def test_a_region_that_its_container_grew_is_cut(
     node: NodeFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
