@@ -40,6 +40,9 @@ SHAPES: Mapping[Kind, Shape] = {
     Kind.EVENTS: Shape("v1", "Event", status_apart=False),
     Kind.BUDGETS: Shape("policy/v1", "PodDisruptionBudget"),
     Kind.CLAIMS: Shape("resource.k8s.io/v1", "ResourceClaim"),
+    Kind.SLICES: Shape(
+        "resource.k8s.io/v1", "ResourceSlice", namespaced=False, status_apart=False
+    ),
 }
 
 

@@ -32,6 +32,7 @@ FIELDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     Kind.BUDGETS: _NAMESPACED,
     Kind.CLAIMS: _NAMESPACED,
+    Kind.SLICES: ("metadata.name", "spec.driver", "spec.nodeName"),
 }
 """The fields that a selector may name; others are ``Invalid``, as in Kubernetes."""
 

@@ -71,6 +71,9 @@ _RESOURCES = {
     Kind.EVENTS: Resource("/api/v1", "events"),
     Kind.BUDGETS: Resource("/apis/policy/v1", "poddisruptionbudgets"),
     Kind.CLAIMS: Resource("/apis/resource.k8s.io/v1", "resourceclaims"),
+    Kind.SLICES: Resource(
+        "/apis/resource.k8s.io/v1", "resourceslices", namespaced=False
+    ),
 }
 
 
@@ -142,6 +145,23 @@ class ApiServer(Connection):
         path = _RESOURCES[kind].object(namespace, name)
         return self._read(path, timeout_s=self.GET_TIMEOUT_S)
 
+    def create(self, kind: Kind, body: Json) -> Json:
+        """Add an object; see ``Cluster``."""
+        path = _RESOURCES[kind].collection(body["metadata"].get("namespace", ""))
+        return self._written("POST", path, body)
+
+    def replace(self, kind: Kind, body: Json) -> Json:
+        """Replace an object; see ``Cluster``."""
+        metadata = body["metadata"]
+        namespace = metadata.get("namespace", "")
+        path = _RESOURCES[kind].object(namespace, metadata["name"])
+        return self._written("PUT", path, body)
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete an object; see ``Cluster``."""
+        path = _RESOURCES[kind].object(namespace, name)
+        self._exchange("DELETE", path, timeout_s=self.WRITE_TIMEOUT_S)
+
     def bind(
         self,
         pod: Target,
@@ -205,6 +225,16 @@ class ApiServer(Connection):
         body = pod_event(pod, kind, reason, message, source, datetime.now(UTC))
         path = _RESOURCES[Kind.EVENTS].collection(pod.namespace)
         self._post(path, body, self.WRITE_TIMEOUT_S)
+
+    def _written(self, method: str, path: str, body: Json) -> Json:
+        answer = self._exchange(
+            method,
+            path,
+            timeout_s=self.WRITE_TIMEOUT_S,
+            body=body,
+            content_type=JSON,
+        )
+        return as_object(answer)
 
 
 def _set(**query: str) -> dict[str, str]:

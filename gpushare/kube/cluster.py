@@ -28,6 +28,7 @@ class Kind(StrEnum):
     EVENTS = "events"
     BUDGETS = "poddisruptionbudgets"
     CLAIMS = "resourceclaims"
+    SLICES = "resourceslices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,24 @@ class Cluster(Protocol):
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; ``namespace`` is empty for nodes. ``NotFound``."""
+        ...
+
+    def create(self, kind: Kind, body: Json) -> Json:
+        """Add an object, and return it as it was stored.
+
+        ``AlreadyExists`` when there is one of its name, ``InvalidObject``.
+        """
+        ...
+
+    def replace(self, kind: Kind, body: Json) -> Json:
+        """Replace the object of the same name, and return it as it was stored.
+
+        ``Conflict`` when its ``resourceVersion`` is no longer that of ``body``.
+        """
+        ...
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> object:
+        """Delete an object; ``NotFound`` when there is none."""
         ...
 
     def bind(

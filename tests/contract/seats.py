@@ -21,6 +21,7 @@ from tests.testbed.rest import Rest
 GROUPS = {
     Kind.BUDGETS: "/apis/policy/v1",
     Kind.CLAIMS: "/apis/resource.k8s.io/v1",
+    Kind.SLICES: "/apis/resource.k8s.io/v1",
 }
 PATIENCE_S = 20.0
 

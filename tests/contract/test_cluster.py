@@ -9,7 +9,14 @@ import pytest
 
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
-from gpushare.kube.errors import ClusterError, Conflict, Gone, NotFound, Throttled
+from gpushare.kube.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Gone,
+    NotFound,
+    Throttled,
+)
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.contract.seats import Seat, embedded_seat, http_seat
 from tests.machine import needs
@@ -233,7 +240,7 @@ def test_compacted_version_is_gone(seat: Seat) -> None:
 def test_get_of_nothing(seat: Seat) -> None:
     """What is not there is NotFound, of every kind."""
     for kind in Kind:
-        namespace = "" if kind is Kind.NODES else seat.namespace
+        namespace = "" if kind in {Kind.NODES, Kind.SLICES} else seat.namespace
         with pytest.raises(NotFound):
             seat.cluster.get(kind, namespace, seat.name("nobody"))
 
@@ -444,6 +451,56 @@ def test_claims_are_read_and_watched(seat: Seat) -> None:
                 stream.close()  # type: ignore[attr-defined]
                 break
     assert seen == [("ADDED", False), ("MODIFIED", True)]
+
+
+def slice_body(seat: Seat, *devices: str) -> Json:
+    """A ResourceSlice of the test's own driver and node."""
+    pool = {"name": seat.name("node"), "generation": 1, "resourceSliceCount": 1}
+    capacity = {"memory": {"value": "256Mi"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": seat.name("slice")},
+        "spec": {
+            "driver": f"{seat.prefix}.test",
+            "nodeName": seat.name("node"),
+            "pool": pool,
+            "devices": [
+                {
+                    "name": name,
+                    "allowMultipleAllocations": True,
+                    "capacity": capacity,
+                    "taints": [{"key": "a/b", "effect": "NoSchedule"}],
+                }
+                for name in devices
+            ],
+        },
+    }
+
+
+def test_slices_are_written(seat: Seat) -> None:
+    """An object is created once, replaced if it is still the same, and deleted."""
+    cluster, name = seat.cluster, seat.name("slice")
+    made = cluster.create(Kind.SLICES, slice_body(seat, "one"))
+    try:
+        assert [one["name"] for one in made["spec"]["devices"]] == ["one"]
+        assert made["spec"]["devices"][0]["allowMultipleAllocations"] is True
+        with pytest.raises(AlreadyExists):
+            cluster.create(Kind.SLICES, slice_body(seat, "one"))
+        body = slice_body(seat, "one", "two")
+        version = {"resourceVersion": made["metadata"]["resourceVersion"]}
+        body["metadata"] |= version
+        stored = cluster.replace(Kind.SLICES, body)
+        assert [one["name"] for one in stored["spec"]["devices"]] == ["one", "two"]
+        with pytest.raises(Conflict):
+            cluster.replace(Kind.SLICES, body)
+        selector = f"spec.driver={seat.prefix}.test,spec.nodeName={seat.name('node')}"
+        page = cluster.list_page(Kind.SLICES, limit=10, field_selector=selector)
+        assert [one["spec"] for one in page.items] == [stored["spec"]]
+    finally:
+        cluster.delete(Kind.SLICES, "", name)
+    with pytest.raises(NotFound):
+        cluster.delete(Kind.SLICES, "", name)
 
 
 def at_work(seat: Seat, name: str, *, ready: bool = True, **labels: str) -> Json:
