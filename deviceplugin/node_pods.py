@@ -51,6 +51,8 @@ class NodePods:
         self._pods: dict[PodUID, NodePod] = {}
         self._by_name: dict[PodName, PodUID] = {}
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
+        self.version = 0
+        """Grows with each change."""
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Take over all pods of the node.
@@ -130,6 +132,7 @@ class NodePods:
                 return
             self._pods[found.uid] = found
             self._by_name[found.name] = found.uid
+            self.version += 1
             self._changed.notify_all()
 
     def _drop(self, uid: PodUID) -> None:
@@ -140,6 +143,7 @@ class NodePods:
             gone = self._pods.pop(uid, None)
             if gone is not None and self._by_name.get(gone.name) == uid:
                 del self._by_name[gone.name]
+            self.version += 1
             self._changed.notify_all()
 
 

@@ -28,6 +28,10 @@ from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.limits import DriverLimits
 from deviceplugin.cards.source import CardSource, DriverLost
+from deviceplugin.dra.driver import DraDriver, DraPlugin
+from deviceplugin.dra.prepare import Preparer
+from deviceplugin.dra.prepared import PreparedClaims
+from deviceplugin.dra.slices import SlicePublisher
 from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
 from deviceplugin.kubelet.registration import Registrar, Service
 from deviceplugin.metrics import PluginMetrics
@@ -90,6 +94,7 @@ class PluginParts:
     recorder: EventRecorder
     registrars: tuple[Registrar, ...]
     reflectors: tuple[tuple[str, Reflector], ...]
+    driver: DraDriver | None
 
 
 def run(
@@ -140,7 +145,10 @@ def assemble(
     follow_pods = Reflector(cluster, Kind.PODS, pods, field_selector=here)
     resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
     records = Records(state / "containers")
-    occupancy = Occupancy(name, pods, records.all())
+    # Read also while DRA is off: a claim that was prepared holds its card until kubelet
+    # unprepares it.
+    claims = PreparedClaims(state / "claims", settings.cdi_dirs[-1], name)
+    occupancy = Occupancy(name, pods, records.all(), claims.placements)
     recorder = EventRecorder(cluster, name)
     reporter = Reporter(
         cluster, pods, resources, occupancy, offer, records, follow_pods.synced
@@ -156,6 +164,7 @@ def assemble(
         recorder,
         follow_pods.in_touch,
         on_node,
+        claims.limits_mib,
     )
     health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
     file.load(health)
@@ -173,7 +182,7 @@ def assemble(
         settings.isolation,
         HardLimits(settings.isolation_overhead_mib, settings.isolation_pods),
         checks,
-        is_idle=lambda: not occupancy.allocated(),
+        is_idle=occupancy.is_idle,
         file=state / "isolation",
     )
     watcher = Watcher(
@@ -204,6 +213,24 @@ def assemble(
         count = CardCountFile(state / "quota-cards")
         services.append(QuotaPlugin(offer, count, metrics))
     plugins = settings.kubelet_dir / "device-plugins"
+    preparer = Preparer(
+        name,
+        cluster,
+        resources,
+        occupancy,
+        offer,
+        chooser,
+        isolation,
+        on_node,
+        prestart,
+        claims,
+        settings.cdi_dirs,
+    )
+    driver = DraDriver(
+        DraPlugin(name, offer, preparer, metrics),
+        SlicePublisher(cluster, name, node, offer, occupancy),
+        settings.kubelet_dir,
+    )
     return PluginParts(
         parts,
         watcher,
@@ -212,6 +239,7 @@ def assemble(
         recorder,
         registrars=tuple(Registrar(one, plugins, metrics) for one in services),
         reflectors=(("node", follow_node), ("pods", follow_pods)),
+        driver=driver if settings.dra else None,
     )
 
 
@@ -242,4 +270,6 @@ def start(
         ("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S)),
         *((f"{_SERVE} {n}", one.run) for n, one in enumerate(made.registrars)),
     ]
+    if made.driver is not None:
+        loops.append((f"{_SERVE} dra", made.driver.run))
     return threads + start_threads(loops, stop)

@@ -52,6 +52,8 @@ class DevicePluginSettings:
     """A YAML file of cards that the driver does not know."""
     bitfusion_quota: bool = False
     """Whether ``bitfusion.io/gpu`` is offered too, for quotas on it."""
+    dra: bool = False
+    """Whether the cards are offered to ResourceClaims too, by a DRA driver."""
     look_every_s: float = 5.0
     """How often the cards are read, and new ones looked for."""
     harmless_xids: tuple[int, ...] = ()
@@ -90,6 +92,7 @@ class DevicePluginSettings:
             simulated_cards=env.text("SIMULATED_CARDS"),
             inventory=file_setting(env, "INVENTORY"),
             bitfusion_quota=env.switch("BITFUSION_QUOTA", default=cls.bitfusion_quota),
+            dra=env.switch("DRA", default=cls.dra),
             look_every_s=env.seconds(
                 "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
             ),

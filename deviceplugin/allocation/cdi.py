@@ -1,4 +1,4 @@
-"""What the node's CDI specifications say of NVIDIA's cards."""
+"""CDI specifications: what the node's say of NVIDIA's cards, and how to write one."""
 
 import json
 import logging
@@ -10,10 +10,57 @@ import yaml
 from deviceplugin.allocation.response import CDI_KIND
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
+from gpushare.kube.proto import deviceplugin_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+_MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 _SUFFIXES = (".json", ".yaml", ".yml")
+
+
+_SPECIFICATION = "0.5.0"
+"""The first version of CDI with all that ``edits`` uses."""
+
+
+def specification(
+    kind: str, devices: Mapping[str, pb.ContainerAllocateResponse]
+) -> Json:
+    """Return a CDI specification that brings into a container what kubelet would.
+
+    ``devices`` is by the device's name. CDI names in an answer are left out: they name
+    devices of other specifications.
+    """
+    return {
+        "cdiVersion": _SPECIFICATION,
+        "kind": kind,
+        "devices": [
+            {"name": name, "containerEdits": _edits(answer)}
+            for name, answer in devices.items()
+        ],
+    }
+
+
+def _edits(answer: pb.ContainerAllocateResponse) -> Json:
+    found = {
+        "env": [f"{name}={value}" for name, value in sorted(answer.envs.items())],
+        "mounts": [
+            {
+                "hostPath": one.host_path,
+                "containerPath": one.container_path,
+                "options": ["ro" if one.read_only else "rw", *_MOUNT_OPTIONS],
+            }
+            for one in answer.mounts
+        ],
+        "deviceNodes": [
+            {
+                "path": one.container_path,
+                "hostPath": one.host_path,
+                "permissions": one.permissions,
+            }
+            for one in answer.devices
+        ],
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -109,7 +109,7 @@ class Records:
         (self._folder / name / ALLOCATION).unlink(missing_ok=True)
         self._make(name)
         self._write_limit(name)
-        _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
+        replace_file(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
 
     def limit(self, record: Record) -> HardLimit | None:
         """Return the hard limit that was allocated with the record."""
@@ -142,17 +142,17 @@ class Records:
         with self._lock:
             self._names.get(record.ids, {}).pop(record, None)
         self._keep(known, name)
-        _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
+        replace_file(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
         folder = self._make(name)
         self._write_limit(name)
         if limits:
-            _replace(folder / LIMITS, limits)
+            replace_file(folder / LIMITS, limits)
         else:
             (folder / LIMITS).unlink(missing_ok=True)
         if self._has_region(name):
             make_region(folder / REGION)
         # The last one, because with it the container may start.
-        _replace(folder / ALLOCATION, text)
+        replace_file(folder / ALLOCATION, text)
 
     def tell(self, record: Record, text: str, limits: str) -> None:
         """Write the files into another folder of the same container.
@@ -161,9 +161,9 @@ class Records:
         """
         folder = self._make(self._name_of(record))
         if limits:
-            _replace(folder / LIMITS, limits)
+            replace_file(folder / LIMITS, limits)
         if self.may_start(record):
-            _replace(folder / ALLOCATION, text)
+            replace_file(folder / ALLOCATION, text)
 
     def cut_regions(self) -> list[Record]:
         """Shorten the regions that containers have made too large; return whose."""
@@ -219,7 +219,7 @@ class Records:
         if limit is None:
             path.unlink(missing_ok=True)
         else:
-            _replace(path, json.dumps(asdict(limit)))
+            replace_file(path, json.dumps(asdict(limit)))
 
     def _has_region(self, name: str) -> bool:
         limit = self._limits.get(name)
@@ -283,7 +283,7 @@ def _limit(path: Path) -> HardLimit | None:
     return limit if valid else None
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Write a file completely or not at all."""
     part = path.with_name(f".{path.name}{_UNFINISHED}")
     try:
@@ -298,17 +298,32 @@ def _replace(path: Path, text: str) -> None:
 class Occupancy:
     """Which pods hold which cards of this node; computed at each call.
 
-    ``before`` are the allocations from before this process began.
+    ``before`` are the allocations from before this process began. ``claims`` returns
+    what prepared ResourceClaims hold, by the claim's UID.
     """
 
     def __init__(
-        self, node: NodeName, pods: NodePods, before: Iterable[Record] = ()
+        self,
+        node: NodeName,
+        pods: NodePods,
+        before: Iterable[Record] = (),
+        claims: Callable[[], Mapping[PodUID, Placement]] = dict,
     ) -> None:
         self.node = node
         self._pods = pods
+        self._claims = claims
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
         self._allocated = {one.step: frozenset(one.ids) for one in before if one.uid}
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of a pod."""
+        return self._pods.version
+
+    def is_idle(self) -> bool:
+        """Return whether no pod was allocated devices and no claim is prepared."""
+        return not self.allocated() and not self._claims()
 
     def decide(self, placement: Placement) -> None:
         """Keep what was decided here, until the pod has an annotation."""
@@ -399,7 +414,14 @@ class Occupancy:
         return found - {pod.uid}
 
     def charged(self, listed: Listed, cards: Cards) -> Node:
-        """Return the node charged with all placements, actual and planned."""
+        """Return the node charged with all placements and prepared claims."""
+        node = self.charged_by_pods(listed, cards)
+        if not (claims := self._claims()):
+            return node
+        return Node(self.node, node.cards, {**node.placements, **claims})
+
+    def charged_by_pods(self, listed: Listed, cards: Cards) -> Node:
+        """Return the node charged with the placements of pods, actual and planned."""
         placements: dict[PodUID, Placement] = {}
         for pod in self._pods.all():
             found = self.placement(pod, listed, cards)

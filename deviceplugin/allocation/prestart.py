@@ -6,7 +6,7 @@ annotation ``vcuda-actual`` says where a pod really is, if that is not as planne
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Event, Lock
@@ -194,7 +194,9 @@ class PreStart:
     in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
     library: NodeLibrary
-    _filling: Lock = field(default_factory=Lock)
+    claims_mib: Callable[[CardUUID], int] = lambda _: 0
+    """The sum of the hard limits that prepared claims have on a card, in MiB."""
+    filling: Lock = field(default_factory=Lock)
     """Held from the check of hard limits to the note that the container may start."""
 
     def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
@@ -217,7 +219,7 @@ class PreStart:
         ]
         limited = any(self.records.limit(one) is not None for one in made)
         listed = self._list() if limited else Listed({})
-        with self._filling:
+        with self.filling:
             if limited and (wrong := self._why_above_memory(made, listed, cards)):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
             self._fill(owner, actual, made, containers)
@@ -379,23 +381,8 @@ class PreStart:
         The hard limits of all containers that were let start, and whose pods have not
         ended, never add up to more than their card has.
         """
-        pods = {pod.uid: pod for pod in self.pods.all()}
-        its_pods = {pod.name for pod in pods.values()}
         for card in cards.holding(one for record in made for one in record.ids):
-            limits: dict[str, list[tuple[Role, int]]] = {}
-            for record in self.records.all():
-                limit = self.records.limit(record)
-                if limit is None or card not in cards.holding(record.ids):
-                    continue
-                held = any(one in listed.holder for one in record.ids)
-                living = (
-                    record.uid in pods if record.uid else record.pod in its_pods or held
-                )
-                if record in made or (living and self.records.may_start(record)):
-                    key = record.uid or f"{record.pod} {record.ids}"
-                    role = _role(pods.get(record.uid), record.container)
-                    limits.setdefault(key, []).append((role, limit.needed_mib))
-            needed = sum(map(needed_mib, limits.values()))
+            needed = self.limits_mib(card, made, listed, cards)
             has = self.reporter.offer.usable_mib(card.uuid)
             if needed > has:
                 return (
@@ -404,6 +391,30 @@ class PreStart:
                     "when others have ended"
                 )
         return ""
+
+    def limits_mib(
+        self, card: Card, made: Collection[Record], listed: Listed, cards: Cards
+    ) -> int:
+        """Return the sum of the hard limits on a card, those of ``made`` included.
+
+        Hold ``filling`` from here until the container or claim is noted.
+        """
+        pods = {pod.uid: pod for pod in self.pods.all()}
+        its_pods = {pod.name for pod in pods.values()}
+        limits: dict[str, list[tuple[Role, int]]] = {}
+        for record in self.records.all():
+            limit = self.records.limit(record)
+            if limit is None or card not in cards.holding(record.ids):
+                continue
+            held = any(one in listed.holder for one in record.ids)
+            living = (
+                record.uid in pods if record.uid else record.pod in its_pods or held
+            )
+            if record in made or (living and self.records.may_start(record)):
+                key = record.uid or f"{record.pod} {record.ids}"
+                role = _role(pods.get(record.uid), record.container)
+                limits.setdefault(key, []).append((role, limit.needed_mib))
+        return sum(map(needed_mib, limits.values())) + self.claims_mib(card.uuid)
 
     def _fill(
         self,
@@ -429,7 +440,8 @@ class PreStart:
             others = self._others(record, known, container, listed)
             found = map(self.records.limit, (record, *others))
             limit = next((one for one in found if one is not None), None)
-            text = _file(replace(owner, container=container), shares, limit)
+            its = replace(owner, container=container)
+            text = allocation_text(its, shares, limit)
             limits = self._limits(limit, shares)
             try:
                 self.records.fill(record, known, text, limits)
@@ -501,9 +513,13 @@ def _role(pod: NodePod | None, container: str) -> Role:
     return next((one.role for one in known if one.name == container), Role.APP)
 
 
-def _file(
-    owner: Record, shares: Mapping[CardUUID, Amount], limit: HardLimit | None
+def allocation_text(
+    owner: Record,
+    shares: Mapping[CardUUID, Amount],
+    limit: HardLimit | None,
+    **more: object,
 ) -> str:
+    """Return the file ``allocation.json`` of a container; ``more`` are further keys."""
     body: dict[str, object] = {
         "v": VERSION,
         "pod": "/".join(owner.pod),
@@ -522,4 +538,4 @@ def _file(
     }
     if limit is not None:
         body["hard_limit_mib"] = limit.mib
-    return json.dumps(body) + "\n"
+    return json.dumps(body | more) + "\n"

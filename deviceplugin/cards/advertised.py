@@ -206,6 +206,10 @@ class OwnNode:
         """Return whether the node's object exists; kubelet creates it."""
         return self._node is not None
 
+    def uid(self) -> str:
+        """Return the node's UID; empty if there is no node."""
+        return str(((self._node or {}).get("metadata") or {}).get("uid") or "")
+
     def annotation(self, key: str) -> str | None:
         """Return one annotation of the node."""
         return self._metadata("annotations", key)

@@ -1,0 +1,1 @@
+"""A DRA driver: cards of this node by ResourceClaims, beside classic pods."""

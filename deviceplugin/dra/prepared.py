@@ -1,0 +1,224 @@
+"""The prepared claims of this node: on disk, over restarts, and what they hold.
+
+``<folder>/<uid>.json`` says what a claim was given. ``<folder>/<uid>/<request>/`` is
+mounted into the containers that use that request. The CDI specification that brings
+both into a container is beside NVIDIA's, where the runtime reads it.
+"""
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+
+from deviceplugin.allocation.occupancy import ALLOCATION, replace_file
+from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
+from deviceplugin.allocation.response import REGION
+from gpushare.domain.model import (
+    Amount,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRef,
+    PodUID,
+    Share,
+)
+from gpushare.kube.cluster import Json
+from gpushare.kube.names import DRA_DRIVER
+
+logger = logging.getLogger(__name__)
+
+SHARE_KIND = f"{DRA_DRIVER}/share"
+"""The kind of our devices in CDI specifications: what one request of a claim gets."""
+_NOT_UNDERSTOOD = "a prepared claim's record is not understood"
+_VERSION = 1
+_SUFFIX = ".json"
+_UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """What a claim holds of one card, and the CDI names that bring it.
+
+    ``device`` is the card's name in the slice, ``request`` the claim's request.
+    """
+
+    request: str
+    device: str
+    card: CardUUID
+    cores: int
+    units: int
+    share_id: str
+    cdi: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClaim:
+    """A claim that was prepared. ``limits_mib`` has the hard limits by card.
+
+    ``cdi`` is its CDI specification.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    devices: tuple[PreparedDevice, ...]
+    limits_mib: Mapping[CardUUID, int]
+    cdi: Json
+
+    def placement(self, node: NodeName) -> Placement:
+        """Return what it holds as a placement of a pod with the claim's UID."""
+        amounts: dict[CardUUID, Amount] = {}
+        for one in self.devices:
+            held = amounts.get(one.card, Amount())
+            amounts[one.card] = held + Amount(one.cores, one.units)
+        shares = tuple(Share(card, amount) for card, amount in amounts.items())
+        return Placement(
+            PodRef(PodUID(self.uid), self.namespace, self.name), node, shares
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFiles:
+    """What the containers that use one request find in its folder.
+
+    ``limits`` is what the library of tier ``preload`` reads; empty without it.
+    """
+
+    request: str
+    allocation: str
+    limits: str = ""
+
+
+class PreparedClaims:
+    """All prepared claims, in memory and on disk. ``node`` is this one's name."""
+
+    def __init__(self, folder: Path, cdi: Path, node: NodeName) -> None:
+        self._folder = folder
+        self._cdi = cdi
+        self._node = node
+        self._lock = Lock()
+        self._claims: dict[str, PreparedClaim] = {}
+        for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
+            if (claim := _read(path)) is not None:
+                self._claims[claim.uid] = claim
+
+    def get(self, uid: str) -> PreparedClaim | None:
+        """Return a prepared claim."""
+        with self._lock:
+            return self._claims.get(uid)
+
+    def all(self) -> tuple[PreparedClaim, ...]:
+        """Return all prepared claims."""
+        with self._lock:
+            return tuple(self._claims.values())
+
+    def placements(self) -> Mapping[PodUID, Placement]:
+        """Return what each claim holds, by its UID."""
+        return {PodUID(one.uid): one.placement(self._node) for one in self.all()}
+
+    def limits_mib(self, card: CardUUID) -> int:
+        """Return the sum of the hard limits that claims have on a card."""
+        return sum(one.limits_mib.get(card, 0) for one in self.all())
+
+    def folder(self, uid: str, request: str) -> Path:
+        """Return the folder of the node that containers with the request mount."""
+        return self._folder / uid / request
+
+    def put(self, claim: PreparedClaim, files: Iterable[RequestFiles]) -> None:
+        """Write a claim that was prepared; raises ``OSError`` if that fails.
+
+        The record comes first: whatever else was written is then found and removed.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        body = {"v": _VERSION, **asdict(claim)}
+        replace_file(self._folder / f"{claim.uid}{_SUFFIX}", json.dumps(body))
+        with self._lock:
+            self._claims[claim.uid] = claim
+        for one in files:
+            folder = self.folder(claim.uid, one.request)
+            folder.mkdir(parents=True, exist_ok=True)
+            # Whatever the umask is: any user of the container must be able to read it.
+            folder.parent.chmod(0o755)
+            folder.chmod(0o755)
+            if one.limits:
+                replace_file(folder / LIMITS, one.limits)
+                make_region(folder / REGION)
+            replace_file(folder / ALLOCATION, one.allocation)
+        self.put_right(claim)
+
+    def put_right(self, claim: PreparedClaim) -> None:
+        """Write a claim's CDI specification unless it is there; raises ``OSError``.
+
+        Its folder is in memory on most systems, so it is empty after a reboot.
+        """
+        path, text = self._specification(claim.uid), json.dumps(claim.cdi)
+        if path.is_file() and path.read_text() == text:
+            return
+        self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
+        replace_file(path, text)
+
+    def remove(self, uid: str) -> bool:
+        """Remove a claim and its files; return whether there was one.
+
+        Raises ``OSError`` if the specification or the record cannot be removed.
+        """
+        if not _UID.fullmatch(uid):
+            return False
+        self._specification(uid).unlink(missing_ok=True)
+        shutil.rmtree(self._folder / uid, ignore_errors=True)
+        (self._folder / f"{uid}{_SUFFIX}").unlink(missing_ok=True)
+        with self._lock:
+            return self._claims.pop(uid, None) is not None
+
+    def restore(self) -> None:
+        """Write all specifications that are missing."""
+        for claim in self.all():
+            try:
+                self.put_right(claim)
+            except OSError as error:
+                facts = {"claim": f"{claim.namespace}/{claim.name}"}
+                facts["because"] = str(error)
+                logger.warning("CDI specification not written", extra=facts)
+
+    def cut_regions(self) -> None:
+        """Shorten the regions that containers have made too large."""
+        for claim in self.all():
+            for request in {one.request for one in claim.devices}:
+                cut_region(self.folder(claim.uid, request) / REGION)
+
+    def _specification(self, uid: str) -> Path:
+        return self._cdi / f"{SHARE_KIND.replace('/', '-')}_{uid}{_SUFFIX}"
+
+
+def is_uid(text: str) -> bool:
+    """Return whether a text can be a UID, and so a part of a path."""
+    return _UID.fullmatch(text) is not None
+
+
+def _read(path: Path) -> PreparedClaim | None:
+    try:
+        body = json.loads(path.read_text())
+        if (body["v"], body["uid"]) != (_VERSION, path.name.removesuffix(_SUFFIX)):
+            facts = {"file": str(path), "because": "another version or another claim"}
+            logger.warning(_NOT_UNDERSTOOD, extra=facts)
+            return None
+        devices = tuple(
+            PreparedDevice(**{**one, "cdi": tuple(one["cdi"])})
+            for one in body["devices"]
+        )
+        return PreparedClaim(
+            body["uid"],
+            body["namespace"],
+            body["name"],
+            devices,
+            {CardUUID(card): int(mib) for card, mib in body["limits_mib"].items()},
+            body["cdi"],
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        facts = {"file": str(path), "because": str(error)}
+        logger.warning(_NOT_UNDERSTOOD, extra=facts)
+        return None

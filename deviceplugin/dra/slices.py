@@ -1,0 +1,280 @@
+"""The node's cards as ResourceSlices, from which kube-scheduler allocates claims.
+
+Each card is a device that several claims may share. Its capacity is what classic pods
+have left of it. What claims consume is not subtracted, because kube-scheduler does that
+itself. So a value is right for one moment only: it tells kube-scheduler which card is
+worth trying. What a claim really gets is decided elsewhere.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.cards.advertised import Offer, OwnNode
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Card, CardUUID
+from gpushare.kube.claims import device_name
+from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.errors import ClusterError, Forbidden, NotFound
+from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
+
+logger = logging.getLogger(__name__)
+
+SICK = f"{DRA_DRIVER}/sick"
+"""Taint of a card that is sick: no new claims."""
+CORDONED = f"{DRA_DRIVER}/cordoned"
+"""Taint of a card that an operator has closed."""
+FULL = f"{DRA_DRIVER}/full"
+"""Taint of a card of which classic pods have left too little for a claim."""
+DEVICES_PER_SLICE = 64
+"""The API server's limit for slices with taints."""
+_LEAST_UNITS = 1
+_LEAST_CORES = 2
+"""The API server refuses a capacity below one step above the range's minimum."""
+_LONGEST_TEXT = 64
+_MIB_PER_GIB = 1024
+_LOOK_S = 0.2
+"""So long a change waits, and others with it: each write wakes kube-scheduler."""
+_ANYWAY_S = 5.0
+"""What pods hold may change without a change of a pod, for example in Allocate."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 15.0
+
+
+class NotSharedError(Exception):
+    """The API server does not let claims share a device; ``str()`` says what to do."""
+
+
+def device(card: Card, left: Amount) -> Json:
+    """Return a card as a device; ``left`` is what classic pods have left of it.
+
+    The API server accepts no device without capacity. So a card with too little left
+    has the least that it accepts, and a taint, as a sick or cordoned card has.
+    """
+    full = left.units < _LEAST_UNITS or left.cores < _LEAST_CORES
+    states = ((SICK, not card.healthy), (CORDONED, card.cordoned), (FULL, full))
+    taints = [{"key": key, "effect": "NoSchedule"} for key, holds in states if holds]
+    texts = {"uuid": card.uuid, "model": card.model, "parent": card.parent}
+    attributes: Json = {
+        key: {"string": text}
+        for key, text in texts.items()
+        if text and len(text) <= _LONGEST_TEXT
+    }
+    unit = _quantity(1)
+    memory, cores = max(left.units, _LEAST_UNITS), max(left.cores, _LEAST_CORES)
+    found: Json = {
+        "name": device_name(card.uuid),
+        "allowMultipleAllocations": True,
+        "attributes": attributes | {"index": {"int": card.index}},
+        "capacity": {
+            # With a minimum of one unit, a card of one unit would be refused.
+            DRA_MEMORY: _capacity(_quantity(memory), unit, least="0", step=unit),
+            DRA_CORES: _capacity(str(cores), "1", least="1", step="1"),
+        },
+    }
+    return found | ({"taints": taints} if taints else {})
+
+
+def devices(
+    cards: Iterable[Card], charged: Mapping[CardUUID, tuple[int, int]]
+) -> list[Json]:
+    """Return the cards as devices, in the order in which kube-scheduler tries them.
+
+    ``charged`` is what classic pods hold of each card: cores and units.
+    """
+    return [
+        device(card, Amount(CORES_PER_CARD - cores, card.units - units))
+        for card in cards
+        for cores, units in (charged.get(card.uuid, (0, 0)),)
+    ]
+
+
+def slices(node: str, uid: str, wanted: Sequence[Json], generation: int) -> list[Json]:
+    """Return the ResourceSlices of a node; ``uid`` is the node's.
+
+    They are one pool, which has the node's name. Without devices it is an empty slice.
+    """
+    parts = [
+        wanted[start : start + DEVICES_PER_SLICE]
+        for start in range(0, len(wanted) or 1, DEVICES_PER_SLICE)
+    ]
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node,
+        "uid": uid,
+        "controller": True,
+    }
+    pool = {
+        "name": node,
+        "generation": generation,
+        "resourceSliceCount": len(parts),
+    }
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {
+                "name": f"{node}-{DRA_DRIVER}-{number:02d}",
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "driver": DRA_DRIVER,
+                "nodeName": node,
+                "pool": pool,
+                "devices": list(part),
+            },
+        }
+        for number, part in enumerate(parts)
+    ]
+
+
+def _quantity(units: int) -> str:
+    """Return units as memory in the form that the API server writes."""
+    mib = units * UNIT_MIB
+    if mib % _MIB_PER_GIB:
+        return f"{mib}Mi"
+    return f"{mib // _MIB_PER_GIB}Gi"
+
+
+def _capacity(value: str, default: str, *, least: str, step: str) -> Json:
+    policy = {"default": default, "validRange": {"min": least, "step": step}}
+    return {"value": value, "requestPolicy": policy}
+
+
+def own_slices(node: str) -> str:
+    """Return the field selector of the slices that this driver has on a node."""
+    return f"spec.driver={DRA_DRIVER},spec.nodeName={node}"
+
+
+def why_not_served(cluster: Cluster, node: str) -> str:
+    """Say why slices cannot be written at all; empty if they can.
+
+    Raises ``ClusterError`` if the API server does not answer.
+    """
+    selector = own_slices(node)
+    try:
+        cluster.list_page(Kind.SLICES, limit=1, field_selector=selector)
+    except NotFound:
+        return (
+            "the API server does not serve resource.k8s.io/v1; Kubernetes 1.36 or "
+            "newer does what is needed"
+        )
+    except Forbidden as error:
+        return f"{error}; apply the ClusterRole of manifests/dra"
+    return ""
+
+
+@dataclass
+class SlicePublisher:
+    """Keeps the node's slices equal to its cards, whoever changes or deletes them.
+
+    kubelet deletes them when it starts. It is also the sink of the watch of them, which
+    only tells that there is something to look at.
+    """
+
+    cluster: Cluster
+    name: str
+    node: OwnNode
+    offer: Offer
+    occupancy: Occupancy
+    _wanted: list[Json] | None = None
+    _stored: dict[str, Json] = field(default_factory=dict)
+    """The specs as the API server has stored them."""
+    _generation: int = 0
+    _disturbed: threading.Event = field(default_factory=threading.Event)
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Note that the slices may have changed while they were not watched."""
+        for _ in pages:
+            pass
+        self._disturbed.set()
+
+    def apply(self, event: WatchEvent) -> None:
+        """Note a change that is not our own."""
+        name, spec = event.object["metadata"]["name"], event.object.get("spec")
+        if event.type == "DELETED" or self._stored.get(name) != spec:
+            self._disturbed.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Write whenever something changed, until ``stop`` is set.
+
+        It ends earlier with ``NotSharedError`` if the API server cannot do it.
+        """
+        wait_s, looked_at, seen = _FIRST_WAIT_S, 0.0, (-1, -1)
+        while not stop.wait(_LOOK_S):
+            now = (self.offer.version, self.occupancy.version)
+            due = monotonic() - looked_at >= _ANYWAY_S
+            if now == seen and not due and not self._disturbed.is_set():
+                continue
+            try:
+                self.publish()
+            except ClusterError as error:
+                facts = {"because": str(error), "wait_s": wait_s}
+                logger.warning("resource slices not written", extra=facts)
+                stop.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            else:
+                wait_s, looked_at, seen = _FIRST_WAIT_S, monotonic(), now
+
+    def publish(self) -> None:
+        """Write what differs. Raises ``ClusterError`` and ``NotSharedError``."""
+        if not self.node.uid():
+            return
+        wanted = devices(self.offer.cards.all, self._charged())
+        if wanted == self._wanted and not self._disturbed.is_set():
+            return
+        self._disturbed.clear()
+        try:
+            self._write(wanted)
+        except ClusterError:
+            self._disturbed.set()
+            raise
+
+    def _charged(self) -> Mapping[CardUUID, tuple[int, int]]:
+        listed, cards = self.occupancy.as_allocated(), self.offer.cards
+        return self.occupancy.charged_by_pods(listed, cards).charged
+
+    def _write(self, wanted: list[Json]) -> None:
+        there = {one["metadata"]["name"]: one for one in self._list()}
+        same = {name: one["spec"] for name, one in there.items()} == self._stored
+        if wanted == self._wanted and same:
+            return
+        generations = [one["spec"]["pool"]["generation"] for one in there.values()]
+        generation = max([self._generation, *generations]) + 1
+        self._wanted, self._generation, self._stored = None, generation, {}
+        for body in slices(self.name, self.node.uid(), wanted, generation):
+            self._put(body, there.pop(body["metadata"]["name"], None))
+        for name in there:
+            self.cluster.delete(Kind.SLICES, "", name)
+        self._wanted = wanted
+        facts = {"devices": len(wanted), "generation": generation}
+        logger.info("resource slices written", extra=facts)
+
+    def _list(self) -> Sequence[Json]:
+        selector = own_slices(self.name)
+        page = self.cluster.list_page(Kind.SLICES, limit=500, field_selector=selector)
+        return page.items
+
+    def _put(self, body: Json, before: Json | None) -> None:
+        """Create or replace one slice, and see that nothing of it was dropped."""
+        name = body["metadata"]["name"]
+        if before is None:
+            stored = self.cluster.create(Kind.SLICES, body)
+        else:
+            version = before["metadata"]["resourceVersion"]
+            metadata = {**body["metadata"], "resourceVersion": version}
+            stored = self.cluster.replace(Kind.SLICES, {**body, "metadata": metadata})
+        spec = stored["spec"]
+        kept = (
+            one.get("allowMultipleAllocations") for one in spec.get("devices") or ()
+        )
+        if not all(kept):
+            self.cluster.delete(Kind.SLICES, "", name)
+            raise NotSharedError(
+                "the API server lets no two claims share a device: its feature gate "
+                "DRAConsumableCapacity is off; it is on by default from Kubernetes 1.36"
+            )
+        self._stored[name] = spec

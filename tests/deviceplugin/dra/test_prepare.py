@@ -1,0 +1,347 @@
+"""A claim's last check, and what its containers get."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.domain.model import PodUID
+from gpushare.kube.cluster import Kind
+from gpusharectl.demo.devices import CannotStartYetError
+from tests.builders import allocation_json
+from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
+from tests.deviceplugin.dra.dra_fixture import (
+    DraNode,
+    device_of,
+    edits_of,
+    env_of,
+    host_path,
+)
+from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card, prefers
+from tests.testbed.waiting import wait_until
+
+SHARE = "vcuda.baidu.com/share"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[DraNode]:
+    """Two cards of 29 units."""
+    with DraNode(tmp_path, found_card(0), found_card(1)) as made:
+        yield made
+
+
+def specify(node: DraNode, *cards: int) -> None:
+    node.cdi.mkdir(exist_ok=True)
+    listed = [{"name": UUIDS[card], "containerEdits": {}} for card in cards]
+    text = json.dumps({"kind": "nvidia.com/gpu", "devices": listed})
+    (node.cdi / "nvidia.json").write_text(text)
+
+
+def test_what_kubelet_is_told(node: DraNode) -> None:
+    """The card by NVIDIA's CDI name, and ours, which has the share."""
+    specify(node, 0, 1)
+    claim = node.claim("c", 1, units=20, cores=30)
+    uid = claim["metadata"]["uid"]
+    [device] = node.prepare_one(claim).devices
+    assert list(device.request_names) == ["card"]
+    assert (device.pool_name, device.device_name) == (NODE, device_of(1))
+    assert list(device.cdi_device_ids) == [
+        f"nvidia.com/gpu={UUIDS[1]}",
+        f"{SHARE}={uid}-card",
+    ]
+    assert device.share_id == f"share-{device_of(1)}"
+
+
+def test_what_the_container_gets(node: DraNode) -> None:
+    """The variables and the file of a classic pod."""
+    specify(node, 0, 1)
+    claim = node.claim("c", units=20, cores=30, users=("p",))
+    node.prepare(claim)
+    said = node.specification(claim)
+    assert said["kind"] == SHARE
+    assert env_of(said) == {
+        "VCUDA_CARDS": UUIDS[0],
+        "VCUDA_MEMORY_LIMIT_MIB": "5120",
+        "VCUDA_CORES": "30",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+    }
+    folder = host_path(said, "/etc/vcuda")
+    assert json.loads((folder / "allocation.json").read_text()) == {
+        "v": 1,
+        "pod": "default/p",
+        "uid": "uid-p",
+        "container": "",
+        "cards": [{"uuid": UUIDS[0], "units": 20, "cores": 30, "memory_mib": 5120}],
+        "isolation": "none",
+        "claim": "default/c",
+        "request": "card",
+    }
+    # Any user of the container can read it.
+    assert (folder / "allocation.json").stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in node.cdi.iterdir() if path.suffix != ".json"] == []
+
+
+def test_without_nvidias_specification(tmp_path: Path) -> None:
+    """The card's device nodes come with the share."""
+    with DraNode(tmp_path, found_card(0), settings={"inject": "nodes"}) as node:
+        claim = node.claim("c")
+        [device] = node.prepare_one(claim).devices
+        assert [one.split("=")[0] for one in device.cdi_device_ids] == [SHARE]
+        nodes = edits_of(node.specification(claim))["deviceNodes"]
+        assert "/dev/nvidia0" in {one["path"] for one in nodes}
+
+
+def test_two_requests_of_one_claim(node: DraNode) -> None:
+    """Each has its own device of ours; an alternative counts as its request."""
+    results = [
+        allocation_json(device_of(card), units=4, request=request)["devices"][
+            "results"
+        ][0]
+        for card, request in ((0, "left"), (1, "right/small"))
+    ]
+    claim = node.claim_with("c", {"devices": {"results": results}})
+    uid = claim["metadata"]["uid"]
+    found = node.prepare_one(claim).devices
+    assert [list(one.request_names) for one in found] == [["left"], ["right"]]
+    assert found[1].cdi_device_ids == [f"{SHARE}={uid}-right"]
+    said = node.specification(claim)
+    cards = [env_of(said, number)["VCUDA_CARDS"] for number in (0, 1)]
+    assert cards == [UUIDS[0], UUIDS[1]]
+
+
+def test_one_request_of_two_cards(node: DraNode) -> None:
+    """What brings both is told once, else it would be injected twice."""
+    results = [
+        allocation_json(device_of(card), units=29, cores=100)["devices"]["results"][0]
+        for card in (0, 1)
+    ]
+    claim = node.claim_with("c", {"devices": {"results": results}})
+    first, second = node.prepare_one(claim).devices
+    assert len(first.cdi_device_ids) == 1
+    assert not second.cdi_device_ids
+    assert env_of(node.specification(claim))["VCUDA_CARDS"] == ",".join(UUIDS[:2])
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"device": "gpu-unknown"}, "this node has no card gpu-unknown"),
+        ({"node": "other"}, "pool other, and this is node n"),
+        ({"units": 0}, "has 0 MiB of card"),
+        ({"units": 30}, "has 29 units and 100 cores left, not 30 and 10"),
+    ],
+    ids=["no such card", "another node", "no memory", "too much"],
+)
+def test_refused(node: DraNode, how: dict[str, object], why: str) -> None:
+    claim = node.claim("c", **how)  # type: ignore[arg-type]
+    assert why in node.prepare_one(claim).error
+    assert not list(node.cdi.glob("*share*"))
+
+
+def test_refused_claims(node: DraNode) -> None:
+    """Each claim of a call has its own answer."""
+    good, bare = node.claim("good"), node.claim_with("bare", None)
+    other = {**good, "metadata": {**good["metadata"], "uid": "another"}}
+    gone = {"metadata": {"namespace": "default", "name": "gone", "uid": "g"}}
+    path = {**good, "metadata": {**good["metadata"], "uid": "../x"}}
+    answers = node.prepare(good, bare, other, gone, path)
+    said = {uid: one.error for uid, one in answers.items()}
+    assert said.pop(good["metadata"]["uid"]) == ""
+    assert "has no allocation by vcuda.baidu.com" in said[bare["metadata"]["uid"]]
+    assert "is another one of this name" in said["another"]
+    assert "cannot be read" in said["g"]
+    assert "is not a claim's UID" in said["../x"]
+
+
+def test_a_sick_card_is_refused_until_it_is_well(node: DraNode) -> None:
+    node.cards.failures[UUIDS[0]] = "it does not answer"
+    offer = node.serving.parts.offer
+    wait_until(lambda: not offer.cards.all[0].healthy, "the card to be sick")
+    claim = node.claim("c")
+    assert "is sick: it does not answer" in node.prepare_one(claim).error
+    del node.cards.failures[UUIDS[0]]
+    wait_until(lambda: offer.cards.all[0].healthy, "the card to be well")
+    assert not node.prepare_one(claim).error
+
+
+def test_claims_wait_for_classic_pods(node: DraNode) -> None:
+    """A classic pod that is only planned is charged too."""
+    node.bind("classic", 20, 20)
+    claim = node.claim("c", units=10)
+    assert "has 9 units and 80 cores left, not 10" in node.prepare_one(claim).error
+    node.end_pod("classic")
+    wait_until(lambda: not node.prepare_one(claim).error, "room")
+
+
+def test_claims_wait_for_claims(node: DraNode) -> None:
+    """Whatever kube-scheduler thinks: two that do not fit never run together."""
+    first, second = node.claim("first", units=20), node.claim("second", units=10)
+    assert not node.prepare_one(first).error
+    assert "has 9 units" in node.prepare_one(second).error
+    assert node.unprepare(first) == {first["metadata"]["uid"]: ""}
+    assert not node.prepare_one(second).error
+
+
+def test_classic_pods_see_prepared_claims(node: DraNode) -> None:
+    """A pod without a plan goes to the other card; one that kubelet put there waits."""
+    node.prepare(node.claim("c", units=20))
+    answer = node.run(node.bind("free", 10, 10, card=None))
+    assert answer["main"].envs["VCUDA_CARDS"] == UUIDS[1]
+    prefers(node, UUIDS[0])
+    pod = node.bind("forced", 10, 10, card=None)
+    node.admit(pod)
+    with pytest.raises(CannotStartYetError, match="9 units"):
+        node.devices.start(pod["metadata"]["uid"], "main")
+
+
+def test_the_same_answer_again(node: DraNode) -> None:
+    """Also without the API server; the file of a running container is not touched."""
+    claim = node.claim("c", units=20)
+    first = node.prepare_one(claim)
+    path = host_path(node.specification(claim), "/etc/vcuda") / "allocation.json"
+    before = path.stat().st_ino
+    assert node.prepare_one(claim) == first
+    node.cut_off()
+    assert node.prepare_one(claim) == first
+    assert path.stat().st_ino == before
+
+
+def test_another_allocation_of_the_same_claim(node: DraNode) -> None:
+    """It was given up and allocated again, and kubelet did not hear of the former."""
+    claim = node.claim("c", 0)
+    node.prepare(claim)
+    status = {"status": {"allocation": allocation_json(device_of(1))}}
+    node.cluster.patch(Kind.CLAIMS, "default", "c", status, subresource="status")
+    [device] = node.prepare_one(claim).devices
+    assert device.device_name == device_of(1)
+    assert env_of(node.specification(claim))["VCUDA_CARDS"] == UUIDS[1]
+
+
+def test_unprepare_leaves_nothing(node: DraNode) -> None:
+    """It may be asked twice, and of claims that nobody knows."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    unknown = {"metadata": {"namespace": "default", "name": "u", "uid": "unknown"}}
+    uid = claim["metadata"]["uid"]
+    for _ in range(2):
+        assert node.unprepare(claim, unknown) == {uid: "", "unknown": ""}
+    assert not list(node.cdi.glob("*share*"))
+    assert not list((node.folder / "vcuda" / "claims").iterdir())
+    assert charges(node) == set()
+
+
+def charges(node: DraNode) -> set[str]:
+    parts = node.serving.parts
+    occupancy = node.serving.reporter.occupancy
+    charged = occupancy.charged(occupancy.as_allocated(), parts.offer.cards)
+    return {str(uid) for uid in charged.placements}
+
+
+def test_a_restart_knows_the_claims(node: DraNode) -> None:
+    """They are charged, unprepared when asked, and a reboot's lost files come back."""
+    claim = node.claim("c", units=20)
+    first = node.prepare_one(claim)
+    node.end()
+    for path in node.cdi.glob("*share*"):
+        path.unlink()
+    node.start()
+    node.kubelet_finds()
+    assert env_of(node.specification(claim))["VCUDA_MEMORY_LIMIT_MIB"] == "5120"
+    assert charges(node) == {claim["metadata"]["uid"]}
+    assert "9 units" in node.prepare_one(node.claim("d", units=10)).error
+    assert node.prepare_one(claim) == first
+    node.unprepare(claim)
+    assert charges(node) == set()
+
+
+def test_a_damaged_record_harms_no_other(node: DraNode) -> None:
+    good, bad = node.claim("good"), node.claim("bad")
+    node.prepare(good, bad)
+    node.end()
+    records = node.folder / "vcuda" / "claims"
+    (records / f"{bad['metadata']['uid']}.json").write_text('{"v": 1')
+    node.start()
+    assert charges(node) == {good["metadata"]["uid"]}
+    assert not node.unprepare(bad)[bad["metadata"]["uid"]]
+    assert not list(node.cdi.glob(f"*{bad['metadata']['uid']}*"))
+
+
+def test_claims_that_are_gone_are_forgotten(node: DraNode) -> None:
+    """As after ``kubeadm reset``: this kubelet knows none of before."""
+    here, gone = node.claim("here"), node.claim("gone")
+    node.prepare(here, gone)
+    node.cluster.delete(Kind.CLAIMS, "default", "gone")
+    assert node.serving.driver is not None
+    node.serving.driver.plugin.preparer.forget_gone()
+    assert charges(node) == {here["metadata"]["uid"]}
+
+
+def test_files_that_cannot_be_written(node: DraNode) -> None:
+    """The claim waits, charges nothing, and starts when they can be."""
+    node.cdi.mkdir(exist_ok=True)
+    claim = node.claim("c")
+    name = f"vcuda.baidu.com-share_{claim['metadata']['uid']}.json"
+    blocked = node.cdi / f".{name}.part"
+    blocked.mkdir()
+    assert "cannot be written" in node.prepare_one(claim).error
+    assert charges(node) == set()
+    blocked.rmdir()
+    assert not node.prepare_one(claim).error
+
+
+def limited(folder: Path) -> DraNode:
+    """One card of 7524 MiB, 2 x 512 of them kept back for contexts: 25 units."""
+    return DraNode(folder, found_card(0), settings=with_limits(folder))
+
+
+def test_tier_driver(tmp_path: Path) -> None:
+    """The limit is the share and room for a context; a whole card has none."""
+    with limited(tmp_path) as node:
+        node.cdi = tmp_path / "cdi"
+        claim = node.claim("c", units=10)
+        node.prepare(claim)
+        said = env_of(node.specification(claim))
+        assert said["NVIDIA_GPU_MEMORY_LIMIT"] == str(10 * 256 + 512)
+        assert said["NVIDIA_GPU_MEMORY_REQUEST"] == "0"
+        node.unprepare(claim)
+        whole = node.claim("whole", units=25, cores=100)
+        assert not node.prepare_one(whole).error
+        assert "NVIDIA_GPU_MEMORY_LIMIT" not in env_of(node.specification(whole))
+
+
+def test_limits_of_claims_and_classic_pods_add_up(tmp_path: Path) -> None:
+    """Together they never exceed the card, whoever comes first."""
+    with limited(tmp_path) as node:
+        claims = [node.claim(f"c{number}", units=8, cores=1) for number in range(2)]
+        assert not any(one.error for one in node.prepare(*claims).values())
+        # 2 x (2048 + 512) of 7524 MiB: another 1 x (1792 + 512) fits, then none.
+        node.run(node.bind("classic", 7, 1))
+        last = node.claim("last", units=1, cores=1)
+        assert "the hard limits of containers" in node.prepare_one(last).error
+        node.unprepare(claims[0])
+        assert not node.prepare_one(last).error
+
+
+def test_classic_pods_wait_for_limits_of_claims(tmp_path: Path) -> None:
+    with limited(tmp_path) as node:
+        claims = [node.claim(f"c{number}", units=7, cores=1) for number in range(3)]
+        assert not any(one.error for one in node.prepare(*claims).values())
+        pod = node.bind("classic", 4, 1)
+        node.admit(pod)
+        with pytest.raises(CannotStartYetError, match="hard limits of containers"):
+            node.devices.start(pod["metadata"]["uid"], "main")
+        node.unprepare(claims[0])
+        node.devices.start(pod["metadata"]["uid"], "main")
+
+
+def test_uids_are_those_of_claims(node: DraNode) -> None:
+    """A claim is charged like a pod, by its own UID."""
+    claim = node.claim("c", units=3, cores=4)
+    node.prepare(claim)
+    occupancy = node.serving.reporter.occupancy
+    cards = node.serving.parts.offer.cards
+    charged = occupancy.charged(occupancy.as_allocated(), cards)
+    assert charged.charged == {UUIDS[0]: (4, 3)}
+    assert set(charged.placements) == {PodUID(claim["metadata"]["uid"])}
+    assert not occupancy.is_idle()

@@ -1,0 +1,237 @@
+"""The node's cards as devices of ResourceSlices, and who keeps them there."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.dra.slices import (
+    CORDONED,
+    DEVICES_PER_SLICE,
+    FULL,
+    SICK,
+    device,
+    devices,
+    slices,
+)
+from gpushare.domain.model import Amount, Card, CardUUID
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.claims import device_name
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import NotFound
+from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of
+from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
+from tests.testbed.waiting import wait_until
+
+CARD = Card(UUIDS[0], 0, 94, model="Tesla P4")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[DraNode]:
+    """Two cards of 29 and 19 units."""
+    with DraNode(tmp_path, found_card(0), found_card(1, 19)) as made:
+        yield made
+
+
+def taints(one: Json) -> list[str]:
+    return [taint["key"] for taint in one.get("taints", ())]
+
+
+def test_a_card_as_a_device() -> None:
+    """Several claims share it, in units and cores; the forms are the API server's."""
+    assert device(CARD, CARD.capacity) == {
+        "name": device_name(CARD.uuid),
+        "allowMultipleAllocations": True,
+        "attributes": {
+            "uuid": {"string": CARD.uuid},
+            "model": {"string": "Tesla P4"},
+            "index": {"int": 0},
+        },
+        "capacity": {
+            "memory": {
+                "value": "24064Mi",
+                "requestPolicy": {
+                    "default": "256Mi",
+                    "validRange": {"min": "0", "step": "256Mi"},
+                },
+            },
+            "cores": {
+                "value": "100",
+                "requestPolicy": {
+                    "default": "1",
+                    "validRange": {"min": "1", "step": "1"},
+                },
+            },
+        },
+    }
+    # As the API server writes 23552Mi.
+    assert memory_of(device(CARD, Amount(100, 92))) == "23Gi"
+
+
+def test_an_instance_names_its_card() -> None:
+    one = device(replace(CARD, parent="GPU-1", model="m" * 65), CARD.capacity)
+    assert one["attributes"]["parent"] == {"string": "GPU-1"}
+    # The API server takes 64 characters. A part of a name would be another name.
+    assert "model" not in one["attributes"]
+
+
+@pytest.mark.parametrize(
+    ("card", "left", "keys"),
+    [
+        (CARD, Amount(2, 1), []),
+        (CARD, Amount(100, 0), [FULL]),
+        (CARD, Amount(100, -3), [FULL]),
+        (CARD, Amount(1, 94), [FULL]),
+        (replace(CARD, healthy=False), Amount(100, 94), [SICK]),
+        (replace(CARD, cordoned=True), Amount(100, 0), [CORDONED, FULL]),
+    ],
+)
+def test_no_new_claims(card: Card, left: Amount, keys: list[str]) -> None:
+    """A taint says why; the least capacity that the API server accepts stays."""
+    one = device(card, left)
+    assert taints(one) == keys
+    assert memory_of(one) == (
+        f"{max(1, left.units) * 256}Mi" if left.units < 9 else "24064Mi"
+    )
+    assert int(one["capacity"]["cores"]["value"]) == max(2, left.cores)
+
+
+def test_claims_are_not_subtracted() -> None:
+    """What classic pods hold is; cards keep their order."""
+    other = replace(CARD, uuid=UUIDS[1], index=1)
+    found = devices([CARD, other], {CARD.uuid: (20, 90)})
+    assert [memory_of(one) for one in found] == ["1Gi", "24064Mi"]
+    assert [one["capacity"]["cores"]["value"] for one in found] == ["80", "100"]
+
+
+def test_many_cards_are_several_slices_of_one_pool() -> None:
+    cards = [
+        replace(CARD, uuid=CardUUID(f"GPU-{number:04d}"), index=number)
+        for number in range(DEVICES_PER_SLICE + 1)
+    ]
+    made = slices("n", "uid", devices(cards, {}), 7)
+    assert [len(one["spec"]["devices"]) for one in made] == [DEVICES_PER_SLICE, 1]
+    pool = {"name": "n", "generation": 7, "resourceSliceCount": 2}
+    assert [one["spec"]["pool"] for one in made] == [pool, pool]
+    # kube-scheduler takes the slices by name.
+    assert sorted(one["metadata"]["name"] for one in made) == [
+        one["metadata"]["name"] for one in made
+    ]
+    assert len(slices("n", "uid", [], 1)) == 1
+
+
+def test_the_slice_belongs_to_the_node(node: DraNode) -> None:
+    """It goes with the node, as one that kubelet's own library writes."""
+    wait_until(node.published, "devices")
+    [one] = node.slices()
+    [owner] = one["metadata"]["ownerReferences"]
+    uid = node.cluster.get(Kind.NODES, "", NODE)["metadata"]["uid"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
+    assert owner["controller"] is True
+    assert one["spec"]["nodeName"] == NODE
+    assert [memory_of(card) for card in node.published()] == ["7424Mi", "4864Mi"]
+
+
+def test_classic_pods_and_cordons_are_seen(node: DraNode) -> None:
+    wait_until(node.published, "devices")
+    node.bind("classic", 10, 20, card=1)
+    wait_until(
+        lambda: [memory_of(one) for one in node.published()] == ["7424Mi", "2304Mi"],
+        "the card's room",
+    )
+    node.cluster.annotate(Kind.NODES, "", NODE, {names.CORDON: UUIDS[0]})
+    wait_until(lambda: taints(node.published()[0]) == [CORDONED], "the taint")
+    node.end_pod("classic")
+    wait_until(lambda: memory_of(node.published()[1]) == "4864Mi", "the room again")
+
+
+def test_prepared_claims_leave_the_value(node: DraNode) -> None:
+    """kube-scheduler subtracts claims itself."""
+    wait_until(node.published, "devices")
+    claim = node.claim("c", units=8)
+    assert not node.prepare_one(claim).error
+    assert node.serving.driver is not None
+    node.serving.driver.publisher.publish()
+    assert memory_of(node.published()[0]) == "7424Mi"
+
+
+def test_wiped_and_changed_slices_come_back(node: DraNode) -> None:
+    """kubelet deletes them when it starts; each writing has a higher generation."""
+    wait_until(node.published, "devices")
+    [before] = node.slices()
+    node.cluster.delete(Kind.SLICES, "", before["metadata"]["name"])
+    wait_until(node.slices, "the slice")
+    [after] = node.slices()
+    assert after["spec"]["devices"] == before["spec"]["devices"]
+    assert generation(after) > generation(before)
+    node.cluster.replace(
+        Kind.SLICES, {**after, "spec": {**after["spec"], "devices": []}}
+    )
+    wait_until(node.published, "the devices")
+
+
+def test_a_slice_too_many_is_removed(node: DraNode) -> None:
+    wait_until(node.published, "devices")
+    [one] = node.slices()
+    node.cluster.create(Kind.SLICES, {**one, "metadata": {"name": "other"}})
+    wait_until(lambda: len(node.slices()) == 1, "the other slice to go")
+    assert node.slices()[0]["metadata"]["name"] != "other"
+
+
+def test_nothing_is_written_without_a_change(node: DraNode) -> None:
+    wait_until(node.published, "devices")
+    assert node.serving.driver is not None
+    publisher = node.serving.driver.publisher
+    wait_until(lambda: not publisher._disturbed.is_set(), "the watch to be quiet")
+    before = node.slices()
+    for _ in range(3):
+        publisher.publish()
+        publisher._disturbed.set()
+    assert node.slices() == before
+
+
+def generation(one: Json) -> int:
+    return int(one["spec"]["pool"]["generation"])
+
+
+class OldApi(Embedded):
+    """An API server whose gate DRAConsumableCapacity is off, or without DRA."""
+
+    def __init__(self, *, serves: bool) -> None:
+        super().__init__(bookmark_every_s=0.1)
+        self._serves = serves
+
+    def list_page(self, kind, **how):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN201
+        if kind is Kind.SLICES and not self._serves:
+            raise NotFound("the server could not find the requested resource")
+        return super().list_page(kind, **how)
+
+    def create(self, kind: Kind, body: Json) -> Json:
+        if kind is not Kind.SLICES:
+            return super().create(kind, body)
+        found = [
+            {k: v for k, v in one.items() if k != "allowMultipleAllocations"}
+            for one in body["spec"]["devices"]
+        ]
+        return super().create(
+            kind, {**body, "spec": {**body["spec"], "devices": found}}
+        )
+
+
+@pytest.mark.parametrize(
+    ("serves", "why"),
+    [(False, "does not serve resource.k8s.io/v1"), (True, "DRAConsumableCapacity")],
+)
+def test_the_door_stays_shut(tmp_path: Path, why: str, *, serves: bool) -> None:
+    """Without consumable capacity a claim would get a whole card for itself."""
+    made = DraNode(tmp_path)
+    made.cluster = OldApi(serves=serves)
+    made.line._cluster = made.cluster
+    with made:
+        driver = made.serving.driver
+        assert driver is not None
+        wait_until(lambda: why in driver.off, "the reason")
+        assert not made.registry_socket.exists()
+        assert not Embedded.list_page(made.cluster, Kind.SLICES, limit=0).items
