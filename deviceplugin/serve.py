@@ -24,6 +24,7 @@ from deviceplugin.allocation.preferred import DeviceChooser
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import PreStart, Reporter
 from deviceplugin.allocation.response import LIBRARY
+from deviceplugin.allocation.started import StartedLimits
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.limits import DriverLimits
@@ -163,8 +164,8 @@ def assemble(
         reporter,
         recorder,
         follow_pods.in_touch,
+        StartedLimits(pods, records, offer, follow_pods.synced, claims.limits_mib),
         on_node,
-        claims.limits_mib,
     )
     health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
     file.load(health)

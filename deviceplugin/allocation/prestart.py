@@ -6,15 +6,15 @@ annotation ``vcuda-actual`` says where a pod really is, if that is not as planne
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Event, Lock
 
-from deviceplugin.allocation.isolation import needed_mib
 from deviceplugin.allocation.occupancy import Occupancy, Record, Records
 from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
 from deviceplugin.allocation.response import HardLimit
+from deviceplugin.allocation.started import StartedLimits
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
     Cards,
@@ -42,7 +42,6 @@ from gpushare.domain.model import (
     PodRef,
     PodUID,
 )
-from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
@@ -193,9 +192,8 @@ class PreStart:
     recorder: EventRecorder
     in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
+    started: StartedLimits
     library: NodeLibrary
-    claims_mib: Callable[[CardUUID], int] = lambda _: 0
-    """The sum of the hard limits that prepared claims have on a card, in MiB."""
     filling: Lock = field(default_factory=Lock)
     """Held from the check of hard limits to the note that the container may start."""
 
@@ -217,10 +215,10 @@ class PreStart:
         made = [
             one for one in self.records.of(owner.ids) if one.container in {"", *of_pod}
         ]
-        limited = any(self.records.limit(one) is not None for one in made)
+        limited = [one for one in made if self.records.limit(one) is not None]
         listed = self._list() if limited else Listed({})
         with self.filling:
-            if limited and (wrong := self._why_above_memory(made, listed, cards)):
+            if wrong := self.started.why_above_memory(limited, listed, cards):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
             self._fill(owner, actual, made, containers)
 
@@ -373,49 +371,6 @@ class PreStart:
                 )
         return ""
 
-    def _why_above_memory(
-        self, made: Collection[Record], listed: Listed, cards: Cards
-    ) -> str:
-        """Say why these containers' hard limits do not fit; empty if they do.
-
-        The hard limits of all containers that were let start, and whose pods have not
-        ended, never add up to more than their card has.
-        """
-        for card in cards.holding(one for record in made for one in record.ids):
-            needed = self.limits_mib(card, made, listed, cards)
-            has = self.reporter.offer.usable_mib(card.uuid)
-            if needed > has:
-                return (
-                    f"with it the hard limits of containers on card {card.uuid} would "
-                    f"be {needed} MiB, and the card has {has}; the container starts "
-                    "when others have ended"
-                )
-        return ""
-
-    def limits_mib(
-        self, card: Card, made: Collection[Record], listed: Listed, cards: Cards
-    ) -> int:
-        """Return the sum of the hard limits on a card, those of ``made`` included.
-
-        Hold ``filling`` from here until the container or claim is noted.
-        """
-        pods = {pod.uid: pod for pod in self.pods.all()}
-        its_pods = {pod.name for pod in pods.values()}
-        limits: dict[str, list[tuple[Role, int]]] = {}
-        for record in self.records.all():
-            limit = self.records.limit(record)
-            if limit is None or card not in cards.holding(record.ids):
-                continue
-            held = any(one in listed.holder for one in record.ids)
-            living = (
-                record.uid in pods if record.uid else record.pod in its_pods or held
-            )
-            if record in made or (living and self.records.may_start(record)):
-                key = record.uid or f"{record.pod} {record.ids}"
-                role = _role(pods.get(record.uid), record.container)
-                limits.setdefault(key, []).append((role, limit.needed_mib))
-        return sum(map(needed_mib, limits.values())) + self.claims_mib(card.uuid)
-
     def _fill(
         self,
         owner: Record,
@@ -506,11 +461,6 @@ def _init_container(pod: NodePod, resource: str, count: int) -> str:
         one.container for one in its if (one.resource, one.count) == (resource, count)
     )
     return next(asked, "")
-
-
-def _role(pod: NodePod | None, container: str) -> Role:
-    known = () if pod is None else pod.gpu_containers
-    return next((one.role for one in known if one.name == container), Role.APP)
 
 
 def allocation_text(

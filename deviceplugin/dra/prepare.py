@@ -308,7 +308,7 @@ class Preparer:
             card = cards.of(uuid)
             if card is None:
                 continue
-            total = mib + self.prestart.limits_mib(card, (), listed, cards)
+            total = mib + self.prestart.started.sum_mib(card, (), listed, cards)
             if total > (has := self.offer.usable_mib(uuid)):
                 raise NotPreparedError(
                     f"with it the hard limits of containers on card {uuid} would be "

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
+from deviceplugin import serve
 from deviceplugin.allocation.isolation import (
     HOOK,
     CardFacts,
@@ -24,7 +25,7 @@ from deviceplugin.cards.devices import shared_card
 from gpushare.domain.model import CardUUID
 from gpushare.domain.request import Role
 from gpusharectl.demo.devices import CannotStartYetError
-from tests.builders import container_json
+from tests.builders import container_json, pod_json
 from tests.deviceplugin.node_fixture import (
     UUIDS,
     M,
@@ -164,6 +165,41 @@ def test_a_pod_does_not_wait_for_its_own_init_container(node: NodeFixture) -> No
     main = container_json("main", 24, 1)
     given = node.run(node.bind("a", init=[once], containers=[main]))
     assert given["main"].envs[LIMIT] == "6656"
+
+
+def test_a_pod_that_can_never_start_is_told_so(node: NodeFixture) -> None:
+    """Its own containers' overheads are more than the card keeps back for a node."""
+    apps = [container_json(f"c{n}", 8, 1) for n in range(3)]
+    pod = node.bind("a", containers=apps)
+    node.admit(pod)
+    for name in ("c0", "c1"):
+        node.devices.start(pod["metadata"]["uid"], name)
+    with pytest.raises(CannotStartYetError, match=r"own containers .* 7680 MiB.* 7524"):
+        node.devices.start(pod["metadata"]["uid"], "c2")
+
+
+def test_a_static_pod_that_ended_is_not_counted(node: NodeFixture) -> None:
+    """Whoever has its devices after it: only kubelet knew the pod."""
+    static = pod_json("s-n", uid="hash", units=25, cores=1, node="n")
+    node.run(static)
+    node.devices.release("hash")
+    node.run(node.bind("a", 25, 1))
+
+
+def test_limits_count_before_the_api_server_has_answered(
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin that starts without it asks kubelet which pods there are."""
+    monkeypatch.setattr(serve, "_SYNC_WITHIN_S", 0.05)
+    for name in ("a", "b"):
+        node.run(node.bind(name, 12, 1))
+    node.end()
+    node.line.cut = True
+    node.start()
+    static = pod_json("s-n", uid="hash", units=1, cores=1, node="n")
+    node.admit(static)
+    with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
+        node.devices.start("hash", "main")
 
 
 def test_a_failing_check_offers_nothing_until_it_passes(
