@@ -21,7 +21,7 @@ typedef unsigned long long CUdeviceptr, CUhandle;
 typedef void *CUcontext, *CUstream, *CUarray, *CUmipmappedArray, *CUmemoryPool;
 typedef void *CUgraph, *CUgraphNode, *nvmlDevice_t;
 
-#define MEMORY_ON_DEVICE 1            /* CU_MEM_LOCATION_TYPE_DEVICE */
+#define ON_HOST(type) ((type) >= 2 && (type) <= 4) /* CU_MEM_LOCATION_TYPE_HOST… */
 #define POOL_RESERVED_NOW 5           /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
 #define NODE_ALLOCATES 10             /* CU_GRAPH_NODE_TYPE_MEM_ALLOC */
 #define PER_THREAD_STREAM 2           /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */

@@ -168,7 +168,7 @@ ALLOCATES_ASYNC(cuMemAllocFromPoolAsync_ptsz, pool, cuStreamIsCapturing_ptsz,
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties) {
     REAL(cuMemPoolCreate);
     CUresult code = real(pool, properties);
-    if (!code && properties->location.type != MEMORY_ON_DEVICE)
+    if (!code && ON_HOST(properties->location.type))
         pool_ignore(*pool);
     return code;
 }
@@ -193,7 +193,7 @@ CUresult cuMemCreate(CUhandle *handle, size_t size,
                      const struct create_properties *properties,
                      unsigned long long flags) {
     REAL(cuMemCreate);
-    if (!properties || properties->location.type != MEMORY_ON_DEVICE)
+    if (!properties || ON_HOST(properties->location.type))
         return real(handle, size, properties, flags);
     struct entry *entry;
     CUresult code = ledger_reserve(HANDLE, size, &entry);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -189,7 +190,11 @@ static const char *map(void) {
     int others = others_hold(0, SLOTS), whole = found.st_size >= (off_t)sizeof(struct region);
     if (!whole && others)
         return "it was cut off under processes that use it";
-    /* With blocks of its own, because writing into a hole of a full disk ends a process. */
+    /* Going past the limit of file sizes would end the process. */
+    struct rlimit most;
+    if (!whole && !getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur < sizeof(struct region))
+        return "the limit of file sizes (ulimit -f) is too low to make it";
+    /* With blocks of its own: writing into a hole of a full disk would do the same. */
     int code = whole ? 0 : posix_fallocate(self.file, 0, sizeof(struct region));
     if (code)
         return strerror(code);

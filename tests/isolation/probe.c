@@ -68,7 +68,7 @@ static CUresult allocate(const char *name, uint64_t size, CUhandle *key) {
     struct array_shape flat = {1 << 16, size >> 18, 0x20, 1};
     struct array3d_shape deep = {1 << 16, 4, size >> 20, 0x20, 1, 0};
     struct array3d_shape levels = {1 << 10, size >> 12, 0, 0x20, 1, 0};
-    struct create_properties on_device = {1, 0, {MEMORY_ON_DEVICE, 0}}, on_host = {1, 0, {2, 0}};
+    struct create_properties on_device = {1, 0, {1, 0}}, on_host = {1, 0, {2, 0}};
     size_t pitch;
 #define IS(word) !strcmp(name, #word)
     if (IS(cuMemAlloc_v2)) return GET(cuMemAlloc_v2)(key, size);
@@ -234,7 +234,7 @@ static void odd(void) {
     CUdeviceptr at = 0, other;
     struct array3d_shape huge = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 0x20, 4, 0};
     struct array_shape flat = {SIZE_MAX, SIZE_MAX, 0x20, 4};
-    struct create_properties on_device = {1, 0, {MEMORY_ON_DEVICE, 0}};
+    struct create_properties on_device = {1, 0, {1, 0}};
     CUarray array;
     size_t pitch;
     printf("huge %d %d %d %d %d %d %d\n", GET(cuMemAlloc_v2)(&other, SIZE_MAX),

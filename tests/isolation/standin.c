@@ -211,7 +211,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream s) {
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties) {
     struct own_pool *made = calloc(1, sizeof *made);
-    made->on_device = properties->location.type == MEMORY_ON_DEVICE;
+    made->on_device = !ON_HOST(properties->location.type);
     *pool = made;
     return 0;
 }
@@ -246,7 +246,7 @@ OURS CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
 
 CUresult cuMemCreate(CUhandle *handle, size_t size, const struct create_properties *p,
                      unsigned long long flags) {
-    int on_device = p->location.type == MEMORY_ON_DEVICE;
+    int on_device = !ON_HOST(p->location.type);
     return flags ? 1 : take(__func__, 1, on_device ? size : 0, NULL, handle);
 }
 CUresult cuMemRelease(CUhandle handle) { return give(__func__, 1, handle); }

@@ -93,6 +93,16 @@ def test_memory_that_is_mapped_is_held(container: Container) -> None:
 
 def test_memory_of_the_host_does_not_count(container: Container) -> None:
     assert container.said("dlsym", "alloc", "host", "4096") == ["host 1 0"]
+    way = "cuMemAllocFromPoolAsync"
+    told = container.said("dlsym", "pool", "2", "alloc", way, "4096")
+    assert told == ["pool 0", f"{way} 1 0"]
+
+
+def test_a_pool_of_managed_memory_counts(container: Container) -> None:
+    """It has no place of its own; a part of it may lie on the card."""
+    way = "cuMemAllocFromPoolAsync"
+    told = container.said("dlsym", "pool", "0", "fill", way, "128")
+    assert told == ["pool 0", f"{way} 8 {OUT_OF_MEMORY}"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,38 @@ def test_other_programs_do_not_notice_it(
     assert container.ran(words) == ("fine\n", "")
 
 
+WRAPS_MALLOC = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <unistd.h>
+static void *(*next)(size_t);
+void *malloc(size_t size) {
+    if (!next)
+        next = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
+    return next(size);
+}
+__attribute__((destructor)) static void end(void) {
+    if (next && next != malloc && write(1, "wrapped\n", 8) != 8)
+        _exit(1);
+}
+"""
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_other_preloaded_libraries_find_the_next_function(
+    container: Container, tmp_path: Path, first: str
+) -> None:
+    """``RTLD_NEXT`` means what comes after the library that asks, not after ours."""
+    (tmp_path / "wrap.c").write_text(WRAPS_MALLOC)
+    flags = ("-shared", "-fPIC")
+    compile_program(tmp_path / "wrap.so", str(tmp_path / "wrap.c"), *flags)
+    both = [container.environment["LD_PRELOAD"], str(tmp_path / "wrap.so")]
+    preload = " ".join(both if first == "ours" else reversed(both))
+    words = [sys.executable, "-c", "print('fine')"]
+    assert container.ran(words, LD_PRELOAD=preload) == ("fine\nwrapped\n", "")
+
+
 @pytest.fixture(scope="module")
 def go() -> Path:
     try:

@@ -184,6 +184,39 @@ def test_a_program_without_stderr_does_not_complain_into_the_region(
     assert container.said("dlsym", *FILL) == [FULL]
 
 
+def test_a_process_without_proc_counts_as_any(container: Container) -> None:
+    script = 'mount -t tmpfs none /proc && exec "$@"'
+    hidden = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    can = shutil.which("unshare") and subprocess.run(
+        [*hidden, "true"], capture_output=True, check=False
+    )
+    needs(bool(can) and can.returncode == 0, "unshare --mount", "run it as root")
+    with container.start("dlsym", *HALF, "wait", *FILL, before=hidden) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "cuMemAlloc_v2 1 0\n"
+        assert container.said("dlsym", *FILL) == [HALF_FULL]
+        out, err = process.communicate("go on", timeout=60)
+    assert (out.splitlines()[-1], err) == (HALF_FULL, "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [("-n 4", [FULL]), ("-f 1", [REFUSED])],
+    ids=["open files", "file sizes"],
+)
+def test_limits_of_a_process_do_not_end_it(
+    container: Container, limit: str, told: list[str]
+) -> None:
+    shell = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash"]
+    # The stand-in's own file would end it.
+    container.region.with_name("card").write_bytes(b"\0" * 2**20)
+    with container.start("dlsym", *FILL, before=shell) as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.splitlines() == told
+    assert container.said("dlsym", *FILL) == [FULL]
+
+
 DAMAGE: dict[str, Callable[[Container], object]] = {
     "magic": lambda it: it.write(0, 12345),
     "zeros": lambda it: it.write(0, *[0] * 3074),
