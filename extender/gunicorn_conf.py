@@ -19,13 +19,16 @@ from extender.settings import ExtenderSettings
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
-bind = [str(_settings.listen)]
+_claims = _settings.claims
+
+bind = [str(_settings.listen), *([str(_claims.listen)] if _claims else [])]
 workers = 1
 # answer_s: /snapshot of a large cluster goes through a port-forward.
 worker_class = worker_with(
     answer_s=30,
     graceful_s=9,
     context=ServerTls(_settings.tls).context if _settings.tls else None,
+    by_port={_claims.listen.port: ServerTls(_claims.tls).context} if _claims else {},
 )
 worker_connections = 900
 # uvicorn also accepts as many in one turn of its loop.

@@ -19,14 +19,22 @@ from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
 
+from extender.scheduling.arbiter import WHAT, ClaimWatch
 from extender.scheduling.bind import Binder, ExtenderState
 from extender.scheduling.learning import FragLearning
 from extender.scheduling.service import Verbs, WaitAllowance
 from extender.server import tls
 from extender.server.app import Parts, Threads, VerbMetrics, create_app
 from extender.server.asgi import Application
+from extender.server.claims_app import (
+    ClaimMetrics,
+    ClaimParts,
+    by_port,
+    create_claims_app,
+)
 from extender.server.metrics import (
     CertificateCollector,
+    ClaimsCollector,
     LearningCollector,
     LedgerCollector,
 )
@@ -55,6 +63,9 @@ from gpushare.settings import Address
 logger = logging.getLogger(__name__)
 
 CERTIFICATE_ENDS = "vcuda_webhook_certificate_not_after_timestamp_seconds"
+CLAIMS_CERTIFICATE_ENDS = (
+    "vcuda_extender_claims_certificate_not_after_timestamp_seconds"
+)
 _SETTLE_EVERY_S = 5.0
 _FILLED_IN_S = 60.0
 
@@ -72,6 +83,9 @@ def complaints(environ: Mapping[str, str]) -> list[str]:
     found += _start_complaints(
         settings.kubeconfig, settings.tls, settings.public_listen
     )
+    if claims := settings.claims:
+        found += tls.complaints(claims.tls, "CLAIMS_")
+        found += _listen_complaints("CLAIMS_LISTEN", claims.listen)
     return found + _listen_complaints("LISTEN", settings.listen)
 
 
@@ -147,8 +161,12 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         "nodes": Reflector(cluster, Kind.NODES, state.nodes),
         "pods": Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED),
     }
-    readiness = Readiness(tuple(reflectors.items()), settings.stale_after_s)
     synced = [reflector.synced for reflector in reflectors.values()]
+    watch = ClaimWatch(cluster, state.claims) if settings.claims else None
+    followed = [*reflectors.items(), *([(WHAT, watch.reflector)] if watch else [])]
+    readiness = Readiness(
+        tuple(followed), settings.stale_after_s, watch.notes if watch else dict
+    )
     learning = FragLearning(state.packer, wanted=settings.policy == FRAG, after=synced)
     registry = CollectorRegistry()
     registry.register(LedgerCollector(state, readiness))
@@ -161,7 +179,9 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         readiness=readiness,
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
-        snapshot=lambda: snapshot(ledger.nodes(), pods.records(), state.choice),
+        snapshot=lambda: snapshot(
+            ledger.nodes(), pods.records(), state.choice, ledger.reservations()
+        ),
         threads=Threads.of(settings.threads),
         page=Page(state, readiness) if settings.ui else None,
         tls=settings.tls is not None,
@@ -171,8 +191,16 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     start("housekeeper", partial(_settle_overdue, binder, stop))
     start("learner", partial(learning.run, stop))
     start("warmer", partial(_warm, ledger, synced, stop))
+    inner = create_app(parts)
+    if watch and (claims := settings.claims):
+        start("reflector-claims", partial(watch.run, stop))
+        start("claims-housekeeper", partial(_settle_overdue, watch, stop))
+        registry.register(CertificateCollector(claims.tls, CLAIMS_CERTIFICATE_ENDS))
+        registry.register(ClaimsCollector(state))
+        reviews = ClaimParts(state.claims, readiness, ClaimMetrics(registry))
+        inner = by_port(claims.listen.port, create_claims_app(reviews), inner)
     public = create_public_app(readiness, parts.metrics_page)
-    return Applications(create_app(parts), public)
+    return Applications(inner, public)
 
 
 def assemble_webhook(
@@ -215,9 +243,9 @@ def start(name: str, target: Callable[[], None]) -> None:
     Thread(target=run, name=name, daemon=True).start()
 
 
-def _settle_overdue(binder: Binder, stop: Event) -> None:
+def _settle_overdue(reserving: Binder | ClaimWatch, stop: Event) -> None:
     while not stop.wait(_SETTLE_EVERY_S):
-        binder.settle_overdue()
+        reserving.settle_overdue()
 
 
 def _warm(ledger: Ledger, synced: Iterable[Event], stop: Event) -> None:

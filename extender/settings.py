@@ -13,6 +13,7 @@ from extender.webhook.validate import ENV_FROM
 from gpushare.domain.model import UNIT_MIB
 from gpushare.domain.policies import CARD_ORDERS, DEFAULT_POLICY, POLICIES, CardOrder
 from gpushare.kube.names import (
+    EXTENDER_CLAIMS_PORT,
     EXTENDER_PORT,
     EXTENDER_PUBLIC_PORT,
     WEBHOOK_PORT,
@@ -20,6 +21,14 @@ from gpushare.kube.names import (
 )
 from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
 from gpushare.settings import PREFIX, Address, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsListener:
+    """Where ResourceClaims are reviewed; a client CA is optional in ``tls``."""
+
+    listen: Address
+    tls: TlsFiles
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,14 @@ class ExtenderSettings:
     tls_key: str | None = None
     tls_client_ca: str | None = None
     """Path of the CA whose clients may call the verbs."""
+    claims_listen: Address | None = None
+    """Reviews of ResourceClaims, by TLS, for the API server of this host; None for no
+    reviews, and no watch of claims. On loopback, unless a client CA is given."""
+    claims_tls_cert: str | None = None
+    """Path of this listener's certificate."""
+    claims_tls_key: str | None = None
+    claims_tls_client_ca: str | None = None
+    """Path of the CA whose clients may ask; on loopback it may be left out."""
     kubeconfig: str | None = None
     """Path; by default the pod's service account is used."""
     policy: str = DEFAULT_POLICY
@@ -71,6 +88,10 @@ class ExtenderSettings:
             tls_cert=env.text("TLS_CERT"),
             tls_key=env.text("TLS_KEY"),
             tls_client_ca=env.text("TLS_CLIENT_CA"),
+            claims_listen=_optional_address(env, "CLAIMS_LISTEN"),
+            claims_tls_cert=env.text("CLAIMS_TLS_CERT"),
+            claims_tls_key=env.text("CLAIMS_TLS_KEY"),
+            claims_tls_client_ca=env.text("CLAIMS_TLS_CLIENT_CA"),
             kubeconfig=env.text("KUBECONFIG"),
             policy=env.one_of("POLICY", tuple(POLICIES), cls.policy),
             card_order=env.one_of("CARD_ORDER", CARD_ORDERS, cls.card_order),
@@ -104,7 +125,20 @@ class ExtenderSettings:
             return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
         return None
 
+    @property
+    def claims(self) -> ClaimsListener | None:
+        """The listener for reviews of claims; None where there is none."""
+        cert, key, listen = (
+            self.claims_tls_cert,
+            self.claims_tls_key,
+            self.claims_listen,
+        )
+        if listen is None or not (cert and key):
+            return None
+        return ClaimsListener(listen, TlsFiles(cert, key, self.claims_tls_client_ca))
+
     def _check(self, env: Reading) -> None:
+        self._check_claims(env)
         given = (self.tls_cert, self.tls_key, self.tls_client_ca)
         for name, path in zip(TLS_SETTINGS, given, strict=True):
             if any(given) and not path:
@@ -119,6 +153,44 @@ class ExtenderSettings:
                 "or require client certificates with GPUSHARE_TLS_CLIENT_CA",
             )
         _check_ports(env, self.listen, self.public_listen)
+
+    def _check_claims(self, env: Reading) -> None:
+        listen = self.claims_listen
+        if listen is None:
+            for name, path in (
+                ("CLAIMS_TLS_CERT", self.claims_tls_cert),
+                ("CLAIMS_TLS_KEY", self.claims_tls_key),
+                ("CLAIMS_TLS_CLIENT_CA", self.claims_tls_client_ca),
+            ):
+                if path:
+                    fix = f"give {PREFIX}CLAIMS_LISTEN too, or leave it out"
+                    env.complain(name, f"has no listener; {fix}")
+            return
+        for name, path in (
+            ("CLAIMS_TLS_CERT", self.claims_tls_cert),
+            ("CLAIMS_TLS_KEY", self.claims_tls_key),
+        ):
+            if not path:
+                fix = "the API server calls a webhook over TLS only"
+                env.complain(name, f"is missing; {fix}")
+        if not _is_loopback(listen.host) and not self.claims_tls_client_ca:
+            env.complain(
+                "CLAIMS_LISTEN",
+                f"{listen} is not on loopback, and every client that reaches it can "
+                "reserve cards; use 127.0.0.1, or require client certificates with "
+                f"{PREFIX}CLAIMS_TLS_CLIENT_CA",
+            )
+        if listen.port in (self.listen.port, self.public_listen.port):
+            env.complain(
+                "CLAIMS_LISTEN",
+                f"{listen} has the port of another listener; each needs its own",
+            )
+
+
+def _optional_address(env: Reading, name: str) -> Address | None:
+    if env.text(name) is None:
+        return None
+    return env.address(name, Address("127.0.0.1", EXTENDER_CLAIMS_PORT))
 
 
 def _check_ports(env: Reading, listen: Address, public: Address) -> None:

@@ -11,6 +11,7 @@ from threading import Condition
 
 from extender.scheduling.inflight import Inflight
 from extender.scheduling.wire import BindingArgs
+from gpushare.cache.claims import ClaimBook
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
 from gpushare.domain.frag.policy import Packer
@@ -68,6 +69,7 @@ def utc_now() -> str:
 class ExtenderState:
     """The extender's state in memory; reflectors fill ``nodes`` and ``pods``.
 
+    ``claims`` stays empty where no reviews of ResourceClaims are wanted.
     ``page``: keep also the labels and taints of nodes, which only the page needs,
     because kube-scheduler asks filter about nodes that the pod may use.
     """
@@ -96,7 +98,13 @@ class ExtenderState:
             hosts=self.hosts,
             clock=clock,
         )
-        set_cards = self.pods.set_cards
+        self.claims = ClaimBook(
+            self.ledger,
+            set_cards=self.pods.set_cards,
+            reconsider=self.pods.reconsider,
+            clock=clock,
+        )
+        set_cards = self.claims.set_cards
         self.nodes = NodeBook(
             self.ledger, set_cards=set_cards, hosts=self.hosts, with_properties=page
         )

@@ -8,8 +8,9 @@ around uvicorn's own. It uses only what asyncio and ASGI document.
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, cast
 
 REQUEST_S = 5.0
@@ -30,6 +31,11 @@ _HEAD_TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"
 )
+
+
+Context = Callable[[], ssl.SSLContext]
+"""Gives the TLS context of a new connection; ``OSError`` if it has none."""
+SAME_FOR_ALL: Mapping[int, Context] = MappingProxyType({})
 
 
 class Stage(IntEnum):
@@ -189,13 +195,15 @@ class Connection(asyncio.Protocol):
 
     ``serve`` makes that protocol. ``context`` gives the TLS context of a new
     connection, so renewed certificates are used at once; None for plain HTTP.
+    ``by_port`` replaces it for what was accepted on some of this server's ports.
     """
 
     def __init__(
         self,
         connections: Connections,
         serve: Callable[["Connection"], asyncio.Protocol],
-        context: Callable[[], ssl.SSLContext] | None,
+        context: Context | None,
+        by_port: Mapping[int, Context] = SAME_FOR_ALL,
     ) -> None:
         self.address = ""
         self.stage = Stage.ARRIVING
@@ -206,6 +214,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._serve = serve
         self._context = context
+        self._by_port = by_port
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         """When the stage began."""
@@ -236,17 +245,19 @@ class Connection(asyncio.Protocol):
         self._connections.add(self)
         if accepted.is_closing():
             return
-        if self._context is None:
+        context = self._context
+        if self._by_port:
+            own_port = accepted.get_extra_info("sockname")[1]
+            context = self._by_port.get(own_port, context)
+        if context is None:
             self._begin(accepted)
         else:
             # What arrives now belongs to the handshake.
             accepted.pause_reading()
-            shaking = self._shake_hands(accepted, self._context)
+            shaking = self._shake_hands(accepted, context)
             self._handshake = self._loop.create_task(shaking)
 
-    async def _shake_hands(
-        self, accepted: asyncio.Transport, context: Callable[[], ssl.SSLContext]
-    ) -> None:
+    async def _shake_hands(self, accepted: asyncio.Transport, context: Context) -> None:
         try:
             secure = await self._loop.start_tls(
                 accepted,

@@ -35,11 +35,11 @@ _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
         lambda _, card: card.units,
     ),
     "vcuda_card_placed_units": (
-        "Units of the card that pods hold.",
+        "Units of the card that pods and ResourceClaims hold.",
         lambda node, card: node.charged.get(card.uuid, (0, 0))[1],
     ),
     "vcuda_card_placed_cores": (
-        "Cores of the card, of 100, that pods hold.",
+        "Cores of the card, of 100, that pods and ResourceClaims hold.",
         lambda node, card: node.charged.get(card.uuid, (0, 0))[0],
     ),
     "vcuda_card_unknown_units": (
@@ -169,6 +169,33 @@ class CertificateCollector(Collector):
                     logger.warning("certificate cannot be read", extra=facts)
         text = "When the certificate expires; the soonest of a file with several."
         yield _by_label(self._name, text, "file", ends)
+
+
+class ClaimsCollector(Collector):
+    """ResourceClaims in the ledger; only where they are followed."""
+
+    def __init__(self, state: ExtenderState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield how many claims hold cards, are only reserved, or are not read."""
+        ledger = self._state.ledger
+        held, unconfirmed = ledger.claims(), ledger.reservations()
+        yield _gauge(
+            "vcuda_extender_claims",
+            "ResourceClaims that hold a share of a card, reserved ones too.",
+            len(held),
+        )
+        yield _gauge(
+            "vcuda_extender_claims_reserved",
+            "Of these, the ones whose allocation the API server has not told yet.",
+            len(held & unconfirmed),
+        )
+        yield _gauge(
+            "vcuda_extender_claims_not_understood",
+            "ResourceClaims whose allocation cannot be read; the log says why.",
+            len(self._state.claims.broken()),
+        )
 
 
 class LearningCollector(Collector):

@@ -35,15 +35,21 @@ INTERNAL_ERROR = "internal error in the vcuda extender; its log has the details"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether every reflector has synced and heard from the API server lately."""
+    """Whether every reflector has synced and heard from the API server lately.
+
+    ``notes`` names reflectors that need not, each with a sentence that says why.
+    """
 
     reflectors: tuple[tuple[str, Reflector], ...]
     stale_after_s: float
+    notes: Callable[[], Mapping[str, str]] = dict
 
     def why_not(self) -> list[str]:
         """Return a sentence for each reason not to answer; empty when ready."""
-        reasons = []
+        reasons, notes = [], self.notes()
         for name, reflector in self.reflectors:
+            if name in notes:
+                continue
             age_s = reflector.age_s()
             if not reflector.synced.is_set():
                 reasons.append(f"{name} have not been listed yet")
@@ -121,7 +127,7 @@ def create_public_app(
     @app.get("/readyz")
     def readyz() -> Response:
         reasons = readiness.why_not()
-        text = "\n".join(reasons) or "ok"
+        text = "\n".join(reasons or ["ok", *readiness.notes().values()])
         return Response(text + "\n", 503 if reasons else 200, mimetype="text/plain")
 
     @app.get("/metrics")

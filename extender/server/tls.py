@@ -126,15 +126,20 @@ class ServerTls:
         return made
 
 
-def complaints(files: TlsFiles) -> list[str]:
-    """Return what is wrong with the files, each with its setting and a remedy."""
+def complaints(files: TlsFiles, part: str = "") -> list[str]:
+    """Return what is wrong with the files, each with its setting and a remedy.
+
+    The names of the settings begin with ``part``.
+    """
+    prefix = f"{PREFIX}{part}"
     unreadable = [
-        _unreadable(*each) for each in zip(SETTINGS, files.paths, strict=False)
+        _unreadable(f"{prefix}{name}", path)
+        for name, path in zip(SETTINGS, files.paths, strict=False)
     ]
     if any(unreadable):
         return [complaint for complaint in unreadable if complaint]
     return [
-        f"{PREFIX}{setting}: {path} {problem}"
+        f"{prefix}{setting}: {path} {problem}"
         for setting, path, problem in (
             ("TLS_CERT", files.cert, _no_certificate(files.cert)),
             ("TLS_KEY", files.key, _no_key(files)),
@@ -155,7 +160,7 @@ def _unreadable(setting: str, path: str) -> str:
         Path(path).read_bytes()
     except OSError as error:
         fix = f"give the path of a file that uid {os.getuid()} can read"
-        return f"{PREFIX}{setting}: {path} cannot be read ({error.strerror}); {fix}"
+        return f"{setting}: {path} cannot be read ({error.strerror}); {fix}"
     return ""
 
 

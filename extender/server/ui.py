@@ -4,7 +4,7 @@ The page is one file. ``state`` is ``/snapshot`` with what an operator asks next
 pod waits, which pods are terminating, and whether the ledger is up to date.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
 from gpushare.cache.shortage import Shortage, shortage
 from gpushare.cache.snapshot import snapshot
-from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest
+from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
@@ -49,7 +49,11 @@ class Page:
         }
         nodes = tuple(known.ledger.nodes())
         return facts | state(
-            nodes, known.pods.records(), known.choice, known.nodes.properties
+            nodes,
+            known.pods.records(),
+            known.choice,
+            known.nodes.properties,
+            known.ledger.reservations(),
         )
 
 
@@ -58,6 +62,7 @@ def state(
     pods: Sequence[PodRecord],
     choice: Choice,
     properties: Mapping[NodeName, NodeProperties] = MappingProxyType({}),
+    reserved: Container[PodUID] = (),
 ) -> dict[str, Any]:
     """Return what the page shows of nodes and pods.
 
@@ -69,7 +74,7 @@ def state(
     nodeSelector, node affinity and tolerations. Pods of ``pending`` are in the order in
     which they are tried.
     """
-    shown = snapshot(nodes, pods, choice)
+    shown = snapshot(nodes, pods, choice, reserved)
     held = {uid for node in nodes for uid in node.placements}
     records = {record.pod.uid: record for record in pods}
     reasons = Reasons(nodes, choice, properties)

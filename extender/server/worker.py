@@ -9,8 +9,7 @@ import logging
 import os
 import resource
 import signal
-import ssl
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,12 @@ from uvicorn.server import ServerState
 from uvicorn_worker import UvicornWorker
 
 from extender.server.asgi import CONNECTION
-from extender.server.connections import Connection, Connections
+from extender.server.connections import (
+    SAME_FOR_ALL,
+    Connection,
+    Connections,
+    Context,
+)
 
 _DESCRIPTORS = 4096
 """For all connections and, in a flood, those of a few turns of the loop: each accepts
@@ -31,13 +35,15 @@ def worker_with(
     *,
     answer_s: float,
     graceful_s: int,
-    context: Callable[[], ssl.SSLContext] | None = None,
+    context: Context | None = None,
+    by_port: Mapping[int, Context] = SAME_FOR_ALL,
 ) -> type[UvicornWorker]:
     """Make the class for gunicorn's ``worker_class``.
 
     ``answer_s`` is the time within which a client has to take an answer, ``context``
-    gives the TLS context of each new connection. ``worker_connections`` of gunicorn is
-    the most connections at a time.
+    gives the TLS context of each new connection, and ``by_port`` that of connections to
+    some of the ports. ``worker_connections`` of gunicorn is the most connections at a
+    time.
     """
 
     class Worker(UvicornWorker):  # type: ignore[misc]
@@ -61,7 +67,7 @@ def worker_with(
             connections = Connections(
                 most=self.cfg.worker_connections, answer_s=answer_s
             )
-            self.config.http = partial(_connection, connections, context)
+            self.config.http = partial(_connection, connections, context, by_port)
             # To our own log. What it warns of is what any client may send it.
             log = logging.getLogger("uvicorn.error")
             log.handlers, log.propagate = [], True
@@ -101,7 +107,8 @@ class _Http(HttpToolsProtocol):
 
 def _connection(
     connections: Connections,
-    context: Callable[[], ssl.SSLContext] | None,
+    context: Context | None,
+    by_port: Mapping[int, Context],
     config: Config,
     server_state: ServerState,
     app_state: dict[str, Any],
@@ -113,4 +120,4 @@ def _connection(
         state = app_state | {CONNECTION: connection}
         return _Http(connection, config, server_state, state, _loop)
 
-    return Connection(connections, serve, context)
+    return Connection(connections, serve, context, by_port)

@@ -1,5 +1,7 @@
 """Read and answer AdmissionReview v1, the API server's question about a pod. Pure.
 
+Also that about a ResourceClaim whose devices are to be stored.
+
 The rules change a copy of the pod. The JSON patch (RFC 6902) of the answer is the
 difference between the two, so it always fits the object that arrived.
 """
@@ -20,6 +22,7 @@ DENIED = 400
 """HTTP status of a denial. It has no ``reason``: for ``Forbidden``, kubectl would print
 ``Error from server (Forbidden)``, and people would look at their RBAC rights."""
 _DEBUGGING = "ephemeralcontainers"
+_CLAIM = ("resource.k8s.io", "ResourceClaim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,23 @@ class Question:
     updated: Json | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimQuestion:
+    """One review of a ResourceClaim whose status is to be written.
+
+    ``claim`` is None if the review is about anything else. ``old`` is the claim as it
+    is. ``dry_run``: nothing will be written.
+    """
+
+    uid: str
+    claim: Json | None
+    old: Json | None = None
+    dry_run: bool = False
+
+
 def question(body: bytes) -> Question:
     """Read a review; raise ``Malformed`` for one that no API server would send."""
-    if not body:
-        raise Malformed("body", "is empty; POST an AdmissionReview")
-    review = Reader(Reader.parse(body, "body").raw)
-    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if review.text(key) != expected:
-            raise Malformed(key, f"must be {expected}")
-    request = review.object("request")
+    request = _request(body)
     uid, namespace = request.text("uid"), request.optional_text("namespace")
     kind = request.object("kind")
     is_pod = not kind.optional_text("group") and kind.optional_text("kind") == "Pod"
@@ -59,6 +70,30 @@ def question(body: bytes) -> Question:
     old, updated = (before, None) if what[1] else (None, before)
     user = request.optional_object("userInfo").optional_text("username")
     return Question(uid, namespace, request.object("object").raw, old, user, updated)
+
+
+def claim_question(body: bytes) -> ClaimQuestion:
+    """Read a review of a claim; raise ``Malformed`` as ``question`` does."""
+    request = _request(body)
+    uid = request.text("uid")
+    kind = request.object("kind")
+    known = kind.optional_text("group"), kind.optional_text("kind")
+    what = request.optional_text("operation"), request.optional_text("subResource")
+    if known != _CLAIM or what != ("UPDATE", "status"):
+        return ClaimQuestion(uid, None)
+    dry_run = request.optional_boolean("dryRun", default=False)
+    old = request.optional_object("oldObject").raw
+    return ClaimQuestion(uid, request.object("object").raw, old, dry_run=dry_run)
+
+
+def _request(body: bytes) -> Reader:
+    if not body:
+        raise Malformed("body", "is empty; POST an AdmissionReview")
+    review = Reader(Reader.parse(body, "body").raw)
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if review.text(key) != expected:
+            raise Malformed(key, f"must be {expected}")
+    return review.object("request")
 
 
 def allowed(

@@ -1,6 +1,6 @@
 """The ledger as JSON, as the extender serves it as ``/snapshot``, and back. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,15 +25,21 @@ VERSION = 1
 
 
 def snapshot(
-    nodes: Iterable[Node], pods: Iterable[PodRecord], choice: Choice
+    nodes: Iterable[Node],
+    pods: Iterable[PodRecord],
+    choice: Choice,
+    reserved: Container[PodUID] = (),
 ) -> dict[str, Any]:
     """Return all nodes, sorted by name, and the pods that wait for a card.
 
     Shape: ``{v, policy, card_order, largest_free: {node, card, index, cores, units} |
-    null, units_without_cores, nodes: [{name, cards, pods, unplaced, nominations}],
+    null, units_without_cores, nodes: [{name, cards, pods, unplaced, nominations,
+    claims}],
     pending: [{uid, namespace, name, priority, claims | refusal, policy, models,
     uuids}]}``; an unplaced pod has the shape of a pending one. ``largest_free`` and
-    ``units_without_cores`` are ``FreeUnits``.
+    ``units_without_cores`` are ``FreeUnits``. ``claims`` are ResourceClaims, in the
+    shape of ``pods`` and with ``reserved``: whether the API server has not told their
+    allocation yet, by ``reserved``. A node without any lacks it.
     """
     known = sorted(nodes, key=lambda node: node.name)
     free = free_units(known)
@@ -43,7 +49,7 @@ def snapshot(
         "card_order": choice.card_order,
         "largest_free": free.largest and _block(free.largest),
         "units_without_cores": free.without_cores,
-        "nodes": [_node(node) for node in known],
+        "nodes": [_node(node, reserved) for node in known],
         "pending": [_pending(pod) for pod in pods if _waits(pod)],
     }
 
@@ -53,7 +59,7 @@ def _block(block: Block) -> dict[str, Any]:
     return where | _amount(block.free)
 
 
-def _node(node: Node) -> dict[str, Any]:
+def _node(node: Node, reserved: Container[PodUID]) -> dict[str, Any]:
     cards = [
         {
             **card_json(card),
@@ -62,12 +68,19 @@ def _node(node: Node) -> dict[str, Any]:
         }
         for card in node.cards
     ]
+    placed = node.placements.values()
+    claims = [
+        {**_placement(held), "reserved": held.pod.uid in reserved}
+        for held in placed
+        if held.pod.is_claim
+    ]
     return {
         "name": node.name,
         "cards": cards,
-        "pods": [_placement(placement) for placement in node.placements.values()],
+        "pods": [_placement(held) for held in placed if not held.pod.is_claim],
         "unplaced": [_request(request) for request in node.unplaced.values()],
         "nominations": [_placement(kept) for kept in node.nominations.values()],
+        **({"claims": claims} if claims else {}),
     }
 
 
@@ -113,10 +126,14 @@ def _amount(amount: Amount) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot says: the nodes in its order, and the cluster's own choice."""
+    """What a snapshot says: the nodes in its order, and the cluster's own choice.
+
+    ``reserved`` are the ResourceClaims whose allocation was not seen yet.
+    """
 
     nodes: tuple[Node, ...]
     choice: Choice
+    reserved: frozenset[PodUID] = frozenset()
 
 
 def read_snapshot(text: bytes) -> Snapshot:
@@ -127,7 +144,13 @@ def read_snapshot(text: bytes) -> Snapshot:
     body = Reader.parse(text, "snapshot")
     body.version(VERSION)
     nodes = tuple(_read_node(node) for node in body.objects("nodes"))
-    return Snapshot(nodes, _read_choice(body))
+    reserved = frozenset(
+        PodUID(claim.text("uid"))
+        for node in body.objects("nodes")
+        for claim in node.optional_objects("claims")
+        if claim.optional_boolean("reserved", default=False)
+    )
+    return Snapshot(nodes, _read_choice(body), reserved)
 
 
 def _read_choice(body: Reader) -> Choice:
@@ -146,6 +169,9 @@ def _read_node(node: Reader) -> Node:
         {one.pod.uid: one for one in _read_placements(node, key, name)}
         for key in ("pods", "nominations")
     )
+    for one in _read_placements(node, "claims", name) if "claims" in node.raw else ():
+        claim = replace(one, pod=replace(one.pod, is_claim=True))
+        held[claim.pod.uid] = claim
     unplaced = [_read_request(one) for one in node.objects("unplaced")]
     return Node(
         name,

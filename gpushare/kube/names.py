@@ -79,6 +79,12 @@ EXTENDER_PORT = 39999
 """Scheduler verbs, on loopback."""
 EXTENDER_PUBLIC_PORT = 39998
 """Health, readiness and metrics, on the pod's address, read-only."""
+EXTENDER_CLAIMS_PORT = 39996
+"""Reviews of ResourceClaims, by TLS, on loopback, for the API server of the host."""
+CLAIMS_PATH = "/claims"
+"""Path of these reviews."""
+CLAIMS_WEBHOOK = f"claims.{DRA_DRIVER}"
+"""The name of the webhook that reviews ResourceClaims, and of its configuration."""
 EXTENDER_PREFIX = "/scheduler"
 """Path before the scheduler's verbs."""
 

@@ -20,6 +20,10 @@ GOOD = {
         "TLS_CERT": "/etc/server.crt",
         "TLS_KEY": "/etc/server.key",
         "TLS_CLIENT_CA": "/etc/ca.crt",
+        "CLAIMS_LISTEN": "127.0.0.1:1236",
+        "CLAIMS_TLS_CERT": "/etc/claims.crt",
+        "CLAIMS_TLS_KEY": "/etc/claims.key",
+        "CLAIMS_TLS_CLIENT_CA": "/etc/claims-ca.crt",
         "KUBECONFIG": "/etc/config",
         "POLICY": "spread",
         "CARD_ORDER": "uuid",
@@ -57,7 +61,7 @@ def test_each_setting_of_the_extender_is_read() -> None:
     settings, found = ExtenderSettings.read(GOOD)
     assert found == []
     fields = asdict(settings)
-    for name in ("listen", "public_listen"):
+    for name in ("listen", "public_listen", "claims_listen"):
         fields[name] = f"{fields[name]['host']}:{fields[name]['port']}"
     fields["ui"] = "on" if fields["ui"] else "off"
     assert {f"GPUSHARE_{name.upper()}" for name in fields} == GOOD.keys()
@@ -70,11 +74,14 @@ def test_all_complaints_come_at_once() -> None:
     bad = dict.fromkeys(GOOD, "nonsense")
     settings, found = ExtenderSettings.read(bad)
     named = {complaint.partition(":")[0] for complaint in found}
-    paths = ("kubeconfig", "tls_cert", "tls_key", "tls_client_ca")
+    files = ("tls_cert", "tls_key", "tls_client_ca")
+    paths = ("kubeconfig", *files, *(f"claims_{name}" for name in files))
     assert named == bad.keys() - {f"GPUSHARE_{path.upper()}" for path in paths}
     assert len(found) == len(named)
     assert all("is not valid" in complaint for complaint in found)
-    assert settings == ExtenderSettings(**dict.fromkeys(paths, "nonsense"))
+    listen = Address("127.0.0.1", 39996)
+    given = dict.fromkeys(paths, "nonsense")
+    assert settings == ExtenderSettings(claims_listen=listen, **given)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +120,37 @@ def test_settings_give_all_files_or_none() -> None:
             f"GPUSHARE_{name}: is missing; TLS needs it together with {needs}"
         ]
         assert len(complaints(**{name: "/x"})) == 2
+
+
+CLAIMS = {"CLAIMS_TLS_CERT": "/a", "CLAIMS_TLS_KEY": "/b"}
+
+
+def test_there_is_no_listener_for_claims_unless_it_is_set() -> None:
+    """Off by default; files without it are a mistake."""
+    assert ExtenderSettings().claims is None
+    for name in (*CLAIMS, "CLAIMS_TLS_CLIENT_CA"):
+        (complaint,) = complaints(**{name: "/x"})
+        assert complaint.startswith(f"GPUSHARE_{name}: has no listener")
+
+
+def test_claims_are_reviewed_over_tls_on_loopback() -> None:
+    """Elsewhere it wants a client's certificate: who reaches it can reserve cards."""
+    assert complaints(CLAIMS_LISTEN="127.0.0.1:7", **CLAIMS) == []
+    for name in CLAIMS:
+        others = {key: path for key, path in CLAIMS.items() if key != name}
+        (complaint,) = complaints(CLAIMS_LISTEN="127.0.0.1:7", **others)
+        assert complaint.startswith(f"GPUSHARE_{name}: is missing")
+    (complaint,) = complaints(CLAIMS_LISTEN="0.0.0.0:7", **CLAIMS)
+    assert "can reserve cards" in complaint
+    mutual = CLAIMS | {"CLAIMS_TLS_CLIENT_CA": "/c"}
+    assert complaints(CLAIMS_LISTEN="0.0.0.0:7", **mutual) == []
+
+
+@pytest.mark.parametrize("port", [39998, 39999])
+def test_the_listener_for_claims_needs_a_port_of_its_own(port: int) -> None:
+    """The port tells which paths a client may call."""
+    (complaint,) = complaints(CLAIMS_LISTEN=f"127.0.0.1:{port}", **CLAIMS)
+    assert "each needs its own" in complaint
 
 
 @pytest.mark.parametrize(

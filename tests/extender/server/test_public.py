@@ -152,3 +152,17 @@ def test_not_after_a_long_silence() -> None:
         "no news of nodes for 61 s; is the API server reachable?"
     ]
     assert readiness.ages_s() == {"nodes": 61}
+
+
+def test_what_is_noted_need_not_sync() -> None:
+    """The page is ready, and says what is not followed and why."""
+    clock = Clock()
+    noted = {"claims": "claims are not served"}
+    all_reflectors = (("claims", reflector(clock, listed=False)),)
+    readiness = Readiness(all_reflectors, 60, lambda: noted)
+    assert readiness.why_not() == []
+    app = create_public_app(readiness, page_of(Counting(), clock))
+    answer = app.test_client().get("/readyz")
+    assert (answer.status_code, answer.text) == (200, "ok\nclaims are not served\n")
+    noted.clear()
+    assert readiness.why_not() == ["claims have not been listed yet"]

@@ -11,7 +11,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.kube.codec import pod_record
 from gpushare.kube.json_reader import Malformed
-from tests.builders import card, node, placement, pod_json, request
+from tests.builders import as_claim, card, node, placement, pod_json, request
 from tests.gpusharectl.why.test_verdict import moderately, nodes
 
 HELD = placement("a", 0, 20, 5, priority=3)
@@ -127,3 +127,26 @@ def test_another_answer_is_malformed(found: bytes, field: str) -> None:
     with pytest.raises(Malformed) as caught:
         read_snapshot(found)
     assert caught.value.field == field
+
+
+def test_claims_are_shown_apart_from_pods() -> None:
+    """They are no pods, and whether they are only reserved comes along."""
+    kept, meant = (as_claim(placement(name, 0, 4, 1)) for name in ("kept", "meant"))
+    page = node(card(0), holds=[HELD, kept, meant])
+    shown = snapshot([page], [], Choice(), {meant.pod.uid})
+    (found,) = shown["nodes"]
+    assert [pod["name"] for pod in found["pods"]] == ["a"]
+    assert [(c["name"], c["reserved"]) for c in found["claims"]] == [
+        ("kept", False),
+        ("meant", True),
+    ]
+    assert found["cards"][0]["free"] == {"cores": 93, "units": 1}
+    again = read_snapshot(orjson.dumps(shown))
+    assert again.nodes == (page,)
+    assert again.reserved == {"uid-meant"}
+
+
+def test_a_node_without_claims_says_nothing_of_them() -> None:
+    """So nothing changes for who does not use them."""
+    (found,) = snapshot([node()], [], Choice())["nodes"]
+    assert "claims" not in found

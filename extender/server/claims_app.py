@@ -1,0 +1,174 @@
+"""Serve reviews of ResourceClaims: whether one may have what kube-scheduler chose.
+
+The API server of this host asks before it stores an allocation, whichever scheduler
+made it. So one ledger decides on binds and on claims (decision 0064). Whoever reaches
+this listener can reserve cards, so it has no other path, and is on loopback.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from extender.server.asgi import Application, Posts, Receive, Scope, Send
+from extender.server.public import Readiness, bare_app
+from extender.webhook.review import ClaimQuestion, allowed, claim_question, denied
+from gpushare.cache.claims import ClaimBook
+from gpushare.kube.claims import Claim, read_claim
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.names import CLAIMS_PATH
+from gpushare.logs import about
+
+logger = logging.getLogger(__name__)
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
+_INTERNAL_ERROR = (
+    "internal error in the vcuda extender, so the claim was denied; its log has the "
+    "details"
+)
+
+
+class Verdict(StrEnum):
+    """What came of one review."""
+
+    RESERVED = "reserved"
+    ALLOWED = "allowed"
+    """It gives no device of ours, or nothing new."""
+    DENIED = "denied"
+    NOT_READY = "not-ready"
+    MALFORMED = "malformed"
+    FAILED = "failed"
+    """An internal error; the claim was denied."""
+
+
+class ClaimMetrics:
+    """Count and time reviews of claims."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "vcuda_extender_claim_review_seconds",
+            "Time to answer one review of a ResourceClaim.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._reviews = Counter(
+            "vcuda_extender_claim_reviews",
+            "Reviews of ResourceClaims by what came of them; denied: no room.",
+            ["result"],
+            registry=registry,
+        )
+        for result in Verdict:
+            self._reviews.labels(result.value)
+
+    def reviewed(self, result: Verdict) -> None:
+        """Count a review."""
+        self._reviews.labels(result.value).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What the reviews need."""
+
+    book: ClaimBook
+    readiness: Readiness
+    metrics: ClaimMetrics
+
+
+def create_claims_app(parts: ClaimParts) -> Application:
+    """Make the application of the claims' listener: reviews and nothing else."""
+
+    async def answer(body: bytes) -> bytes:
+        with parts.metrics.seconds.time():
+            return _answer(parts, body)
+
+    def refused(_path: str) -> None:
+        parts.metrics.reviewed(Verdict.MALFORMED)
+
+    return Posts(bare_app(), {CLAIMS_PATH: answer}, refused=refused)
+
+
+def by_port(port: int, there: Application, elsewhere: Application) -> Application:
+    """Send what was accepted on a port to its own application, all else to the other.
+
+    The port is that of this server's socket, which no client can choose to claim.
+    """
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        own = scope.get("server") or (None, None)
+        await (there if own[1] == port else elsewhere)(scope, receive, send)
+
+    return application
+
+
+def _answer(parts: ClaimParts, body: bytes) -> bytes:
+    try:
+        asked = claim_question(body)
+    except Malformed:
+        parts.metrics.reviewed(Verdict.MALFORMED)
+        raise
+    with about(claim=_name(asked.claim or {})):
+        try:
+            result, why_not = _judge(parts, asked)
+        except Exception:
+            # Not a 500: the API server would show people nothing but the number.
+            logger.exception("internal error")
+            result, why_not = Verdict.FAILED, [_INTERNAL_ERROR]
+        parts.metrics.reviewed(result)
+        if why_not:
+            logger.info("claim denied", extra={"because": "; ".join(why_not)})
+            return denied(asked.uid, why_not)
+    return allowed(asked.uid)
+
+
+def _judge(parts: ClaimParts, asked: ClaimQuestion) -> tuple[Verdict, Sequence[str]]:
+    if asked.claim is None:
+        return Verdict.ALLOWED, ()
+    try:
+        claim = read_claim(asked.claim)
+    except Malformed as error:
+        return Verdict.DENIED, [f"the claim is not understood: {error}"]
+    if claim is None or _is_allocated(asked.old):
+        # The API server lets nobody change an allocation.
+        return Verdict.ALLOWED, ()
+    if why_not := _empty_requests(claim):
+        return Verdict.DENIED, why_not
+    if reasons := parts.readiness.why_not():
+        said = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
+        return Verdict.NOT_READY, [said]
+    judge = parts.book.why_not if asked.dry_run else _reserving(parts.book, asked.claim)
+    if said := judge(claim):
+        return Verdict.DENIED, [said]
+    return (Verdict.ALLOWED if asked.dry_run else Verdict.RESERVED), ()
+
+
+def _reserving(book: ClaimBook, body: Json) -> Callable[[Claim], str]:
+    version = str(body["metadata"].get("resourceVersion") or "")
+    return lambda claim: book.reserve(claim, version)
+
+
+def _is_allocated(claim: Json | None) -> bool:
+    status = (claim or {}).get("status")
+    return isinstance(status, dict) and bool(status.get("allocation"))
+
+
+def _empty_requests(claim: Claim) -> list[str]:
+    """Return a sentence for each request for no memory, or for no cores."""
+    return [
+        f"request {device.request} has 0 {what} of device {device.name}; "
+        f"ask for {least} or more in capacity.requests"
+        for device in claim.devices
+        for what, number, least in (
+            ("MiB", device.amount.units, "memory: 256Mi"),
+            ("cores", device.amount.cores, 'cores: "1"'),
+        )
+        if not number
+    ]
+
+
+def _name(claim: Json) -> str:
+    metadata = claim.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    return f"{known.get('namespace')}/{known.get('name')}"
