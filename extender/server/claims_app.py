@@ -1,7 +1,7 @@
 """Serve reviews of ResourceClaims: whether one may have what kube-scheduler chose.
 
 The API server of this host asks before it stores an allocation, whichever scheduler
-made it. So one ledger decides on binds and on claims (decision 0064). Whoever reaches
+made it. So one ledger decides on binds and on claims (decision 0066). Whoever reaches
 this listener can reserve cards, so it has no other path, and is on loopback.
 """
 
