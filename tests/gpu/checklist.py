@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
+from deviceplugin.allocation.preload import limits_text
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.source import NoCardsYet
 from deviceplugin.exporter.usage import (
@@ -34,6 +35,7 @@ from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import UNIT_MIB, Amount
 from tests.gpu.cuda import command, running
 from tests.gpu.test_readings import LOAD_MIB, SAME, everything, first, load, smi
+from tests.isolation.build import LIBRARY, build_library, places_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "hardware.md"
@@ -52,7 +54,31 @@ _FRAMEWORKS = {
     "torch": "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()",
     "cupy": "import cupy; cupy.zeros(1); cupy.cuda.Device().synchronize()",
 }
+_FILLS = {
+    "torch": """
+import torch
+held = []
+try:
+    while True:
+        held.append(torch.empty(64 << 20, dtype=torch.uint8, device='cuda'))
+except torch.cuda.OutOfMemoryError as error:
+    free, total = (n >> 20 for n in torch.cuda.mem_get_info())
+    print(f'free {free} MiB of {total} MiB; got {64 * len(held)} MiB', type(error))
+""",
+    "cupy": """
+import cupy
+held = []
+try:
+    while True:
+        held.append(cupy.empty(64 << 20, dtype=cupy.uint8))
+except cupy.cuda.memory.OutOfMemoryError as error:
+    free, total = (n >> 20 for n in cupy.cuda.runtime.memGetInfo())
+    print(f'free {free} MiB of {total} MiB; got {64 * len(held)} MiB', type(error))
+""",
+}
+"""Frameworks that take memory until they are refused."""
 _HOLDS = "; print('ready', flush=True); import sys; sys.stdin.read()"
+SHARE_MIB = 1024
 _SETTLES_S = 1.0
 _LIMIT_S = 600
 _FAULT_WITHIN_S = 10.0
@@ -134,6 +160,33 @@ def overuse(card: Card) -> Iterator[str]:
     yield f"- {words[0] if words else f'not over its share with {held:.0f} MiB'}"
 
 
+def preload(card: Card) -> Iterator[str]:
+    """Programs up to out-of-memory, with a share of 1024 MiB by the preload library."""
+    if shutil.which("gcc") is None:
+        raise Missing("gcc")
+    uuid = card.telemetry.cards().cards[0].uuid
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        build_library(folder / LIBRARY, *places_in(folder))
+        (folder / "limits").write_text(limits_text(uuid, SHARE_MIB))
+        (folder / "region").touch()
+        own = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
+        own["LD_PRELOAD"] = str(folder / LIBRARY)
+        yield f"- alone: {output(command('fill'), own)}"
+        with running(command("busy", str(SHARE_MIB // 2)), own):
+            beside = output(command("fill"), own)
+            yield f"- beside one that holds {SHARE_MIB // 2} MiB: {beside}"
+        yield f"- after that one has ended: {output(command('fill'), own)}"
+        before = card.used_mib()
+        with running(command("busy", str(SHARE_MIB)), own):
+            more = card.used_mib() - before - SHARE_MIB
+            yield f"- the driver's own memory above the share: {more:.0f} MiB"
+        for framework, code in _FILLS.items():
+            there = importlib.util.find_spec(framework) is not None
+            told = output([sys.executable, "-c", code], own) if there else ""
+            yield f"- {framework}: {told or 'not installed here'}"
+
+
 def fault(card: Card) -> Iterator[str]:
     """XID 31, and that nothing else changes by it."""
     before = everything(card.telemetry)
@@ -213,6 +266,7 @@ STEPS = (
     Step("The exporter beside nvidia-smi", beside_nvidia_smi),
     Step("Contexts", contexts),
     Step("A process over its share", overuse),
+    Step("The preload library", preload),
     Step("A fault", fault),
     Step("Profiling", profiling),
     Step("MPS", mps),
@@ -235,18 +289,19 @@ def page(head: str, steps: tuple[Step, ...], card: Card) -> str:
 
 
 def output(words: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a program from the project's folder; its output in one text."""
-    done = subprocess.run(
-        words,
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-    )
-    return done.stdout.strip() or f"code {done.returncode}, and no word"
+    """Run a program; its output in one text."""
+    # Into a file: a daemon that it starts may keep a pipe open for ever.
+    with TemporaryFile("w+") as told:
+        done = subprocess.run(
+            words,
+            env=environment,
+            stdout=told,
+            stderr=subprocess.STDOUT,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        told.seek(0)
+        return told.read().strip() or f"code {done.returncode}, and no word"
 
 
 @contextmanager
@@ -263,6 +318,9 @@ def opened() -> Iterator[Card]:
 
 def main() -> int:
     """Write the page; without a card say what is missing, and write nothing."""
+    # NVML's order, else the first card may be another one there.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    os.chdir(ROOT)
     try:
         with opened() as card:
             uuid, name, driver = smi("uuid", "name", "driver_version")

@@ -5,6 +5,7 @@ and ``busy`` say ``ready`` once they work, and end when their standard input doe
 """
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -60,6 +61,8 @@ class Cuda:
     """A context on the first card."""
 
     def __init__(self) -> None:
+        # NVML's order, else the first card here may be another one than there.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         self._library = ctypes.CDLL("libcuda.so.1")
         card, self._context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuInit", 0)
@@ -119,7 +122,10 @@ def main() -> None:
         print(f"error {cuda.fault()}")
     else:
         ended = threading.Event()
-        threading.Thread(target=lambda: (sys.stdin.read(), ended.set())).start()
+        # A daemon, because a program that fails ends though its input goes on.
+        threading.Thread(
+            target=lambda: (sys.stdin.read(), ended.set()), daemon=True
+        ).start()
         if what == "busy":
             cuda.busy(int(numbers[0]), ended)
         else:

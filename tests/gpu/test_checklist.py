@@ -1,6 +1,9 @@
 """The page about hardware, made on a machine without any."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -8,6 +11,7 @@ from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from tests.gpu import checklist
 from tests.gpu.checklist import Card, Missing, Step, page
+from tests.isolation.build import DRIVER, compile_program, needs_compiler
 
 pytestmark = pytest.mark.unit
 NO_CARD = Card(NvmlTelemetry(NvmlCards()))
@@ -35,6 +39,51 @@ def test_a_step_that_fails_is_on_the_page_and_others_go_on() -> None:
     assert "## Bad\n\n\n- 6 MiB\n- **failed**: ValueError: no more\n" in text
     assert "- not tried: a tool is missing\n" in text
     assert text.endswith("## Good\nWhat was looked for.\n\n- 5 MiB\n")
+
+
+CONTEXT = """\
+int cuInit(unsigned flags) { return flags; }
+int cuDeviceGet(int *card, int number) { *card = number; return 0; }
+int cuCtxCreate_v2(void **context, unsigned flags, int card) {
+    *context = 0;
+    return (int)flags + card;
+}
+int cuMemsetD8_v2(unsigned long long at, unsigned char value, unsigned long size) {
+    return !at || value > 100 || !size;
+}
+int cuCtxSynchronize(void) { return 0; }
+"""
+"""What the stand-in for the driver lacks of what the programs call."""
+
+
+class StandIn:
+    """A card whose programs run over the stand-in for the driver."""
+
+    telemetry = SimpleNamespace(
+        cards=lambda: SimpleNamespace(cards=[SimpleNamespace(uuid="GPU-1")])
+    )
+
+    def used_mib(self) -> float:
+        return 0
+
+
+def test_the_preload_library_ends_programs_at_their_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a card, but for the driver."""
+    needs_compiler()
+    (tmp_path / "context.c").write_text(CONTEXT)
+    more = str(tmp_path / "context.c")
+    shared = ("-shared", "-fPIC", f"-Wl,-Bsymbolic,-soname,{DRIVER}")
+    compile_program(tmp_path / DRIVER, "standin.c", *shared, more)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    told = list(checklist.preload(cast("Card", StandIn())))
+    full = "free 1024 MiB of 1024 MiB; got 1024 MiB; then error 2"
+    assert told[0] == f"- alone: {full}"
+    half = "free 512 MiB of 1024 MiB; got 512 MiB; then error 2"
+    assert told[1] == f"- beside one that holds 512 MiB: {half}"
+    assert told[2] == f"- after that one has ended: {full}"
 
 
 def no_tool(*_fields: str) -> list[str]:
