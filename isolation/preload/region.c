@@ -55,10 +55,10 @@ static struct {
     struct slot mine;  /* what that slot has to say */
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
+/* Say once what is wrong; with no lock held, because nobody may read stderr. */
 static CUresult broken(const char *file, const char *why) {
-    if (!self.reported)
+    if (!__atomic_exchange_n(&self.reported, 1, __ATOMIC_RELAXED))
         dprintf(2, "vcuda: %s: %s; no memory of the card can be allocated\n", file, why);
-    self.reported = 1;
     return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
@@ -239,45 +239,45 @@ static void leave(void) {
 
 static CUresult enter(void) {
     int cancelled;
-    CUresult code = CUDA_SUCCESS;
-    const char *wrong = NULL;
     /* A thread that were cancelled inside would lock out all others. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
     pthread_mutex_lock(&self.lock);
     self.cancelled = cancelled;
-    if (!self.has_limits && (wrong = limits_read(&self.limits)))
-        code = broken(VCUDA_LIMITS, wrong);
-    self.has_limits = !code;
-    if (!code && !self.follows_forks)
-        code = broken(VCUDA_REGION, "no memory");
-    if (!code && (wrong = attach()))
-        code = broken(VCUDA_REGION, wrong);
-    if (code)
-        leave();
-    else
+    const char *file = VCUDA_LIMITS, *wrong = NULL;
+    if (!self.has_limits)
+        wrong = limits_read(&self.limits);
+    if (!wrong) {
+        self.has_limits = 1;
+        file = VCUDA_REGION;
+        wrong = self.follows_forks ? attach() : "no memory";
+    }
+    if (!wrong) {
         vcuda_point("locked");
-    return code;
+        return CUDA_SUCCESS;
+    }
+    leave();
+    return broken(file, wrong);
 }
 
-/* Give this process a slot, and see that it says what is true. */
-static CUresult claim(void) {
+/* Give this process a slot, and see that it says what is true. Returns 0 if all are taken. */
+static int claim(void) {
     struct region *region = self.region;
     if (self.slot && region->total >= self.mine.used)
-        return CUDA_SUCCESS;
+        return 1;
     reap();
     if (self.slot)
-        return CUDA_SUCCESS;
+        return 1;
     size_t i = 0;
     while (i < SLOTS && (region->slot[i].used ||
                          lock_number(F_OFD_SETLK, F_WRLCK, (off_t)i, 1, NULL)))
         i++;
     if (i == SLOTS)
-        return broken(VCUDA_REGION, "too many processes use the card");
+        return 0;
     self.slot = &region->slot[i];
     look("self", &self.mine);
     self.mine.pid = (uint64_t)getpid();
     reap();
-    return CUDA_SUCCESS;
+    return 1;
 }
 
 /* Note what this process holds now. A process may be killed between any two lines. */
@@ -303,15 +303,15 @@ static CUresult charge(uint64_t bytes, int held) {
     CUresult code = enter();
     if (code)
         return code;
-    code = claim();
-    if (!code && !fits(bytes))
+    int claimed = claim();
+    if (claimed && !fits(bytes))
         reap();
-    if (!code && !fits(bytes))
+    if (claimed && !fits(bytes))
         code = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!code || (held && self.slot))
+    if (claimed && (!code || held))
         note(self.mine.used + bytes);
     leave();
-    return code;
+    return claimed ? code : broken(VCUDA_REGION, "too many processes use the card");
 }
 
 CUresult region_charge(uint64_t bytes) {
@@ -326,7 +326,7 @@ CUresult region_uncharge(uint64_t bytes) {
     CUresult code = enter();
     if (code)
         return code;
-    if (!(code = claim()))
+    if (claim())
         note(self.mine.used > bytes ? self.mine.used - bytes : 0);
     leave();
     return code;

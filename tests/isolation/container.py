@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +57,14 @@ class Container:
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         self.region.touch()
 
-    def start(self, *words: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    @contextmanager
+    def start(
+        self, *words: str, before: Sequence[str] = ()
+    ) -> Iterator[subprocess.Popen[str]]:
         """Start the probe: a door, then commands; ``before`` is what starts it."""
         pipe = subprocess.PIPE
         probe = self.folder / ("linked" if words[0] in ("link", "next") else "probe")
-        return subprocess.Popen(
+        with subprocess.Popen(
             [*before, str(probe), *words],
             cwd=self.folder,
             env=self.environment,
@@ -69,7 +72,11 @@ class Container:
             stdout=pipe,
             stderr=pipe,
             text=True,
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def ran(self, words: Sequence[str], **variables: str) -> tuple[str, str]:
         """Run some other program in it; what it says and complains of."""
@@ -81,6 +88,7 @@ class Container:
             capture_output=True,
             text=True,
             check=False,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr or done.stdout
         return done.stdout, done.stderr
@@ -107,10 +115,9 @@ class Container:
 @contextmanager
 def racing(container: Container, many: int, *words: str) -> Iterator[list[str]]:
     """Start programs together; what each says first. All hold it until the last has."""
-    started = [container.start("dlsym", *words, "wait") for _ in range(many)]
-    try:
+    with ExitStack() as running:
+        started = [
+            running.enter_context(container.start("dlsym", *words, "wait"))
+            for _ in range(many)
+        ]
         yield [each.stdout.readline() for each in started if each.stdout]
-    finally:
-        for each in started:
-            each.kill()
-            each.communicate()

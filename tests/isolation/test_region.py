@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -237,6 +238,26 @@ def test_a_region_that_is_damaged_in_use_refuses_all(
     assert process.returncode == 0
     assert out.splitlines()[-1] == REFUSED
     assert err.count("\n") == 1
+
+
+def test_a_complaint_that_nobody_reads_locks_nobody_out(container: Container) -> None:
+    """Its stderr is a pipe that is full."""
+    os.mkfifo(container.folder / "other")
+    fill = 'exec 2<>other; head -c 65536 /dev/zero >&2; exec "$@"'
+    full = ["bash", "-c", fill, "bash"]
+    container.write(0, 12345)
+    with container.start("dlsym", *HALF, before=full) as process:
+        waits = Path(f"/proc/{process.pid}/wchan")
+        until = time.monotonic() + 10
+        while "pipe" not in waits.read_text() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert container.said("dlsym", *HALF) == [REFUSED]
+
+
+def test_a_pool_outlives_the_context_that_used_it(container: Container) -> None:
+    """What is allocated of it stays counted."""
+    words = ("alloc", "cuMemAllocAsync", "512", "destroy")
+    assert container.said("dlsym", "context", *words, *FILL)[-1] == HALF_FULL
 
 
 HEALS: dict[str, Callable[[Container], object]] = {
