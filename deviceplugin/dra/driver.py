@@ -78,6 +78,8 @@ class Registration(RegistrationServicer):
     """Tells kubelet who the driver is. The methods' names are kubelet's."""
 
     endpoint: Path
+    done: Event
+    """Set once kubelet has registered the driver."""
 
     def GetInfo(  # noqa: N802
         self, request: registration.InfoRequest, context: grpc.ServicerContext
@@ -98,6 +100,7 @@ class Registration(RegistrationServicer):
         del context
         if request.plugin_registered:
             logger.info("registered", extra={"driver": DRA_DRIVER})
+            self.done.set()
         else:
             facts = {"driver": DRA_DRIVER, "because": request.error}
             logger.warning("kubelet does not register the DRA driver", extra=facts)
@@ -207,6 +210,8 @@ class DraDriver:
     kubelet_dir: Path
     off: str = field(default="", init=False)
     """Why it is off; empty while it is on."""
+    registered: Event = field(default_factory=Event, init=False)
+    """Set once kubelet has registered the driver."""
 
     @property
     def socket(self) -> Path:
@@ -249,6 +254,9 @@ class DraDriver:
         )
 
         def publish(ended: Event) -> None:
+            # kubelet looks at a pod that came before its driver a minute later only.
+            while not ended.is_set() and not self.registered.wait(_LOOK_S):
+                pass
             try:
                 publisher.run(ended)
             except NotSharedError as error:
@@ -288,7 +296,7 @@ class DraDriver:
             add_DRAResourceHealthServicer_to_server(self.plugin, server.grpc)
             server.start()
             with _Server(self.registration) as registers:
-                info = Registration(self.socket)
+                info = Registration(self.socket, self.registered)
                 add_RegistrationServicer_to_server(info, registers.grpc)
                 registers.start()
                 while not stop.wait(_LOOK_S):

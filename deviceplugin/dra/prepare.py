@@ -210,7 +210,7 @@ class Preparer:
         listed = self._listed()
         for part in parts:
             self._insist_on_cards(part, cards)
-        self._insist_on_room(claim, parts, listed, cards)
+        self._insist_on_room(parts, listed, cards)
         limits = {part.request: self._limit(part) for part in parts}
         needed = _needed(parts, limits)
         self._insist_on_memory(needed, listed, cards)
@@ -270,9 +270,9 @@ class Preparer:
             raise NotPreparedError(wrong)
 
     def _insist_on_room(
-        self, claim: Claim, parts: Sequence[_Part], listed: Listed, cards: Cards
+        self, parts: Sequence[_Part], listed: Listed, cards: Cards
     ) -> None:
-        node = self.occupancy.charged(listed, cards).without({PodUID(claim.uid)})
+        node = self.occupancy.charged(listed, cards)
         wanted: dict[CardUUID, Amount] = {}
         for part in parts:
             for uuid, amount in part.amounts.items():

@@ -40,7 +40,9 @@ WEBHOOK_OVERLAYS = ("webhook", "webhook-cert-manager")
 """Can be applied beside one of them; the first lacks its certificate."""
 BIE = ("bie-daemonset", "bie-deployment")
 """Can be applied alone, for Baidu's edge agent."""
-COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict", "webhook-void")
+DRA = "dra"
+"""Can be applied beside one of them, with the component ``dra-plugin`` in that."""
+COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict", "webhook-void", "dra-plugin")
 """Change an overlay; a component's patch without a target there has no effect."""
 WORKLOADS = ("DaemonSet", "Deployment")
 
@@ -67,7 +69,7 @@ def load(
     ``image`` replaces gpushare's image, tag included; ``components`` change the
     overlay. Raises ``ManifestError``.
     """
-    wholes = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE)
+    wholes = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, DRA, *BIE)
     for name, kind, known in (
         (overlay, "overlay", wholes),
         *((name, "component", COMPONENTS) for name in components),

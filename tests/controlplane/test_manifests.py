@@ -16,6 +16,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import (
     BIE,
+    DRA,
     MONITORING_OVERLAYS,
     OVERLAYS,
     WEBHOOK_OVERLAYS,
@@ -44,7 +45,7 @@ images: [{{name: gpushare, newName: local.test/gpushare, newTag: "9"}}]
 SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp")
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 BUILT_IN = ("system:kube-scheduler", "system:volume-scheduler")
-WHOLES = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE)
+WHOLES = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, DRA, *BIE)
 WITH_DRIVER = (*OVERLAYS, "exporter", *BIE)
 """Those with a pod that needs the driver's library."""
 MORE = ("exporter", "webhook")
@@ -160,6 +161,7 @@ def test_kubectl_builds_the_same(alone: ControlPlane, overlay: str) -> None:
     ("overlay", "component"),
     [
         *((overlay, "nvidia-runtime") for overlay in WITH_DRIVER),
+        *((overlay, "dra-plugin") for overlay in OVERLAYS),
         ("exporter", "exporter-evict"),
         ("webhook", "webhook-void"),
         ("webhook-cert-manager", "webhook-void"),

@@ -43,6 +43,8 @@ class DraNode(NodeFixture):
         defaults = {"dra": True, "cdi_dirs": (folder / "etc-cdi", self.cdi)}
         super().__init__(folder, *cards, settings=defaults | dict(settings or {}))
         self._patches = ExitStack()
+        self.is_found = True
+        """Whether kubelet finds the driver by itself."""
 
     def __enter__(self) -> Self:
         patch = self._patches.enter_context(pytest.MonkeyPatch.context())
@@ -64,6 +66,11 @@ class DraNode(NodeFixture):
     ) -> None:
         super().__exit__(kind, error, trace)
         self._patches.close()
+
+    def start(self) -> None:
+        super().start()
+        if self.is_found:
+            self.kubelet_finds()
 
     @property
     def registry_socket(self) -> Path:

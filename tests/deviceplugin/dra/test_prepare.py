@@ -1,6 +1,7 @@
 """A claim's last check, and what its containers get."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from tests.deviceplugin.dra.dra_fixture import (
     host_path,
 )
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card, prefers
+from tests.machine import needs
 from tests.testbed.waiting import wait_until
 
+MACHINE = "x86_64"
 SHARE = "vcuda.baidu.com/share"
 
 
@@ -66,6 +69,8 @@ def test_what_the_container_gets(node: DraNode) -> None:
         "VCUDA_CORES": "30",
         "NVIDIA_VISIBLE_DEVICES": "void",
     }
+    [mount] = edits_of(said)["mounts"]
+    assert mount["options"][0] == "ro"
     folder = host_path(said, "/etc/vcuda")
     assert json.loads((folder / "allocation.json").read_text()) == {
         "v": 1,
@@ -208,14 +213,19 @@ def test_the_same_answer_again(node: DraNode) -> None:
 
 
 def test_another_allocation_of_the_same_claim(node: DraNode) -> None:
-    """It was given up and allocated again, and kubelet did not hear of the former."""
-    claim = node.claim("c", 0)
+    """It was given up and allocated again, and kubelet did not hear of the former.
+
+    What it had is not charged against what it has.
+    """
+    claim = node.claim("c", units=20)
     node.prepare(claim)
-    status = {"status": {"allocation": allocation_json(device_of(1))}}
+    allocation = allocation_json(device_of(0), units=25)
+    allocation["devices"]["results"][0]["shareID"] = "another"
+    status = {"status": {"allocation": allocation}}
     node.cluster.patch(Kind.CLAIMS, "default", "c", status, subresource="status")
     [device] = node.prepare_one(claim).devices
-    assert device.device_name == device_of(1)
-    assert env_of(node.specification(claim))["VCUDA_CARDS"] == UUIDS[1]
+    assert device.share_id == "another"
+    assert env_of(node.specification(claim))["VCUDA_MEMORY_LIMIT_MIB"] == "6400"
 
 
 def test_unprepare_leaves_nothing(node: DraNode) -> None:
@@ -308,6 +318,40 @@ def test_tier_driver(tmp_path: Path) -> None:
         whole = node.claim("whole", units=25, cores=100)
         assert not node.prepare_one(whole).error
         assert "NVIDIA_GPU_MEMORY_LIMIT" not in env_of(node.specification(whole))
+
+
+def test_a_limit_is_for_one_card(tmp_path: Path) -> None:
+    """NVIDIA's limit is of all cards together, so it would hold on none of them."""
+    settings = with_limits(tmp_path)
+    with DraNode(tmp_path, found_card(0), found_card(1), settings=settings) as node:
+        results = [
+            allocation_json(device_of(card), units=5)["devices"]["results"][0]
+            for card in (0, 1)
+        ]
+        claim = node.claim_with("c", {"devices": {"results": results}})
+        assert "share of 2 cards" in node.prepare_one(claim).error
+
+
+def test_tier_preload(tmp_path: Path) -> None:
+    """The library, its limit, and a region that every user of the container can use."""
+    needs(os.uname().machine == MACHINE, MACHINE, "use another machine")
+    settings = with_limits(tmp_path) | {"isolation": "preload"}
+    with DraNode(tmp_path, found_card(0), settings=settings) as node:
+        node.cdi = tmp_path / "cdi"
+        claim = node.claim("c", units=10)
+        node.prepare(claim)
+        said = node.specification(claim)
+        library = host_path(said, "/usr/lib/vcuda/libvcuda.so.1")
+        assert library.read_bytes() == b"the library"
+        assert host_path(said, "/etc/ld.so.preload").is_file()
+        region = host_path(said, "/run/vcuda/region")
+        assert region.stat().st_mode & 0o777 == 0o666
+        limits = host_path(said, "/etc/vcuda") / "limits"
+        assert limits.read_text() == f"vcuda-limits 1\ncard {UUIDS[0]} 2560\n"
+        # A container that runs keeps what it has counted.
+        region.write_text("counted")
+        node.prepare(claim)
+        assert region.read_text() == "counted"
 
 
 def test_limits_of_claims_and_classic_pods_add_up(tmp_path: Path) -> None:

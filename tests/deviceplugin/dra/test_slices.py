@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -172,6 +173,20 @@ def test_wiped_and_changed_slices_come_back(node: DraNode) -> None:
     wait_until(node.published, "the devices")
 
 
+def test_no_slice_before_kubelet_knows_the_driver(tmp_path: Path) -> None:
+    """kubelet looks at a pod that came before its driver a minute later only."""
+    made = DraNode(tmp_path)
+    made.is_found = False
+    with made:
+        assert made.serving.driver is not None
+        wait_until(made.registry_socket.exists, "the socket")
+        # Time enough for a publisher that does not wait.
+        Event().wait(0.3)
+        assert made.slices() == []
+        made.kubelet_finds()
+        wait_until(made.published, "devices")
+
+
 def test_a_slice_too_many_is_removed(node: DraNode) -> None:
     wait_until(node.published, "devices")
     [one] = node.slices()
@@ -229,9 +244,11 @@ def test_the_door_stays_shut(tmp_path: Path, why: str, *, serves: bool) -> None:
     made = DraNode(tmp_path)
     made.cluster = OldApi(serves=serves)
     made.line._cluster = made.cluster
+    made.is_found = False
     with made:
         driver = made.serving.driver
         assert driver is not None
+        driver.registered.set()
         wait_until(lambda: why in driver.off, "the reason")
-        assert not made.registry_socket.exists()
+        wait_until(lambda: not made.registry_socket.exists(), "no socket")
         assert not Embedded.list_page(made.cluster, Kind.SLICES, limit=0).items

@@ -16,6 +16,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import (
     BIE,
     COMPONENTS,
+    DRA,
     MONITORING_OVERLAYS,
     OVERLAYS,
     WEBHOOK_OVERLAYS,
@@ -29,7 +30,7 @@ from tests.testbed.manifests import FOLDER, stanza
 PART_OF = "app.kubernetes.io/part-of"
 NAME = "app.kubernetes.io/name"
 INSTALLED = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS)
-EVERY = (*INSTALLED, *BIE)
+EVERY = (*INSTALLED, DRA, *BIE)
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
@@ -51,7 +52,7 @@ def pods(overlay: str) -> dict[str, Json]:
     }
 
 
-@pytest.mark.parametrize("overlay", INSTALLED)
+@pytest.mark.parametrize("overlay", [*INSTALLED, DRA])
 def test_every_object_says_whose_it_is(overlay: str) -> None:
     """By these labels uninstall finds them, where it looks; the pods have them."""
     for body in shipped(overlay):
@@ -59,7 +60,9 @@ def test_every_object_says_whose_it_is(overlay: str) -> None:
         labels = metadata["labels"]
         assert labels[PART_OF] == "gpushare", body
         assert labels[NAME].startswith("gpushare-"), body
-        assert metadata["name"].startswith("gpushare-"), body
+        # Users write the class's name into their claims.
+        users = body["kind"] == "DeviceClass"
+        assert metadata["name"].startswith("vcuda" if users else "gpushare-"), body
         assert metadata.get("namespace") in ("kube-system", None), body
         if body["kind"] in WORKLOADS:
             assert body["spec"]["template"]["metadata"]["labels"] == labels
@@ -240,6 +243,31 @@ def test_a_patch_that_cannot_be_applied(
         (tmp_path / "top" / f"{name}.yaml").write_text(text)
     with pytest.raises(ManifestError, match=says):
         assemble(tmp_path, "top")
+
+
+def test_dra_is_switched_on_by_a_component() -> None:
+    """With its folders, one of them to write to, and the rights; else with none."""
+    (before, after) = (
+        load("kubeadm", components=components) for components in ((), ("dra-plugin",))
+    )
+    for bodies, on in ((before, False), (after, True)):
+        found = {(one["kind"], one["metadata"]["name"]): one for one in bodies}
+        plugin = "gpushare-device-plugin"
+        spec = found["DaemonSet", plugin]["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert (env.get("GPUSHARE_DRA") == "on") == on
+        mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+        assert mounts["/var/run/cdi"]["readOnly"] != on
+        kubelets = {path for path in mounts if "/plugins" in path}
+        wanted = ("plugins_registry", "plugins/vcuda.baidu.com")
+        assert kubelets == {f"/var/lib/kubelet/{one}" for one in wanted if on}
+        groups = {
+            group
+            for rule in found["ClusterRole", plugin]["rules"]
+            for group in rule["apiGroups"]
+        }
+        assert ("resource.k8s.io" in groups) == on
 
 
 def test_our_kustomizations_use_what_the_loader_knows() -> None:

@@ -14,6 +14,8 @@ IMAGE_REPOSITORY = "local.test"
 RUNC = "/usr/sbin/runc"
 CNI_PROGRAMS = "/usr/lib/cni"
 CDI_SPECS = "/etc/cdi"
+CDI_OF_CLAIMS = "/run/cdi"
+"""Containerd's other folder by default, for what is gone after a reboot."""
 AUDIT = "/var/lib/audit"
 AUDIT_POLICY = f"{AUDIT}/policy.json"
 AUDIT_LOG = f"{AUDIT}/log"
@@ -40,7 +42,7 @@ def containerd_toml(nvidia_runtime: str, pause_image: str) -> str:
           [plugins.'io.containerd.cri.v1.images'.pinned_images]
             sandbox = "{pause_image}"
         [plugins.'io.containerd.cri.v1.runtime']
-          cdi_spec_dirs = ["{CDI_SPECS}"]
+          cdi_spec_dirs = ["{CDI_SPECS}", "{CDI_OF_CLAIMS}"]
           # Without the right to lower it, runc dies with "can't get final child's PID".
           restrict_oom_score_adj = true
           [plugins.'io.containerd.cri.v1.runtime'.cni]
