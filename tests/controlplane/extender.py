@@ -12,7 +12,7 @@ from gpushare.addresses import free_address
 from tests.testbed.certificates import Certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant
-from tests.testbed.manifests import rights
+from tests.testbed.manifests import documents, rights
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 from tests.testbed.waiting import wait_until
@@ -123,7 +123,10 @@ def extender(
 ) -> Extender:
     """Prepare an extender with an account of its own; ``settings`` are GPUSHARE_…"""
     tls = certificates.settings if certificates else {}
-    grant(plane.rest, USER.name, rights("gpushare-extender"))
+    rules = rights("gpushare-extender")
+    if "CLAIMS_LISTEN" in settings:
+        rules += documents("dra/extender-rbac.yaml")[0]["rules"]
+    grant(plane.rest, USER.name, rules)
     port, public_port = free_address().port, free_address().port
     environment = {
         "PATH": os.environ["PATH"],
