@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,10 +56,20 @@ static struct {
     struct slot mine;  /* what that slot has to say */
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
-/* Say once what is wrong; with no lock held, because nobody may read stderr. */
+/* Say once what is wrong; with no lock held, because nobody may read stderr, and without
+   the signal that ends a process whose reader has gone. */
 static CUresult broken(const char *file, const char *why) {
-    if (!__atomic_exchange_n(&self.reported, 1, __ATOMIC_RELAXED))
-        dprintf(2, "vcuda: %s: %s; no memory of the card can be allocated\n", file, why);
+    sigset_t broken_pipe, before, pending;
+    if (__atomic_exchange_n(&self.reported, 1, __ATOMIC_RELAXED))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    sigpending(&pending);
+    sigprocmask(SIG_BLOCK, &broken_pipe, &before);
+    dprintf(2, "vcuda: %s: %s; no memory of the card can be allocated\n", file, why);
+    if (!sigismember(&pending, SIGPIPE))
+        sigtimedwait(&broken_pipe, NULL, &(struct timespec){0});
+    sigprocmask(SIG_SETMASK, &before, NULL);
     return CUDA_ERROR_OPERATING_SYSTEM;
 }
 

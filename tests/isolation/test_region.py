@@ -254,6 +254,16 @@ def test_a_complaint_that_nobody_reads_locks_nobody_out(container: Container) ->
         assert container.said("dlsym", *HALF) == [REFUSED]
 
 
+def test_a_complaint_into_a_broken_pipe_ends_nobody(container: Container) -> None:
+    os.mkfifo(container.folder / "other")
+    closed = 'exec 3<>other 2>other 3<&-; exec "$@"'
+    container.limits.unlink()
+    broken = ["bash", "-c", closed, "bash"]
+    with container.start("dlsym", *HALF, *HALF, before=broken) as process:
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out.splitlines()) == (0, [REFUSED] * 2)
+
+
 def test_a_pool_outlives_the_context_that_used_it(container: Container) -> None:
     """What is allocated of it stays counted."""
     words = ("alloc", "cuMemAllocAsync", "512", "destroy")
