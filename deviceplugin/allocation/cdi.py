@@ -15,8 +15,8 @@ from gpushare.kube.proto import deviceplugin_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
-_SUFFIXES = (".json", ".yaml", ".yml")
-
+_SUFFIXES = (".json", ".yaml")
+"""As CDI's own library has it (``spec-dirs.go``): it reads no other file."""
 
 _SPECIFICATION = "0.5.0"
 """The first version of CDI with all that ``edits`` uses."""
@@ -67,18 +67,32 @@ def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:
     """Return NVIDIA's device names in the specifications of these folders.
 
     Each has the arguments of its hooks, such as a hook's name. Of a device in several
-    specifications those that all of them have: which one a runtime takes depends on it.
+    folders those that all of them have: which one a runtime takes depends on it. A
+    device that is twice in one folder is left out, because a runtime takes neither
+    (``refresh`` in CDI's ``cache.go``).
     """
     found: dict[CardUUID, frozenset[str]] = {}
+    twice: set[CardUUID] = set()
     for folder in folders:
+        here: dict[CardUUID, Path] = {}
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            if path.suffix in _SUFFIXES:
-                for name, hooks in _devices(path).items():
-                    found[name] = found.get(name, hooks) & hooks
-    return found
+            for name, hooks in _devices(path).items():
+                if name in here:
+                    twice.add(name)
+                    facts = {"card": name, "files": f"{here[name]} and {path}"}
+                    logger.warning(
+                        "runtimes ignore it: two files of a folder have it", extra=facts
+                    )
+                here[name] = path
+                found[name] = found.get(name, hooks) & hooks
+    return {name: hooks for name, hooks in found.items() if name not in twice}
 
 
 def _devices(path: Path) -> Mapping[CardUUID, frozenset[str]]:
+    is_special = path.exists() and not path.is_file()
+    if path.suffix not in _SUFFIXES or is_special:
+        # To read a pipe would never end.
+        return {}
     try:
         text = path.read_text()
         body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
@@ -91,6 +105,7 @@ def _devices(path: Path) -> Mapping[CardUUID, frozenset[str]]:
         TypeError,
         KeyError,
         AttributeError,
+        RecursionError,
         yaml.YAMLError,
     ) as error:
         facts = {"file": str(path), "because": " ".join(str(error).split())}

@@ -1,6 +1,7 @@
 """What CDI specifications say of cards: their names and their hooks."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from tests.deviceplugin.allocation.test_injection import ONE, TWO, spec_of
 def test_specifications_are_json_or_yaml_of_our_kind(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "a.yml").write_text(yaml.safe_dump(spec_of(ONE)))
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(spec_of(ONE)))
     (tmp_path / "a.json").write_text(json.dumps(spec_of(TWO)))
     (tmp_path / "b.json").write_text(json.dumps(spec_of("x", kind="nvidia.com/mig")))
-    (tmp_path / "c.txt").write_text(json.dumps(spec_of("x")))
+    for name in ("c.txt", "c.yml"):
+        (tmp_path / name).write_text(json.dumps(spec_of("x")))
+    os.mkfifo(tmp_path / "d.json")
     assert specified([tmp_path]) == {ONE: frozenset(), TWO: frozenset()}
     assert not caplog.records
 
@@ -32,6 +35,8 @@ def test_specifications_are_json_or_yaml_of_our_kind(
         ("a.yaml", "{kind: nvidia.com/gpu, devices: [1]}"),
         ("a.yaml", "{kind: nvidia.com/gpu, devices: 5}"),
         ("a.json", "\udcff"),
+        ("a.json", "[" * 200_000),
+        ("a.yaml", "[" * 5_000),
     ],
 )
 def test_a_broken_specification(
@@ -51,8 +56,24 @@ def hooked(name: str, *hooks: str) -> Json:
     return made
 
 
-def test_a_device_in_two_specifications_has_the_hooks_of_both(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(hooked(ONE, "limits", "chmod")))
-    assert specified([tmp_path])[ONE] == {"cdi-hook", "limits", "chmod"}
-    (tmp_path / "b.json").write_text(json.dumps(hooked(ONE, "chmod")))
-    assert specified([tmp_path])[ONE] == {"cdi-hook", "chmod"}
+def test_a_device_in_two_folders_has_the_hooks_of_both(tmp_path: Path) -> None:
+    folders = [tmp_path / "etc", tmp_path / "run"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "a.json").write_text(json.dumps(hooked(ONE, "limits", "chmod")))
+    assert specified(folders)[ONE] == {"cdi-hook", "limits", "chmod"}
+    (folders[1] / "b.json").write_text(json.dumps(hooked(ONE, "chmod")))
+    assert specified(folders)[ONE] == {"cdi-hook", "chmod"}
+
+
+def test_a_device_twice_in_one_folder_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A runtime takes neither, also if another folder has it: no container starts."""
+    folders = [tmp_path / "etc", tmp_path / "run"]
+    for folder, name in ((0, "a.yaml"), (1, "a.json"), (1, "b.json")):
+        folders[folder].mkdir(exist_ok=True)
+        (folders[folder] / name).write_text(json.dumps(spec_of(ONE)))
+    assert specified(folders) == {}
+    [record] = caplog.records
+    assert str(folders[1] / "b.json") in record.files  # type: ignore[attr-defined]
