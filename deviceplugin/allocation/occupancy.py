@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -31,7 +31,7 @@ from deviceplugin.cards.devices import (
 )
 from deviceplugin.node_pods import NodePods
 from deviceplugin.pods import Allocated, Listed, NodePod, PodName
-from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
+from gpushare.domain.model import CardUUID, NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 
 ALLOCATION = "allocation.json"
@@ -320,6 +320,12 @@ class Occupancy:
     def version(self) -> int:
         """Grows with each change of a pod."""
         return self._pods.version
+
+    def is_claimed(self, cards: Collection[CardUUID]) -> bool:
+        """Return whether a prepared claim holds a part of any of these cards."""
+        return any(
+            not set(cards).isdisjoint(p.cards()) for p in self._claims().values()
+        )
 
     def is_idle(self) -> bool:
         """Return whether no pod was allocated devices and no claim is prepared."""

@@ -55,6 +55,7 @@ _REPORT_LIST_WITHIN_S = 5.0
 _LIST_WITHIN_S = 10.0
 _GET_WITHIN_S = 5.0
 _YOUNG_S = 600.0
+_CHOSEN = "kubelet chose card {}, which has"
 
 
 class NotYetError(Exception):
@@ -218,7 +219,8 @@ class PreStart:
         limited = [one for one in made if self.records.limit(one) is not None]
         listed = self._list() if limited else Listed({})
         with self.filling:
-            if wrong := self.started.why_above_memory(limited, listed, cards):
+            wrong = self.started.why_above_memory(limited, listed, cards)
+            if wrong := wrong or self._why_no_room_beside_claims(actual, cards):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
             self._fill(owner, actual, made, containers)
 
@@ -232,7 +234,9 @@ class PreStart:
         self._insist_on_its_cards(pod, actual, held, cards)
         if differs(actual, pod.placement):
             wrong = why_excluded(actual, pod, cards)
-            if wrong := wrong or self._why_no_room(actual, cards):
+            if wrong := wrong or self._why_no_room(
+                actual, self._list(), cards, _CHOSEN
+            ):
                 raise self._not_yet(pod, wrong)
             try:
                 self.reporter.report(pod, actual)
@@ -337,7 +341,7 @@ class PreStart:
                 "a pod that only kubelet knows, such as a static pod, can have one "
                 "card at most"
             )
-        if wrong := self._why_no_room(placed, cards):
+        if wrong := self._why_no_room(placed, self._list(), cards, _CHOSEN):
             raise NotYetError(wrong)
         logger.info("pod that only kubelet knows", extra={"pod": "/".join(owner.pod)})
         return placed
@@ -356,17 +360,33 @@ class PreStart:
                 why = f"container {container.name} has parts of several cards"
                 raise self._not_yet(pod, why)
 
-    def _why_no_room(self, actual: Placement, cards: Cards) -> str:
-        """Say which card has no room for a pod that is there; empty if all have."""
-        node = self.occupancy.charged(self._list(), cards).without({actual.pod.uid})
+    def _why_no_room_beside_claims(self, actual: Placement, cards: Cards) -> str:
+        """Say which card has no room for a pod beside prepared claims; empty if none.
+
+        kube-scheduler gives claims their card, and the pod's plan may not know of it.
+        Hold ``filling``, as who prepares a claim does.
+        """
+        if not self.occupancy.is_claimed(actual.cards()):
+            return ""
+        listed = self.occupancy.as_allocated()
+        return self._why_no_room(actual, listed, cards, "card {} has")
+
+    def _why_no_room(
+        self, actual: Placement, listed: Listed, cards: Cards, has: str
+    ) -> str:
+        """Say which card has no room for a pod that is there; empty if all have.
+
+        ``has`` begins the sentence, with a place for the card.
+        """
+        node = self.occupancy.charged(listed, cards).without({actual.pod.uid})
         for share in actual.shares:
             cores, units = node.charged.get(share.card, (0, 0))
             card = cards.of(share.card)
             room = Amount() if card is None else card.capacity - Amount(cores, units)
             if not share.amount.fits(room):
                 return (
-                    f"kubelet chose card {share.card}, which has {room.units} units "
-                    f"and {room.cores} cores left, not {share.amount.units} and "
+                    f"{has.format(share.card)} {room.units} units and {room.cores} "
+                    f"cores left, not {share.amount.units} and "
                     f"{share.amount.cores}; the container starts when the card has room"
                 )
         return ""

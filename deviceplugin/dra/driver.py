@@ -309,7 +309,7 @@ class DraDriver:
             preparer = self.plugin.preparer
             preparer.claims.cut_regions()
             with suppress(ClusterError, NotPreparedError):
-                preparer.forget_gone()
+                preparer.forget_gone(time.monotonic())
 
 
 class _Server:

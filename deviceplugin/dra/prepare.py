@@ -46,6 +46,7 @@ from gpushare.kube.proto import deviceplugin_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _LIST_WITHIN_S = 5.0
+_GONE_S = 600.0
 
 
 class NotPreparedError(Exception):
@@ -110,6 +111,8 @@ class Preparer:
     cdi_dirs: Sequence[Path]
     _warned: dict[str, str] = field(default_factory=dict)
     """The last refusal of each claim, because kubelet asks every few seconds."""
+    _gone_since: dict[str, float] = field(default_factory=dict)
+    """When the API server was first seen without each prepared claim."""
 
     def prepare(self, asked: ClaimRef) -> PreparedClaim:
         """Let the claim's containers start, or raise ``NotPreparedError``.
@@ -133,6 +136,7 @@ class Preparer:
         Raises ``NotPreparedError`` if its files cannot be removed.
         """
         self._warned.pop(asked.uid, None)
+        self._gone_since.pop(asked.uid, None)
         try:
             removed = self.claims.remove(asked.uid)
         except OSError as error:
@@ -140,11 +144,12 @@ class Preparer:
         if removed:
             logger.info("claim unprepared", extra={"claim": str(asked)})
 
-    def forget_gone(self) -> None:
-        """Remove the claims that do not exist any more.
+    def forget_gone(self, now: float) -> None:
+        """Remove the claims that have not existed for ten minutes.
 
-        kubelet unprepares each claim that it knows. It knows none of before if its
-        state was deleted, as by ``kubeadm reset``. Raises ``ClusterError``.
+        kubelet unprepares each claim that it knows, once its containers have ended. It
+        knows none of before if its state was deleted, as by ``kubeadm reset``. ``now``
+        is in seconds. Raises ``ClusterError``.
         """
         for claim in self.claims.all():
             try:
@@ -152,7 +157,9 @@ class Preparer:
                 gone = there["metadata"]["uid"] != claim.uid
             except NotFound:
                 gone = True
-            if gone:
+            if not gone:
+                self._gone_since.pop(claim.uid, None)
+            elif now - self._gone_since.setdefault(claim.uid, now) >= _GONE_S:
                 ref = ClaimRef(claim.namespace, claim.name, claim.uid)
                 logger.warning("prepared claim is gone", extra={"claim": str(ref)})
                 self.unprepare(ref)
@@ -176,8 +183,9 @@ class Preparer:
             if before is not None:
                 self.claims.remove(asked.uid)
             assert claim is not None  # noqa: S101  else there was one before
+            listed = self._listed()
             with self.prestart.filling:
-                return self._new(claim)
+                return self._new(claim, listed)
         except OSError as error:
             raise NotPreparedError(
                 f"the claim's files cannot be written: {error}; it starts when they can"
@@ -204,10 +212,9 @@ class Preparer:
             )
         return claim
 
-    def _new(self, claim: Claim) -> PreparedClaim:
+    def _new(self, claim: Claim, listed: Listed) -> PreparedClaim:
         cards = self.offer.cards
         parts = _parts(claim, cards)
-        listed = self._listed()
         for part in parts:
             self._insist_on_cards(part, cards)
         self._insist_on_room(parts, listed, cards)

@@ -200,6 +200,25 @@ def test_classic_pods_see_prepared_claims(node: DraNode) -> None:
         node.devices.start(pod["metadata"]["uid"], "main")
 
 
+def test_planned_pods_wait_for_prepared_claims(node: DraNode) -> None:
+    """Who planned the pod may not have known of the claim."""
+    claim = node.claim("c", units=20)
+    node.prepare(claim)
+    pod = node.bind("classic", 20, 10)
+    node.admit(pod)
+    uid = pod["metadata"]["uid"]
+    with pytest.raises(CannotStartYetError, match="has 9 units"):
+        node.devices.start(uid, "main")
+    small = node.bind("small", 9, 10)
+    # The first one is charged already, whether it runs or not.
+    node.admit(small)
+    with pytest.raises(CannotStartYetError, match="has -11 units"):
+        node.devices.start(small["metadata"]["uid"], "main")
+    node.end_pod("small")
+    node.unprepare(claim)
+    node.devices.start(uid, "main")
+
+
 def test_the_same_answer_again(node: DraNode) -> None:
     """Also without the API server; the file of a running container is not touched."""
     claim = node.claim("c", units=20)
@@ -278,12 +297,20 @@ def test_a_damaged_record_harms_no_other(node: DraNode) -> None:
 
 
 def test_claims_that_are_gone_are_forgotten(node: DraNode) -> None:
-    """As after ``kubeadm reset``: this kubelet knows none of before."""
+    """As after ``kubeadm reset``: this kubelet knows none of before.
+
+    Not at once: of a pod that was deleted by force, the containers may still run.
+    """
     here, gone = node.claim("here"), node.claim("gone")
     node.prepare(here, gone)
     node.cluster.delete(Kind.CLAIMS, "default", "gone")
     assert node.serving.driver is not None
-    node.serving.driver.plugin.preparer.forget_gone()
+    preparer = node.serving.driver.plugin.preparer
+    uids = {one["metadata"]["uid"] for one in (here, gone)}
+    for now in (1000.0, 1599.0):
+        preparer.forget_gone(now)
+        assert charges(node) == uids
+    preparer.forget_gone(1600.0)
     assert charges(node) == {here["metadata"]["uid"]}
 
 
