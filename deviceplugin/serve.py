@@ -183,7 +183,9 @@ def assemble(
         settings.isolation,
         HardLimits(settings.isolation_overhead_mib, settings.isolation_pods),
         checks,
-        is_idle=occupancy.is_idle,
+        is_idle=lambda: (
+            occupancy.is_idle() and not records.of_pods_known_to_kubelet_alone()
+        ),
         file=state / "isolation",
     )
     watcher = Watcher(

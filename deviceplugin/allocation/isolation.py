@@ -235,7 +235,7 @@ class IsolationChooser:
             uuid = min(failed)
             because = f"card {uuid}: {failed[uuid]}"
         elif self.tier == "none":
-            because = "all checks pass, but pods hold cards; it changes without them"
+            because = "all checks pass; driver begins when no pod here asks for a card"
         if (self.tier, because) != self._logged:
             facts = {"tier": self.tier, "because": because}
             logger.info("isolation of containers", extra=facts)

@@ -174,6 +174,10 @@ class Records:
             and cut_region(self.folder(record) / REGION)
         ]
 
+    def of_pods_known_to_kubelet_alone(self) -> list[Record]:
+        """Return the allocations of pods whose UID was never known."""
+        return [one for one in self.all() if not one.uid]
+
     def may_start(self, record: Record) -> bool:
         """Return whether the file that the container sees was written."""
         return (self.folder(record) / ALLOCATION).exists()
@@ -328,8 +332,12 @@ class Occupancy:
         )
 
     def is_idle(self) -> bool:
-        """Return whether no pod was allocated devices and no claim is prepared."""
-        return not self.allocated() and not self._claims()
+        """Return whether no pod has devices, or is to have some, and no claim.
+
+        Pods are asked themselves too: what was allocated may have been lost.
+        """
+        waits = any(pod.gpu_containers for pod in self._pods.all())
+        return not waits and not self.allocated() and not self._claims()
 
     def decide(self, placement: Placement) -> None:
         """Keep what was decided here, until the pod has an annotation."""

@@ -140,9 +140,15 @@ class Offer:
 
     def too_small(self, cards: Iterable[FoundCard]) -> dict[str, str]:
         """Return which cards have no unit after the reserve, each with the reason."""
+        kept = f"GPUSHARE_RESERVE_MIB={self._reserve_mib}"
+        if self._kept_mib:
+            kept += (
+                f" and the {self._kept_mib} MiB of GPUSHARE_ISOLATION_PODS times "
+                "GPUSHARE_ISOLATION_OVERHEAD_MIB"
+            )
         return {
-            card.uuid: f"its {card.memory_mib} MiB less a reserve of "
-            f"{self._not_offered_mib} MiB are less than one unit of {UNIT_MIB} MiB"
+            card.uuid: f"its {card.memory_mib} MiB less {kept} are less than one unit "
+            f"of {UNIT_MIB} MiB"
             for card in cards
             if not shared_card(card, self._not_offered_mib).units
         }

@@ -1,7 +1,8 @@
 """Tier driver: its checks, what auto makes of them, and the law of hard limits."""
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from deviceplugin.allocation.response import LIMIT, REQUEST
 from deviceplugin.cards.devices import shared_card
 from gpushare.domain.model import CardUUID
 from gpushare.domain.request import Role
+from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.node_fixture import (
@@ -211,3 +213,45 @@ def test_a_failing_check_offers_nothing_until_it_passes(
     assert HOOK in node.serving.parts.offer.sick()[UUIDS[0]]
     prepare(tmp_path)
     wait_until(lambda: there()[M] == 25, "the card to be offered")
+
+
+def bound(node: NodeFixture) -> None:
+    """It was placed by what the node offers now."""
+    node.bind("a", 29, 1)
+
+
+def forgotten(node: NodeFixture) -> None:
+    """Its files were lost with the node's state folder."""
+    node.run(node.bind("a", 29, 1))
+    node.end()
+    shutil.rmtree(node.settings.state_dir)
+    node.start()
+    node.wait_seen("a")
+
+
+def static(node: NodeFixture) -> None:
+    """Only kubelet knows it."""
+    node.run(pod_json("a-n", uid="hash", units=29, cores=1, node="n"))
+
+
+@pytest.mark.parametrize("comes", [bound, forgotten, static])
+def test_auto_offers_no_less_while_a_pod_may_hold_a_card(
+    tmp_path: Path, comes: Callable[[NodeFixture], None]
+) -> None:
+    """kubelet would fail a pod whose units are not offered any more."""
+    settings = prepare(tmp_path, hook="another") | {"isolation": "auto"}
+    with NodeFixture(tmp_path, found_card(0), settings=settings) as node:
+        wait_until(lambda: node.devices.allocatable()[M] == 29, "tier none")
+        comes(node)
+        prepare(tmp_path)
+        isolation = node.serving.watcher.isolation
+        isolation.look(node.serving.parts.offer.found)
+        assert (isolation.tier, isolation.kept_mib) == ("none", 0)
+        for pod in node.cluster.list_page(Kind.PODS, limit=9).items:
+            node.end_pod(pod["metadata"]["name"])
+        gone = node.serving.reporter.pods.all
+        wait_until(lambda: not gone(), "the pods to be gone")
+        node.serving.reporter.catch_up()
+        # Ten minutes later.
+        node.serving.parts.records.sweep(lambda _: False, older_than_s=-1)
+        wait_until(lambda: isolation.tier == "driver", "tier driver")

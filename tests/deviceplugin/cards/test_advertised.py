@@ -49,8 +49,17 @@ def test_a_card_without_a_unit_has_no_cores_either() -> None:
     assert [card.uuid for card in made.cards.all] == [UUIDS[1]]
     assert {one[:8] for one in healthy(made, C)} == {"bbbbbbbb"}
     too_small = made.too_small([found_card(0, 2), found_card(1, 3)])
-    assert "612 MiB less a reserve of 612 MiB are less than" in too_small[UUIDS[0]]
+    assert "612 MiB less GPUSHARE_RESERVE_MIB=612 are less than" in too_small[UUIDS[0]]
     assert len(too_small) == 1
+
+
+def test_a_card_too_small_for_the_overhead_of_limits() -> None:
+    """The reason names the settings that keep it back."""
+    made = offer(found_card(0, 16), reserve_mib=50)
+    made.set_isolation("preload", 8 * 512)
+    assert made.cards.all == ()
+    [why] = made.too_small([found_card(0, 16)]).values()
+    assert "GPUSHARE_RESERVE_MIB=50 and the 4096 MiB of GPUSHARE_ISOLATION_P" in why
 
 
 def test_a_card_that_vanished_stays_sick() -> None:
