@@ -117,9 +117,6 @@ class NvmlTelemetry:
     def _read(
         self, group: str, wanted: frozenset[str], uuid: CardUUID, handle: Handle
     ) -> CardAnswer:
-        if group == fields.PROFILING and nvml.is_instance(uuid):
-            # GPM of an instance needs another call, and this one is of the whole card.
-            return CardAnswer(unsupported=wanted)
         if group == fields.PROFILING:
             says, refused = self._profiler.read(uuid, handle, wanted)
         else:

@@ -5,7 +5,8 @@ not support, or that a call refuses, is left out.
 
 GPM (profiling) tells how well the parts of a card are used, on Hopper and newer. A
 value is for the time between two samples, so each round's sample is kept for the next
-one. Older data-centre cards tell this to DCGM only, other cards not at all.
+one. Older data-centre cards tell this to DCGM only, other cards not at all. Values of a
+MIG instance are those of its own parts.
 """
 
 import math
@@ -291,6 +292,8 @@ STALE_S = 60.0
 
 _Sample = tuple[Any, float]
 """A sample in NVML's memory, to be freed; when it was taken, by the monotonic clock."""
+_GetSample = Callable[[Any], Any]
+"""Fills a sample of one card or instance."""
 
 
 class Profiler:
@@ -311,9 +314,10 @@ class Profiler:
         asked = [name for name in wanted if name in _METRICS]
         metrics: dict[str, Any] = {}
         try:
-            support = nvml.query(partial(pynvml.nvmlGpmQueryDeviceSupport, handle))
+            on, get = _sampled(uuid, handle)
+            support = nvml.query(partial(pynvml.nvmlGpmQueryDeviceSupport, on))
             if asked and support is not None and support.isSupportedDevice:
-                metrics = self._metrics(uuid, handle, asked)
+                metrics = self._metrics(uuid, get, asked)
             else:
                 self._forget(uuid)
         except nvml.QueryRefused as error:
@@ -337,15 +341,15 @@ class Profiler:
             self._forget(uuid)
 
     def _metrics(
-        self, uuid: CardUUID, handle: Handle, asked: Collection[str]
+        self, uuid: CardUUID, get: _GetSample, asked: Collection[str]
     ) -> dict[str, Any]:
         """Return NVML's metrics by field, for the time since the last sample."""
         if time.monotonic() - self._kept.get(uuid, (None, 0.0))[1] > self._stale_s:
             self._forget(uuid)
-        before = self._kept.pop(uuid, None) or _sample(handle)
+        before = self._kept.pop(uuid, None) or _sample(get)
         try:
             time.sleep(max(0.0, before[1] + _APART_S - time.monotonic()))
-            now = self._kept[uuid] = _sample(handle)
+            now = self._kept[uuid] = _sample(get)
             return _between(before, now, asked)
         finally:
             _free(before)
@@ -355,10 +359,30 @@ class Profiler:
             _free(sample)
 
 
-def _sample(handle: Handle) -> _Sample:
+def _sampled(uuid: CardUUID, handle: Handle) -> tuple[Handle, _GetSample]:
+    """Return the card that GPM knows, and what takes a sample of it.
+
+    A MIG instance is sampled by its card and its number. ``QueryRefused``,
+    ``CardFailed`` and ``NoDriver``.
+    """
+    if not nvml.is_instance(uuid):
+        return handle, partial(pynvml.nvmlGpmSampleGet, handle)
+    card = _must(partial(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle))
+    number = _must(partial(pynvml.nvmlDeviceGetGpuInstanceId, handle))
+    return Handle(card), partial(pynvml.nvmlGpmMigSampleGet, card, number)
+
+
+def _must(call: Callable[[], Any]) -> Any:  # noqa: ANN401
+    found = nvml.query(call)
+    if found is None:
+        raise nvml.QueryRefused("the driver does not tell the instance's card")
+    return found
+
+
+def _sample(get: _GetSample) -> _Sample:
     sample = (nvml.query(pynvml.nvmlGpmSampleAlloc), time.monotonic())
     try:
-        nvml.query(partial(pynvml.nvmlGpmSampleGet, handle, sample[0]))
+        nvml.query(partial(get, sample[0]))
     except Exception:
         _free(sample)
         raise

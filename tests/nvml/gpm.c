@@ -44,7 +44,7 @@ int nvmlGpmQueryDeviceSupport(struct slot *slot, struct support *out) {
     ENTER(s, card, slot, "GpmQueryDeviceSupport");
     if (out->version != 1)
         return VERSION;
-    out->supported = card->value[V_gpm] == 1;
+    out->supported = card->value[V_gpm] == 1 && card->parent < 0;
     return OK;
 }
 
@@ -60,15 +60,31 @@ int nvmlGpmSampleFree(struct gpm *sample) {
     return OK;
 }
 
-int nvmlGpmSampleGet(struct slot *slot, struct gpm *sample) {
+static int take(const struct card *card, struct gpm *sample) {
     struct timespec t;
-    ENTER(s, card, slot, "GpmSampleGet");
-    if (card->value[V_gpm] != 1)
-        return NOT_SUPPORTED;
     clock_gettime(CLOCK_MONOTONIC, &t);
     strcpy(sample->uuid, card->uuid);
     sample->at_ms = t.tv_sec * 1000LL + t.tv_nsec / 1000000;
     return OK;
+}
+
+int nvmlGpmSampleGet(struct slot *slot, struct gpm *sample) {
+    ENTER(s, card, slot, "GpmSampleGet");
+    if (card->value[V_gpm] != 1 || card->parent >= 0)
+        return NOT_SUPPORTED;
+    return take(card, sample);
+}
+
+/* Of the instance with this number; the handle is its card's. */
+int nvmlGpmMigSampleGet(struct slot *slot, unsigned gi, struct gpm *sample) {
+    ENTER(s, card, slot, "GpmMigSampleGet");
+    if (card->value[V_gpm] != 1 || !card->mig)
+        return NOT_SUPPORTED;
+    for (int i = 0; i < s->cards; i++)
+        if (s->card[i].parent >= 0 && &s->card[s->card[i].parent] == card &&
+            s->card[i].gi == gi)
+            return take(&s->card[i], sample);
+    return INVALID;
 }
 
 /* The card refreshes its samples every 100 ms: two closer ones tell nothing. */

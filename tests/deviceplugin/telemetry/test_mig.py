@@ -37,10 +37,26 @@ def test_what_is_not_told_is_absent(cut: Watch) -> None:
         assert (told.unsupported, told.failure) == (silent, "")
 
 
-def test_profiling_of_the_whole_card_is_no_instances(cut: Watch) -> None:
+def test_profiling_is_of_the_instance(cut: Watch) -> None:
+    """Sampled by its card and its number; the whole card's would be another."""
+    cut.driver.values(ONE.uuid, gpm_sm=80)
+    cut.driver.values(TWO.uuid, gpm_sm=None)
     told = cut.telemetry.read(fields.PROFILING, [fields.SM_ACTIVE])
-    assert told[CardUUID(ONE.uuid)].unsupported == {fields.SM_ACTIVE}
-    assert told[CardUUID(OTHER.uuid)].unsupported == frozenset()
+    assert {uuid: one.values for uuid, one in told.items()} == {
+        CardUUID(ONE.uuid): {fields.SM_ACTIVE: 0.8},
+        CardUUID(TWO.uuid): {},
+        CardUUID(OTHER.uuid): {fields.SM_ACTIVE: 0.5},
+    }
+    assert told[CardUUID(TWO.uuid)].unsupported == {fields.SM_ACTIVE}
+
+
+def test_profiling_of_an_instance_whose_card_is_lost(cut: Watch) -> None:
+    """It has failed; the others go on."""
+    cut.telemetry.read(fields.PROFILING, [fields.SM_ACTIVE])
+    cut.driver.lose(H100.uuid)
+    told = cut.telemetry.read(fields.PROFILING, [fields.SM_ACTIVE])
+    assert told[CardUUID(ONE.uuid)].failure
+    assert told[CardUUID(OTHER.uuid)].values == {fields.SM_ACTIVE: 0.5}
 
 
 def test_each_process_is_on_its_own_instance(cut: Watch) -> None:
