@@ -1,14 +1,15 @@
 """The cluster as the commands see it, read once: nodes, pods, and who holds what."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+from gpushare.cache.claims import ClaimBook
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import UNFINISHED, PodBook
 from gpushare.cache.snapshot import read_snapshot
@@ -31,6 +32,7 @@ _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Leases of the cluster's own kube-schedulers and of gpushare's second one."""
 _WEBHOOK = "webhook"
+_CLAIMS_LISTEN = "GPUSHARE_CLAIMS_LISTEN"
 _OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
 
@@ -60,12 +62,14 @@ class Placements:
     """What each node's cards hold, and the cluster's default policy.
 
     ``nodes`` are sorted by name. ``not_asked`` says why this was computed from pods and
-    nodes; empty if it comes from the extender.
+    nodes; empty if it comes from the extender. ``reserved`` are the ResourceClaims
+    whose allocation the extender has not seen yet.
     """
 
     nodes: tuple[Node, ...]
     choice: Choice
     not_asked: str = ""
+    reserved: frozenset[PodUID] = frozenset()
 
     def node(self, name: str) -> Node | None:
         """Return a node's cards and what they hold; None if it is not known."""
@@ -149,11 +153,14 @@ def read_state(
         if _is_part(pod):
             parts.append(pod)
     setup = _setup(access.objects, nodes, parts)
-    placements, seen = _placements(access.objects, nodes, pods, parts, certificates)
+    troubles: list[Trouble] = []
+    claims = partial(_claims, access.cluster, parts, troubles)
+    placements, seen = _placements(
+        access.objects, nodes, pods, parts, certificates, claims
+    )
     if setup is Setup.DEMO:
         why = "the demo's extender is not in a pod"
         placements = replace(placements, not_asked=why)
-    troubles: list[Trouble] = []
     quotas: tuple[Json, ...] | None = ()
     reviewed = None
     if whole:
@@ -207,14 +214,20 @@ def no_such_node(state: ClusterState, name: str) -> str:
 
 
 def from_objects(
-    nodes: Iterable[Json], pods: Iterable[Json], choice: Choice, because: str
+    nodes: Iterable[Json],
+    pods: Iterable[Json],
+    choice: Choice,
+    because: str,
+    claims: Iterable[Json] = (),
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     """Compute the placements as the extender does when it starts, with the pods."""
     ledger = Ledger()
     pod_book = PodBook(ledger, choice)
-    node_book = NodeBook(ledger, set_cards=pod_book.set_cards)
+    claim_book = ClaimBook(ledger, set_cards=pod_book.set_cards)
+    node_book = NodeBook(ledger, set_cards=claim_book.set_cards)
     bodies = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
     node_book.replace(iter([Page(tuple(nodes), "")]))
+    claim_book.replace(iter([Page(tuple(claims), "")]))
     pod_book.replace(iter([Page(tuple(bodies.values()), "")]))
     found = sorted(ledger.nodes(), key=lambda node: node.name)
     seen = {
@@ -270,6 +283,7 @@ def _placements(
     pods: Sequence[Json],
     parts: Sequence[Json],
     certificates: Sequence[Path],
+    claims: Callable[[], tuple[Json, ...]],
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     extenders = [pod for pod in parts if facts.is_extender(pod)]
     because = "no extender pod is ready"
@@ -283,9 +297,10 @@ def _placements(
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
         else:
-            return Placements(found.nodes, found.choice), _decoded(pods)
+            placements = Placements(found.nodes, found.choice, reserved=found.reserved)
+            return placements, _decoded(pods)
     settings = facts.settings_of(extenders[0]) if extenders else {}
-    return from_objects(nodes, pods, configured_choice(settings), because)
+    return from_objects(nodes, pods, configured_choice(settings), because, claims())
 
 
 def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
@@ -317,6 +332,26 @@ def _leaders_first(objects: Objects, ready: Sequence[Json]) -> Sequence[Json]:
         return leaders.isdisjoint((facts.node_of(pod), facts.name_of(pod)))
 
     return sorted(ready, key=is_elsewhere)
+
+
+def _claims(
+    cluster: Cluster, parts: Iterable[Json], troubles: list[Trouble]
+) -> tuple[Json, ...]:
+    """Read ResourceClaims if an extender of the cluster follows them."""
+    followed = any(
+        facts.is_extender(pod) and facts.settings_of(pod).get(_CLAIMS_LISTEN)
+        for pod in parts
+    )
+    try:
+        return tuple(everything(cluster, Kind.CLAIMS)) if followed else ()
+    except NotFound:
+        # An API server without ResourceClaims has none.
+        return ()
+    except ClusterError as error:
+        what = f"what they hold is not known, since they cannot be read: {error}"
+        do = "get the right to `list` resourceclaims.resource.k8s.io in all namespaces"
+        troubles.append(Trouble("ResourceClaims", what, do))
+    return ()
 
 
 def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | None:

@@ -178,14 +178,17 @@ def _sum_of_namespace(seen: Overview) -> str:
     unplaced = {one.pod.uid: one for one in shares if one.stay is Stay.UNPLACED}
     placed = [one for one in shares if one.stay is Stay.PLACED]
     held = sum((one.amount for one in (*placed, *unplaced.values())), NOTHING)
-    pods = {one.pod.uid for one in (*placed, *unplaced.values())}
-    if not pods:
+    here = {one.pod for one in (*placed, *unplaced.values())}
+    if not here:
         return f"No pod of {seen.namespace} holds a part of a card."
+    claims = sum(pod.is_claim for pod in here)
+    counted = ((len(here) - claims, "pod"), (claims, "claim"))
+    holders = " and ".join(words.counted(many, one) for many, one in counted if many)
     cards = words.counted(len(seen.cards), "card")
     nodes = words.counted(sum(bool(node.cards) for node in seen.nodes), "node")
-    verb = "holds" if len(pods) == 1 else "hold"
+    verb = "holds" if len(here) == 1 else "hold"
     return (
-        f"{words.counted(len(pods), 'pod')} of {seen.namespace} {verb} "
+        f"{holders} of {seen.namespace} {verb} "
         f"{words.amount(held)}, on {cards} of {nodes}."
     )
 
@@ -342,6 +345,8 @@ def _size(amount: Amount) -> str:
 
 
 def _marks(share: PodShare, node: NodeView) -> Iterator[str]:
+    if share.claim:
+        yield f"claim, {share.claim}"
     if share.stay is Stay.UNPLACED:
         yield "its card is not known"
     if share.stay is Stay.NOMINATED:
@@ -360,7 +365,9 @@ def _row(number: int, share: PodShare, node: NodeView) -> Text:
     amount = share.amount
     text = Words("    ").append_text(_sign(number, share)).append(f" {share.pod}")
     text.append(f"  {words.units(amount.units)}  {words.memory(amount.units)}")
-    text.append(f"  {words.cores(amount.cores)}  priority {share.pod.priority}")
+    text.append(f"  {words.cores(amount.cores)}")
+    if not share.claim:
+        text.append(f"  priority {share.pod.priority}")
     for mark in (*(["whole card"] if share.whole else []), *_marks(share, node)):
         text.append(f"  {mark}", _WARN)
     if share.isolation:

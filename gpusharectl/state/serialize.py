@@ -24,7 +24,9 @@ known, or it does not apply::
       pods, gone  [{namespace, name, uid, priority, cores, units, memory_mib, whole,
                   stay: "placed" | "unplaced" | "nominated", planned: [uuid], leaving,
                   waits, isolation: the tier with which it started; null if it is
-                  none or not known; card (of gone)}]
+                  none or not known; card (of gone);
+                  claim: "allocated" | "reserved"; only of a ResourceClaim, which is
+                  no pod and has no priority}]
     pending       [{namespace, name, uid, priority, policy, claims: [amount], since,
                   because, room, kube_scheduler, nominated}]
     namespaces    [{name, allotted: amount, quotas: null |
@@ -169,6 +171,7 @@ def _share(share: PodShare) -> Data:
         "leaving": share.leaving,
         "waits": share.waits or None,
         "isolation": share.isolation or None,
+        **({"claim": share.claim} if share.claim else {}),
     }
 
 

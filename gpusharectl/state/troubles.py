@@ -192,8 +192,10 @@ def _over_placed(state: ClusterState) -> Iterator[Trouble]:
         for card in node.cards:
             cores, units = charged.get(card.uuid, (0, 0))
             if units > card.units or cores > CORES_PER_CARD:
+                claims = any(one.pod.is_claim for one in node.placements.values())
+                holders = "pods and ResourceClaims" if claims else "pods"
                 what = (
-                    f"pods hold {units} of {card.units} units and {cores} of "
+                    f"{holders} hold {units} of {card.units} units and {cores} of "
                     f"{CORES_PER_CARD} cores of card {card.index}, more than it has"
                 )
                 do = "delete pods there until they hold no more than the card has"

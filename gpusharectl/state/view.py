@@ -54,6 +54,8 @@ class PodShare:
     ``planned`` are the planned cards, if the pod is on other ones. ``waits`` is why a
     container does not start, in kubelet's words. ``isolation`` is the tier with which
     it started; empty for ``none``, or if the device plugin has not written it.
+    ``claim`` is empty for a pod. ``pod`` is a ResourceClaim if it is ``allocated``, or
+    ``reserved`` while the extender has not seen the allocation yet.
     """
 
     pod: PodRef
@@ -64,6 +66,7 @@ class PodShare:
     leaving: bool = False
     waits: str = ""
     isolation: str = ""
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +321,12 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
         for placement in placements:
             seen = state.pods.get(placement.pod.uid)
             planned = planned_elsewhere(seen.record if seen else None, placement)
+            claim = _claim(state, placement.pod)
             for share in placement.shares:
                 is_whole = share.amount.cores >= CORES_PER_CARD
-                found = PodShare(placement.pod, share.amount, stay, is_whole, planned)
+                found = PodShare(
+                    placement.pod, share.amount, stay, is_whole, planned, claim=claim
+                )
                 yield share.card, _with_status(found, seen)
     for uid, asked in node.unplaced.items():
         is_whole = any(claim.whole_cards for claim in asked.claims)
@@ -329,6 +335,12 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
             on_card = card.capacity if is_whole else amount
             found = PodShare(asked.pod, on_card, Stay.UNPLACED, is_whole)
             yield card.uuid, _with_status(found, state.pods.get(uid))
+
+
+def _claim(state: ClusterState, pod: PodRef) -> str:
+    if not pod.is_claim:
+        return ""
+    return "reserved" if pod.uid in state.placements.reserved else "allocated"
 
 
 def _with_status(share: PodShare, seen: SeenPod | None) -> PodShare:

@@ -62,6 +62,8 @@ class Sign(StrEnum):
     IDLE = "idle"
     LEAVING = "leaving"
     NOT_STARTED = "not-started"
+    CLAIM = "claim"
+    """It is a ResourceClaim; what its pods use is not known here."""
     SICK = "sick"
     CORDONED = "cordoned"
     OUTSIDE = "outside"
@@ -75,7 +77,9 @@ class Sign(StrEnum):
         return self in _CALM
 
 
-_CALM = frozenset({Sign.IDLE, Sign.LEAVING, Sign.NOT_STARTED, Sign.CORDONED})
+_CALM = frozenset(
+    {Sign.IDLE, Sign.LEAVING, Sign.NOT_STARTED, Sign.CLAIM, Sign.CORDONED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +308,8 @@ class _PodRows:
             if share.stay is Stay.UNPLACED:
                 unplaced[str(share.pod)] = share
             elif share.stay is Stay.PLACED:
-                known.add((uuid, str(share.pod)))
+                if not share.claim:
+                    known.add((uuid, str(share.pod)))
                 yield self._placed(uuid, share)
         for name, share in unplaced.items():
             known |= {(uuid, name) for uuid in self._page.cards}
@@ -313,7 +318,9 @@ class _PodRows:
 
     def _placed(self, uuid: str, share: PodShare) -> PodRow:
         pod = share.pod
-        seen = self._page.of_pod(pod.namespace, pod.name, uuid)
+        # The exporter knows the pods that use a claim, and not the claim.
+        of_pod = self._page.of_pod
+        seen = () if share.claim else of_pod(pod.namespace, pod.name, uuid)
         gone = Flag(Sign.GONE, f"its card no longer exists ({uuid})")
         flags = () if uuid in self._indexes else (gone,)
         return self._row((pod.namespace, pod.name, uuid), seen, flags, share)
@@ -329,6 +336,11 @@ class _PodRows:
 
     def _without_share(self, known: set[tuple[str, str]]) -> Iterator[PodRow]:
         found: dict[tuple[str, str, str], list[ContainerSeen]] = {}
+        claimed = {
+            str(one.card.uuid)
+            for one in self._view.cards
+            if any(share.claim for share in one.pods)
+        }
         for one in self._page.containers:
             used = one.used_mib or one.sm
             has_share = (one.card, f"{one.namespace}/{one.pod}") in known
@@ -337,6 +349,8 @@ class _PodRows:
                 found.setdefault(key, []).append(one)
         for key, seen in found.items():
             text = "has no share of this card"
+            if key[2] in claimed:
+                text += "; it may use that of a ResourceClaim here"
             pod = f"{key[0]}/{key[1]}"
             if has := self._named(card for card, other in known if other == pod):
                 text += f"; its share is on card {has}"
@@ -406,6 +420,8 @@ def _flags(
         yield Flag(Sign.LEAVING, "terminating")
     if share.waits:
         yield Flag(Sign.NOT_STARTED, "not started")
+    if share.claim:
+        yield Flag(Sign.CLAIM, f"claim, {share.claim}")
 
 
 def _over(

@@ -26,8 +26,8 @@ apply; 0 is idle::
 used memory that no known process uses. ``stay`` is as in inspect; null, and
 ``allotted`` too, for a pod that uses a card without a share of it. ``last_busy`` is in
 seconds since 1970 by that node's clock, and ``idle_s`` the time since then. Signs:
-over, no-share, unplaced, gone, idle, leaving, not-started, sick, cordoned, outside,
-unattributed.
+over, no-share, unplaced, gone, idle, leaving, not-started, claim, sick, cordoned,
+outside, unattributed.
 """
 
 from collections.abc import Iterable

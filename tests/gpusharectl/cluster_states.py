@@ -113,13 +113,14 @@ def cluster_state(
     not_asked: str = "",
     troubles: Sequence[Trouble] = (),
     reviewed: bool | None = None,
+    claims: Iterable[Json] = (),
 ) -> ClusterState:
     """What is seen of such a cluster; by default all parts are well."""
     found = tuple(pods)
     for pod in found:
         pod["metadata"]["creationTimestamp"] = MADE
     well = in_order(*nodes) if parts is None else tuple(parts)
-    placements, seen = from_objects(nodes, found, choice or Choice(), not_asked)
+    placements, seen = from_objects(nodes, found, choice or Choice(), not_asked, claims)
     return ClusterState(
         placements, tuple(nodes), seen, well, NOW, tuple(troubles), reviewed=reviewed
     )

@@ -25,7 +25,17 @@ from gpusharectl.state.read import (
     read_state,
     setup_of,
 )
-from tests.builders import bound_json, card, node, node_json, placement, pod_json
+from tests.builders import (
+    allocation_json,
+    as_claim,
+    bound_json,
+    card,
+    claim_json,
+    node,
+    node_json,
+    placement,
+    pod_json,
+)
 from tests.gpusharectl.cluster_states import (
     CORE,
     NOW,
@@ -332,3 +342,57 @@ def test_an_installation_that_was_interrupted(kind: str) -> None:
     assert "answers only the installer's probe pod" in one.what
     assert one.do.startswith("run gpusharectl install again")
     assert state.reviewed is False
+
+
+def following(name: str) -> Json:
+    """An extender that follows ResourceClaims."""
+    pod = extender(name)
+    setting = {"name": "GPUSHARE_CLAIMS_LISTEN", "value": "127.0.0.1:39996"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
+def allocated(reach: FakeReach) -> str:
+    made = reach.cluster.create(Kind.CLAIMS, claim_json("c"))
+    status = {"status": {"allocation": allocation_json(units=8)}}
+    where = (Kind.CLAIMS, "default", "c")
+    reach.cluster.patch(*where, status, subresource="status")
+    return str(made["metadata"]["uid"])
+
+
+def test_claims_count_without_an_extender() -> None:
+    """They are read where an extender follows them, and nowhere else."""
+    for pod, counts in ((following("x"), True), (extender("x"), False)):
+        reach = FakeReach(pod, answers={"x": Unavailable("reset")})
+        uid = allocated(reach)
+        found = read_state(reach, NOW)
+        assert (uid in found.placements.nodes[0].placements) is counts
+        assert found.troubles == ()
+
+
+def test_claims_that_cannot_be_read_are_not_known() -> None:
+    """Which is said, since none is not the same."""
+    reach = FakeReach(following("x"), answers={"x": Unavailable("reset")})
+    read = reach.cluster.list_page
+
+    def list_page(kind: Kind, **how: Any) -> Any:
+        if kind is Kind.CLAIMS:
+            raise Forbidden("resourceclaims is forbidden")
+        return read(kind, **how)
+
+    reach.cluster.list_page = list_page  # type: ignore[method-assign]
+    (trouble,) = read_state(reach, NOW).troubles
+    assert trouble.about == "ResourceClaims"
+    assert "is not known" in trouble.what
+    assert "resourceclaims.resource.k8s.io" in trouble.do
+
+
+def test_the_extender_tells_which_claims_are_only_reserved() -> None:
+    held = as_claim(placement("c", "GPU-told", 2, 1))
+    page = node(card(0, 7, uuid="GPU-told"), holds=[held])
+    told = orjson.dumps(snapshot([page], [], Choice(), {held.pod.uid}))
+    placements = read_state(
+        FakeReach(extender("x"), answers={"x": told}), NOW
+    ).placements
+    assert placements.reserved == {held.pod.uid}
+    assert placements.nodes == (page,)

@@ -2,14 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gpushare.domain.model import Amount
 from gpushare.kube import names
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.view import NamespaceView, Quota, overview
-from tests.builders import bound_json, card, placement, share
+from gpusharectl.state.render import draw
+from gpusharectl.state.serialize import overview_data
+from gpusharectl.state.view import NamespaceView, Quota, of_namespace, overview
+from tests.builders import (
+    allocation_json,
+    bound_json,
+    card,
+    claim_json,
+    placement,
+    share,
+)
 from tests.gpusharectl.cluster_states import (
     CORE,
     SCENES,
@@ -22,6 +32,7 @@ from tests.gpusharectl.cluster_states import (
     unplaced,
     whole_card,
 )
+from tests.gpusharectl.golden import drawn
 
 
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "unplaced"])
@@ -62,3 +73,29 @@ def test_what_is_no_whole_number_is_not_known() -> None:
     assert overview(replace(cluster_state(), quotas=(half,))).namespaces == (
         NamespaceView("x", Amount(), (Quota("gpu", names.CORE, None, None),)),
     )
+
+
+def test_a_claim_is_shown_as_a_claim() -> None:
+    """With its own mark, and not as a pod without object or of some priority."""
+    allocation = allocation_json("gpu-0", units=8, node="n")
+    claims = [claim_json("c", allocation)]
+    state = cluster_state([node_of("n", card(0, 29))], claims=claims)
+    (view,) = overview(state).cards
+    (share,) = view.pods
+    assert (share.claim, str(share.pod)) == ("allocated", "default/c")
+    assert (view.charged.units, view.free and view.free.units) == (8, 21)
+    reserved = replace(state.placements, reserved=frozenset({share.pod.uid}))
+    screens = {
+        word: drawn(partial(draw, seen=overview(shown), wide=wide))
+        for word, shown, wide in (
+            ("allocated", state, False),
+            ("reserved", replace(state, placements=reserved), True),
+        )
+    }
+    assert "default/c 8 (claim, allocated)" in screens["allocated"]
+    assert "claim, reserved" in screens["reserved"]
+    assert "priority" not in screens["reserved"]
+    own = drawn(partial(draw, seen=of_namespace(overview(state), "default")))
+    assert "1 claim of default holds 8 units" in own
+    data = overview_data(overview(state))
+    assert data["nodes"][0]["cards"][0]["pods"][0]["claim"] == "allocated"

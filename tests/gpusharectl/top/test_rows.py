@@ -8,10 +8,19 @@ import pytest
 from gpushare.domain.model import Amount, CardUUID, Share
 from gpusharectl.top.rows import PodRow, ordered
 from gpusharectl.top.serialize import top_data
-from tests.builders import bound_json, placement, share
-from tests.gpusharectl.cluster_states import A, B, asking, held, making_room, node_2
+from tests.builders import allocation_json, bound_json, claim_json, placement, share
+from tests.gpusharectl.cluster_states import (
+    A,
+    B,
+    asking,
+    cluster_state,
+    held,
+    in_order,
+    making_room,
+    node_2,
+)
 from tests.gpusharectl.exporter_pages import HOUR, TICK, Says, Shown, Use, page
-from tests.gpusharectl.top_states import Scene, at_work, scene
+from tests.gpusharectl.top_states import Scene, at_work, exporter, scene
 
 
 def node_with(*shown: Shown, told: Says | None = None, units: int = 20) -> Scene:
@@ -217,3 +226,16 @@ def test_what_is_said_of_an_exporter(shown: Shown, says: Says, words: str) -> No
     found = scene([node_2()], [], {"node-2": body}).top().troubles
     assert [one.about for one in found] == (["node-2"] if words else [])
     assert not words or words in found[0].what
+
+
+def test_a_claim_has_a_row_and_its_pod_is_no_thief() -> None:
+    """The exporter knows the pod that uses a claim, and not the claim."""
+    claims = [claim_json("own", allocation_json(A.lower(), units=8, node="node-2"))]
+    parts = [*in_order(node_2()), exporter("node-2")]
+    state = cluster_state([node_2()], parts=parts, claims=claims)
+    body = page(Shown(A, uses=(Use("user", 700, 12),)), node="node-2")
+    rows = {row.name: row for row in Scene(state, {"node-2": body}).top().pods}
+    assert rows["own"].used_mib is None
+    assert [flag.words for flag in rows["own"].flags] == ["claim, allocated"]
+    (flag,) = rows["user"].flags
+    assert flag.words.endswith("; it may use that of a ResourceClaim here")
