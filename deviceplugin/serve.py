@@ -156,6 +156,7 @@ def assemble(
     )
     device_chooser = DeviceChooser(pods, resources, occupancy, recorder)
     on_node = NodeLibrary(state / "preload", library)
+    limits_of = HardLimits(settings.isolation_overhead_mib, settings.isolation_pods)
     prestart = PreStart(
         pods,
         resources,
@@ -166,6 +167,7 @@ def assemble(
         follow_pods.in_touch,
         StartedLimits(pods, records, offer, follow_pods.synced, claims.limits_mib),
         on_node,
+        limits_of,
     )
     health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
     file.load(health)
@@ -181,7 +183,7 @@ def assemble(
     )
     isolation = IsolationChooser(
         settings.isolation,
-        HardLimits(settings.isolation_overhead_mib, settings.isolation_pods),
+        limits_of,
         checks,
         is_idle=lambda: (
             occupancy.is_idle() and not records.of_pods_known_to_kubelet_alone()

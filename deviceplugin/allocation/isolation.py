@@ -277,6 +277,11 @@ class IsolationChooser:
             logger.warning("isolation cannot be kept", extra={"because": str(error)})
 
 
+def tier_named(text: str) -> Tier:
+    """Return the tier of this name; ``none`` for any other text."""
+    return next((tier for tier in TIERS if tier == text), "none")
+
+
 def needed_mib(limits: Iterable[tuple[Role, int]]) -> int:
     """Return the most that one pod's hard limits on one card add up to at any time.
 

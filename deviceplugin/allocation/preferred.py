@@ -196,7 +196,7 @@ class DeviceChooser:
             else:
                 self._progress.of_unknown_pod = ids[0]
             shown = self._shown(active, step, on)
-            limited = _limited_units(active, step, shown)
+            limited = limited_units(pod, active.placement, step, shown)
             return Assigned(
                 pod.name, pod.uid, step.container, cards.as_found(shown), limited
             )
@@ -476,20 +476,23 @@ class ActivePodFinder:
             return self._pods.find(name)
 
 
-def _limited_units(
-    active: ActivePod, step: Step, shown: Collection[CardUUID]
+def limited_units(
+    pod: NodePod, placement: Placement, step: Step, shown: Collection[CardUUID]
 ) -> int | None:
-    """Return the units that limit a container, if this step's answer has the limit."""
-    shares = [one for one in active.placement.shares if one.card in shown]
+    """Return the units that limit a container, if this step's answer has the limit.
+
+    ``shown`` are the cards that the container sees.
+    """
+    shares = [one for one in placement.shares if one.card in shown]
     if shares and all(one.amount.cores >= CORES_PER_CARD for one in shares):
         # The pod has the whole card, whatever memory it asked for.
         return None
     if step.resource == names.MEMORY:
         return step.count
     # A container of cores alone has no call for memory.
-    its = [one for one in active.pod.steps if one.container == step.container]
+    its = [one for one in pod.steps if one.container == step.container]
     alone = all(one.resource == names.CORE for one in its)
-    return 0 if alone and active.pod.uid else None
+    return 0 if alone and pod.uid else None
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Event, Lock
 
+from deviceplugin.allocation.isolation import HardLimits, tier_named
 from deviceplugin.allocation.occupancy import Occupancy, Record, Records
+from deviceplugin.allocation.preferred import limited_units
 from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
 from deviceplugin.allocation.response import HardLimit
 from deviceplugin.allocation.started import StartedLimits
@@ -31,7 +33,15 @@ from deviceplugin.node_pods import (
     NodePods,
     PodResources,
 )
-from deviceplugin.pods import UNKNOWN_POD, Held, Listed, NodePod, PodName, may_be_static
+from deviceplugin.pods import (
+    UNKNOWN_POD,
+    Held,
+    Listed,
+    NodePod,
+    PodName,
+    Step,
+    may_be_static,
+)
 from gpushare.domain.model import (
     CORES_PER_CARD,
     UNIT_MIB,
@@ -195,6 +205,8 @@ class PreStart:
     """Whether the watch of pods goes on; else what it told may be out of date."""
     started: StartedLimits
     library: NodeLibrary
+    limits: HardLimits
+    """How large limits are that are written down anew."""
     filling: Lock = field(default_factory=Lock)
     """Held from the check of hard limits to the note that the container may start."""
 
@@ -216,6 +228,8 @@ class PreStart:
         made = [
             one for one in self.records.of(owner.ids) if one.container in {"", *of_pod}
         ]
+        if pod is not None and not made:
+            made = self._written_anew(pod, owner, actual)
         limited = [one for one in made if self.records.limit(one) is not None]
         listed = self._list() if limited else Listed({})
         with self.filling:
@@ -223,6 +237,28 @@ class PreStart:
             if wrong := wrong or self._why_no_room_beside_claims(actual, cards):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
             self._fill(owner, actual, made, containers)
+
+    def _written_anew(
+        self, pod: NodePod, owner: Record, actual: Placement
+    ) -> list[Record]:
+        """Write down an allocation with a hard limit whose files were lost.
+
+        kubelet gives a container what Allocate answered once, at each start. So it has
+        its limit still, by the tier that the pod's annotation names.
+        """
+        step = Step(owner.container, owner.resource, len(owner.ids))
+        units = limited_units(pod, actual, step, plan(actual, owner.container))
+        tier = tier_named(pod.isolation)
+        if tier == "none" or units is None:
+            return []
+        try:
+            self.records.write(owner, self.limits.of(tier, units))
+        except OSError as error:
+            where = self.records.folder(owner)
+            raise NotYetError(f"{where} cannot be written: {error.strerror}") from error
+        facts = {"pod": str(pod.ref), "container": owner.container, "isolation": tier}
+        logger.warning("files of a container were lost; written anew", extra=facts)
+        return [owner]
 
     def _checked(
         self, pod: NodePod, held: Mapping[str, Held], cards: Cards, ids: Sequence[str]

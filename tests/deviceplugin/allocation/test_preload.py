@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from deviceplugin.allocation.preload import (
 from deviceplugin.allocation.response import REGION, HardLimit
 from deviceplugin.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
+from gpushare.kube import names
 from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation import test_isolation
@@ -476,3 +478,62 @@ def test_all_of_it_goes_with_the_record(node: NodeFixture) -> None:
     records.sweep(lambda _: False, -1)
     assert not region(given).parent.exists()
     assert list((node.settings.state_dir / "containers").iterdir()) == []
+
+
+def lose_files(node: NodeFixture) -> None:
+    """End the plugin, lose its folder on the node, and start it."""
+    node.end()
+    shutil.rmtree(node.settings.state_dir)
+    node.start()
+    node.wait_seen("a")
+
+
+@pytest.mark.parametrize(("units", "mib"), [(4, 1024), (None, 0)])
+def test_a_container_whose_files_were_lost_starts_with_its_limit(
+    node: NodeFixture, units: int | None, mib: int
+) -> None:
+    """kubelet still mounts them, and by the annotation they are made anew."""
+    pod = node.bind("a", units, 1)
+    given = node.run(pod)["main"]
+    node.serving.reporter.catch_up()
+    lose_files(node)
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert (limits(given), region(given).read_text()) == (limit_of(mib), "")
+    told = inside(given)
+    assert (told["isolation"], told["hard_limit_mib"]) == ("preload", mib)
+    assert all(Path(one.host_path).exists() for one in given.mounts.values())
+    # And again, as any other container.
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert limits(given) == limit_of(mib)
+
+
+@pytest.mark.parametrize(
+    ("tier", "annotated", "amount"),
+    [("none", "", (4, 1)), ("none", "later", (4, 1)), ("preload", "preload", (4, 100))],
+)
+def test_lost_files_bring_no_limit_that_the_container_has_not(
+    node: NodeFixture, tier: Tier, annotated: str, amount: tuple[int, int]
+) -> None:
+    restart(node, isolation=tier)
+    pod = node.bind("a", *amount, annotations={names.ISOLATION: annotated})
+    given = node.run(pod)["main"]
+    lose_files(node)
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert inside(given)["isolation"] == "none"
+    records = node.serving.parts.records
+    assert not any(map(records.limit, records.all()))
+
+
+def test_a_limit_whose_file_was_lost_counts_again(tmp_path: Path) -> None:
+    """From the start of its container on; NVIDIA's hook reads it at each start."""
+    with node_of(tmp_path, "driver") as node:
+        pod = node.bind("a", 12, 1)
+        node.run(pod)
+        node.serving.reporter.catch_up()
+        lose_files(node)
+        node.devices.start(pod["metadata"]["uid"], "main")
+        node.run(node.bind("b", 12, 1))
+        third = node.bind("c", 1, 1)
+        node.admit(third)
+        with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
+            node.devices.start(third["metadata"]["uid"], "main")
