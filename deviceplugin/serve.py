@@ -233,7 +233,7 @@ def assemble(
     )
     driver = DraDriver(
         DraPlugin(name, offer, preparer, metrics),
-        SlicePublisher(cluster, name, node, offer, occupancy),
+        SlicePublisher(cluster, name, node, offer, occupancy, settings.dra_order),
         settings.kubelet_dir,
     )
     return PluginParts(

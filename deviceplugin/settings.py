@@ -13,6 +13,9 @@ from gpushare.settings import Address, Reading
 
 InjectionChoice = Literal["auto"] | Injection
 INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", "cdi", "env", "nodes")
+DeviceOrder = Literal["index", "fullest", "emptiest"]
+"""Which card kube-scheduler tries first: by index, or by the units that are left."""
+DEVICE_ORDERS: tuple[DeviceOrder, ...] = ("index", "fullest", "emptiest")
 
 _MOST_RESERVE_MIB = 1 << 20
 _MOST_PODS = 1000
@@ -54,6 +57,8 @@ class DevicePluginSettings:
     """Whether ``bitfusion.io/gpu`` is offered too, for quotas on it."""
     dra: bool = False
     """Whether the cards are offered to ResourceClaims too, by a DRA driver."""
+    dra_order: DeviceOrder = "index"
+    """Which card kube-scheduler tries first for a claim."""
     look_every_s: float = 5.0
     """How often the cards are read, and new ones looked for."""
     harmless_xids: tuple[int, ...] = ()
@@ -93,6 +98,7 @@ class DevicePluginSettings:
             inventory=file_setting(env, "INVENTORY"),
             bitfusion_quota=env.switch("BITFUSION_QUOTA", default=cls.bitfusion_quota),
             dra=env.switch("DRA", default=cls.dra),
+            dra_order=env.one_of("DRA_ORDER", DEVICE_ORDERS, cls.dra_order),
             look_every_s=env.seconds(
                 "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
             ),

@@ -57,7 +57,7 @@ SERVICES = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """What the driver serves, in kubelet's words."""
 _TYPE = "DRAPlugin"
 _THREADS = 16
-_AGAIN_S = 30.0
+_AGAIN_S = 60.0
 """How often a driver that is off looks whether it can be on."""
 _WAIT_S = 2.0
 _LOOK_S = 0.5
@@ -225,21 +225,19 @@ class DraDriver:
 
     def run(self, stop: Event) -> None:
         """Serve until ``stop`` is set, once the API server has what is needed."""
+        logged, one = "", self.publisher
         while not stop.is_set():
-            why = self._why_off()
-            if not why:
-                why = self._run_while_on(stop)
-            if why != self.off and not stop.is_set():
-                logger.warning("DRA is off", extra={"because": why})
+            wait_s = _AGAIN_S
+            try:
+                why = why_not_served(one.cluster, one.name)
+                why = why or self._run_while_on(stop)
+            except ClusterError as error:
+                why, wait_s = f"the API server does not answer: {error}", _WAIT_S
             self.off = why
-            stop.wait(_AGAIN_S)
-
-    def _why_off(self) -> str:
-        one = self.publisher
-        try:
-            return why_not_served(one.cluster, one.name)
-        except ClusterError as error:
-            return f"the API server does not answer: {error}"
+            if why not in ("", logged):
+                logger.warning("DRA is off", extra={"because": why})
+                logged = why
+            stop.wait(wait_s)
 
     def _run_while_on(self, stop: Event) -> str:
         """Publish and serve; return why that ended, empty for ``stop``."""

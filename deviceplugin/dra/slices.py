@@ -14,6 +14,7 @@ from time import monotonic
 
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.advertised import Offer, OwnNode
+from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Card, CardUUID
 from gpushare.kube.claims import device_name
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
@@ -77,13 +78,26 @@ def device(card: Card, left: Amount) -> Json:
     return found | ({"taints": taints} if taints else {})
 
 
-def devices(
-    cards: Iterable[Card], charged: Mapping[CardUUID, tuple[int, int]]
-) -> list[Json]:
-    """Return the cards as devices, in the order in which kube-scheduler tries them.
+Charged = Mapping[CardUUID, tuple[int, int]]
+"""Cores and units that are held of each card."""
 
-    ``charged`` is what classic pods hold of each card: cores and units.
+
+def ordered(cards: Iterable[Card], charged: Charged, order: DeviceOrder) -> list[Card]:
+    """Return cards in the order in which kube-scheduler is to try them.
+
+    It takes the first one that fits. ``charged`` is what pods and claims hold. Cards
+    with as many units left keep their order.
     """
+    sign = {"index": 0, "fullest": 1, "emptiest": -1}[order]
+
+    def left(card: Card) -> int:
+        return sign * (card.units - charged.get(card.uuid, (0, 0))[1])
+
+    return sorted(cards, key=left)
+
+
+def devices(cards: Iterable[Card], charged: Charged) -> list[Json]:
+    """Return the cards as devices; ``charged`` is what classic pods hold."""
     return [
         device(card, Amount(CORES_PER_CARD - cores, card.units - units))
         for card in cards
@@ -180,6 +194,7 @@ class SlicePublisher:
     node: OwnNode
     offer: Offer
     occupancy: Occupancy
+    order: DeviceOrder = "index"
     _wanted: list[Json] | None = None
     _stored: dict[str, Json] = field(default_factory=dict)
     """The specs as the API server has stored them."""
@@ -223,7 +238,7 @@ class SlicePublisher:
         """Write what differs. Raises ``ClusterError`` and ``NotSharedError``."""
         if not self.node.uid():
             return
-        wanted = devices(self.offer.cards.all, self._charged())
+        wanted = self._devices()
         if wanted == self._wanted and not self._disturbed.is_set():
             return
         self._disturbed.clear()
@@ -233,9 +248,11 @@ class SlicePublisher:
             self._disturbed.set()
             raise
 
-    def _charged(self) -> Mapping[CardUUID, tuple[int, int]]:
+    def _devices(self) -> list[Json]:
         listed, cards = self.occupancy.as_allocated(), self.offer.cards
-        return self.occupancy.charged_by_pods(listed, cards).charged
+        by_all = self.occupancy.charged(listed, cards).charged
+        by_pods = self.occupancy.charged_by_pods(listed, cards).charged
+        return devices(ordered(cards.all, by_all, self.order), by_pods)
 
     def _write(self, wanted: list[Json]) -> None:
         there = {one["metadata"]["name"]: one for one in self._list()}

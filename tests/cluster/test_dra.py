@@ -1,12 +1,13 @@
 """Claims on a real cluster: kube-scheduler, kubelet, containerd, and our DRA driver."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from tests.cluster.gpus import PLUGIN
+from tests.cluster.gpus import PLUGIN, ROOT
 from tests.cluster.manifests import (
     ONE_CARD_APPS,
     RTX_3090,
@@ -165,6 +166,9 @@ def test_one_card_for_both(claims: Site) -> None:
     refused_with(claims, "waits", "cannot allocate all claims")
     claims.kubectl("delete", "pod", first[0])
     claims.wait_running("waits")
+    claims.kubectl("create", "-f", "-", stdin=example())
+    claims.wait_running("by-claim")
+    assert variables(inside(claims, "by-claim", "env"))["VCUDA_CORES"] == "20"
 
 
 @pytest.mark.usefixtures("plugin_as_before")
@@ -180,6 +184,13 @@ def test_two_cards_of_4_gib(claims: Site) -> None:
     by_claim(claims, "ai-2", 12)
     claims.wait_running("ai-2")
     assert (claims.visible("ai-1"), claims.visible("ai-2")) == ([one], [two])
+
+
+def example() -> str:
+    """The template and the pod that docs/dra.md shows."""
+    page = (ROOT / "docs/dra.md").read_text()
+    (found,) = re.findall(r"```yaml\n(\S[^`]*kind: Pod\n[^`]*)```", page)
+    return str(found)
 
 
 def memory(site: Site) -> list[str]:

@@ -14,8 +14,10 @@ from deviceplugin.dra.slices import (
     SICK,
     device,
     devices,
+    ordered,
     slices,
 )
+from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
@@ -23,7 +25,7 @@ from gpushare.kube.claims import device_name
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound
 from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of
-from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
+from tests.deviceplugin.node_fixture import NODE, UUIDS, because, found_card
 from tests.testbed.waiting import wait_until
 
 CARD = Card(UUIDS[0], 0, 94, model="Tesla P4")
@@ -105,6 +107,31 @@ def test_claims_are_not_subtracted() -> None:
     found = devices([CARD, other], {CARD.uuid: (20, 90)})
     assert [memory_of(one) for one in found] == ["1Gi", "24064Mi"]
     assert [one["capacity"]["cores"]["value"] for one in found] == ["80", "100"]
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [("index", [0, 1, 2]), ("fullest", [1, 0, 2]), ("emptiest", [0, 2, 1])],
+)
+def test_kube_scheduler_tries_the_first(order: DeviceOrder, wanted: list[int]) -> None:
+    """Cards with as many units left stay in their order."""
+    cards = [replace(CARD, uuid=UUIDS[number], index=number) for number in range(3)]
+    found = ordered(cards, {UUIDS[1]: (10, 20)}, order)
+    assert [card.index for card in found] == wanted
+
+
+def test_the_order_follows_claims(tmp_path: Path) -> None:
+    """Unlike the values: of a card that a claim fills, less is left."""
+    made = DraNode(
+        tmp_path, found_card(0), found_card(1), settings={"dra_order": "fullest"}
+    )
+    with made as node:
+        wait_until(node.published, "devices")
+        first, second = (one["name"] for one in node.published())
+        node.prepare(node.claim("c", 1, units=8))
+        assert node.serving.driver is not None
+        node.serving.driver.publisher.publish()
+        assert [one["name"] for one in node.published()] == [second, first]
 
 
 def test_many_cards_are_several_slices_of_one_pool() -> None:
@@ -217,8 +244,10 @@ class OldApi(Embedded):
     def __init__(self, *, serves: bool) -> None:
         super().__init__(bookmark_every_s=0.1)
         self._serves = serves
+        self.asked = 0
 
     def list_page(self, kind, **how):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN201
+        self.asked += kind is Kind.SLICES
         if kind is Kind.SLICES and not self._serves:
             raise NotFound("the server could not find the requested resource")
         return super().list_page(kind, **how)
@@ -239,7 +268,9 @@ class OldApi(Embedded):
     ("serves", "why"),
     [(False, "does not serve resource.k8s.io/v1"), (True, "DRAConsumableCapacity")],
 )
-def test_the_door_stays_shut(tmp_path: Path, why: str, *, serves: bool) -> None:
+def test_the_door_stays_shut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, why: str, *, serves: bool
+) -> None:
     """Without consumable capacity a claim would get a whole card for itself."""
     made = DraNode(tmp_path)
     made.cluster = OldApi(serves=serves)
@@ -250,5 +281,10 @@ def test_the_door_stays_shut(tmp_path: Path, why: str, *, serves: bool) -> None:
         assert driver is not None
         driver.registered.set()
         wait_until(lambda: why in driver.off, "the reason")
+        asked = made.cluster.asked
+        wait_until(lambda: made.cluster.asked > asked + 6, "it to look again")
+        said = because(caplog, "DRA is off")
+        assert len(said) == 1
+        assert why in said[0]
         wait_until(lambda: not made.registry_socket.exists(), "no socket")
         assert not Embedded.list_page(made.cluster, Kind.SLICES, limit=0).items
