@@ -47,6 +47,10 @@ INSTANCE = replace(found_card(0), uuid=CardUUID("MIG-1"))
     [
         ({}, {}, ""),
         ({"driver": "700.1"}, {}, ""),
+        ({"driver": "615"}, {}, ""),
+        ({"driver": "614.99"}, {}, "614.99, memory limits need 615"),
+        ({"driver": "r615"}, {}, "r615, memory limits need 615"),
+        ({"driver": "N/A"}, {}, "N/A, memory limits need 615"),
         ({"driver": "580.95.05"}, {}, "580.95.05, memory limits need 615"),
         ({"driver": ""}, {}, "the driver is of unknown version"),
         ({"cgroup2": False}, {}, "cgroup v1"),
