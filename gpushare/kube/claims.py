@@ -12,7 +12,7 @@ from gpushare.domain.model import UNIT_MIB, Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.quantity import NotAQuantity, NotWhole, mebibytes, whole
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import MOST, Malformed, Reader
-from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
+from gpushare.kube.names import DRA_CLASS, DRA_CORES, DRA_DRIVER, DRA_MEMORY
 
 _UUID = re.compile(r"(?:GPU|MIG)-[-0-9a-z]{0,58}[0-9a-z]", re.ASCII)
 """A UUID that is a DNS label of at most 63 characters in lower case.
@@ -110,12 +110,52 @@ def read_claim(claim: Json) -> Claim | None:
     )
 
 
-def _device(result: Reader) -> Device:
-    capacity = result.object("consumedCapacity")
+def claims_of(pod: Json) -> dict[str, str]:
+    """Return the names of a pod's ResourceClaims by the pod's names for them.
+
+    Empty for one that is made from a template and does not exist yet.
+    """
+    body = Reader(pod)
+    made = {
+        one.text("name"): one.optional_text("resourceClaimName")
+        for one in body.optional_object("status").optional_objects(
+            "resourceClaimStatuses"
+        )
+    }
+    return {
+        one.text("name"): one.optional_text("resourceClaimName")
+        or made.get(one.text("name"), "")
+        for one in body.optional_object("spec").optional_objects("resourceClaims")
+    }
+
+
+def requests_of(claim: Json) -> dict[str, Amount]:
+    """Return what each request for our class asks of one card, by its name.
+
+    Where it says nothing it gets the smallest amount. Alternatives
+    (``firstAvailable``) are left out. ``Malformed`` names what is not understood.
+    """
+    found = {}
+    spec = Reader(claim).optional_object("spec").optional_object("devices")
+    for one in spec.optional_objects("requests"):
+        exactly = one.optional_object("exactly")
+        if exactly.optional_text("deviceClassName") != DRA_CLASS:
+            continue
+        asked = exactly.optional_object("capacity").optional_object("requests")
+        least = {DRA_MEMORY: f"{UNIT_MIB}Mi", DRA_CORES: "1"}
+        found[one.text("name")] = _amount(Reader(least | asked.raw, "requests", one))
+    return found
+
+
+def _amount(capacity: Reader) -> Amount:
     # Rounded up, so that the ledger never charges less than the claim has.
     units = -(-_number(capacity, DRA_MEMORY) // UNIT_MIB)
-    amount = Amount(_number(capacity, DRA_CORES), units)
-    share_id = result.optional_text("shareID")
+    return Amount(_number(capacity, DRA_CORES), units)
+
+
+def _device(result: Reader) -> Device:
+    capacity = result.object("consumedCapacity")
+    amount, share_id = _amount(capacity), result.optional_text("shareID")
     return Device(result.text("request"), result.text("device"), amount, share_id)
 
 

@@ -53,6 +53,8 @@ BITFUSION_MODES = ("all", "injection")
 """The valid values of ``BITFUSION_LABEL``."""
 DRA_DRIVER = f"vcuda.{DOMAIN}"
 """The driver of our devices for Dynamic Resource Allocation (DRA)."""
+DRA_CLASS = "vcuda"
+"""The DeviceClass that we ship."""
 DRA_MEMORY = "memory"
 """Capacity of a DRA device: bytes, in steps of 256 MiB."""
 DRA_CORES = "cores"

@@ -14,6 +14,7 @@ from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
 from gpusharectl.output import give, screen
 from gpusharectl.state.read import everything, read_state
+from gpusharectl.why.claims import by_claims
 from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import absent_data, answer_data
@@ -62,7 +63,7 @@ def why(
         except NotFound:
             sys.exit(_absent(access, place, name, output))
         state = read_state(access, datetime.now(UTC))
-    answer = explain(state, found)
+        answer = by_claims(access.cluster, state, found) or explain(state, found)
     if output:
         give(answer_data(answer, state.placements), output)
     else:

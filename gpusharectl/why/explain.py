@@ -166,7 +166,35 @@ class Unplaced(_OfPod):
     complaint: str
 
 
-Answer = NoShare | Pending | Placed | Unplaced
+@dataclass(frozen=True, slots=True)
+class ClaimVerdict:
+    """One ResourceClaim of a pod: what it has, or each card's answer to it.
+
+    ``words`` say what it has or lacks. ``room`` are the cards that have room now, as
+    node and index; ``refusals`` are a sentence for each other card.
+    """
+
+    name: str
+    allocated: bool
+    words: str
+    room: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ByClaims(_OfPod):
+    """It asks by ResourceClaims, to which kube-scheduler gives cards itself."""
+
+    state: ClassVar[str] = "by-claims"
+    claims: tuple[ClaimVerdict, ...]
+
+    @property
+    def code(self) -> int:
+        """It waits until each claim is allocated."""
+        return FINE if all(one.allocated for one in self.claims) else WAITS
+
+
+Answer = NoShare | Pending | Placed | Unplaced | ByClaims
 MOST_WAYS = 80
 """Cards or nodes on which pods to delete are looked for, the nearest to fitting first.
 

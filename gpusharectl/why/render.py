@@ -15,7 +15,15 @@ from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Hanging, Words, age, column, fit_to_show, show
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import source
-from gpusharectl.why.explain import Answer, Held, NoShare, Pending, Placed, Unplaced
+from gpusharectl.why.explain import (
+    Answer,
+    ByClaims,
+    Held,
+    NoShare,
+    Pending,
+    Placed,
+    Unplaced,
+)
 from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers, Way
 
 _MOST_LINES = 10
@@ -44,6 +52,32 @@ def _parts(answer: Answer, now: datetime, *, verbose: bool) -> Iterator[Renderab
             yield from _placed(answer, now)
         case Pending():
             yield from _pending(answer, now, verbose=verbose)
+        case ByClaims():
+            yield from _by_claims(answer, verbose=verbose)
+
+
+def _by_claims(answer: ByClaims, *, verbose: bool) -> Iterator[RenderableType]:
+    on = f" It is on {answer.node}." if answer.node else " It has no node yet."
+    yield Words(
+        f"{answer.pod} asks for cards by ResourceClaims; kube-scheduler chooses them."
+        f"{on}",
+        _BOLD,
+    )
+    for claim in answer.claims:
+        yield Words(f"  {claim.name}: {claim.words}")
+        lines = [f"{card} has room" for card in claim.room] + [*claim.refusals]
+        shown = lines if verbose else lines[:_MOST_LINES]
+        for line in shown:
+            yield Hanging(Words("    "), Words(line))
+        if left := len(lines) - len(shown):
+            yield Words(f"    and {words.counted(left, 'card')} more (-v)", _DIM)
+    if any(claim.room for claim in answer.claims):
+        yield Words(
+            "A card with room may still be excluded: by a selector of the claim, by a "
+            "taint, or because the pod may not use its node. kubectl describe pod has "
+            "kube-scheduler's own words."
+        )
+    yield from _warnings(answer)
 
 
 def _no_share(answer: NoShare) -> Iterator[Text]:

@@ -22,6 +22,8 @@ about annotations of the pod without a meaning. Beside it, by ``state``::
                   free, missing, untouched, fits, ever, excluded_by}]}],
                   ways: [{node, card, index, pods: [{namespace, name, uid, priority,
                   cores, units, memory_mib}]}]
+    by-claims     node, phase, claims: [{name, allocated, because,
+                  room: [card of node], refusals: [text]}]
 
 ``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
 that fit on the node. ``barred`` is why the pod may not use the node whatever is free
@@ -47,7 +49,7 @@ from gpusharectl.state.serialize import (
     pod_data,
     source_data,
 )
-from gpusharectl.why.explain import Answer, NoShare, Pending, Placed, Unplaced
+from gpusharectl.why.explain import Answer, ByClaims, NoShare, Pending, Placed, Unplaced
 from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Way
 
 
@@ -91,6 +93,19 @@ def _of(answer: Answer) -> Data:
             return _placed(answer)
         case Pending():
             return _pending(answer)
+        case ByClaims():
+            claims = [
+                {
+                    "name": one.name,
+                    "allocated": one.allocated,
+                    "because": one.words,
+                    "room": list(one.room),
+                    "refusals": list(one.refusals),
+                }
+                for one in answer.claims
+            ]
+            phase = facts.phase(answer.body)
+            return {"node": answer.node or None, "phase": phase, "claims": claims}
 
 
 def _placed(answer: Placed) -> Data:

@@ -8,11 +8,14 @@ import pytest
 
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Kind
+from gpushare.settings import Address
 from gpusharectl.ui import PageServer
-from tests.builders import card, pod_json
+from tests.builders import allocation_json, card, claim_json, pod_json
 from tests.extender.page_fixture import A10, P4, RTX, Scene, drawn, furnish
 from tests.gpusharectl.golden import assert_as_kept
 from tests.testbed.browser import Browser, Tab
+from tests.testbed.waiting import wait_until
 
 TAB, ENTER, SPACE = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " ")
 CONTRAST = """
@@ -167,6 +170,26 @@ def test_tier_reason_and_the_card_of_instances(browser: Browser) -> None:
             "[...document.querySelectorAll('.card h4')].map((one) => one.innerText)"
         )
         assert tab.evaluate(titles)[2:4] == ["card 110 2g.10gb", "card 111 3g.20gb"]
+        assert tab.complaints == []
+
+
+def test_a_claim_is_marked_as_one(browser: Browser) -> None:
+    """It holds a part of its card, and is no pod."""
+    listen = Address("127.0.0.1", 39996)
+    reviews = {"claims_tls_cert": "unread", "claims_tls_key": "unread"}
+    with Scene(claims_listen=listen, **reviews) as scene:
+        scene.node("n", card(0, 29))
+        scene.cluster.create(Kind.CLAIMS, claim_json("mine"))
+        status = {"status": {"allocation": allocation_json(units=8)}}
+        scene.cluster.patch(
+            Kind.CLAIMS, "default", "mine", status, subresource="status"
+        )
+        wait_until(
+            lambda: scene.json("/snapshot")["nodes"][0].get("claims"), "claim shown"
+        )
+        tab = scene.shown(browser)
+        assert "default/mine 8 units, 10 cores (claim, allocated)" in tab.text("#nodes")
+        assert "8/29 units" in tab.text("#nodes")
         assert tab.complaints == []
 
 
