@@ -537,3 +537,22 @@ def test_a_limit_whose_file_was_lost_counts_again(tmp_path: Path) -> None:
         node.admit(third)
         with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
             node.devices.start(third["metadata"]["uid"], "main")
+
+
+@pytest.mark.parametrize("mounted", [M, C])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_static_pod(
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch, mounted: str, cut: bool
+) -> None:
+    """Only kubelet knows it, and also when the API server answers it has no mirror."""
+    asks_first(monkeypatch, mounted)
+    if cut:
+        node.cut_off()
+    static = pod_json("s-n", uid="hash", units=4, cores=1, node="n")
+    given = node.run(static)["main"]
+    for _ in range(2):
+        assert limits(given) == limit_of(1024)
+        assert inside(given)["isolation"] == "preload"
+        assert region(given).read_text() == ""
+        region(given).write_text("counted")
+        node.devices.start("hash", "main")
