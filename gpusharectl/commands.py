@@ -99,6 +99,11 @@ class TwoNames(click.Group):
             "Check whether nodes have what gpushare needs.",
         ),
         _command(
+            "claim-template",
+            "claim_template:claim_template",
+            "Write the ResourceClaimTemplate that a pod needs (DRA).",
+        ),
+        _command(
             "clear-card",
             "cordon:clear_card",
             "Declare sick cards healthy, after they were repaired.",

@@ -45,8 +45,11 @@ class Result(StrEnum):
     """An internal error; the pod was denied."""
 
 
+DRA_PATH = "/mutate/dra"
+"""Called for namespaces whose pods get their cards by claims."""
 PATHS: Mapping[str, str | None] = {
     "/mutate": "",
+    DRA_PATH: "",
     "/mutate/bitfusion-all": "all",
     "/mutate/bitfusion-injection": "injection",
     "/validate": None,
@@ -146,6 +149,7 @@ def _judge(
         user=asked.user,
         old=asked.old,
         updated=asked.updated,
+        dra=path == DRA_PATH,
     )
     count = len(verdict.warnings)
     if verdict.denials:

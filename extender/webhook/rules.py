@@ -6,6 +6,7 @@ from extender.bitfusion.resources import BitfusionRules
 from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from extender.webhook import mutate
+from extender.webhook.by_claims import by_claims
 from extender.webhook.pod import (
     annotations,
     copy_to_change,
@@ -93,6 +94,7 @@ def review(  # noqa: PLR0913
     user: str = "",
     old: Json | None = None,
     updated: Json | None = None,
+    dra: bool = False,
 ) -> Verdict:
     """Judge a new pod; if ``mutating``, add what it did not specify.
 
@@ -101,6 +103,7 @@ def review(  # noqa: PLR0913
     only a pod's own annotation counts. ``old`` is the pod before a debugging container
     is added to it: then only that container is judged. ``updated`` is the pod before an
     update, in which only memory in MiB is judged: a file that is applied again has it.
+    ``dra`` tells that pods of the namespace get their cards by claims.
     """
     if namespace in SYSTEM_NAMESPACES:
         return Verdict(pod)
@@ -125,6 +128,9 @@ def review(  # noqa: PLR0913
             in_units, namespace=namespace, mode=mode, rules=rules.bitfusion, pool=pool
         )
         after, denials, warnings = _mutated(in_units, told, rules, pool)
+        if dra and not denials:
+            after, more = by_claims(after, second_scheduler=bool(rules.set_scheduler))
+            warnings += more
         return _verdict(pod, after, denials, [*([] if denials else counted), *warnings])
     except Malformed as error:
         return Verdict(pod, denials=(str(error),))

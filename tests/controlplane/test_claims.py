@@ -15,6 +15,8 @@ from http import HTTPStatus
 import pytest
 
 from gpushare.addresses import free_address
+from gpushare.domain.model import Amount
+from gpushare.kube.claim_templates import template
 from tests.controlplane.world import World, beside, node_of, post_all, shares_of
 from tests.extender.server.test_claims_app import review
 from tests.testbed.certificates import Certificates, certificates
@@ -261,6 +263,34 @@ def test_a_claim_counts_for_classic_pods(site: Claims) -> None:
     )
     site.end(first)
     assert site.world.bound(second).cards == ("GPU-edge-0",)
+
+
+def test_the_parts_of_a_template_are_of_one_card(site: Claims) -> None:
+    """The containers of a pod share a card; one part alone would fit on the first."""
+    site.node("edge", 10, 20)
+    parts = [Amount(cores=20, units=8), Amount(cores=1, units=4)]
+    body = template(parts)["spec"]
+    body |= {"kind": "ResourceClaim", "metadata": {"name": "both"}}
+    site.rest.must("POST", site.claims, body)
+    both = site.world.pod("both")
+    both["spec"]["resourceClaims"] = [{"name": "vcuda", "resourceClaimName": "both"}]
+    main = both["spec"]["containers"][0]
+    both["spec"]["containers"] = [
+        {**main, "name": name, "resources": {"claims": [used(name)]}}
+        for name in ("card-1", "card-2")
+    ]
+    (posted,) = post_all(site.world, [both])
+    site.world.bound(posted)
+    assert site.allocated("both") == [("gpu-edge-1", 8), ("gpu-edge-1", 4)]
+    wait_until(
+        site.in_the_ledger,
+        "both parts in the ledger",
+        accept=lambda found: found == {"gpu-edge-1": 12},
+    )
+
+
+def used(request: str) -> Json:
+    return {"name": "vcuda", "request": request}
 
 
 def test_an_extender_that_dies_loses_nothing(site: Claims) -> None:

@@ -84,5 +84,5 @@ def webhook_targets() -> list[Target]:
     old = asked(
         known[0], operation="UPDATE", subResource="ephemeralcontainers", oldObject=None
     )
-    paths = ("/mutate", "/mutate/bitfusion-all", "/validate")
+    paths = ("/mutate", "/mutate/bitfusion-all", "/mutate/dra", "/validate")
     return [Target(path, (*new, old)) for path in paths]

@@ -13,7 +13,7 @@ from extender.bitfusion.resources import BitfusionRules
 from extender.pool import Pool
 from extender.server import webhook_app
 from extender.server.asgi import MOST_BYTES
-from extender.server.webhook_app import PATHS
+from extender.server.webhook_app import DRA_PATH, PATHS
 from extender.webhook.review import API_VERSION
 from extender.webhook.rules import Rules, review
 from gpushare.kube import names
@@ -35,7 +35,7 @@ def test_a_pod_is_changed_by_a_patch() -> None:
     assert count(registry, "/mutate", "changed") == 1
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", sorted({*PATHS} - {DRA_PATH}))
 def test_a_pod_in_order_gets_no_patch(path: str) -> None:
     client, registry = webhook()
     response = answered(client, asked(pod_json(units=4, cores=1)), path)
@@ -90,6 +90,16 @@ def test_the_path_says_how_a_namespace_has_its_bitfusion_pods(
         main = apply_patch(pod, steps)["spec"]["containers"][0]
         assert main["command"] == wrapped
         assert main["resources"]["limits"][names.CORE] == "50"
+
+
+def test_the_path_says_that_a_namespace_has_claims() -> None:
+    """Nothing else of the review does: it has no labels of the namespace."""
+    client, registry = webhook()
+    pod = pod_json(units=4, cores=1)
+    steps = steps_of(answered(client, asked(pod), DRA_PATH))
+    (claim,) = apply_patch(pod, steps)["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == "vcuda-m4-c1"
+    assert count(registry, DRA_PATH, "changed") == 1
 
 
 @pytest.mark.parametrize(
