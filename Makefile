@@ -85,7 +85,7 @@ cluster-down: $(STAMP)  ## Remove that cluster and every trace of it
 
 gpusharectl: $(VENV)/.runtime  ## Build dist/gpusharectl: one file, for Linux on x86-64 with Python 3.11 to 3.13
 	@$(PIP_INSTALL) --require-hashes -r requirements/executable.txt
-	@rm -rf build && mkdir -p $(WHEELS) dist
+	@rm -rf $(WHEELS) build/lib build/bdist* build/3*.json && mkdir -p $(WHEELS) dist
 	@for python in $(PYTHONS); do \
 	    $(BIN)/python requirements/targets.py $$python > build/$$python.json && \
 	    $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
