@@ -46,8 +46,7 @@ CASES = {
 }
 
 
-# A forked child makes its locks anew, which looks like a race with threads that the child
-# has not.
+# A forked child makes its locks anew: like a race with threads of its parent.
 PAIRS = [
     (kind, case)
     for kind in SANITIZERS
