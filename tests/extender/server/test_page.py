@@ -185,7 +185,9 @@ def test_a_claim_is_marked_as_one(browser: Browser) -> None:
             Kind.CLAIMS, "default", "mine", status, subresource="status"
         )
         wait_until(
-            lambda: scene.json("/snapshot")["nodes"][0].get("claims"), "claim shown"
+            lambda: scene.json("/snapshot")["nodes"],
+            "claim in the books",
+            accept=lambda nodes: bool(nodes and nodes[0].get("claims")),
         )
         tab = scene.shown(browser)
         assert "default/mine 8 units, 10 cores (claim, allocated)" in tab.text("#nodes")
