@@ -2,11 +2,14 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
+from gpushare.domain.model import CardUUID
+from gpushare.kube.claims import device_name, read_claim
 from tests.cluster.gpus import PLUGIN, ROOT
 from tests.cluster.manifests import (
     ONE_CARD_APPS,
@@ -195,3 +198,55 @@ def example() -> str:
 
 def memory(site: Site) -> list[str]:
     return [str(one["capacity"]["memory"]["value"]) for one in devices(site)]
+
+
+@pytest.mark.usefixtures("plugin_as_before")
+def test_both_kinds_at_once(claims: Site) -> None:
+    """Whoever allocates without knowing of the other: no card is ever above its units.
+
+    Nothing arbitrates here but the node itself, whose plugin is killed in between.
+    Afterwards nothing is left of any claim.
+    """
+    offer(claims, *TWO_P4)
+    names = [f"{kind}-{number}" for number in range(8) for kind in ("classic", "claim")]
+    for name in names:
+        if name.startswith("claim"):
+            by_claim(claims, name, 5)
+        else:
+            claims.create(pod(name, container("main", 5, 1)))
+    gpus = claims.gpus["cp"]
+    most = 0
+    for number in range(60):
+        held = running_units(claims)
+        assert max(held.values(), default=0) <= 29, held
+        most = max(most, sum(held.values()))
+        if number == 20:
+            gpus.kill()
+            gpus.start(wait=False)
+    assert most >= 29
+    claims.kubectl("delete", "pod", "--wait=false", *names)
+    wait_until(lambda: not specifications(claims), "no specification", 60)
+    left = gpus.folder / "state" / "claims"
+    wait_until(lambda: not list(left.iterdir()), "no record", 30)
+
+
+def running_units(site: Site) -> Counter[str]:
+    """The units of each card that running pods have, by either way."""
+    held: Counter[str] = Counter()
+    path = f"{GROUP}/namespaces/default/resourceclaims"
+    allocated = site.cluster.rest.must("GET", path)["items"]
+    running = {
+        one["metadata"]["uid"]: one
+        for one in site.get("pods")["items"]
+        if one["status"]["phase"] == "Running"
+    }
+    cards = {device_name(CardUUID(card.uuid)): card.uuid for card in TWO_P4}
+    for body in allocated:
+        claim = read_claim(body)
+        if claim and any(user.uid in running for user in claim.reserved_for):
+            for one in claim.devices:
+                held[cards[one.name]] += one.amount.units
+    for one in running.values():
+        for share in (site.placement(one) or {"shares": []})["shares"]:
+            held[share["card"]] += sum(u for _, u in share["containers"].values())
+    return held
