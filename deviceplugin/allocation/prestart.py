@@ -52,6 +52,7 @@ from gpushare.domain.model import (
     PodRef,
     PodUID,
 )
+from gpushare.domain.node import Node
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
@@ -65,7 +66,6 @@ _REPORT_LIST_WITHIN_S = 5.0
 _LIST_WITHIN_S = 10.0
 _GET_WITHIN_S = 5.0
 _YOUNG_S = 600.0
-_CHOSEN = "kubelet chose card {}, which has"
 
 
 class NotYetError(Exception):
@@ -270,9 +270,7 @@ class PreStart:
         self._insist_on_its_cards(pod, actual, held, cards)
         if differs(actual, pod.placement):
             wrong = why_excluded(actual, pod, cards)
-            if wrong := wrong or self._why_no_room(
-                actual, self._list(), cards, _CHOSEN
-            ):
+            if wrong := wrong or self._why_no_room_where_chosen(actual, cards):
                 raise self._not_yet(pod, wrong)
             try:
                 self.reporter.report(pod, actual)
@@ -377,7 +375,7 @@ class PreStart:
                 "a pod that only kubelet knows, such as a static pod, can have one "
                 "card at most"
             )
-        if wrong := self._why_no_room(placed, self._list(), cards, _CHOSEN):
+        if wrong := self._why_no_room_where_chosen(placed, cards):
             raise NotYetError(wrong)
         logger.info("pod that only kubelet knows", extra={"pod": "/".join(owner.pod)})
         return placed
@@ -400,32 +398,26 @@ class PreStart:
         """Say which card has no room for a pod beside prepared claims; empty if none.
 
         kube-scheduler gives claims their card, and the pod's plan may not know of it.
+        Pods that wait as this one does are not counted, else none of several would
+        start. A claim is prepared only where there is room beside all planned pods.
         Hold ``filling``, as who prepares a claim does.
         """
         if not self.occupancy.is_claimed(actual.cards()):
             return ""
-        listed = self.occupancy.as_allocated()
-        return self._why_no_room(actual, listed, cards, "card {} has")
+        started = [one for one in self.records.all() if self.records.may_start(one)]
+        of = {one.uid or one.pod for one in started}
+        waiting = {
+            pod.uid
+            for pod in self.pods.all()
+            if not (pod.running or pod.uid in of or pod.name in of)
+        }
+        node = self.occupancy.charged(self.occupancy.as_allocated(), cards)
+        return _why_no_room(actual, node.without(waiting), cards, "card {} has")
 
-    def _why_no_room(
-        self, actual: Placement, listed: Listed, cards: Cards, has: str
-    ) -> str:
-        """Say which card has no room for a pod that is there; empty if all have.
-
-        ``has`` begins the sentence, with a place for the card.
-        """
-        node = self.occupancy.charged(listed, cards).without({actual.pod.uid})
-        for share in actual.shares:
-            cores, units = node.charged.get(share.card, (0, 0))
-            card = cards.of(share.card)
-            room = Amount() if card is None else card.capacity - Amount(cores, units)
-            if not share.amount.fits(room):
-                return (
-                    f"{has.format(share.card)} {room.units} units and {room.cores} "
-                    f"cores left, not {share.amount.units} and "
-                    f"{share.amount.cores}; the container starts when the card has room"
-                )
-        return ""
+    def _why_no_room_where_chosen(self, actual: Placement, cards: Cards) -> str:
+        """Say which card that kubelet chose has no room; empty if all have."""
+        node = self.occupancy.charged(self._list(), cards)
+        return _why_no_room(actual, node, cards, "kubelet chose card {}, which has")
 
     def _fill(
         self,
@@ -508,6 +500,25 @@ class PreStart:
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.recorder.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
+
+
+def _why_no_room(actual: Placement, node: Node, cards: Cards, has: str) -> str:
+    """Say which card has no room for a pod beside the others; empty if all have.
+
+    ``has`` begins the sentence, with a place for the card.
+    """
+    charged = node.without({actual.pod.uid}).charged
+    for share in actual.shares:
+        card = cards.of(share.card)
+        room = Amount() if card is None else card.capacity
+        room -= Amount(*charged.get(share.card, (0, 0)))
+        if not share.amount.fits(room):
+            return (
+                f"{has.format(share.card)} {room.units} units and {room.cores} cores "
+                f"left, not {share.amount.units} and {share.amount.cores}; the "
+                "container starts when the card has room"
+            )
+    return ""
 
 
 def _init_container(pod: NodePod, resource: str, count: int) -> str:

@@ -215,15 +215,17 @@ def test_both_kinds_at_once(claims: Site) -> None:
         else:
             claims.create(pod(name, container("main", 5, 1)))
     gpus = claims.gpus["cp"]
-    most = 0
-    for number in range(60):
+
+    def running() -> int:
         held = running_units(claims)
         assert max(held.values(), default=0) <= 29, held
-        most = max(most, sum(held.values()))
-        if number == 20:
-            gpus.kill()
-            gpus.start(wait=False)
-    assert most >= 29
+        return sum(held.values())
+
+    for _ in range(20):
+        running()
+    gpus.kill()
+    gpus.start(wait=False)
+    wait_until(lambda: running() >= 40, "eight of the pods to run", 120)
     claims.kubectl("delete", "pod", "--wait=false", *names)
     wait_until(lambda: not specifications(claims), "no specification", 60)
     left = gpus.folder / "state" / "claims"

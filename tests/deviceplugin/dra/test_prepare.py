@@ -209,14 +209,18 @@ def test_planned_pods_wait_for_prepared_claims(node: DraNode) -> None:
     uid = pod["metadata"]["uid"]
     with pytest.raises(CannotStartYetError, match="has 9 units"):
         node.devices.start(uid, "main")
-    small = node.bind("small", 9, 10)
-    # The first one is charged already, whether it runs or not.
-    node.admit(small)
-    with pytest.raises(CannotStartYetError, match="has -11 units"):
-        node.devices.start(small["metadata"]["uid"], "main")
-    node.end_pod("small")
+    # One that waits keeps none of the others from starting, and every claim.
+    node.run(node.bind("small", 9, 10))
+    tiny = node.claim("tiny", units=1)
+    assert "units" in node.prepare_one(tiny).error
     node.unprepare(claim)
     node.devices.start(uid, "main")
+    node.end_pod("small")
+    wait_until(lambda: not node.prepare_one(tiny).error, "room for it")
+    late = node.bind("late", 9, 10)
+    node.admit(late)
+    with pytest.raises(CannotStartYetError, match="has 8 units"):
+        node.devices.start(late["metadata"]["uid"], "main")
 
 
 def test_the_same_answer_again(node: DraNode) -> None:
