@@ -8,11 +8,17 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from gpushare.domain.model import UNIT_MIB, Amount, CardUUID, NodeName, PodUID
+from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.quantity import NotAQuantity, NotWhole, mebibytes, whole
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import MOST, Malformed, Reader
-from gpushare.kube.names import DRA_CLASS, DRA_CORES, DRA_DRIVER, DRA_MEMORY
+from gpushare.kube.names import (
+    DRA_CLASS,
+    DRA_CORES,
+    DRA_DRIVER,
+    DRA_MEMORY,
+    DRA_UUID,
+)
 
 _UUID = re.compile(r"(?:GPU|MIG)-[-0-9a-z]{0,58}[0-9a-z]", re.ASCII)
 """A UUID that is a DNS label of at most 63 characters in lower case.
@@ -132,10 +138,11 @@ def claims_of(pod: Json) -> dict[str, str]:
 def requests_of(claim: Json) -> dict[str, Amount]:
     """Return what each request for our class asks of one card, by its name.
 
-    Where it says nothing it gets the smallest amount. Alternatives
+    Requests that must have the same UUID count as one, named ``card-1+card-2``. Where
+    a request says nothing it gets the smallest amount. Alternatives
     (``firstAvailable``) are left out. ``Malformed`` names what is not understood.
     """
-    found = {}
+    found: dict[str, Amount] = {}
     spec = Reader(claim).optional_object("spec").optional_object("devices")
     for one in spec.optional_objects("requests"):
         exactly = one.optional_object("exactly")
@@ -144,6 +151,14 @@ def requests_of(claim: Json) -> dict[str, Amount]:
         asked = exactly.optional_object("capacity").optional_object("requests")
         least = {DRA_MEMORY: f"{UNIT_MIB}Mi", DRA_CORES: "1"}
         found[one.text("name")] = _amount(Reader(least | asked.raw, "requests", one))
+    for one in spec.optional_objects("constraints"):
+        if one.optional_text("matchAttribute") == DRA_UUID:
+            named = one.raw.get("requests") or list(found)
+            if type(named) is not list:
+                raise Malformed(one.path("requests"), "must be a list of strings")
+            if its := [name for name in found if name in named]:
+                parts = [found.pop(name) for name in its]
+                found["+".join(its)] = sum(parts, NOTHING)
     return found
 
 

@@ -61,8 +61,6 @@ DRA_CORES = "cores"
 """Capacity of a DRA device: hundredths of a card's compute."""
 DRA_UUID = f"{DRA_DRIVER}/uuid"
 """Attribute of a DRA device: the card's UUID."""
-DRA_CLASS = "vcuda"
-"""The DeviceClass of our devices."""
 DRA_LABEL = f"{PREFIX}-dra"
 """Namespace label, written by operators: ``true`` gives its pods cards by claims."""
 
