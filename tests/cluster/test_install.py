@@ -17,7 +17,7 @@ from tests.cluster.fresh import Before, Fresh, said
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import TWO_CARD_APPS as APPS
 from tests.cluster.manifests import TWO_P4, container, deployment, pod
-from tests.cluster.seen import refused_with, within_capacity
+from tests.cluster.seen import inside, refused_with, within_capacity
 from tests.cluster.site import EDGE, EXTENDER, SYSTEM
 from tests.testbed.audit import Call
 from tests.testbed.kubeadm.appimage import app_version
@@ -293,8 +293,11 @@ def tier(host: Fresh) -> str:
     return str(labels.get("baidu.com/vcuda-isolation"))
 
 
-def test_an_isolation_that_no_card_can_have_and_back(host: Fresh) -> None:
-    """Nothing weaker is offered in its place, and all say why; what runs goes on."""
+def test_isolation_and_back(host: Fresh) -> None:
+    """One that no card can have, and one whose library comes with the image.
+
+    Nothing weaker is offered in place of the first, and all say why. What runs goes on.
+    """
     held = {name: running(host, name) for name in APPS}
     assert tier(host) == "none"
     ran = host.ctl("install", "--nodes", "cp", "--yes", "--isolation", "driver")
@@ -304,10 +307,31 @@ def test_an_isolation_that_no_card_can_have_and_back(host: Fresh) -> None:
     assert tier(host) == "driver"
     assert host.allocatable("cp") == (0, 0)
     assert "because isolation tier driver: " in host.must("inspect")
+    # The pods that hold cards need all units.
+    none_kept = "GPUSHARE_ISOLATION_OVERHEAD_MIB=0"
+    host.kubectl("set", "env", "-n", SYSTEM, f"daemonset/{PLUGIN}", none_kept)
+    host.must("install", "--nodes", "cp", "--yes", "--isolation", "preload")
+    has_the_library(host)
     host.must("install", "--nodes", "cp", "--yes", "--isolation", "none")
     wait_until(lambda: host.allocatable("cp"), "cards", 30, accept=(200, 58).__eq__)
     assert tier(host) == "none"
     assert {name: running(host, name) for name in APPS} == held
+
+
+def has_the_library(host: Fresh) -> None:
+    """A new pod's container has the image's own, and its limit."""
+    wait_until(lambda: host.allocatable("cp"), "cards", 30, accept=(200, 58).__eq__)
+    assert tier(host) == "preload"
+    host.create(pod("counted", container("main", 4, 1)))
+    host.wait_running("counted")
+    library = inside(host, "counted", "cat", "/etc/ld.so.preload").strip()
+    read = ("sha256sum", library)
+    plugin = host.get("pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={PLUGIN}")
+    (name,) = (one["metadata"]["name"] for one in plugin["items"])
+    theirs = host.kubectl("exec", "-n", SYSTEM, name, "--", *read)
+    assert inside(host, "counted", *read) == theirs
+    assert inside(host, "counted", "cat", "/etc/vcuda/limits").endswith(" 1024\n")
+    host.kubectl("delete", "pod", "counted")
 
 
 def test_with_monitoring(host: Fresh) -> None:
