@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from gpushare.domain.model import CardUUID
+from gpushare.domain.model import Amount, CardUUID
+from gpushare.kube.claim_templates import template as parts_of_one_card
 from gpushare.kube.claims import device_name, read_claim
 from tests.cluster.gpus import PLUGIN, ROOT
 from tests.cluster.manifests import (
@@ -105,6 +106,31 @@ def by_claim(site: Site, name: str, units: int, cores: int = 1) -> None:
 def specifications(site: Site) -> list[str]:
     folder = site.cluster.nodes["cp"].path(CDI_OF_CLAIMS)
     return [path.name for path in folder.glob(f"{DRIVER}-share_*.json")]
+
+
+@pytest.mark.usefixtures("plugin_as_before")
+def test_each_container_has_its_part_of_one_card(claims: Site) -> None:
+    """As the webhook writes pods of several containers: each sees its own amount."""
+    offer(claims, *TWO_OF_4_GIB)
+    parts = {"main": Amount(20, 9), "second": Amount(1, 4)}
+    body = parts_of_one_card(list(parts.values()))
+    claims.cluster.rest.must("POST", TEMPLATES, body)
+    both = [
+        container(
+            name, resources={"claims": [{"name": "vcuda", "request": f"card-{number}"}]}
+        )
+        for number, name in enumerate(parts, 1)
+    ]
+    asked = {"name": "vcuda", "resourceClaimTemplateName": body["metadata"]["name"]}
+    claims.create(pod("both", *both, resourceClaims=[asked]))
+    claims.wait_running("both")
+    seen = {
+        name: variables(inside(claims, "both", "env", container=name)) for name in parts
+    }
+    for name, part in parts.items():
+        assert seen[name]["VCUDA_MEMORY_LIMIT_MIB"] == str(part.units * 256)
+        assert seen[name]["VCUDA_CORES"] == str(part.cores)
+    assert seen["main"]["VCUDA_CARDS"] == seen["second"]["VCUDA_CARDS"]
 
 
 @pytest.mark.usefixtures("plugin_as_before")
