@@ -346,12 +346,17 @@ def test_a_lost_card_needs_no_cdi_specification(tmp_path: Path) -> None:
     assert watched.sick() == {B: "the driver has lost it"}
 
 
+def cgroup_2(root: Path) -> None:
+    """Let the node have cgroup v2."""
+    group = root / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "cgroup.controllers").touch()
+
+
 def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
     """It leaves at the third look, and returns only while no pod holds a card."""
     watched = WatcherFixture(tmp_path, inject="cdi", isolation="auto")
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "cgroup.controllers").touch()
+    cgroup_2(tmp_path)
     watched.specify(A, B)
     watched.watcher.look()
 
@@ -379,3 +384,45 @@ def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
     (tmp_path / "isolation").write_text("preload\n")
     again = WatcherFixture(tmp_path, isolation="auto")
     assert again.watcher.isolation.tier == "none"
+
+
+def test_a_sick_card_is_not_checked_for_its_tier(tmp_path: Path) -> None:
+    """Its own sickness is told, and ``auto`` does not leave the tier because of it."""
+    watched = WatcherFixture(tmp_path, inject="cdi", isolation="auto")
+    cgroup_2(tmp_path)
+    watched.specify(A, B)
+    watched.watcher.look()
+    watched.source.failures = {B: "the driver has lost it"}
+    watched.limits.why = {B: "it answers nothing"}
+    for _ in range(5):
+        watched.watcher.read()
+    assert watched.offer.isolation == "driver"
+    assert watched.sick() == {B: "the driver has lost it"}
+
+
+def test_a_tier_that_waits_for_cdi_does_not_keep_cdi_away(tmp_path: Path) -> None:
+    """Cards held back for want of CDI are those for which it is looked for."""
+    watched = WatcherFixture(tmp_path, inject="auto", isolation="driver")
+    watched.see()
+    cgroup_2(tmp_path)
+    run_a_round(watched)
+    assert "cards are injected by" in watched.sick()[A]
+    watched.specify(A, B)
+    for _ in range(2):
+        run_a_round(watched)
+    assert watched.sick() == {}
+
+
+def test_a_card_that_fails_its_check_is_given_to_nobody(tmp_path: Path) -> None:
+    """kubelet may ask for it still: it is told of sick cards a moment later."""
+    watched = WatcherFixture(tmp_path, inject="cdi", isolation="driver")
+    cgroup_2(tmp_path)
+    watched.specify(A, B)
+    watched.watcher.look()
+    isolation = watched.watcher.isolation
+    a, b = watched.offer.found
+    assert isolation.why_refused([a]).endswith("driver: not checked yet")
+    watched.limits.why = {B: "it cannot"}
+    watched.watcher.read()
+    assert not isolation.why_refused([a])
+    assert isolation.why_refused([a, b]).endswith("driver: it cannot")
