@@ -41,8 +41,11 @@ WEBHOOK_OVERLAYS = ("webhook", "webhook-cert-manager")
 BIE = ("bie-daemonset", "bie-deployment")
 """Can be applied alone, for Baidu's edge agent."""
 DRA = "dra"
-"""Can be applied beside one of them, with the component ``dra-plugin`` in that."""
-COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict", "webhook-void", "dra-plugin")
+"""Can be applied beside one of them, with the components ``dra-…`` in that."""
+COMPONENTS = (
+    *("nvidia-runtime", "tls", "exporter-evict", "webhook-void"),
+    *("dra-extender", "dra-plugin"),
+)
 """Change an overlay; a component's patch without a target there has no effect."""
 WORKLOADS = ("DaemonSet", "Deployment")
 

@@ -21,7 +21,7 @@ from gpushare.kube.facts import (
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import NVIDIA, SCHEDULER, image_of, settings_of
-from gpusharectl.install.options import ISOLATION, ON, POLICY, TLS, UI
+from gpusharectl.install.options import DRA, ISOLATION, ON, POLICY, TLS, UI
 from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
@@ -359,6 +359,8 @@ class Facts:
     """The extender's policy; "" if it has its default."""
     isolation: str = ""
     """The device plugin's isolation tier; "" if it has its default."""
+    dra: bool = False
+    """Whether the device plugin offers cards to ResourceClaims."""
     webhook: InstalledWebhook | None = None
     by_cert_manager: bool = False
     """Whether cert-manager makes the webhook's certificate."""
@@ -406,6 +408,7 @@ def survey(
     found = [body for ref in _WORKLOADS for body in _one(objects, ref)]
     workloads = {body["metadata"]["name"]: body for body in found}
     settings = settings_of(found, "extender")
+    plugin = settings_of(found, "device-plugin")
     configurations = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
     installed = InstalledWebhook({}) if configurations else None
     if deployment := workloads.get(WEBHOOK):
@@ -432,7 +435,8 @@ def survey(
         operator=objects.serves(*OPERATOR),
         ui=settings.get(UI) == ON,
         policy=settings.get(POLICY, ""),
-        isolation=settings_of(found, "device-plugin").get(ISOLATION, ""),
+        isolation=plugin.get(ISOLATION, ""),
+        dra=plugin.get(DRA) == ON,
         webhook=installed,
         by_cert_manager=managed,
         cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),

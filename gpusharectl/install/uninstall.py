@@ -29,7 +29,7 @@ from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.install.nodes.cleanup import FOLDER, clean_nodes, remove_stale_capacity
 from gpusharectl.install.options import UninstallOptions
 from gpusharectl.install.plan import Plan, weigh
-from gpusharectl.install.preflight import judge_host, judge_rights
+from gpusharectl.install.preflight import judge_dra, judge_host, judge_rights
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
@@ -166,6 +166,7 @@ class Uninstall(Plan):
             objects, context.files, rights, told=options.this_node
         )
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
+        found += [] if options.force else judge_dra(facts)
         weigh(found, self.screen)
         self.found = tuple(installed(objects, self.manifests))
         # Any version of the image can clean the nodes.

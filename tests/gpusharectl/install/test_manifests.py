@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from extender.settings import ExtenderSettings
 from gpushare import __version__
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import GPU_NODE_LABEL
@@ -268,6 +269,27 @@ def test_dra_is_switched_on_by_a_component() -> None:
             for group in rule["apiGroups"]
         }
         assert ("resource.k8s.io" in groups) == on
+
+
+def test_the_arbiter_is_switched_on_by_a_component() -> None:
+    """With the certificate that the host has; without certificates it is refused."""
+    for overlay in ("with-tls", "k3s-with-tls"):
+        for components in ((), ("dra-extender",)):
+            (spec,) = (
+                body["spec"]["template"]["spec"]
+                for body in load(overlay, components=components)
+                if Ref.of(body).name == "gpushare-extender"
+                and body["kind"] == "DaemonSet"
+            )
+            (container,) = spec["containers"]
+            env = {one["name"]: one["value"] for one in container["env"]}
+            found, complaints = ExtenderSettings.read(env)
+            assert not complaints
+            assert bool(found.claims) == bool(components)
+            if found.claims and found.tls:
+                assert found.claims.tls.cert == found.tls.cert
+    with pytest.raises(ManifestError, match="dra-extender"):
+        load("kubeadm", components=["dra-extender"])
 
 
 def test_our_kustomizations_use_what_the_loader_knows() -> None:
