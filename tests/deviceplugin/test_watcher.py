@@ -405,7 +405,8 @@ def test_a_tier_that_waits_for_cdi_does_not_keep_cdi_away(tmp_path: Path) -> Non
     watched = WatcherFixture(tmp_path, inject="auto", isolation="driver")
     watched.see()
     cgroup_2(tmp_path)
-    run_a_round(watched)
+    for _ in range(3):
+        run_a_round(watched)
     assert "cards are injected by" in watched.sick()[A]
     watched.specify(A, B)
     for _ in range(2):

@@ -556,3 +556,15 @@ def test_a_static_pod(
         assert region(given).read_text() == ""
         region(given).write_text("counted")
         node.devices.start("hash", "main")
+
+
+def test_one_resource_does_not_say_that_the_other_was_checked(
+    node: NodeFixture,
+) -> None:
+    """It only tells the limit in both folders."""
+    node.admit(node.bind("a", 4, 1))
+    memory, core = sorted(records_of(node, "a"), key=lambda one: one.resource != M)
+    node.start_container(M, memory.ids)
+    records = node.serving.parts.records
+    assert [records.may_start(one) for one in (memory, core)] == [True, False]
+    assert (records.folder(core) / LIMITS).read_text() == limit_of(1024)
