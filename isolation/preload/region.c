@@ -231,7 +231,9 @@ static const char *attach(void) {
     if (wrong)
         return wrong;
     if (lock_number(F_OFD_SETLKW, F_WRLCK, WHOLE, 1, NULL))
-        return strerror(errno);
+        return errno == EINVAL
+                   ? "the kernel has no locks of open files, which Linux has from 3.15 on"
+                   : strerror(errno);
     if (self.region && found.st_size < (off_t)sizeof *self.region)
         wrong = "it was cut off";
     else if (!self.region)

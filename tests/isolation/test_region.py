@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.isolation.build import PRELOAD
+from tests.isolation.build import PRELOAD, compile_program
 from tests.isolation.container import (
     LIMITS,
     OPERATING_SYSTEM,
@@ -343,3 +344,15 @@ def test_it_fails_closed(container: Container, how: str) -> None:
     assert out.splitlines() == [f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"] * 2
     assert err.startswith("vcuda: ")
     assert err.count("\n") == 1
+
+
+def test_a_kernel_without_locks_of_open_files_refuses_all(
+    container: Container, tmp_path: Path
+) -> None:
+    """Processes could not count together there; the complaint says what is missing."""
+    compile_program(tmp_path / "nolocks.so", "nolocks.c", "-shared", "-fPIC")
+    held = replace(container, ahead=str(tmp_path / "nolocks.so"))
+    with held.start("dlsym", *HALF) as process:
+        out, err = process.communicate(timeout=60)
+    assert out.splitlines() == [REFUSED]
+    assert "has no locks of open files, which Linux has from 3.15 on" in err
