@@ -226,7 +226,10 @@ class PreStart:
             owner = replace(owner, uid=pod.uid)
             of_pod = {one.name for one in pod.gpu_containers}
         made = [
-            one for one in self.records.of(owner.ids) if one.container in {"", *of_pod}
+            one
+            for one in self.records.of(owner.ids)
+            # An earlier pod's may be left, where this pod's was lost.
+            if one.container in {"", *of_pod} and one.pod in {UNKNOWN_POD, owner.pod}
         ]
         if pod is not None and not made:
             made = self._written_anew(pod, owner, actual)

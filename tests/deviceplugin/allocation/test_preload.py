@@ -568,3 +568,23 @@ def test_one_resource_does_not_say_that_the_other_was_checked(
     records = node.serving.parts.records
     assert [records.may_start(one) for one in (memory, core)] == [True, False]
     assert (records.folder(core) / LIMITS).read_text() == limit_of(1024)
+
+
+def test_files_of_an_earlier_pod_are_not_taken_for_those_that_were_lost(
+    node: NodeFixture,
+) -> None:
+    """It had the same devices, and containers of the same names."""
+    node.run(node.bind("earlier", 8, 1))
+    node.end_pod("earlier")
+    pod = node.bind("a", 8, 1)
+    given = node.run(pod)["main"]
+    node.serving.reporter.catch_up()
+    lost = [node.serving.parts.records.folder(one) for one in records_of(node, "a")]
+    node.end()
+    for folder in lost:
+        shutil.rmtree(folder)
+        folder.with_name(f"{folder.name}.json").unlink()
+    node.start()
+    node.wait_seen("a")
+    node.devices.start(pod["metadata"]["uid"], "main")
+    assert (limits(given), region(given).read_text()) == (limit_of(2048), "")
