@@ -181,14 +181,12 @@ def assemble(
         lambda: chooser.chosen,
         on_node,
     )
+
+    def is_idle() -> bool:
+        return occupancy.is_idle() and not records.of_pods_known_to_kubelet_alone()
+
     isolation = IsolationChooser(
-        settings.isolation,
-        limits_of,
-        checks,
-        is_idle=lambda: (
-            occupancy.is_idle() and not records.of_pods_known_to_kubelet_alone()
-        ),
-        file=state / "isolation",
+        settings.isolation, limits_of, checks, is_idle, state / "isolation"
     )
     watcher = Watcher(
         source,
@@ -213,11 +211,6 @@ def assemble(
         on_node,
         metrics,
     )
-    services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
-    if settings.bitfusion_quota:
-        count = CardCountFile(state / "quota-cards")
-        services.append(QuotaPlugin(offer, count, metrics))
-    plugins = settings.kubelet_dir / "device-plugins"
     preparer = Preparer(
         name,
         cluster,
@@ -242,10 +235,20 @@ def assemble(
         Publisher(cluster, name, node, offer),
         reporter,
         recorder,
-        registrars=tuple(Registrar(one, plugins, metrics) for one in services),
+        registrars=_registrars(settings, parts),
         reflectors=(("node", follow_node), ("pods", follow_pods)),
         driver=driver if settings.dra else None,
     )
+
+
+def _registrars(settings: DevicePluginSettings, parts: Parts) -> tuple[Registrar, ...]:
+    """Make the service of each resource, and what registers it with kubelet."""
+    services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
+    if settings.bitfusion_quota:
+        count = CardCountFile(settings.state_dir / "quota-cards")
+        services.append(QuotaPlugin(parts.offer, count, parts.metrics))
+    folder = settings.kubelet_dir / "device-plugins"
+    return tuple(Registrar(one, folder, parts.metrics) for one in services)
 
 
 def start(
