@@ -45,13 +45,14 @@ class _Hold:
 
     ``version`` is the claim's resource version for which it was reserved. The write
     takes effect only while the claim has this version. None if the watch has told that
-    it is allocated.
+    it is allocated, at the version ``seen``.
     """
 
     claim: Claim
     placement: Placement
     version: int | None
     since: float
+    seen: int = _NEVER
 
 
 class ClaimBook:
@@ -109,7 +110,7 @@ class ClaimBook:
         """Apply one change."""
         if event.type == "DELETED":
             self._end(PodUID(event.object["metadata"]["uid"]))
-        else:
+        elif not self._is_old(event.object["metadata"]):
             self._take(event.object)
 
     def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
@@ -187,6 +188,16 @@ class ClaimBook:
         waited_s = self._clock() - hold.since
         return hold.version is not None and waited_s > UNCONFIRMED_S
 
+    def _is_old(self, metadata: Json) -> bool:
+        """Return whether the watch is behind what ``settle`` has read meanwhile.
+
+        A list never is: the API server may have been restored from a backup.
+        """
+        now = _number(metadata.get("resourceVersion", ""))
+        with self._lock:
+            holds = self._holds.get(PodUID(metadata["uid"]), ())
+            return any(hold.seen > now >= 0 for hold in holds)
+
     def _take(self, body: Json) -> None:
         metadata = body["metadata"]
         uid = PodUID(metadata["uid"])
@@ -208,16 +219,17 @@ class ClaimBook:
                 self._keep(claim, lambda hold: _may_come(hold, now))
                 if self._holds.get(uid):
                     placement = self._placement(claim, self._other_uid(uid))
-                own = _Hold(claim, placement, None, self._clock())
+                own = _Hold(claim, placement, None, self._clock(), now)
                 self._holds.setdefault(uid, []).append(own)
                 self._log_strays(own)
             elif _may_come(own, now):
                 # News from before the reservation.
                 return
             else:
-                own.claim, own.version = claim, None
+                own.claim, own.version, own.seen = claim, None, now
                 self._keep(claim, lambda hold: hold is own or _may_come(hold, now))
             self._ledger.record(own.placement)
+            self._call_by_its_uid(own)
         self._reconsider(claim.node)
 
     def _note_broken(self, uid: PodUID, metadata: Json, because: str) -> None:
@@ -273,6 +285,16 @@ class ClaimBook:
             return uid
         self._numbered += 1
         return PodUID(f"{uid}/{self._numbered}")
+
+    def _call_by_its_uid(self, hold: _Hold) -> None:
+        """Charge what is confirmed under the claim's own UID, if that is free."""
+        uid, other = hold.claim.uid, hold.placement.pod.uid
+        if other != uid and self._other_uid(uid) == uid:
+            pod = replace(hold.placement.pod, uid=uid)
+            hold.placement = replace(hold.placement, pod=pod)
+            # Recorded before the other is released: for a moment it counts twice.
+            self._ledger.record(hold.placement)
+            self._ledger.release(other)
 
     def _placement(self, claim: Claim, uid: PodUID) -> Placement:
         node = self._ledger.node(claim.node)

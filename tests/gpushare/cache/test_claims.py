@@ -195,6 +195,19 @@ def test_two_answers_to_one_claim_both_count_until_one_is_seen(site: Site) -> No
     assert site.units() == {}
 
 
+def test_the_second_answer_gets_the_uid_of_the_claim_once_it_is_stored(
+    site: Site,
+) -> None:
+    """What ``/snapshot`` shows is found by the UID that the API server knows."""
+    assert not reserve(site, allocated(units=8, device="gpu-0"))
+    assert not reserve(site, allocated(units=8, device="gpu-1"))
+    site.seen(allocated(units=8, device="gpu-1"))
+    assert site.units() == {"GPU-1": 8}
+    assert site.ledger.claims() == {"uid-c"}
+    site.gone(allocated())
+    assert site.units() == {}
+
+
 def test_allocated_anew_before_the_watch_tells_of_the_end(site: Site) -> None:
     """The old allocation ends, the new reservation stays."""
     site.seen(allocated(units=8, version=2))
@@ -226,6 +239,24 @@ def test_a_reservation_that_took_effect_unseen_stays(site: Site, version: int) -
     site.book.settle(late, allocated(units=8, version=version))
     assert site.units() == {"GPU-0": 8}
     assert site.book.overdue() == ()
+
+
+def test_news_from_before_a_read_frees_nothing(site: Site) -> None:
+    """The watch may be behind the read that settled a late reservation."""
+    assert not reserve(site, allocated(units=8), version=2)
+    site.now = UNCONFIRMED_S + 1
+    site.book.settle(site.book.overdue()[0], allocated(units=8, version=3))
+    site.seen(claim_json("c", version=2))
+    assert site.units() == {"GPU-0": 8}
+    site.seen(claim_json("c", version=4))
+    assert site.units() == {}
+
+
+def test_a_list_counts_whatever_its_version(site: Site) -> None:
+    """After a restore from a backup the versions begin again."""
+    site.seen(allocated(units=8, version=9))
+    site.listed(claim_json("c", version=3))
+    assert site.units() == {}
 
 
 @pytest.mark.parametrize("found", [None, {"metadata": {"uid": "another"}}])
