@@ -111,18 +111,26 @@ def test_fifty_of_a_hundred(gate: Gate, resource: str) -> None:
     wait_until(lambda: described(gate), "one", accept=[resource, "50", "100"].__eq__)
 
 
-def bound(gate: Gate, **limits: dict[str, str]) -> None:
-    """Set limits of containers, and wait until they hold, as one without GPUs shows."""
-    default = {"cpu": "1", **limits.pop("default", {})}
+def bound(gate: Gate, cpu: str, **limits: dict[str, str]) -> None:
+    """Set limits of containers, and wait until they hold, as one without GPUs shows.
+
+    ``cpu`` is the default of this test alone: the API server goes on using the limits
+    of the test before for a while after they were deleted.
+    """
+    default = {"cpu": cpu, **limits.pop("default", {})}
     one = {"type": "Container", "default": default, **limits}
     body = {"metadata": {"name": "bounds"}, "spec": {"limits": [one]}}
     gate.rest.must("POST", f"/api/v1/namespaces/{NAMESPACE}/limitranges", body)
-    wait_until(lambda: limited(gate.admitted(asking(container()))), "limits to hold")
+    wait_until(
+        lambda: default_cpu(gate.admitted(asking(container()))),
+        "limits to hold",
+        accept=cpu.__eq__,
+    )
 
 
-def limited(a_pod: Json) -> bool:
-    resources = a_pod["spec"]["containers"][0]["resources"]
-    return "cpu" in resources.get("limits", {})
+def default_cpu(a_pod: Json) -> str | None:
+    limits: dict[str, str] = a_pod["spec"]["containers"][0]["resources"].get("limits", {})
+    return limits.get("cpu")
 
 
 def test_limits_hold_for_what_the_pod_has_become(gate: Gate) -> None:
@@ -130,7 +138,7 @@ def test_limits_hold_for_what_the_pod_has_become(gate: Gate) -> None:
 
     The default is there because the API server would else give the most to everybody.
     """
-    bound(gate, max={CORE: "40"}, default={CORE: "0"})
+    bound(gate, "1", max={CORE: "40"}, default={CORE: "0"})
     assert limits_of(gate.admitted(asking(container())))[CORE] == "0"
     told = gate.denied(half("half"))
     assert f"maximum {CORE} usage per Container is 40, but limit is 50" in told
@@ -139,7 +147,7 @@ def test_limits_hold_for_what_the_pod_has_become(gate: Gate) -> None:
 
 def test_limits_of_units_hold_for_memory_in_mib(gate: Gate) -> None:
     """The default of 0 units, which the API server adds before, does not contradict."""
-    bound(gate, max={MEMORY: "24"}, default={MEMORY: "0"})
+    bound(gate, "2", max={MEMORY: "24"}, default={MEMORY: "0"})
     asked = limits_of(gate.admitted(asking(container({MIB: "5000"}))))
     assert asked[MEMORY] == "20"
     assert MIB not in asked
@@ -149,7 +157,7 @@ def test_limits_of_units_hold_for_memory_in_mib(gate: Gate) -> None:
 
 def test_defaults_of_a_namespace_come_first(gate: Gate) -> None:
     """A default of memory is a request for a card, and gets its core from us."""
-    bound(gate, default={MEMORY: "4"})
+    bound(gate, "3", default={MEMORY: "4"})
     made = gate.admitted(asking(container({"cpu": "1"})))
     asked = limits_of(made)
     assert (asked[MEMORY], asked[CORE]) == ("4", "1")
