@@ -129,7 +129,9 @@ def bound(gate: Gate, cpu: str, **limits: dict[str, str]) -> None:
 
 
 def default_cpu(a_pod: Json) -> str | None:
-    limits: dict[str, str] = a_pod["spec"]["containers"][0]["resources"].get("limits", {})
+    limits: dict[str, str] = a_pod["spec"]["containers"][0]["resources"].get(
+        "limits", {}
+    )
     return limits.get("cpu")
 
 

@@ -80,9 +80,9 @@ def test_an_api_server_without_claims_holds_up_nothing(
     caplog.set_level(logging.INFO)
     assert followed.watch.notes() == {}
     followed.start()
-    wait_until(followed.watch.notes, "note")
+    # The log is written last.
+    wait_until(lambda: caplog.text.count("does not serve") == 1, "line in the log")
     assert "does not serve resource.k8s.io/v1" in followed.watch.notes()[WHAT]
-    assert caplog.text.count("does not serve") == 1
     assert not followed.watch.reflector.synced.is_set()
 
 
