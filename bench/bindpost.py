@@ -1,8 +1,8 @@
 """``python -m bench bind``: what a bind's POST costs the extender, on each of two ways.
 
-Beside ``gpushare.kube.post`` stands the kubernetes client, which sent it before and
-still does behind a proxy. The server is a process of its own that answers at once, over
-TLS. The figure is this thread's CPU time, which does not count waiting.
+Beside ``gpushare.kube.apiserver.post`` stands the kubernetes client, which sent it
+before and still does behind a proxy. The server is a process of its own that answers at
+once, over TLS. The figure is this thread's CPU time, which does not count waiting.
 """
 
 import multiprocessing
@@ -20,8 +20,8 @@ import click
 from kubernetes import client
 
 from extender.server.tls import TlsFiles, server_context
-from gpushare.kube.api import ApiServer
-from gpushare.kube.client import JSON
+from gpushare.kube.apiserver.api import ApiServer
+from gpushare.kube.apiserver.client import JSON
 from gpushare.kube.cluster import Target
 from gpusharectl.pki import SERVER_NAME
 from tests.testbed.certificates import Certificates, certificates
@@ -119,7 +119,7 @@ def bind() -> None:
         ours = ApiServer(api)
         ways: dict[str, Callable[[], None]] = {
             "kubernetes client": lambda: _send(api),
-            "gpushare.kube.post": lambda: ours.bind(
+            "gpushare.kube.apiserver.post": lambda: ours.bind(
                 _POD, "node", _ANNOTATIONS, timeout_s=10.0
             ),
         }

@@ -38,7 +38,7 @@ from deviceplugin.telemetry.fields import GROUPS
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare import logs
 from gpushare.addresses import why_not_listen
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster
 from gpushare.kube.errors import ClusterError
 from gpushare.settings import Address

@@ -53,7 +53,7 @@ from gpushare.cache.pods import UNFINISHED
 from gpushare.cache.snapshot import snapshot
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import FRAG
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.reflector import Reflector

@@ -14,7 +14,7 @@ from gpushare import interrupt
 from gpushare.kube.errors import ClusterError, Forbidden
 
 if TYPE_CHECKING:
-    from gpushare.kube.api import ApiObjects, ApiServer
+    from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ def reach(
     """
     found = _found(kubeconfig, environ, _usual(environ) if places is None else places)
     _import_client()
-    from gpushare.kube.api import ApiObjects, ApiServer  # noqa: PLC0415
+    from gpushare.kube.apiserver.api import ApiObjects, ApiServer  # noqa: PLC0415
 
     chosen = _context(found, context) if found else ""
     with _file_is_well():
@@ -102,7 +102,7 @@ def _import_client() -> None:
     """
     interrupt.end_at_once()
     try:
-        import_module("gpushare.kube.api")
+        import_module("gpushare.kube.apiserver.api")
     finally:
         interrupt.raise_again()
 
@@ -188,7 +188,7 @@ def _readable(paths: Sequence[str], way: str) -> str:
 
 
 def _context(kubeconfig: str, wanted: str | None) -> str:
-    from gpushare.kube.client import contexts  # noqa: PLC0415
+    from gpushare.kube.apiserver.client import contexts  # noqa: PLC0415
 
     with _file_is_well():
         known = contexts(kubeconfig)

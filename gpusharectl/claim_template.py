@@ -3,7 +3,7 @@
 import click
 import yaml
 
-from gpushare.kube.claim_templates import MOST_PARTS, parts_of, template
+from gpushare.kube.claims.templates import MOST_PARTS, parts_of, template
 
 _CODES = "Exit codes: 0 it was written; 2 no template has this name."
 

@@ -45,7 +45,7 @@ from gpusharectl.state.read import Setup, is_demo, setup_of
 from gpusharectl.state.scrape import NoAnswer, PageSeen, Result, scrape, sum_known
 
 if TYPE_CHECKING:
-    from gpushare.kube.api import ApiObjects
+    from gpushare.kube.apiserver.api import ApiObjects
 
 _SWITCH_ON = "gpusharectl install --ui"
 _DEMO_S = 5.0

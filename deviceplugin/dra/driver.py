@@ -30,7 +30,7 @@ from deviceplugin.kubelet.registration import look
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.threads import Loop, start
 from gpushare.domain.model import NodeName
-from gpushare.kube.claims import device_name
+from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.names import DRA_DRIVER

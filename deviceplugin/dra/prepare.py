@@ -37,7 +37,7 @@ from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.pods import Listed
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, NodeName, PodUID
 from gpushare.kube import names
-from gpushare.kube.claims import Claim, Device, device_name, read_claim
+from gpushare.kube.claims.allocated import Claim, Device, device_name, read_claim
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed

@@ -16,7 +16,7 @@ from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Card, CardUUID
-from gpushare.kube.claims import device_name
+from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY

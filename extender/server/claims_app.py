@@ -16,7 +16,7 @@ from extender.server.asgi import Application, Posts, Receive, Scope, Send
 from extender.server.public import Readiness, bare_app
 from extender.webhook.review import ClaimQuestion, allowed, claim_question, denied
 from gpushare.cache.claims import ClaimBook
-from gpushare.kube.claims import Claim, read_claim
+from gpushare.kube.claims.allocated import Claim, read_claim
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CLAIMS_PATH

@@ -18,7 +18,7 @@ from extender.webhook.pod import (
 from gpushare.domain.model import CORES_PER_CARD, Amount
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
-from gpushare.kube.claim_templates import (
+from gpushare.kube.claims.templates import (
     MOST_PARTS,
     parts_of,
     request_name,

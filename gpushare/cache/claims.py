@@ -25,7 +25,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.kube.claims import Claim, device_name, read_claim
+from gpushare.kube.claims.allocated import Claim, device_name, read_claim
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.json_reader import Malformed
 

@@ -7,7 +7,8 @@ from gpushare.domain.model import Amount, Card, Placement, PodRef, PodUID, Share
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
 from gpushare.kube import facts, words
-from gpushare.kube.claims import Claim, claims_of, read_claim, requests_of
+from gpushare.kube.claims.allocated import Claim, read_claim
+from gpushare.kube.claims.asked import claims_of, requests_of
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from gpushare.domain.model import Amount, CardUUID
-from gpushare.kube.claim_templates import template as parts_of_one_card
-from gpushare.kube.claims import device_name, read_claim
+from gpushare.kube.claims.allocated import device_name, read_claim
+from gpushare.kube.claims.templates import template as parts_of_one_card
 from tests.cluster.gpus import PLUGIN, ROOT
 from tests.cluster.manifests import (
     ONE_CARD_APPS,

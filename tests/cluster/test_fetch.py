@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.errors import Invalid, NotFound, Unavailable
 from gpushare.kube.objects import Objects
 from tests.cluster.manifests import container, pod

@@ -17,7 +17,7 @@ from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.serve import PluginParts, assemble, start
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import NodeName
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import Site

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpusharectl.kube_scheduler.files import desired_now
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, HostPath

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from tests.testbed.objects import new_namespace
 from tests.testbed.rest import Rest

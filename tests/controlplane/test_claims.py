@@ -16,7 +16,7 @@ import pytest
 
 from gpushare.addresses import free_address
 from gpushare.domain.model import Amount
-from gpushare.kube.claim_templates import template
+from gpushare.kube.claims.templates import template
 from tests.controlplane.world import World, beside, node_of, post_all, shares_of
 from tests.extender.server.test_claims_app import review
 from tests.testbed.certificates import Certificates, certificates

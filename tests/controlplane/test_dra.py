@@ -19,7 +19,7 @@ from deviceplugin.dra.slices import (
 )
 from deviceplugin.node_pods import NodePods
 from gpushare.domain.model import Card, CardUUID, NodeName
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Kind, Page
 from tests.controlplane.test_guard import GROUP, KINDS, PLUGIN, bound_token
 from tests.testbed.binaries import Binaries

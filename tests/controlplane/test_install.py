@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.kube import names
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
 from gpushare.kube.facts import OURS, SYSTEM, is_narrowed

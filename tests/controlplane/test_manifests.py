@@ -14,7 +14,7 @@ import yaml
 
 from deviceplugin.cards.inventory import read_inventory
 from deviceplugin.exporter.settings import ExporterSettings
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import (

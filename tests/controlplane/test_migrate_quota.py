@@ -6,7 +6,7 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref

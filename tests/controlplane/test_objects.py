@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import (
     AlreadyExists,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.kube.api import ApiObjects
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpusharectl.install.manifests import load
 from tests.controlplane.extender import extender

@@ -15,7 +15,7 @@ from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import Mode, OveruseTally
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Pace, Reflector
 from gpusharectl.install.manifests import load

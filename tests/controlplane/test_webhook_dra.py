@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claim_templates import template
+from gpushare.kube.claims.templates import template
 from gpusharectl.commands import main
 from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, asking, container, limits_of

@@ -4,7 +4,7 @@ import yaml
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claim_templates import template
+from gpushare.kube.claims.templates import template
 from gpusharectl.commands import main
 
 

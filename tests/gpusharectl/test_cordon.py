@@ -11,8 +11,8 @@ import pytest
 from gpushare.domain.model import CardUUID
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, names
-from gpushare.kube.api import ApiObjects, ApiServer
-from gpushare.kube.client import dial
+from gpushare.kube.apiserver.api import ApiObjects, ApiServer
+from gpushare.kube.apiserver.client import dial
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import Conflict
 from gpusharectl.cordon import (

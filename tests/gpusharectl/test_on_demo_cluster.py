@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.node import Node
 from gpushare.kube import names
-from gpushare.kube.api import ApiObjects, ApiServer
+from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access

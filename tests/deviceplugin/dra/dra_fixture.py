@@ -12,7 +12,7 @@ import pytest
 
 from deviceplugin.cards.source import FoundCard
 from deviceplugin.dra import driver, slices
-from gpushare.kube.claims import device_name
+from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra

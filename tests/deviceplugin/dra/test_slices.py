@@ -21,7 +21,7 @@ from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from gpushare.kube.claims import device_name
+from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound
 from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of

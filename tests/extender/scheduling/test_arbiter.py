@@ -13,7 +13,7 @@ from gpushare.cache.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.claims import read_claim
+from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable
 from tests.builders import allocation_json, cards, claim_json

@@ -11,7 +11,7 @@ from extender.pool import UNKNOWN
 from extender.webhook.rules import Rules, Verdict, review
 from gpushare.domain.model import Amount
 from gpushare.kube import codec, names
-from gpushare.kube.claim_templates import MOST_PARTS, parts_of, request_name
+from gpushare.kube.claims.templates import MOST_PARTS, parts_of, request_name
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json, ref
 

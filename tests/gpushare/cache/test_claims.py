@@ -12,7 +12,7 @@ from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import CardUUID, NodeName, Placement
 from gpushare.domain.policies import Choice
-from gpushare.kube.claims import Claim, read_claim
+from gpushare.kube.claims.allocated import Claim, read_claim
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from tests.builders import (
     FIRST_FIT,

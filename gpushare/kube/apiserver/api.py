@@ -16,13 +16,14 @@ from urllib.parse import quote
 import orjson
 from kubernetes import client
 
-from gpushare.kube.client import (
+from gpushare.kube.apiserver.client import (
     JSON,
     Connection,
     as_object,
     translated,
     without_managed_fields,
 )
+from gpushare.kube.apiserver.port_forward import fetched
 from gpushare.kube.cluster import (
     Json,
     Kind,
@@ -35,7 +36,6 @@ from gpushare.kube.cluster import (
 from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
 from gpushare.kube.names import COMPONENT
 from gpushare.kube.objects import FIELD_MANAGER, Ref
-from gpushare.kube.port_forward import fetched
 
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"

@@ -16,7 +16,7 @@ import websocket
 from kubernetes import client
 from kubernetes.stream.ws_client import create_websocket, get_websocket_url
 
-from gpushare.kube.client import refused
+from gpushare.kube.apiserver.client import refused
 from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_for
 from gpushare.kube.objects import Ref
 

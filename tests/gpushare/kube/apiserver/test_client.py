@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kube.client import without_managed_fields
+from gpushare.kube.apiserver.client import without_managed_fields
 
 FIELDS = {
     "f:metadata": {"f:annotations": {".": {}, "f:x": {}}},

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 from kubernetes import client
 
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Kind, Target
 from gpushare.kube.errors import Forbidden, Gone, Throttled, Unavailable, Unreachable
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount
 from gpushare.domain.quantity import mebibytes, whole
-from gpushare.kube.claim_templates import MOST_PARTS, parts_of, template, template_name
+from gpushare.kube.claims.templates import MOST_PARTS, parts_of, template, template_name
 
 PARTS = st.lists(
     st.builds(Amount, cores=st.integers(0, 120), units=st.integers(0, 10**6)),

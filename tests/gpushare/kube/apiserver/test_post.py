@@ -14,7 +14,7 @@ import pytest
 from kubernetes import client
 
 from extender.server.tls import TlsFiles, server_context
-from gpushare.kube.api import ApiServer
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Target
 from gpushare.kube.errors import (
     ClusterError,

@@ -15,9 +15,9 @@ from websocket import (
 )
 
 from extender.server.tls import TlsFiles, server_context
-from gpushare.kube import port_forward
+from gpushare.kube.apiserver import port_forward
+from gpushare.kube.apiserver.port_forward import Link, TlsLink, page
 from gpushare.kube.errors import Forbidden, NotFound, Unavailable, Unreachable
-from gpushare.kube.port_forward import Link, TlsLink, page
 from gpusharectl.pki import SERVER_NAME
 from tests.testbed.certificates import Certificates, certificates
 

@@ -16,6 +16,7 @@ import urllib3
 import yaml
 from kubernetes import client, config
 
+from gpushare.kube.apiserver.post import Poster
 from gpushare.kube.cluster import Json, Page
 from gpushare.kube.errors import (
     AlreadyExists,
@@ -24,7 +25,6 @@ from gpushare.kube.errors import (
     Unreachable,
     error_for,
 )
-from gpushare.kube.post import Poster
 
 CONNECT_TIMEOUT_S = 3.0
 JSON = "application/json"

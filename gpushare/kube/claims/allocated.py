@@ -8,17 +8,11 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, CardUUID, NodeName, PodUID
+from gpushare.domain.model import UNIT_MIB, Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.quantity import NotAQuantity, NotWhole, mebibytes, whole
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import MOST, Malformed, Reader
-from gpushare.kube.names import (
-    DRA_CLASS,
-    DRA_CORES,
-    DRA_DRIVER,
-    DRA_MEMORY,
-    DRA_UUID,
-)
+from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
 
 _UUID = re.compile(r"(?:GPU|MIG)-[-0-9a-z]{0,58}[0-9a-z]", re.ASCII)
 """A UUID that is a DNS label of at most 63 characters in lower case.
@@ -116,62 +110,21 @@ def read_claim(claim: Json) -> Claim | None:
     )
 
 
-def claims_of(pod: Json) -> dict[str, str]:
-    """Return the names of a pod's ResourceClaims by the pod's names for them.
+def amount(capacity: Reader) -> Amount:
+    """Read what a capacity has of a card.
 
-    Empty for one that is made from a template and does not exist yet.
+    Memory is rounded up to units, so that the ledger never charges less than that.
     """
-    body = Reader(pod)
-    made = {
-        one.text("name"): one.optional_text("resourceClaimName")
-        for one in body.optional_object("status").optional_objects(
-            "resourceClaimStatuses"
-        )
-    }
-    return {
-        one.text("name"): one.optional_text("resourceClaimName")
-        or made.get(one.text("name"), "")
-        for one in body.optional_object("spec").optional_objects("resourceClaims")
-    }
-
-
-def requests_of(claim: Json) -> dict[str, Amount]:
-    """Return what each request for our class asks of one card, by its name.
-
-    Requests that must have the same UUID count as one, named ``card-1+card-2``. Where
-    a request says nothing it gets the smallest amount. Alternatives
-    (``firstAvailable``) are left out. ``Malformed`` names what is not understood.
-    """
-    found: dict[str, Amount] = {}
-    spec = Reader(claim).optional_object("spec").optional_object("devices")
-    for one in spec.optional_objects("requests"):
-        exactly = one.optional_object("exactly")
-        if exactly.optional_text("deviceClassName") != DRA_CLASS:
-            continue
-        asked = exactly.optional_object("capacity").optional_object("requests")
-        least = {DRA_MEMORY: f"{UNIT_MIB}Mi", DRA_CORES: "1"}
-        found[one.text("name")] = _amount(Reader(least | asked.raw, "requests", one))
-    for one in spec.optional_objects("constraints"):
-        if one.optional_text("matchAttribute") == DRA_UUID:
-            named = one.raw.get("requests") or list(found)
-            if type(named) is not list:
-                raise Malformed(one.path("requests"), "must be a list of strings")
-            if its := [name for name in found if name in named]:
-                parts = [found.pop(name) for name in its]
-                found["+".join(its)] = sum(parts, NOTHING)
-    return found
-
-
-def _amount(capacity: Reader) -> Amount:
-    # Rounded up, so that the ledger never charges less than the claim has.
     units = -(-_number(capacity, DRA_MEMORY) // UNIT_MIB)
     return Amount(_number(capacity, DRA_CORES), units)
 
 
 def _device(result: Reader) -> Device:
     capacity = result.object("consumedCapacity")
-    amount, share_id = _amount(capacity), result.optional_text("shareID")
-    return Device(result.text("request"), result.text("device"), amount, share_id)
+    share_id = result.optional_text("shareID")
+    return Device(
+        result.text("request"), result.text("device"), amount(capacity), share_id
+    )
 
 
 def _number(capacity: Reader, key: str) -> int:
