@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from typing import Self
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
@@ -138,106 +139,188 @@ def assemble(
     ``limits`` tells of memory limits in place of NVIDIA's driver. ``library`` is that
     of tier ``preload``.
     """
-    name, state = settings.node, settings.state_dir
-    metrics = PluginMetrics(registry)
-    offer, node, pods = Offer(settings.reserve_mib), OwnNode(), NodePods(cluster, name)
-    own, here = f"metadata.name={name}", f"spec.nodeName={name}"
-    follow_node = Reflector(cluster, Kind.NODES, node, field_selector=own)
-    follow_pods = Reflector(cluster, Kind.PODS, pods, field_selector=here)
-    resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
-    records = Records(state / "containers")
-    # Read also while DRA is off: a claim that was prepared holds its card until kubelet
-    # unprepares it.
-    claims = PreparedClaims(state / "claims", settings.cdi_dirs[-1], name)
-    occupancy = Occupancy(name, pods, records.all(), claims.placements)
-    recorder = EventRecorder(cluster, name)
-    reporter = Reporter(
-        cluster, pods, resources, occupancy, offer, records, follow_pods.synced
-    )
-    device_chooser = DeviceChooser(pods, resources, occupancy, recorder)
-    on_node = NodeLibrary(state / "preload", library)
-    limits_of = HardLimits(settings.isolation_overhead_mib, settings.isolation_pods)
-    prestart = PreStart(
-        pods,
-        resources,
-        occupancy,
-        records,
-        reporter,
-        recorder,
-        follow_pods.in_touch,
-        StartedLimits(pods, records, offer, follow_pods.synced, claims.limits_mib),
-        on_node,
-        limits_of,
-    )
-    health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
-    file.load(health)
+    base = _Base.of(settings, cluster, registry)
+    on_node = NodeLibrary(settings.state_dir / "preload", library)
     chooser = InjectionChooser(
-        settings.inject, settings.cdi_dirs, node.status, state / "inject"
-    )
-    checks = Checks(
-        limits or DriverLimits(),
-        settings.host_root,
+        settings.inject,
         settings.cdi_dirs,
-        lambda: chooser.chosen,
-        on_node,
+        base.node.status,
+        settings.state_dir / "inject",
     )
-
-    def is_idle() -> bool:
-        return occupancy.is_idle() and not records.of_pods_known_to_kubelet_alone()
-
-    isolation = IsolationChooser(
-        settings.isolation, limits_of, checks, is_idle, state / "isolation"
-    )
-    watcher = Watcher(
-        source,
-        offer,
-        health,
-        file,
-        node,
-        name,
-        cluster,
-        chooser,
-        isolation,
-        metrics,
-        occupancy.as_allocated,
-    )
+    isolation = _isolation(base, chooser, limits or DriverLimits(), on_node)
+    recorder = EventRecorder(cluster, settings.node)
+    prestart = _prestart(base, recorder, on_node)
     parts = Parts(
-        offer,
-        device_chooser,
+        base.offer,
+        DeviceChooser(base.pods, base.resources, base.occupancy, recorder),
         prestart,
-        records,
+        base.records,
         chooser,
         isolation,
         on_node,
-        metrics,
-    )
-    preparer = Preparer(
-        name,
-        cluster,
-        resources,
-        occupancy,
-        offer,
-        chooser,
-        isolation,
-        on_node,
-        prestart,
-        claims,
-        settings.cdi_dirs,
-    )
-    driver = DraDriver(
-        DraPlugin(name, offer, preparer, metrics),
-        SlicePublisher(cluster, name, node, offer, occupancy, settings.dra_order),
-        settings.kubelet_dir,
+        base.metrics,
     )
     return PluginParts(
         parts,
-        watcher,
-        Publisher(cluster, name, node, offer),
-        reporter,
+        _watcher(base, source, chooser, isolation),
+        Publisher(cluster, settings.node, base.node, base.offer),
+        prestart.reporter,
         recorder,
         registrars=_registrars(settings, parts),
-        reflectors=(("node", follow_node), ("pods", follow_pods)),
-        driver=driver if settings.dra else None,
+        reflectors=(("node", base.follow_node), ("pods", base.follow_pods)),
+        driver=_driver(base, parts) if settings.dra else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What all features of one plugin share: what is known of its node."""
+
+    settings: DevicePluginSettings
+    cluster: Cluster
+    metrics: PluginMetrics
+    offer: Offer
+    node: OwnNode
+    pods: NodePods
+    follow_node: Reflector
+    follow_pods: Reflector
+    resources: PodResources
+    records: Records
+    claims: PreparedClaims
+    occupancy: Occupancy
+
+    @classmethod
+    def of(
+        cls,
+        settings: DevicePluginSettings,
+        cluster: Cluster,
+        registry: CollectorRegistry,
+    ) -> Self:
+        """Read what earlier processes left on disk, and follow the API server."""
+        name, state = settings.node, settings.state_dir
+        node, pods = OwnNode(), NodePods(cluster, name)
+        own, here = f"metadata.name={name}", f"spec.nodeName={name}"
+        records = Records(state / "containers")
+        # Read also while DRA is off: a claim that was prepared holds its card until
+        # kubelet unprepares it.
+        claims = PreparedClaims(state / "claims", settings.cdi_dirs[-1], name)
+        return cls(
+            settings,
+            cluster,
+            PluginMetrics(registry),
+            Offer(settings.reserve_mib),
+            node,
+            pods,
+            Reflector(cluster, Kind.NODES, node, field_selector=own),
+            Reflector(cluster, Kind.PODS, pods, field_selector=here),
+            PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
+            records,
+            claims,
+            Occupancy(name, pods, records.all(), claims.placements),
+        )
+
+    def limits(self) -> HardLimits:
+        """Return how large the hard limits of containers are."""
+        of = self.settings
+        return HardLimits(of.isolation_overhead_mib, of.isolation_pods)
+
+    def is_idle(self) -> bool:
+        """Return whether nothing on the node has cards, or is to have some."""
+        unknown = self.records.of_pods_known_to_kubelet_alone()
+        return self.occupancy.is_idle() and not unknown
+
+
+def _isolation(
+    base: _Base, chooser: InjectionChooser, limits: LimitsSource, library: NodeLibrary
+) -> IsolationChooser:
+    """Make what chooses the node's isolation tier, and checks its cards for it."""
+    settings = base.settings
+    checks = Checks(
+        limits,
+        settings.host_root,
+        settings.cdi_dirs,
+        lambda: chooser.chosen,
+        library,
+    )
+    file = settings.state_dir / "isolation"
+    return IsolationChooser(
+        settings.isolation, base.limits(), checks, base.is_idle, file
+    )
+
+
+def _prestart(base: _Base, recorder: EventRecorder, library: NodeLibrary) -> PreStart:
+    """Make the last check of classic pods, and what reports where they are."""
+    synced, claims = base.follow_pods.synced, base.claims
+    reporter = Reporter(
+        base.cluster,
+        base.pods,
+        base.resources,
+        base.occupancy,
+        base.offer,
+        base.records,
+        synced,
+    )
+    return PreStart(
+        base.pods,
+        base.resources,
+        base.occupancy,
+        base.records,
+        reporter,
+        recorder,
+        base.follow_pods.in_touch,
+        StartedLimits(base.pods, base.records, base.offer, synced, claims.limits_mib),
+        library,
+        base.limits(),
+    )
+
+
+def _watcher(
+    base: _Base,
+    source: CardSource,
+    chooser: InjectionChooser,
+    isolation: IsolationChooser,
+) -> Watcher:
+    """Make what watches the cards, with the faults of before."""
+    settings = base.settings
+    health = Health(settings.harmless_xids)
+    file = HealthFile(settings.state_dir / "health.json")
+    file.load(health)
+    return Watcher(
+        source,
+        base.offer,
+        health,
+        file,
+        base.node,
+        settings.node,
+        base.cluster,
+        chooser,
+        isolation,
+        base.metrics,
+        base.occupancy.as_allocated,
+    )
+
+
+def _driver(base: _Base, parts: Parts) -> DraDriver:
+    """Make the DRA driver, which offers the same cards to claims."""
+    settings, name, offer = base.settings, base.settings.node, base.offer
+    preparer = Preparer(
+        name,
+        base.cluster,
+        base.resources,
+        base.occupancy,
+        offer,
+        parts.chooser,
+        parts.isolation,
+        parts.library,
+        parts.prestart,
+        base.claims,
+        settings.cdi_dirs,
+    )
+    order = settings.dra_order
+    return DraDriver(
+        DraPlugin(name, offer, preparer, base.metrics),
+        SlicePublisher(base.cluster, name, base.node, offer, base.occupancy, order),
+        settings.kubelet_dir,
     )
 
 
