@@ -44,6 +44,12 @@ _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 
 
+_NOT_SHARED = (
+    "the API server lets no two claims share a device: its feature gate "
+    "DRAConsumableCapacity is off; it is on by default from Kubernetes 1.36"
+)
+
+
 class NotSharedError(Exception):
     """The API server does not let claims share a device; ``str()`` says what to do."""
 
@@ -164,13 +170,18 @@ def own_slices(node: str) -> str:
 
 
 def why_not_served(cluster: Cluster, node: str) -> str:
-    """Say why slices cannot be written at all; empty if they can.
+    """Say why the API server cannot take our slices; empty if it can.
 
-    Raises ``ClusterError`` if the API server does not answer.
+    Whether claims may share a device is asked by a dry run: kube-scheduler would give
+    away a whole card that was offered for a moment only. Raises ``ClusterError`` if the
+    API server does not answer.
     """
-    selector = own_slices(node)
+    selector, card = own_slices(node), Card(CardUUID("GPU-0"), 0, 2)
+    (asked,) = slices(node, "", [device(card, card.capacity)], 1)
+    asked["metadata"] = {"name": f"{node}-{DRA_DRIVER}-asked"}
     try:
         cluster.list_page(Kind.SLICES, limit=1, field_selector=selector)
+        stored = cluster.create(Kind.SLICES, asked, dry_run=True)
     except NotFound:
         return (
             "the API server does not serve resource.k8s.io/v1; Kubernetes 1.36 or "
@@ -178,7 +189,13 @@ def why_not_served(cluster: Cluster, node: str) -> str:
         )
     except Forbidden as error:
         return f"{error}; apply the ClusterRole of manifests/dra"
-    return ""
+    return "" if _is_shared(stored["spec"]) else _NOT_SHARED
+
+
+def _is_shared(spec: Json) -> bool:
+    """Return whether the API server kept that claims share the devices of a slice."""
+    found = spec.get("devices") or ()
+    return all(one.get("allowMultipleAllocations") for one in found)
 
 
 @dataclass
@@ -285,13 +302,7 @@ class SlicePublisher:
             metadata = {**body["metadata"], "resourceVersion": version}
             stored = self.cluster.replace(Kind.SLICES, {**body, "metadata": metadata})
         spec = stored["spec"]
-        kept = (
-            one.get("allowMultipleAllocations") for one in spec.get("devices") or ()
-        )
-        if not all(kept):
+        if not _is_shared(spec):
             self.cluster.delete(Kind.SLICES, "", name)
-            raise NotSharedError(
-                "the API server lets no two claims share a device: its feature gate "
-                "DRAConsumableCapacity is off; it is on by default from Kubernetes 1.36"
-            )
+            raise NotSharedError(_NOT_SHARED)
         self._stored[name] = spec

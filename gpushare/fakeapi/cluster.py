@@ -138,11 +138,11 @@ class Embedded:
         """Read one object; see ``Cluster``."""
         return _present(kind, name, self._store.read(kind, _key(kind, namespace, name)))
 
-    def create(self, kind: Kind, body: Json) -> Json:
+    def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
         """Store a new object and return it; ``AlreadyExists``, ``Invalid``.
 
         A pod is ``Pending`` whatever its status says; its requests default to its
-        limits.
+        limits. ``dry_run`` stores nothing.
         """
         copy = orjson.loads(orjson.dumps(body))
         new = rules.created(kind, copy, self._new_uid(), self._now())
@@ -154,6 +154,8 @@ class Embedded:
             return new
 
         key = _key(kind, metadata.get("namespace", ""), metadata["name"])
+        if dry_run:
+            return rule(self._store.read(kind, key))
         return self._store.write(kind, key, rule)
 
     def replace(self, kind: Kind, body: Json, *, subresource: str = "") -> Json:

@@ -96,8 +96,8 @@ class Cluster(Protocol):
         """Read one object; ``namespace`` is empty for nodes. ``NotFound``."""
         ...
 
-    def create(self, kind: Kind, body: Json) -> Json:
-        """Add an object, and return it as it was stored.
+    def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
+        """Add an object, and return it as it was stored, or would be by ``dry_run``.
 
         ``AlreadyExists`` when there is one of its name, ``InvalidObject``.
         """

@@ -187,11 +187,11 @@ class Verbs:
 
     def answer(self, request: Request) -> Answer:
         """Do what a request asks for."""
-        if request.query.get("dryRun"):
-            raise Refused(HTTPStatus.BAD_REQUEST, "there is no dry run here")
         if request.place.plural == NAMESPACES:
             return self._namespaces(request)
         verbs = self._verbs(request)
+        if request.query.get("dryRun") and verbs.get(request.method) != self._post:
+            raise Refused(HTTPStatus.BAD_REQUEST, "there is no dry run of this here")
         if request.method not in verbs:
             message = f"the server does not allow {request.method} here"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
@@ -268,7 +268,8 @@ class Verbs:
                 yield {"type": "ERROR", "object": failure(error).body}
 
     def _post(self, request: Request) -> Answer:
-        made = self._cluster.create(request.place.kind, request.sent())
+        dry_run = bool(request.query.get("dryRun"))
+        made = self._cluster.create(request.place.kind, request.sent(), dry_run=dry_run)
         return self._shown(request, made, HTTPStatus.CREATED)
 
     def _put(self, request: Request) -> Answer:

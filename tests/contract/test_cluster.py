@@ -481,6 +481,8 @@ def slice_body(seat: Seat, *devices: str) -> Json:
 def test_slices_are_written(seat: Seat) -> None:
     """An object is created once, replaced if it is still the same, and deleted."""
     cluster, name = seat.cluster, seat.name("slice")
+    asked = cluster.create(Kind.SLICES, slice_body(seat, "one"), dry_run=True)
+    assert asked["spec"]["devices"][0]["allowMultipleAllocations"] is True
     made = cluster.create(Kind.SLICES, slice_body(seat, "one"))
     try:
         assert [one["name"] for one in made["spec"]["devices"]] == ["one"]

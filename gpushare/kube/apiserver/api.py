@@ -145,10 +145,10 @@ class ApiServer(Connection):
         path = _RESOURCES[kind].object(namespace, name)
         return self._read(path, timeout_s=self.GET_TIMEOUT_S)
 
-    def create(self, kind: Kind, body: Json) -> Json:
+    def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
         """Add an object; see ``Cluster``."""
         path = _RESOURCES[kind].collection(body["metadata"].get("namespace", ""))
-        return self._written("POST", path, body)
+        return self._written("POST", path, body, _DRY_RUN if dry_run else None)
 
     def replace(self, kind: Kind, body: Json) -> Json:
         """Replace an object; see ``Cluster``."""
@@ -226,11 +226,14 @@ class ApiServer(Connection):
         path = _RESOURCES[Kind.EVENTS].collection(pod.namespace)
         self._post(path, body, self.WRITE_TIMEOUT_S)
 
-    def _written(self, method: str, path: str, body: Json) -> Json:
+    def _written(
+        self, method: str, path: str, body: Json, query: Mapping[str, str] | None = None
+    ) -> Json:
         answer = self._exchange(
             method,
             path,
             timeout_s=self.WRITE_TIMEOUT_S,
+            query=query,
             body=body,
             content_type=JSON,
         )
