@@ -36,6 +36,7 @@ from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
 from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.fields import GROUPS
 from deviceplugin.telemetry.nvml import NvmlTelemetry
+from deviceplugin.telemetry.tegra import TegraTelemetry, host_memory_mib
 from gpushare import logs
 from gpushare.addresses import why_not_listen
 from gpushare.kube.apiserver.api import ApiServer
@@ -190,14 +191,14 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _telemetry(settings: ExporterSettings, complaints: list[str]) -> Telemetry:
-    nvml = NvmlCards(root=settings.host_root)
+    root = settings.host_root
+    nvml = NvmlCards(root=root, host_memory_mib=host_memory_mib(root))
     simulated = [PlainTelemetry(one) for one in _simulated(settings, complaints)]
     listed = [PlainTelemetry(one) for one in _inventory(settings, complaints)]
     if simulated:
         return CombinedTelemetry([*simulated, *listed])
-    return CombinedTelemetry(
-        [NvmlTelemetry(nvml), *listed, AmdTelemetry(settings.host_root)]
-    )
+    jetson = TegraTelemetry(root, nvml.integrated)
+    return CombinedTelemetry([NvmlTelemetry(nvml), *listed, AmdTelemetry(root), jetson])
 
 
 def _simulated(settings: Settings, complaints: list[str]) -> list[CardSource]:

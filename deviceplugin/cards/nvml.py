@@ -8,6 +8,7 @@ the faults.
 
 import ctypes
 import logging
+import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -169,6 +170,8 @@ _NO_INSTANCE = (
     "nvidia-smi -mig 0 ends the mode"
 )
 _FIRST_INSTANCE = 100
+_JETSON = re.compile(r"nvgpu|\bThor\b", re.IGNORECASE)
+"""In the names of Jetsons' GPUs: ``Orin (nvgpu)``, ``NVIDIA Thor``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +221,11 @@ def _filled(handle: Handle, card: FoundCard) -> FoundCard | LeftOut:
     # The total includes what the driver reserves: an old driver cannot tell that apart,
     # and an update of the driver must not change a card's units.
     memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    model = _optional(lambda: pynvml.nvmlDeviceGetName(handle)) or ""
+    if _JETSON.search(model):
+        return replace(card, model=model, integrated=True)
     if memory is None:
         return LeftOut(card.uuid, "the driver does not report how much memory it has")
-    model = _optional(lambda: pynvml.nvmlDeviceGetName(handle)) or ""
     instance = card.instance
     if instance is not None:
         instance = replace(instance, profile=mig_profile(model))

@@ -40,6 +40,7 @@ _REOPEN_EVERY_S = 300.0
 faults that come in between are missed."""
 _SLICE_S = 0.5
 _CAPABILITY = re.compile(r"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
+_INTEGRATED = "it is the GPU of a Jetson, which shares the memory of the node"
 _UNLISTED = "the driver does not list it any more"
 
 
@@ -48,7 +49,9 @@ class NvmlCards:
 
     ``deadline_s`` is how long one card, or the driver, may take for one answer.
     ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` returns
-    monotonic seconds.
+    monotonic seconds. The GPU of a Jetson is left out, or has ``host_memory_mib`` if
+    that is given: programs everywhere on the node use that memory, so it can be
+    measured and not shared.
     """
 
     def __init__(
@@ -57,9 +60,11 @@ class NvmlCards:
         deadline_s: float = DEADLINE_S,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
+        host_memory_mib: int = 0,
     ) -> None:
         self._calls = DeadlineCalls(deadline_s)
         self._root = root
+        self._host_memory_mib = host_memory_mib
         self._clock = clock
         self._failed: Mapping[str, Exception] = {}
         self._places: dict[int, CardUUID] = {}
@@ -136,6 +141,10 @@ class NvmlCards:
             return self._calls.run_one("version", nvml.version)
         except (nvml.NoDriver, DeadlineExceeded):
             return ""
+
+    def integrated(self) -> FoundCard | None:
+        """Return the GPU of a Jetson as the last look found it; None elsewhere."""
+        return next((card for card in self._listed if card.integrated), None)
 
     def reports_faults_of(self, uuid: CardUUID) -> bool:
         """Return whether ``wait_for_event`` may report a card's faults."""
@@ -257,6 +266,9 @@ class NvmlCards:
                 left_out |= {one.name: one for one in answer.left_out}
                 for card in answer.cards:
                     self._places[place] = answer.uuid
+                    if card.integrated and not self._host_memory_mib:
+                        left_out[card.uuid] = LeftOut(card.uuid, _INTEGRATED)
+                        continue
                     here.add(card.uuid)
                     self._remember(card)
             elif self._named(place, answered) is None:
@@ -278,6 +290,8 @@ class NvmlCards:
             card = replace(card, index=known.index)
         elif card.index in taken:
             card = replace(card, index=max(taken) + 1)
+        if card.integrated:
+            card = replace(card, memory_mib=self._host_memory_mib)
         if card.instance is not None:
             card = replace(card, device_nodes=_capabilities(self._root, card))
         self._known[card.uuid] = card

@@ -48,7 +48,8 @@ class FoundCard:
     address, ``minor`` the number in ``/dev/nvidiaN``; None if there is none. A MIG
     instance has those of its card. ``device_nodes`` are those of this card alone beside
     ``/dev/nvidiaN``, ``variables`` what a container needs beside them. NVIDIA's cards
-    have no variables here, because ``allocation`` knows them.
+    have no variables here, because ``allocation`` knows them. An ``integrated`` one has
+    no memory of its own, as a Jetson's: it is measured, and no part of it is allotted.
     """
 
     uuid: CardUUID
@@ -61,6 +62,7 @@ class FoundCard:
     variables: Mapping[str, str] = field(default_factory=dict)
     known_to_driver: bool = True
     simulated: bool = False
+    integrated: bool = False
     instance: MigInstance | None = None
 
     @property

@@ -227,7 +227,7 @@ def _put_cards(page: _Page) -> None:
         labels = page.card_labels[card.uuid]
         _put_health(page, card.uuid, labels)
         use = page.usage.cards.get(card.uuid, CardUse())
-        if page.on(ALLOTMENT):
+        if page.on(ALLOTMENT) and not card.integrated:
             _put_allotment(page, card, use, labels)
         if page.on(PROCESSES) and page.snapshot.processes is not None:
             page.put(own.SM_SOURCE, labels | {"source": use.sm_source}, 1)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from deviceplugin.cards.source import FoundCard
 from deviceplugin.exporter.owners import Owner, OwnerPod, OwnerPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.telemetry.base import ProcessUse, SmSource
@@ -34,7 +35,8 @@ class ContainerUse:
     """One container on one card: what it was allocated and what it uses.
 
     ``allotted`` is None for a container that uses a card without having asked for it,
-    or whose placement is not known; then ``placed`` is False. ``memory_mib`` in
+    or whose placement is not known; then ``placed`` is False, as on a card of which no
+    part can be allotted. ``memory_mib`` in
     MiB, the rest in percent of the whole card; None is unknown. ``exclusive``: its pod
     has the card to itself by its request (whole cards). ``last_busy`` is when it was
     last seen at work, at the earliest when it was first seen at all; seconds since
@@ -133,8 +135,9 @@ def account_usage(
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
     idle: dict[tuple[CardUUID, int], IdleProcess] = {}
-    for uuid in (card.uuid for card in snapshot.cards):
-        account = _CardAccount(snapshot, owner_pods, uuid, consumers.get(uuid, {}))
+    for card in snapshot.cards:
+        uuid = card.uuid
+        account = _CardAccount(snapshot, owner_pods, card, consumers.get(uuid, {}))
         its = account.idle(before.idle, at)
         idle |= its
         known = before.cards.get(uuid, CardUse()).context_mib
@@ -195,16 +198,17 @@ class _CardAccount:
         self,
         snapshot: Snapshot,
         owner_pods: OwnerPods | None,
-        card: CardUUID,
+        card: FoundCard,
         consumers: dict[_Name, _Consumer],
     ) -> None:
         self._snapshot = snapshot
         self._owner_pods = owner_pods
-        self._card = card
+        self._card = card.uuid
+        self._integrated = card.integrated
         self._consumers = consumers
         self._of_unknown_pods = False
         processes = snapshot.processes
-        told = processes.cards.get(card) if processes else None
+        told = processes.cards.get(card.uuid) if processes else None
         self._says = told if told and told.known and not told.failure else None
         # While there is trouble, there may be processes whose owner is not known.
         self._blind = self._says is None or PROCESSES in snapshot.troubles
@@ -268,7 +272,7 @@ class _CardAccount:
                 encoder=encoder,
                 decoder=decoder,
                 last_busy=last,
-                placed=not (owner_pod and owner_pod.unplaced),
+                placed=not (self._integrated or (owner_pod and owner_pod.unplaced)),
                 contexts_mib=sum(
                     min(process.memory_mib or 0.0, context_mib)
                     for process in (consumer.processes if owner_pod else ())
@@ -325,7 +329,8 @@ class _CardAccount:
         used = self._value(FB_USED)
         everybody = self._consumers.values()
         known = _sum(use.memory_mib for one in everybody for use in one.processes)
-        if self._blind or used is None or known is None:
+        # The memory of an integrated card is also that of all programs of the node.
+        if self._blind or self._integrated or used is None or known is None:
             return None
         return max(0.0, used - known)
 

@@ -27,6 +27,16 @@ from deviceplugin.telemetry.base import (
     SmSource,
     answered,
 )
+from deviceplugin.telemetry.sysfs import (
+    NotThere,
+    error_text,
+    number,
+    number_or_0,
+    raw,
+    text,
+    text_or_nothing,
+    values,
+)
 from gpushare.domain.model import CardUUID
 
 CARDS = "sys/class/drm"
@@ -35,9 +45,6 @@ DEADLINE_S = 5.0
 
 _KFD = "sys/class/kfd/kfd"
 _MIB = 2**20
-_READ_BYTES = 65536
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
-"""What kernels of different age answer for something that a card does not have."""
 _UNIQUE = re.compile(r"(?!0+$)[0-9a-f]{16}")
 _FACT = re.compile(r"^(\w+) (\d{1,20})$", re.MULTILINE)
 _ERRORS = re.compile(r"^(ue|ce):\s*(\d+)\s*$", re.MULTILINE)
@@ -101,7 +108,7 @@ class AmdTelemetry:
         """Return amdgpu's version; empty if it came with the kernel, or hangs."""
         path = self._root / "sys/module/amdgpu/version"
         with suppress(DeadlineExceeded):
-            return self._calls.run_one("version", partial(_text_or_nothing, path))
+            return self._calls.run_one("version", partial(text_or_nothing, path))
         return ""
 
     def read(
@@ -134,7 +141,7 @@ class AmdTelemetry:
             places = [(uuid, place) for uuid, (place, _) in self._known.items()]
         calls = {(group, uuid): partial(ask, place) for uuid, place in places}
         answers = self._calls.run(calls).items()
-        return answered(kind, ((uuid, one) for (_, uuid), one in answers), _why)
+        return answered(kind, ((uuid, one) for (_, uuid), one in answers), error_text)
 
     def _remember(self, place: Place, card: FoundCard) -> None:
         taken = {other.index for _, other in self._known.values()}
@@ -148,47 +155,6 @@ class _Gone(Exception):
     """The card is not in its place any more."""
 
 
-class NotThere(Exception):
-    """This card, or its driver, does not have this value."""
-
-
-def _raw(path: Path) -> bytes:
-    """Return a file's bytes.
-
-    Raises ``NotThere``, or ``OSError`` if it cannot be read now, as during a reset.
-    """
-    try:
-        with path.open("rb") as opened:
-            return opened.read(_READ_BYTES)
-    except OSError as error:
-        if error.errno in _ABSENT:
-            raise NotThere(str(path)) from error
-        raise
-
-
-def _text(path: Path) -> str:
-    return _raw(path).decode(errors="replace").strip()
-
-
-def _text_or_nothing(path: Path) -> str:
-    with suppress(NotThere, OSError):
-        return _text(path)
-    return ""
-
-
-def _number(path: Path) -> int:
-    try:
-        return int(_text(path))
-    except ValueError as error:
-        raise NotThere(f"{path} holds no number") from error
-
-
-def _number_or_0(path: Path) -> int:
-    with suppress(NotThere, OSError):
-        return _number(path)
-    return 0
-
-
 def _places(root: Path) -> list[Place]:
     """Find where amdgpu drives a card, in the order of the PCI addresses."""
     kfd_ids = _kfd_ids(root)
@@ -200,7 +166,7 @@ def _places(root: Path) -> list[Place]:
 
 def _bus(device: Path) -> str:
     """Return the PCI address if amdgpu drives it, else nothing."""
-    lines = _text_or_nothing(device / "uevent").splitlines()
+    lines = text_or_nothing(device / "uevent").splitlines()
     words = dict(line.split("=", 1) for line in lines if "=" in line)
     return words.get("PCI_SLOT_NAME", "") if words.get("DRIVER") == "amdgpu" else ""
 
@@ -209,8 +175,8 @@ def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
     """Return amdkfd's ids by PCI address; a partitioned card has several."""
     ids: dict[str, tuple[str, ...]] = {}
     for node in sorted((root / _KFD / "topology/nodes").glob("*")):
-        kfd_id = _text_or_nothing(node / "gpu_id")
-        facts = dict(_FACT.findall(_text_or_nothing(node / "properties")))
+        kfd_id = text_or_nothing(node / "gpu_id")
+        facts = dict(_FACT.findall(text_or_nothing(node / "properties")))
         # 0 is a node without a card.
         if kfd_id in ("", "0") or "location_id" not in facts:
             continue
@@ -223,17 +189,17 @@ def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
 def _described(place: Place) -> FoundCard | LeftOut:
     """Read what does not change of a card. It may hang, as every call of a card."""
     bus, device = place.bus, place.device
-    memory_mib = _number_or_0(device / "mem_info_vram_total") // _MIB
+    memory_mib = number_or_0(device / "mem_info_vram_total") // _MIB
     if not memory_mib:
         return LeftOut(bus, "amdgpu does not report its memory")
-    unique = _text_or_nothing(device / "unique_id")
-    kind = _text_or_nothing(device / "device").removeprefix("0x")
+    unique = text_or_nothing(device / "unique_id")
+    kind = text_or_nothing(device / "device").removeprefix("0x")
     nodes = sorted((device / "drm").glob("renderD*"))
     return FoundCard(
         uuid=CardUUID(f"GPU-{unique}" if _UNIQUE.fullmatch(unique) else f"AMD-{bus}"),
         index=0,
         memory_mib=memory_mib,
-        model=_text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
+        model=text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
         bus=bus,
         device_nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
         known_to_driver=False,
@@ -274,7 +240,7 @@ def _processes(root: Path, place: Place) -> ProcessesAnswer:
         return ProcessesAnswer(known=False, sm_source=SmSource.CARD)
     used = {
         # 0 also if it has ended meanwhile.
-        int(one.name): sum(_number_or_0(one / f"vram_{id_}") for id_ in place.kfd_ids)
+        int(one.name): sum(number_or_0(one / f"vram_{id_}") for id_ in place.kfd_ids)
         for one in folder.iterdir()
         if one.name.isdecimal()
     }
@@ -289,35 +255,16 @@ def _check(place: Place) -> None:
 
 
 def _values(place: Place, wanted: Collection[str]) -> CardAnswer:
-    """Read each field; one that cannot be read now is only missing."""
     _check(place)
-    values: dict[str, float] = {}
-    unsupported = set(wanted) - _VALUES.keys()
-    why = ""
-    for name in (one for one in wanted if one in _VALUES):
-        try:
-            values[name] = _VALUES[name](place.device)
-        except NotThere:
-            unsupported.add(name)
-        except OSError as error:
-            why = _why(error)
-    if why and not values:
-        return CardAnswer(failure=why)
-    return CardAnswer(values, frozenset(unsupported))
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return values(_VALUES, place.device, wanted)
 
 
 def _file(name: str, device: Path) -> float:
-    return _number(device / name)
+    return number(device / name)
 
 
 def _mib(name: str, device: Path) -> int:
-    return _number(device / f"mem_info_vram_{name}") // _MIB
+    return number(device / f"mem_info_vram_{name}") // _MIB
 
 
 def _hwmon(names: Sequence[str], scale: int, device: Path) -> float:
@@ -325,7 +272,7 @@ def _hwmon(names: Sequence[str], scale: int, device: Path) -> float:
     for folder in sorted((device / "hwmon").glob("hwmon*")):
         for name in names:
             with suppress(NotThere):
-                return _number(folder / name) / scale
+                return number(folder / name) / scale
     raise NotThere(names[0])
 
 
@@ -334,7 +281,7 @@ def _errors(kind: str, device: Path) -> float:
     counts: list[int] = []
     for path in (device / "ras").glob("*_err_count"):
         try:
-            told = _ERRORS.findall(_text(path))
+            told = _ERRORS.findall(text(path))
         except NotThere:
             continue
         if not told:
@@ -348,12 +295,12 @@ def _errors(kind: str, device: Path) -> float:
 
 def _bad_pages(flag: str, device: Path) -> int:
     """Count lines ``page : size : flag``; R is retired, P is pending."""
-    lines = _text(device / "ras/gpu_vram_bad_pages").splitlines()
+    lines = text(device / "ras/gpu_vram_bad_pages").splitlines()
     return sum(line.rpartition(":")[2].strip() == flag for line in lines)
 
 
 def _energy_mj(device: Path) -> float:
-    metrics = _raw(device / "gpu_metrics")
+    metrics = raw(device / "gpu_metrics")
     at = _ENERGY_AT.get((metrics[2], metrics[3])) if metrics[3:] else None
     if at is None or len(metrics) < at + 8:
         raise NotThere("energy")

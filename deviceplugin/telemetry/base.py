@@ -1,7 +1,8 @@
 """What cards report while they work: the ``Telemetry`` protocol. Pure.
 
 ``NvmlTelemetry`` asks NVIDIA's driver, ``AmdTelemetry`` reads amdgpu's files,
-``PlainTelemetry`` uses what any ``CardSource`` reads.
+``TegraTelemetry`` those of a Jetson, ``PlainTelemetry`` uses what any ``CardSource``
+reads.
 
 An unknown value is missing, never 0; the value of an idle card is 0, never missing.
 """

@@ -1,4 +1,4 @@
-"""Several telemetries as one: NVIDIA's cards, an inventory's and AMD's."""
+"""Several telemetries as one: NVIDIA's cards, an inventory's, AMD's, a Jetson's."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping

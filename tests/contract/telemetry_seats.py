@@ -9,8 +9,10 @@ from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
 from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.nvml import NvmlTelemetry
+from deviceplugin.telemetry.tegra import TegraTelemetry
 from tests.contract.card_seats import inventory, simulated
 from tests.deviceplugin.amd_tree import UNIQUE, AmdTree
+from tests.deviceplugin.tegra_tree import orin
 from tests.nvml.build import the_stub
 from tests.nvml.driver import stub_card, stub_driver
 
@@ -60,6 +62,7 @@ def seat_of(kind: str, folder: Path) -> Iterator[Telemetry]:
             "simulated": lambda: PlainTelemetry(simulated()),
             "inventory": lambda: PlainTelemetry(inventory(folder)),
             "amd": lambda: amd(folder),
+            "tegra": lambda: TegraTelemetry(orin(folder / "jetson").root),
             "real": lambda: NvmlTelemetry(NvmlCards()),
         }[kind]()
         yield made

@@ -13,7 +13,7 @@ from tests.contract.telemetry_seats import seat_of
 from tests.contract.threads import asked_at_once, woken
 
 SEATS = [
-    *("simulated", "inventory", "amd", "nvml", "nvml-old", "joined"),
+    *("simulated", "inventory", "amd", "tegra", "nvml", "nvml-old", "joined"),
     pytest.param("real", marks=pytest.mark.gpu),
 ]
 OF_A_GROUP = [one.name for one in GROUPS if any(f.group == one.name for f in FIELDS)]

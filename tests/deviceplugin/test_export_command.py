@@ -20,6 +20,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.cluster import Child, fetched
 from tests.builders import AT, node_json, pod_json
 from tests.deviceplugin.node_fixture import NODE
+from tests.deviceplugin.tegra_tree import orin
 from tests.nvml.build import STATE_VARIABLE, the_stub
 from tests.nvml.driver import StubDriver, stub_card
 from tests.testbed.waiting import wait_until
@@ -146,6 +147,10 @@ def test_it_reads_the_driver_s_cards(node: Node, driver: StubDriver) -> None:
         wait_until(
             lambda: "GPU_UTIL{" in (page := node.page()) and "} 23.0" in page, "23"
         )
+        # A Jetson's files, under the host's root.
+        orin(node.folder)
+        node.wait_for('UUID="TEGRA-17000000.gpu"')
+        node.wait_for('"totalMemory": 62840', "/v1/collect")
 
 
 def test_pods_are_followed(node: Node) -> None:

@@ -53,6 +53,14 @@ ALLOCATED, OVER = own.MEM_ALLOCATED.name, own.OVER_SHARE.name
 TROUBLE, HEALTHY = own.TROUBLE.name, own.CARD_HEALTHY.name
 SUCCESS, TIMESTAMP = own.SUCCESS.name, own.TIMESTAMP.name
 HANGS = CardAnswer(failure="it hangs")
+OF_SHARED_CARDS = (
+    own.DEV_FB_TOTAL,
+    own.FB_ALLOCATED,
+    own.ALLOCATE_MODE,
+    own.CARD_ALLOCATED,
+    own.CARD_UNATTRIBUTED,
+    own.OVER_SHARE,
+)
 
 
 SITE = Site("node-1", "host-1", version="0.1.0")
@@ -289,6 +297,22 @@ def test_how_cards_are_allotted() -> None:
         its["PodName"]: its["AllocateMode"] for its, _ in fixture.samples(ALLOCATED)
     }
     assert modes == {"a": "share", "w": "exclusive"}
+
+
+def test_of_an_integrated_card_nothing_is_allotted() -> None:
+    """A Jetson's: who uses it exceeds no share, and its memory is the node's."""
+    cards = [found_card(0, integrated=True), found_card(1)]
+    values = {A: {fields.FB_USED: 4096.0}, B: {fields.FB_USED: 4096.0}}
+    round_ = processes(
+        {A: [use(1, 512, 23)], B: [use(2, 256)]}, dict.fromkeys((1, 2), owner("a"))
+    )
+    pod = held("a", on="GPU-elsewhere")
+    fixture = ExpositionFixture(
+        snapshot(*cards, round_=round_, values=values), pods=[pod]
+    )
+    assert fixture.by(own.MEM_USED.name, "UUID") == {A: 512, B: 256}
+    for what in OF_SHARED_CARDS:
+        assert set(fixture.by(what.name, "UUID")) == {B}, what.name
 
 
 def test_a_field_is_shown_as_the_file_of_fields_says() -> None:
