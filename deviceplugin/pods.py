@@ -24,6 +24,7 @@ from gpushare.domain.model import (
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
+from gpushare.kube.claims.asked import ClaimUse, claims_of, uses_of
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.resource_requests import Unmeetable, containers
@@ -58,7 +59,9 @@ class NodePod:
 
     ``bound`` is when it was bound to the node, by the API server's clock; it serves to
     order pods. ``running`` names the containers that run, by the pod's status.
-    ``isolation`` is the tier that its annotation names; empty without it.
+    ``isolation`` is the tier that its annotation names; empty without it. ``claims``
+    are the names of its ResourceClaims, and ``claim_uses`` the containers that use
+    them.
     """
 
     record: PodRecord
@@ -66,6 +69,8 @@ class NodePod:
     bound: str
     running: frozenset[str] = frozenset()
     isolation: str = ""
+    claims: frozenset[str] = frozenset()
+    claim_uses: tuple[ClaimUse, ...] = ()
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -125,7 +130,15 @@ def node_pod(pod: Json) -> NodePod:
         specs = []
     asking = tuple(GpuContainer(s.name, s.role, s.amount) for s in specs if s.amount)
     tier = facts.annotation(pod, names.ISOLATION)
-    return NodePod(record, asking, _bound(pod), _running(pod), tier)
+    return NodePod(
+        record,
+        asking,
+        _bound(pod),
+        _running(pod),
+        tier,
+        claims=frozenset(filter(None, claims_of(pod).values())),
+        claim_uses=uses_of(pod),
+    )
 
 
 def _bound(pod: Json) -> str:

@@ -259,6 +259,7 @@ def _prestart(base: _Base, recorder: EventRecorder, library: NodeLibrary) -> Pre
         base.offer,
         base.records,
         synced,
+        claims.tiers,
     )
     return PreStart(
         base.pods,
@@ -296,7 +297,7 @@ def _watcher(
         chooser,
         isolation,
         base.metrics,
-        base.occupancy.as_allocated,
+        base.occupancy.holders,
     )
 
 

@@ -1,7 +1,7 @@
 """Find the node's cards, read them, apply annotations, and update what is offered."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -9,11 +9,10 @@ from typing import Any
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.cards.advertised import Offer, OwnNode
-from deviceplugin.cards.devices import colliding
+from deviceplugin.cards.devices import Cards, colliding
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.source import CardSource, DriverLost, NoCardsYet
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.pods import Listed
 from gpushare.domain.model import CardUUID, NodeName
 from gpushare.kube import names, words
 from gpushare.kube.cluster import Cluster, Kind
@@ -23,7 +22,7 @@ from gpushare.logs import LogOnce
 logger = logging.getLogger(__name__)
 
 _NONE = "no cards to share yet"
-_MOST_PODS = 20
+_MOST_NAMES = 20
 
 
 class CollidingCardsError(Exception):
@@ -44,8 +43,8 @@ class Watcher:
     chooser: InjectionChooser
     isolation: IsolationChooser
     metrics: PluginMetrics
-    listed: Callable[[], Listed]
-    """Which devices pods hold, as far as this plugin allocated them."""
+    holders: Callable[[CardUUID, Cards], Mapping[str, Collection[str]]]
+    """The names of the ``pods`` and ``claims`` that hold a part of a card."""
     log_once: LogOnce = field(default_factory=lambda: LogOnce(logger))
     _logged: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -171,20 +170,19 @@ class Watcher:
         self.offer.set_sick({**held, **self.health.sick()})
         self.file.save(self.health)
         sick = self.offer.sick()
-        for uuid in self._log_cards("card is sick", sick, self._pods_on):
+        for uuid in self._log_cards("card is sick", sick, self._holders):
             logger.info("card is healthy again", extra={"card": uuid})
         for card in self.offer.cards.all:
             self.metrics.sick.labels(card.uuid).set(card.uuid in sick)
 
-    def _pods_on(self, uuid: CardUUID) -> Mapping[str, str]:
-        """Name the pods that hold a part of a card: an operator decides about them."""
-        cards = self.offer.cards
-        pods = {
-            "/".join(pod)
-            for pod, _, _, ids in self.listed().holders()
-            if uuid in {card.uuid for card in cards.holding(ids)}
+    def _holders(self, uuid: CardUUID) -> Mapping[str, str]:
+        """Name who has a part of a card: an operator decides about them."""
+        found = self.holders(uuid, self.offer.cards)
+        return {
+            kind: words.listed(sorted(its), _MOST_NAMES)
+            for kind, its in found.items()
+            if its
         }
-        return {"pods": words.listed(sorted(pods), _MOST_PODS)} if pods else {}
 
     def _log_cards(
         self,

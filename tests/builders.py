@@ -320,6 +320,21 @@ def claim_json(
     }
 
 
+def with_claims(pod: Json, uses: Mapping[str, str]) -> Json:
+    """Let containers of a pod use claims, each ``claim`` or ``claim/request``."""
+    named = sorted({use.partition("/")[0] for use in uses.values()})
+    pod["spec"]["resourceClaims"] = [
+        {"name": one, "resourceClaimName": one} for one in named
+    ]
+    for key in ("initContainers", "containers"):
+        for container in pod["spec"].get(key, ()):
+            if use := uses.get(container["name"]):
+                claim, _, request = use.partition("/")
+                its = {"name": claim} | ({"request": request} if request else {})
+                container.setdefault("resources", {})["claims"] = [its]
+    return pod
+
+
 def as_claim(held: Placement) -> Placement:
     """The same placement, of a ResourceClaim."""
     return replace(held, pod=replace(held.pod, is_claim=True))

@@ -331,6 +331,23 @@ class Occupancy:
             not set(cards).isdisjoint(p.cards()) for p in self._claims().values()
         )
 
+    def holders(self, uuid: CardUUID, cards: Cards) -> Mapping[str, Collection[str]]:
+        """Name the ``pods`` and the prepared ``claims`` that have a part of a card.
+
+        A pod is known to hold the devices that were allocated to it here, and what its
+        claims have.
+        """
+        claims = {str(p.pod) for p in self._claims().values() if uuid in p.cards()}
+        pods = {
+            "/".join(name)
+            for name, _, _, ids in self.as_allocated().holders()
+            if uuid in {card.uuid for card in cards.holding(ids)}
+        }
+        for pod in self._pods.all():
+            if not claims.isdisjoint(f"{pod.name[0]}/{one}" for one in pod.claims):
+                pods.add(str(pod.ref))
+        return {"pods": pods, "claims": claims}
+
     def is_idle(self) -> bool:
         """Return whether no pod has devices, or is to have some, and no claim.
 

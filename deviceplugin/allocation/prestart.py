@@ -6,7 +6,7 @@ annotation ``vcuda-actual`` says where a pod really is, if that is not as planne
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Event, Lock
@@ -77,7 +77,7 @@ class Reporter:
     """Writes actual placements: at a container's start, and whenever one is missing.
 
     Later it writes the isolation tier with which a pod has started, if that is not
-    ``none``: nothing waits for it.
+    ``none``: nothing waits for it. Pods with ResourceClaims get it in the same way.
 
     It is missing for a static pod, whose object comes after its start, or if somebody
     removed it. For a pod that PreStartContainer has not let start nothing is written:
@@ -91,6 +91,8 @@ class Reporter:
     offer: Offer
     records: Records
     synced: Event
+    tiers: Callable[[], Mapping[PodName, str]] = dict
+    """The tiers of prepared ResourceClaims, by their namespace and name."""
     _refused: set[PodUID] = field(default_factory=set)
     """The pods whose tier the API server does not let be written."""
 
@@ -127,6 +129,7 @@ class Reporter:
             its = self._its(pod, records, listed)
             if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
+            if all(map(self.records.may_start, its)):
                 self._note_isolation(pod, its)
         if not self.synced.is_set():
             # Only the API server knows which pods have ended.
@@ -177,8 +180,11 @@ class Reporter:
 
     def _note_isolation(self, pod: NodePod, its: Sequence[Record]) -> None:
         """Write the tier with which a pod has started, unless it is there."""
-        limits = filter(None, map(self.records.limit, its))
-        tier = next((limit.tier for limit in limits), "")
+        tiers = [limit.tier for one in its if (limit := self.records.limit(one))]
+        if pod.claims:
+            of, namespace = self.tiers(), pod.ref.namespace
+            tiers += [of.get((namespace, name), "") for name in sorted(pod.claims)]
+        tier = next(filter(None, tiers), "")
         if tier in ("", pod.isolation) or pod.uid in self._refused:
             return
         try:

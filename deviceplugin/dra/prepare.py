@@ -239,6 +239,7 @@ class Preparer:
                 SHARE_KIND,
                 {_cdi_name(claim, request): one for request, one in setups.items()},
             ),
+            next((limit.tier for limit in limits.values() if limit is not None), ""),
         )
         files = [self._files(claim, part, limits[part.request]) for part in parts]
         try:

@@ -59,7 +59,8 @@ class PreparedDevice:
 class PreparedClaim:
     """A claim that was prepared. ``limits_mib`` has the hard limits by card.
 
-    ``cdi`` is its CDI specification.
+    ``cdi`` is its CDI specification. ``tier`` is what holds its containers to those
+    limits; empty if it has none.
     """
 
     uid: str
@@ -68,6 +69,7 @@ class PreparedClaim:
     devices: tuple[PreparedDevice, ...]
     limits_mib: Mapping[CardUUID, int]
     cdi: Json
+    tier: str = ""
 
     def placement(self, node: NodeName) -> Placement:
         """Return what it holds as a placement of a pod with the claim's UID."""
@@ -102,8 +104,11 @@ class PreparedClaims:
         self._node = node
         self._lock = Lock()
         self._claims: dict[str, PreparedClaim] = {}
-        for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
-            if (claim := _read(path)) is not None:
+        # Also while there are no claims: the exporter reads them there, and takes a
+        # folder that is missing for one that it cannot see.
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        for path in records_in(folder):
+            if (claim := read_record(path)) is not None:
                 self._claims[claim.uid] = claim
 
     def get(self, uid: str) -> PreparedClaim | None:
@@ -124,6 +129,10 @@ class PreparedClaims:
         """Return the sum of the hard limits that claims have on a card."""
         return sum(one.limits_mib.get(card, 0) for one in self.all())
 
+    def tiers(self) -> Mapping[tuple[str, str], str]:
+        """Return the isolation tier of claims that have one, by namespace and name."""
+        return {(one.namespace, one.name): one.tier for one in self.all() if one.tier}
+
     def folder(self, uid: str, request: str) -> Path:
         """Return the folder of the node that containers with the request mount."""
         return self._folder / uid / request
@@ -133,7 +142,6 @@ class PreparedClaims:
 
         The record comes first: whatever else was written is then found and removed.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         body = {"v": _VERSION, **asdict(claim)}
         replace_file(self._folder / f"{claim.uid}{_SUFFIX}", json.dumps(body))
         with self._lock:
@@ -199,7 +207,13 @@ def is_uid(text: str) -> bool:
     return _UID.fullmatch(text) is not None
 
 
-def _read(path: Path) -> PreparedClaim | None:
+def records_in(folder: Path) -> list[Path]:
+    """Return the records of prepared claims in a folder, also those not understood."""
+    return sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def read_record(path: Path) -> PreparedClaim | None:
+    """Read the record of a prepared claim; None, and a warning, if that fails."""
     try:
         body = json.loads(path.read_text())
         if (body["v"], body["uid"]) != (_VERSION, path.name.removesuffix(_SUFFIX)):
@@ -217,6 +231,7 @@ def _read(path: Path) -> PreparedClaim | None:
             devices,
             {CardUUID(card): int(mib) for card, mib in body["limits_mib"].items()},
             body["cdi"],
+            str(body.get("tier") or ""),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         facts = {"file": str(path), "because": str(error)}

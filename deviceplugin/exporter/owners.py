@@ -13,6 +13,7 @@ from itertools import islice
 from deviceplugin.cards.devices import differs
 from deviceplugin.pods import NodePod, PodName, node_pod
 from gpushare.domain.model import CORES_PER_CARD, Amount, CardUUID, PodUID, Share
+from gpushare.kube.claims.asked import ClaimUse
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.json_reader import Reader
 
@@ -85,13 +86,16 @@ CONFIG_MIRROR = "kubernetes.io/config.mirror"
 class Holding:
     """What one container was allocated on one card.
 
-    ``exclusive``: the pod asked for the whole card.
+    ``exclusive``: the pod asked for the whole card. ``part`` names a part that other
+    containers may hold too: that of a ResourceClaim's request. It is empty for a part
+    of the container's own.
     """
 
     card: CardUUID
     container: str
     amount: Amount
     exclusive: bool
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,16 @@ class OwnerPod:
 
     ``owner`` is the pod's name in cgroups: its UID, or a static pod's config hash.
     ``containers`` names its containers by the runtime's id, init and ephemeral ones
-    too.
+    too. ``by_claims`` is what it holds by ResourceClaims; with ``unknown_claims`` there
+    may be more.
     """
 
     pod: NodePod
     owner: str
     containers: Mapping[str, str]
     static: bool = False
+    by_claims: tuple[Holding, ...] = ()
+    unknown_claims: bool = False
 
     @property
     def uid(self) -> PodUID:
@@ -130,8 +137,9 @@ class OwnerPod:
 
     @property
     def unplaced(self) -> bool:
-        """Whether it asks for cards and its placement is not known."""
-        return bool(self.pod.gpu_containers) and self.pod.placement is None
+        """Whether it asks for cards and it is not known which it has."""
+        waits = bool(self.pod.gpu_containers) and self.pod.placement is None
+        return waits or self.unknown_claims
 
     @property
     def moved(self) -> bool:
@@ -140,7 +148,10 @@ class OwnerPod:
         return plan is not None and actual is not None and differs(actual, plan)
 
     def shares(self) -> tuple[Share, ...]:
-        """Return what is charged for it, card by card; none if it is not known."""
+        """Return what is charged by its placement; none if it has none.
+
+        What its claims hold is charged once for each claim: ``OwnerPods.claimed``.
+        """
         placement = self.pod.placement
         return () if placement is None else placement.shares
 
@@ -158,6 +169,7 @@ class OwnerPod:
                 alone = exclusive and len(held) == 1
                 amount = share.amount if alone else one.amount
                 yield Holding(share.card, one.name, amount, exclusive)
+        yield from self.by_claims
 
     def container_of(self, owner: Owner) -> str:
         """Name the container of a process of this pod; empty if it is not known.
@@ -170,11 +182,18 @@ class OwnerPod:
         if known is not None:
             return known
         named = set(self.containers.values())
-        asking = [one.name for one in self.pod.gpu_containers]
+        uses = self.pod.claim_uses
+        by_request = [one.name for one in self.pod.gpu_containers]
+        asking = dict.fromkeys([*by_request, *(use.container for use in uses)])
         unnamed = [name for name in asking if name not in named]
-        there = [name for name in asking if self._is_there(name)]
+        ended = {use.container for use in uses if not self.uses_now(use)}
+        there = [name for name in asking if self._is_there(name) and name not in ended]
         possible = unnamed or there or list(named)
         return possible[0] if len(possible) == 1 else ""
+
+    def uses_now(self, use: ClaimUse) -> bool:
+        """Return whether a container may use its claim now: one that ends may not."""
+        return not use.ends or use.container in self.pod.running
 
     def _is_there(self, container: str) -> bool:
         return (
@@ -185,20 +204,27 @@ class OwnerPod:
 
 @dataclass(frozen=True, slots=True)
 class OwnerPods:
-    """All pods of this node at one moment."""
+    """All pods of this node at one moment.
+
+    ``claimed`` is what prepared ResourceClaims have, each of them once though several
+    pods may use it; None if it is not known.
+    """
 
     all: tuple[OwnerPod, ...]
     _by_owner: Mapping[str, OwnerPod] = field(repr=False)
+    claimed: tuple[Share, ...] | None = ()
 
     @classmethod
-    def of(cls, owner_pods: Iterable[OwnerPod]) -> "OwnerPods":
+    def of(
+        cls, owner_pods: Iterable[OwnerPod], claimed: tuple[Share, ...] | None = ()
+    ) -> "OwnerPods":
         """Return these pods, in the order of their names."""
         ordered = tuple(sorted(owner_pods, key=lambda one: (one.name, one.uid)))
         hashes = {_plain(one.owner): one for one in ordered}
         # UIDs win over hashes: a hash is an annotation, in which a user may write the
         # UID of another pod.
         uids = {_plain(one.uid): one for one in ordered}
-        return cls(ordered, hashes | uids)
+        return cls(ordered, hashes | uids, claimed)
 
     def of_process(self, owner: Owner) -> OwnerPod | None:
         """Return the pod that a process belongs to; None if it is not known."""

@@ -12,6 +12,7 @@ from threading import Event, Lock, Thread
 
 from werkzeug.wrappers import Request
 
+from deviceplugin.exporter.claims import ClaimsFolder, PodsWithClaims
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.http import ExporterPages
 from deviceplugin.exporter.kubelet_check import KubeletCheck
@@ -123,8 +124,10 @@ def _following_pods(
     watched_pods = WatchedPods()
     here = f"spec.nodeName={settings.node}"
     reflector = Reflector(cluster, Kind.PODS, watched_pods, field_selector=here)
+    folder = ClaimsFolder(settings.state_dir / "claims")
+    joined = PodsWithClaims(watched_pods.current, folder.read)
     book = UsageBook(
-        store.read, watched_pods.current, context_mib=settings.watchdog_context_mib
+        store.read, joined.current, context_mib=settings.watchdog_context_mib
     )
     check = KubeletCheck(
         PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),

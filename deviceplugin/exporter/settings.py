@@ -51,6 +51,8 @@ class ExporterSettings:
     """Where the host's ``/proc`` and ``/sys`` are found."""
     kubelet_dir: Path = Path("/var/lib/kubelet")
     """Where kubelet has ``pod-resources``."""
+    state_dir: Path = Path("/var/lib/vcuda")
+    """Where the device plugin has ``claims``, the prepared ResourceClaims."""
     inventory: Path | None = None
     """A YAML file of cards that the driver does not know."""
     simulated_cards: str | None = None
@@ -110,6 +112,7 @@ class ExporterSettings:
             fields_file=file_setting(env, "FIELDS_FILE"),
             host_root=folder_setting(env, "HOST_ROOT", cls.host_root),
             kubelet_dir=folder_setting(env, "KUBELET_DIR", cls.kubelet_dir),
+            state_dir=folder_setting(env, "STATE_DIR", cls.state_dir),
             inventory=file_setting(env, "INVENTORY"),
             simulated_cards=env.text("SIMULATED_CARDS"),
             pods=env.switch("PODS", default=cls.pods),

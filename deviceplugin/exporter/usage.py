@@ -41,7 +41,9 @@ class ContainerUse:
     has the card to itself by its request (whole cards). ``last_busy`` is when it was
     last seen at work, at the earliest when it was first seen at all; seconds since
     1970. ``contexts_mib`` is the part of its memory that counts as CUDA contexts, which
-    are no part of a share. All names are empty for processes outside Kubernetes.
+    are no part of a share. ``beside_mib`` is what other containers use of the same part
+    of the card, their contexts left out: several may use one ResourceClaim. All names
+    are empty for processes outside Kubernetes.
     """
 
     card: CardUUID
@@ -59,6 +61,7 @@ class ContainerUse:
     last_busy: float | None = None
     placed: bool = True
     contexts_mib: float = 0.0
+    beside_mib: float | None = 0.0
 
     @property
     def key(self) -> UseKey:
@@ -158,6 +161,7 @@ class _Consumer:
     allotted: Amount | None = None
     exclusive: bool = False
     processes: list[ProcessUse] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)
 
 
 _Name = tuple[str, str]
@@ -176,6 +180,7 @@ def _all_consumers(
             )
             consumer.allotted = (consumer.allotted or Amount()) + holding.amount
             consumer.exclusive = consumer.exclusive or holding.exclusive
+            consumer.parts |= {holding.part} - {""}
     return found
 
 
@@ -277,7 +282,18 @@ class _CardAccount:
                     min(process.memory_mib or 0.0, context_mib)
                     for process in (consumer.processes if owner_pod else ())
                 ),
+                beside_mib=self._beside(consumer, context_mib),
             )
+
+    def _beside(self, consumer: _Consumer, context_mib: float) -> float | None:
+        """Add up what others use of parts that a container holds too."""
+        return _sum(
+            None if known is None else max(0.0, known - context_mib)
+            for other in self._consumers.values()
+            if other is not consumer and other.parts and other.parts <= consumer.parts
+            for process in other.processes
+            for known in (process.memory_mib,)
+        )
 
     def card_use(self, context_mib: float | None) -> CardUse:
         """Return the card's sums."""
@@ -288,10 +304,12 @@ class _CardAccount:
             for share in owner_pod.shares()
             if share.card == self._card
         ]
+        claimed = self._owner_pods.claimed if self._owner_pods else None
+        shares += [one.amount for one in claimed or () if one.card == self._card]
         return CardUse(
-            allotted_units=sum(one.units for one in shares)
-            if self._owner_pods
-            else None,
+            allotted_units=None
+            if claimed is None
+            else sum(one.units for one in shares),
             exclusive=any(one.cores >= CORES_PER_CARD for one in shares),
             unattributed_mib=self._unattributed() if self._owner_pods else None,
             sm_source=self._source(),
@@ -419,7 +437,12 @@ def is_over(use: ContainerUse) -> bool | None:
         return None
     if use.allotted is None:
         return use.memory_mib > 0
-    return use.memory_mib - use.contexts_mib > share * TOLERANCE
+    own_mib = use.memory_mib - use.contexts_mib
+    if own_mib > share * TOLERANCE:
+        return True
+    if use.beside_mib is None:
+        return None
+    return own_mib > 0 and own_mib + use.beside_mib > share * TOLERANCE
 
 
 def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
@@ -458,5 +481,7 @@ def overuse_text(overuse: Overuse, card: str) -> str:
     if use.allotted is None:
         return f"{held} MiB of {card} without a request for it"
     lasted = f"for {overuse.lasted_s:.0f} s"
+    if use.beside_mib:
+        held += f" MiB, and others of its claim {use.beside_mib:.0f}"
     beside = f", plus {use.contexts_mib:.0f} MiB allowed for CUDA contexts"
     return f"{held} MiB of {card} {lasted}; its share is {share:.0f} MiB{beside}"

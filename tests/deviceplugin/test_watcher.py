@@ -3,7 +3,6 @@
 import json
 import logging
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from unittest.mock import Mock
@@ -27,7 +26,6 @@ from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.source import Found, FoundCard, LeftOut
 from deviceplugin.cards.source import XidEvent as Xid
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.pods import Listed
 from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.domain.model import CardUUID
@@ -89,9 +87,10 @@ class WatcherFixture:
             file=self.folder / "isolation",
         )
         metrics = PluginMetrics(self.registry)
-        self.listed = Listed({})
-        listed = partial(getattr, self, "listed")
-        self.watcher = Watcher(*cards, *node, chooser, isolation, metrics, listed)
+        self.on: dict[CardUUID, dict[str, list[str]]] = {}
+        self.watcher = Watcher(
+            *cards, *node, chooser, isolation, metrics, lambda u, _: self.on.get(u, {})
+        )
 
     def sick(self) -> dict[CardUUID, str]:
         return dict(self.offer.sick())
@@ -306,20 +305,17 @@ def test_an_operator_cordons_a_card(watched: WatcherFixture) -> None:
     assert not any(card.cordoned for card in watched.offer.cards.all)
 
 
-def test_the_pods_on_a_sick_card_are_named(
+def test_who_is_on_a_sick_card_is_named(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They go on, or fail, and somebody has to decide about them."""
     watched.watcher.look()
-    held = {
-        ("default", name): {"main": {names.MEMORY: frozenset({f"{key}-m0000"})}}
-        for name, key in (("b", "aaaaaaaa"), ("a", "aaaaaaaa"), ("c", "bbbbbbbb"))
-    }
-    watched.listed = Listed(held)
+    watched.on = {A: {"pods": ["default/b", "default/a"], "claims": []}}
     watched.source.failures = {A: "lost"}
     watched.watcher.read()
     (told,) = [one for one in caplog.records if one.message == "card is sick"]
     assert told.pods == "default/a, default/b"  # type: ignore[attr-defined]
+    assert not hasattr(told, "claims")
 
 
 def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None:

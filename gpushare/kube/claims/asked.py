@@ -1,5 +1,7 @@
 """Read which ResourceClaims a pod has, and what a claim asks of cards. Pure."""
 
+from dataclasses import dataclass
+
 from gpushare.domain.model import NOTHING, UNIT_MIB, Amount
 from gpushare.kube.claims.allocated import amount
 from gpushare.kube.cluster import Json
@@ -24,6 +26,40 @@ def claims_of(pod: Json) -> dict[str, str]:
         or made.get(one.text("name"), "")
         for one in body.optional_object("spec").optional_objects("resourceClaims")
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """One container that may use a ResourceClaim of its pod.
+
+    ``claim`` is the claim's name, empty while it does not exist. ``request`` is one of
+    its requests, empty for all. ``ends``: it is an init container that ends before the
+    next container starts.
+    """
+
+    claim: str
+    container: str
+    request: str = ""
+    ends: bool = False
+
+
+def uses_of(pod: Json) -> tuple[ClaimUse, ...]:
+    """Return which containers use which claims of a pod, in the order of the spec."""
+    named = claims_of(pod)
+    if not named:
+        return ()
+    spec = Reader(pod).optional_object("spec")
+    return tuple(
+        ClaimUse(
+            named.get(use.text("name"), ""),
+            one.text("name"),
+            use.optional_text("request").partition("/")[0],
+            kind == "initContainers" and one.optional_text("restartPolicy") != "Always",
+        )
+        for kind in ("initContainers", "containers")
+        for one in spec.optional_objects(kind)
+        for use in one.optional_object("resources").optional_objects("claims")
+    )
 
 
 def requests_of(claim: Json) -> dict[str, Amount]:

@@ -21,8 +21,14 @@ from gpushare.kube.proto import pluginregistration_pb2 as registration
 from gpushare.kube.proto.dra_pb2_grpc import DRAPluginStub
 from gpushare.kube.proto.drahealth_pb2_grpc import DRAResourceHealthStub
 from gpushare.kube.proto.pluginregistration_pb2_grpc import RegistrationStub
-from tests.builders import allocation_json, claim_json
-from tests.deviceplugin.node_fixture import UUIDS, NodeFixture
+from tests.builders import (
+    allocation_json,
+    claim_json,
+    container_json,
+    pod_json,
+    with_claims,
+)
+from tests.deviceplugin.node_fixture import NODE, UUIDS, NodeFixture
 from tests.testbed.waiting import wait_until
 
 SOCKETS = (("grpc.use_local_subchannel_pool", 1),)
@@ -153,6 +159,14 @@ class DraNode(NodeFixture):
             {"status": status},
             subresource="status",
         )
+
+    def pod_with(self, name: str, uses: Mapping[str, str]) -> Json:
+        """A pod on this node whose containers use claims, as the plugin sees it."""
+        containers = [container_json(one) for one in uses]
+        body = with_claims(pod_json(name, containers=containers, node=NODE), uses)
+        made = self.cluster.create(Kind.PODS, body)
+        self.wait_seen(name)
+        return made
 
     def slices(self) -> list[Json]:
         return list(self.cluster.list_page(Kind.SLICES, limit=100).items)

@@ -65,6 +65,24 @@ def test_health_is_told_at_each_change(node: DraNode) -> None:
     assert node.health(1) == [{device_of(0): well, device_of(1): sick}]
 
 
+def test_who_is_on_a_sick_card_by_a_claim(
+    node: DraNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its claims, and the pods that use them, beside the classic pods."""
+    node.pod_with("by-claim", {"main": "c"})
+    node.pod_with("elsewhere", {"main": "other"})
+    node.prepare(node.claim("c", 1), node.claim("other", 0))
+    node.run(node.bind("classic", 4, 1, card=1))
+    node.cards.failures[UUIDS[1]] = "XID 79"
+
+    def told() -> list[tuple[str, str]]:
+        lines = [one for one in list(caplog.records) if one.message == "card is sick"]
+        return [(one.pods, one.claims) for one in lines]  # type: ignore[attr-defined]
+
+    wait_until(told, "the log line")
+    assert told() == [("default/by-claim, default/classic", "default/c")]
+
+
 def test_off_by_default(tmp_path: Path) -> None:
     """No socket, no slice, and none of the rights that these need."""
     with NodeFixture(tmp_path) as node:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.domain.model import PodUID
+from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import allocation_json
@@ -349,6 +350,30 @@ def test_tier_driver(tmp_path: Path) -> None:
         whole = node.claim("whole", units=25, cores=100)
         assert not node.prepare_one(whole).error
         assert "NVIDIA_GPU_MEMORY_LIMIT" not in env_of(node.specification(whole))
+
+
+def test_pods_name_the_tier_of_their_claim(tmp_path: Path) -> None:
+    """As a classic pod does; it is known also after a restart."""
+
+    def tier(of: str) -> str | None:
+        node.serving.reporter.catch_up()
+        notes = node.pod(of)["metadata"].get("annotations", {})
+        return notes.get(names.ISOLATION)  # type: ignore[no-any-return]
+
+    with limited(tmp_path) as node:
+        claim, whole = node.claim("c", units=10), node.claim("w", units=25, cores=100)
+        for name, use in (("p", "c"), ("whole", "w"), ("waits", "later")):
+            node.pod_with(name, {"main": use})
+        node.prepare(claim)
+        assert tier("p") == "driver"
+        assert tier("waits") is None
+        node.end()
+        node.cluster.annotate(Kind.PODS, "default", "p", {names.ISOLATION: None})
+        node.start()
+        assert tier("p") == "driver"
+        node.unprepare(claim)
+        node.prepare(whole)
+        assert tier("whole") is None
 
 
 def test_a_limit_is_for_one_card(tmp_path: Path) -> None:

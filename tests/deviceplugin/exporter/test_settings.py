@@ -18,6 +18,7 @@ SETTINGS = {
     "FIELDS_FILE": ("/etc/fields.csv", Path("/etc/fields.csv")),
     "HOST_ROOT": ("/host", Path("/host")),
     "KUBELET_DIR": ("/k", Path("/k")),
+    "STATE_DIR": ("/s", Path("/s")),
     "INVENTORY": ("/inventory.yaml", Path("/inventory.yaml")),
     "SIMULATED_CARDS": ("4x24GiB", "4x24GiB"),
     "PODS": ("off", False),

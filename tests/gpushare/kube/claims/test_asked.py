@@ -3,8 +3,9 @@
 import pytest
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.asked import claims_of, requests_of
+from gpushare.kube.claims.asked import ClaimUse, claims_of, requests_of, uses_of
 from gpushare.kube.claims.templates import template
+from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from tests.builders import claim_json
 
@@ -57,3 +58,34 @@ def test_the_claims_of_a_pod() -> None:
     found = {"own": "mine", "made": "p-x1", "not-yet": ""}
     assert claims_of(pod) == found
     assert claims_of({"spec": {}}) == {}
+
+
+def test_who_uses_the_claims_of_a_pod() -> None:
+    """Each container by what it names; an init container may end before the others."""
+
+    def container(name: str, *uses: dict[str, str], **more: str) -> Json:
+        return {"name": name, "resources": {"claims": list(uses)}, **more}
+
+    pod: Json = {
+        "spec": {
+            "resourceClaims": [
+                {"name": "own", "resourceClaimName": "mine"},
+                {"name": "not-yet", "resourceClaimTemplateName": "t"},
+            ],
+            "initContainers": [
+                container("first", {"name": "own"}),
+                container("beside", {"name": "own"}, restartPolicy="Always"),
+            ],
+            "containers": [
+                container("a", {"name": "own", "request": "left/small"}),
+                container("b", {"name": "not-yet"}),
+                {"name": "c"},
+            ],
+        }
+    }
+    assert uses_of(pod) == (
+        ClaimUse("mine", "first", ends=True),
+        ClaimUse("mine", "beside"),
+        ClaimUse("mine", "a", "left"),
+        ClaimUse("", "b"),
+    )

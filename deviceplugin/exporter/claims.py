@@ -1,0 +1,135 @@
+"""What the containers of a node hold by ResourceClaims.
+
+The device plugin writes down each claim that it prepares, with the card and the amount.
+Which container uses which claim is in the pod. So no right to read claims is needed.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+
+from deviceplugin.dra.prepared import PreparedClaim, read_record, records_in
+from deviceplugin.exporter.owners import Holding, OwnerPod, OwnerPods
+from gpushare.domain.model import CORES_PER_CARD, Amount, Share
+
+_Seen = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsFound:
+    """The prepared claims; not ``complete`` if there may be others."""
+
+    claims: tuple[PreparedClaim, ...] = ()
+    complete: bool = False
+
+    def named(self, namespace: str, name: str) -> list[PreparedClaim]:
+        """Return the claims of a name.
+
+        An earlier one may be there too, if kubelet has lost its state.
+        """
+        wanted = (namespace, name)
+        return [one for one in self.claims if (one.namespace, one.name) == wanted]
+
+
+class ClaimsFolder:
+    """Reads the folder in which the device plugin keeps its prepared claims.
+
+    The plugin makes the folder at its start. So where there is none, nothing is known:
+    most likely it is not mounted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
+        self._found = ClaimsFound()
+
+    def read(self) -> ClaimsFound:
+        """Return the claims: the same object until one of them changes."""
+        read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
+        complete = self._folder.is_dir()
+        for path in records_in(self._folder):
+            try:
+                stat = path.stat()
+            except OSError:
+                # It has just been unprepared.
+                continue
+            seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            known = self._read.get(path)
+            same = known is not None and known[0] == seen
+            read[path] = known if known and same else (seen, read_record(path))
+        if read != self._read or complete != self._found.complete:
+            claims = [claim for _, claim in read.values()]
+            its = tuple(one for one in claims if one is not None)
+            complete = complete and len(its) == len(claims)
+            self._found = ClaimsFound(its, complete)
+            self._read = read
+        return self._found
+
+
+@dataclass
+class PodsWithClaims:
+    """The pods of the node, each with what it holds by claims. Any thread may ask."""
+
+    pods: Callable[[], OwnerPods | None]
+    claims: Callable[[], ClaimsFound]
+    _lock: Lock = field(default_factory=Lock)
+    _of: tuple[OwnerPods | None, ClaimsFound] = (None, ClaimsFound())
+    _joined: OwnerPods | None = None
+
+    def current(self) -> OwnerPods | None:
+        """Return the pods: the same object until a pod or a claim changes.
+
+        None while pods are not known.
+        """
+        with self._lock:
+            pods, claims = self.pods(), self.claims()
+            if pods is not self._of[0] or claims is not self._of[1]:
+                self._of = (pods, claims)
+                self._joined = None if pods is None else join(pods, claims)
+            return self._joined
+
+
+def join(pods: OwnerPods, found: ClaimsFound) -> OwnerPods:
+    """Return the pods with what they hold by claims.
+
+    A claim of a pod that is not among the prepared ones is another driver's, if all
+    prepared ones are known. Else it is not known what the pod holds.
+    """
+    joined = [_with_claims(one, found) if one.pod.claims else one for one in pods.all]
+    shares = [share for one in found.claims for share in _shares(one)]
+    known = found.complete or not any(one.unknown_claims for one in joined)
+    return OwnerPods.of(joined, tuple(shares) if known else None)
+
+
+def _with_claims(owner_pod: OwnerPod, found: ClaimsFound) -> OwnerPod:
+    holdings, unknown = list[Holding](), False
+    for name in owner_pod.pod.claims:
+        its = found.named(owner_pod.name[0], name)
+        unknown = unknown or len(its) > 1 or not (its or found.complete)
+        if len(its) == 1:
+            holdings += _holdings(owner_pod, its[0])
+    return replace(owner_pod, by_claims=tuple(holdings), unknown_claims=unknown)
+
+
+def _holdings(owner_pod: OwnerPod, claim: PreparedClaim) -> Iterator[Holding]:
+    """Return what each container holds by a claim, however often it names it."""
+    requests: dict[str, set[str]] = {}
+    for use in owner_pod.pod.claim_uses:
+        if use.claim == claim.name and owner_pod.uses_now(use):
+            requests.setdefault(use.container, set()).add(use.request)
+    for container, its in requests.items():
+        for one in claim.devices:
+            if not its.isdisjoint(("", one.request)):
+                yield Holding(
+                    one.card,
+                    container,
+                    Amount(one.cores, one.units),
+                    exclusive=one.cores >= CORES_PER_CARD,
+                    part=f"{claim.uid}/{one.request}",
+                )
+
+
+def _shares(claim: PreparedClaim) -> Iterator[Share]:
+    for one in claim.devices:
+        yield Share(one.card, Amount(one.cores, one.units))
