@@ -1,6 +1,6 @@
 # Targets set up .venv by themselves; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-shell cluster-down gpusharectl preload image picture proto lock format clean
+.PHONY: help demo hold test compiled unit coverage check bench bench-report soak fuzz testbed prometheus3 cluster cluster-shell cluster-down gpusharectl preload image picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -34,9 +34,14 @@ hold: $(VENV)/.runtime  ## Start the demo's cluster and leave it running for kub
 	@$(BIN)/gpusharectl demo --hold
 
 test: $(STAMP)  ## All tests, on a real control plane and a real cluster if this machine can run them
-	@$(MAKE) --no-print-directory --jobs=2 check testbed
+	@$(MAKE) --no-print-directory --jobs=2 check testbed compiled
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 4 --dist loadscope \
 		--no-loadscope-reorder --basetemp=$$folder/p && rm -rf $$folder
+
+# Once, because pytest's processes would begin at once, each with all modules. What
+# cannot be imported is told by the tests themselves.
+compiled: $(STAMP)
+	@$(BIN)/python -m pytest --collect-only -qqq >/dev/null 2>&1 || true
 
 unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit --hypothesis-profile=unit \

@@ -28,13 +28,20 @@ FROM_NOTHING = {
 with two control planes makes its own."""
 
 LONGEST = (
-    "tests/gpusharectl/install/test_interrupted.py",
-    "tests/gpusharectl/install/webhook/test_apply.py",
-    "tests/test_card_laws.py",
-    "tests/deviceplugin/allocation/test_preferred.py",
-    "tests/bench/packing/",
+    "tests/test_executable.py",
+    "tests/testbed_tests/test_kept_cluster.py",
+    "tests/extender/test_gunicorn_conf.py",
+    "tests/deviceplugin/test_serve.py",
+    "tests/monitoring/test_alerts.py",
+    "tests/deviceplugin/allocation/test_isolation_law.py",
+    "tests/gpusharectl/demo/test_run.py",
+    "tests/extender/server/test_page.py",
+    "tests/contract/test_cluster.py",
+    "tests/extender/test_webhook_conf.py",
+    "tests/isolation/test_sanitized.py",
 )
-"""Files of ten seconds and more begin first, since one process has a whole file."""
+"""Files of ten seconds and more begin first, the longest of them before the others,
+since one process has a whole file."""
 
 NEEDED_BY_FIXTURE = {
     "binaries": "controlplane",
@@ -82,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: (
             not _on_one_plane(item),
-            not item.nodeid.startswith(LONGEST),
+            _turn(item),
             item.path not in first,
         )
     )
@@ -91,6 +98,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _on_one_plane(item: pytest.Item) -> bool:
     """Tell what runs for minutes in one process, so that it has to begin first."""
     return item.nodeid.startswith(("tests/cluster/", "tests/controlplane/"))
+
+
+def _turn(item: pytest.Item) -> int:
+    """Give the place of its file among the longest; all others come after them."""
+    path = item.nodeid.partition("::")[0]
+    return LONGEST.index(path) if path in LONGEST else len(LONGEST)
 
 
 def _waits(item: pytest.Item) -> bool:
