@@ -180,7 +180,11 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
         snapshot=lambda: snapshot(
-            ledger.nodes(), pods.records(), state.choice, ledger.reservations()
+            ledger.nodes(),
+            pods.records(),
+            state.choice,
+            ledger.reservations(),
+            state.claims.users(),
         ),
         threads=Threads.of(settings.threads),
         page=Page(state, readiness) if settings.ui else None,

@@ -303,9 +303,15 @@ def allocation_json(
 
 
 def claim_json(
-    name: str = "c", allocation: Json | None = None, *, version: int = 1
+    name: str = "c",
+    allocation: Json | None = None,
+    *,
+    version: int = 1,
+    pods: Iterable[str] = (),
 ) -> Json:
-    """A ResourceClaim, whose UID is ``uid-<name>``."""
+    """A ResourceClaim, whose UID is ``uid-<name>``, as those of its pods are."""
+    users = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods]
+    reserved = {"reservedFor": users} if users else {}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -316,7 +322,7 @@ def claim_json(
             "resourceVersion": str(version),
         },
         "spec": {"devices": {"requests": [{"name": "card"}]}},
-        "status": {} if allocation is None else {"allocation": allocation},
+        "status": {} if allocation is None else {"allocation": allocation, **reserved},
     }
 
 

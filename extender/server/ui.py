@@ -13,7 +13,7 @@ from typing import Any
 from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
 from gpushare.cache.shortage import Shortage, shortage
-from gpushare.cache.snapshot import snapshot
+from gpushare.cache.snapshot import Users, snapshot
 from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
@@ -54,6 +54,7 @@ class Page:
             known.choice,
             known.nodes.properties,
             known.ledger.reservations(),
+            known.claims.users(),
         )
 
 
@@ -63,6 +64,7 @@ def state(
     choice: Choice,
     properties: Mapping[NodeName, NodeProperties] = MappingProxyType({}),
     reserved: Container[PodUID] = (),
+    users: Users = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what the page shows of nodes and pods.
 
@@ -74,7 +76,7 @@ def state(
     nodeSelector, node affinity and tolerations. Pods of ``pending`` are in the order in
     which they are tried.
     """
-    shown = snapshot(nodes, pods, choice, reserved)
+    shown = snapshot(nodes, pods, choice, reserved, users)
     held = {uid for node in nodes for uid in node.placements}
     records = {record.pod.uid: record for record in pods}
     reasons = Reasons(nodes, choice, properties)

@@ -25,7 +25,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.kube.claims.allocated import Claim, device_name, read_claim
+from gpushare.kube.claims.allocated import Claim, User, device_name, read_claim
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.json_reader import Malformed
 
@@ -90,6 +90,14 @@ class ClaimBook:
         """Return the claims that cannot be read, and what is wrong."""
         with self._lock:
             return dict(self._broken)
+
+    def users(self) -> dict[PodUID, tuple[User, ...]]:
+        """Return the pods for which each claim is reserved, by its placement's UID."""
+        with self._lock:
+            return {
+                hold.placement.pod.uid: hold.claim.reserved_for
+                for hold in chain.from_iterable(self._holds.values())
+            }
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Apply a whole list of claims.

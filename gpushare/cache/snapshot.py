@@ -1,7 +1,8 @@
 """The ledger as JSON, as the extender serves it as ``/snapshot``, and back. Pure."""
 
-from collections.abc import Container, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from gpushare.domain.model import (
@@ -18,10 +19,13 @@ from gpushare.domain.node import Block, Node, free_units
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import card_json, read_card, read_share, share_json
+from gpushare.kube.claims.allocated import User
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
+Users = Mapping[PodUID, Sequence[User]]
+"""The pods for which each ResourceClaim is reserved, by the UID of its placement."""
 
 
 def snapshot(
@@ -29,6 +33,7 @@ def snapshot(
     pods: Iterable[PodRecord],
     choice: Choice,
     reserved: Container[PodUID] = (),
+    users: Users = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return all nodes, sorted by name, and the pods that wait for a card.
 
@@ -39,7 +44,8 @@ def snapshot(
     uuids}]}``; an unplaced pod has the shape of a pending one. ``largest_free`` and
     ``units_without_cores`` are ``FreeUnits``. ``claims`` are ResourceClaims, in the
     shape of ``pods`` and with ``reserved``: whether the API server has not told their
-    allocation yet, by ``reserved``. A node without any lacks it.
+    allocation yet, by ``reserved``, and ``for: [{uid, name}]``, its pods by ``users``,
+    if they are known. A node without any lacks it.
     """
     known = sorted(nodes, key=lambda node: node.name)
     free = free_units(known)
@@ -49,7 +55,7 @@ def snapshot(
         "card_order": choice.card_order,
         "largest_free": free.largest and _block(free.largest),
         "units_without_cores": free.without_cores,
-        "nodes": [_node(node, reserved) for node in known],
+        "nodes": [_node(node, reserved, users) for node in known],
         "pending": [_pending(pod) for pod in pods if _waits(pod)],
     }
 
@@ -59,7 +65,7 @@ def _block(block: Block) -> dict[str, Any]:
     return where | _amount(block.free)
 
 
-def _node(node: Node, reserved: Container[PodUID]) -> dict[str, Any]:
+def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, Any]:
     cards = [
         {
             **card_json(card),
@@ -70,7 +76,11 @@ def _node(node: Node, reserved: Container[PodUID]) -> dict[str, Any]:
     ]
     placed = node.placements.values()
     claims = [
-        {**_placement(held), "reserved": held.pod.uid in reserved}
+        {
+            **_placement(held),
+            "reserved": held.pod.uid in reserved,
+            **_users(users.get(held.pod.uid)),
+        }
         for held in placed
         if held.pod.is_claim
     ]
@@ -82,6 +92,12 @@ def _node(node: Node, reserved: Container[PodUID]) -> dict[str, Any]:
         "nominations": [_placement(kept) for kept in node.nominations.values()],
         **({"claims": claims} if claims else {}),
     }
+
+
+def _users(users: Sequence[User] | None) -> dict[str, Any]:
+    if users is None:
+        return {}
+    return {"for": [{"uid": user.uid, "name": user.name} for user in users]}
 
 
 def _placement(placement: Placement) -> dict[str, Any]:
@@ -128,12 +144,14 @@ def _amount(amount: Amount) -> dict[str, int]:
 class Snapshot:
     """What a snapshot says: the nodes in its order, and the cluster's own choice.
 
-    ``reserved`` are the ResourceClaims whose allocation was not seen yet.
+    ``reserved`` are the ResourceClaims whose allocation was not seen yet. ``users`` are
+    the pods for which each is reserved; an older extender names none of a claim.
     """
 
     nodes: tuple[Node, ...]
     choice: Choice
     reserved: frozenset[PodUID] = frozenset()
+    users: Mapping[PodUID, tuple[User, ...]] = field(default_factory=dict)
 
 
 def read_snapshot(text: bytes) -> Snapshot:
@@ -144,13 +162,26 @@ def read_snapshot(text: bytes) -> Snapshot:
     body = Reader.parse(text, "snapshot")
     body.version(VERSION)
     nodes = tuple(_read_node(node) for node in body.objects("nodes"))
-    reserved = frozenset(
-        PodUID(claim.text("uid"))
+    claims = {
+        PodUID(claim.text("uid")): claim
         for node in body.objects("nodes")
         for claim in node.optional_objects("claims")
+    }
+    reserved = frozenset(
+        uid
+        for uid, claim in claims.items()
         if claim.optional_boolean("reserved", default=False)
     )
-    return Snapshot(nodes, _read_choice(body), reserved)
+    users = {
+        uid: tuple(_read_user(one) for one in claim.objects("for"))
+        for uid, claim in claims.items()
+        if "for" in claim.raw
+    }
+    return Snapshot(nodes, _read_choice(body), reserved, users)
+
+
+def _read_user(user: Reader) -> User:
+    return User(user.text("name"), PodUID(user.text("uid")))
 
 
 def _read_choice(body: Reader) -> Choice:

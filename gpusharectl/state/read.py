@@ -1,12 +1,12 @@
 """The cluster as the commands see it, read once: nodes, pods, and who holds what."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from gpushare.cache.claims import ClaimBook
@@ -18,6 +18,7 @@ from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.kube import codec, facts, words
+from gpushare.kube.claims.allocated import User
 from gpushare.kube.cluster import Cluster, Json, Kind, Page
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
@@ -26,13 +27,23 @@ from gpushare.kube.names import CARDS, DEMO_BUILD
 from gpushare.kube.node_filters import NodeProperties, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.access import Access
+from gpusharectl.state.claims import (
+    LISTEN,
+    allocated,
+    charged,
+    follows_claims,
+    has_claims,
+    offers_to_claims,
+    users_of,
+)
 from gpusharectl.state.extender import FOLDERS, fetched, requires_certificate, tls_from
 
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Leases of the cluster's own kube-schedulers and of gpushare's second one."""
 _WEBHOOK = "webhook"
-_CLAIMS_LISTEN = "GPUSHARE_CLAIMS_LISTEN"
+CLAIMS = "ResourceClaims"
+"""What a trouble with all claims is about."""
 _OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
 
@@ -63,13 +74,15 @@ class Placements:
 
     ``nodes`` are sorted by name. ``not_asked`` says why this was computed from pods and
     nodes; empty if it comes from the extender. ``reserved`` are the ResourceClaims
-    whose allocation the extender has not seen yet.
+    whose allocation the extender has not seen yet. ``users`` are the pods for which
+    each claim is reserved; a claim that is not in it may have any.
     """
 
     nodes: tuple[Node, ...]
     choice: Choice
     not_asked: str = ""
     reserved: frozenset[PodUID] = frozenset()
+    users: Mapping[PodUID, tuple[User, ...]] = field(default_factory=dict)
 
     def node(self, name: str) -> Node | None:
         """Return a node's cards and what they hold; None if it is not known."""
@@ -88,7 +101,8 @@ class SeenPod:
 class ClusterState:
     """The placements, and the objects beside them, all read at one time.
 
-    ``pods`` name gpushare's resources and have not ended. ``parts`` are gpushare's pods
+    ``pods`` name gpushare's resources and have not ended, ``with_claims`` name
+    ResourceClaims of whichever driver. ``parts`` are gpushare's pods
     and kube-scheduler's, all in kube-system. ``quotas`` are all ResourceQuotas, None if
     they could not be read. ``reviewed``: the API server calls the webhook; None if that
     could not be read. ``troubles`` were found while reading.
@@ -103,6 +117,7 @@ class ClusterState:
     quotas: tuple[Json, ...] | None = ()
     reviewed: bool | None = None
     setup: Setup = Setup.INSTALLED
+    with_claims: Mapping[PodUID, Json] = field(default_factory=dict)
 
     def node(self, name: str) -> Json | None:
         """Return a Node object; None if there is none."""
@@ -147,16 +162,19 @@ def read_state(
     nodes = tuple(everything(access.cluster, Kind.NODES))
     pods: list[Json] = []
     parts: list[Json] = []
+    with_claims: dict[PodUID, Json] = {}
     for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
         if codec.is_ours(pod):
             pods.append(pod)
+        if has_claims(pod):
+            with_claims[PodUID(pod["metadata"]["uid"])] = pod
         if _is_part(pod):
             parts.append(pod)
     setup = _setup(access.objects, nodes, parts)
     troubles: list[Trouble] = []
-    claims = partial(_claims, access.cluster, parts, troubles)
+    reading = _ClaimsToRead(access.cluster, parts, bool(with_claims), troubles)
     placements, seen = _placements(
-        access.objects, nodes, pods, parts, certificates, claims
+        access.objects, nodes, pods, parts, certificates, reading
     )
     if setup is Setup.DEMO:
         why = "the demo's extender is not in a pod"
@@ -178,6 +196,7 @@ def read_state(
         quotas=quotas,
         reviewed=reviewed,
         setup=setup,
+        with_claims=with_claims,
     )
 
 
@@ -230,10 +249,11 @@ def from_objects(
     claim_book.replace(iter([Page(tuple(claims), "")]))
     pod_book.replace(iter([Page(tuple(bodies.values()), "")]))
     found = sorted(ledger.nodes(), key=lambda node: node.name)
+    placements = Placements(tuple(found), choice, because, users=claim_book.users())
     seen = {
         one.pod.uid: SeenPod(one, bodies[one.pod.uid]) for one in pod_book.records()
     }
-    return Placements(tuple(found), choice, because), seen
+    return placements, seen
 
 
 def configured_choice(settings: Mapping[str, str]) -> Choice:
@@ -283,7 +303,7 @@ def _placements(
     pods: Sequence[Json],
     parts: Sequence[Json],
     certificates: Sequence[Path],
-    claims: Callable[[], tuple[Json, ...]],
+    claims: "_ClaimsToRead",
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     extenders = [pod for pod in parts if facts.is_extender(pod)]
     because = "no extender pod is ready"
@@ -297,10 +317,17 @@ def _placements(
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
         else:
-            placements = Placements(found.nodes, found.choice, reserved=found.reserved)
+            placements = Placements(
+                found.nodes, found.choice, reserved=found.reserved, users=found.users
+            )
+            if not follows_claims(pod):
+                held, _ = allocated(claims.read(followed=False))
+                nodes_held, users = charged(found.nodes, held), users_of(held)
+                placements = replace(placements, nodes=nodes_held, users=users)
             return placements, _decoded(pods)
     settings = facts.settings_of(extenders[0]) if extenders else {}
-    return from_objects(nodes, pods, configured_choice(settings), because, claims())
+    bodies = claims.read(followed=any(map(follows_claims, extenders)))
+    return from_objects(nodes, pods, configured_choice(settings), because, bodies)
 
 
 def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
@@ -334,24 +361,56 @@ def _leaders_first(objects: Objects, ready: Sequence[Json]) -> Sequence[Json]:
     return sorted(ready, key=is_elsewhere)
 
 
-def _claims(
-    cluster: Cluster, parts: Iterable[Json], troubles: list[Trouble]
-) -> tuple[Json, ...]:
-    """Read ResourceClaims if an extender of the cluster follows them."""
-    followed = any(
-        facts.is_extender(pod) and facts.settings_of(pod).get(_CLAIMS_LISTEN)
-        for pod in parts
-    )
-    try:
-        return tuple(everything(cluster, Kind.CLAIMS)) if followed else ()
-    except NotFound:
-        # An API server without ResourceClaims has none.
-        return ()
-    except ClusterError as error:
-        what = f"what they hold is not known, since they cannot be read: {error}"
-        do = "get the right to `list` resourceclaims.resource.k8s.io in all namespaces"
-        troubles.append(Trouble("ResourceClaims", what, do))
-    return ()
+@dataclass(frozen=True, slots=True)
+class _ClaimsToRead:
+    """The ResourceClaims of a cluster, read only if some may be ours.
+
+    ``used``: a pod names one. What is wrong is added to ``troubles``.
+    """
+
+    cluster: Cluster
+    parts: Sequence[Json]
+    used: bool
+    troubles: list[Trouble]
+
+    def read(self, *, followed: bool) -> Sequence[Json]:
+        """Return the claims, or none if nothing says that some may be ours.
+
+        ``followed``: an extender knows them.
+        """
+        ours = followed or offers_to_claims(self.parts)
+        if not (ours or self.used):
+            return ()
+        try:
+            bodies = tuple(everything(self.cluster, Kind.CLAIMS))
+        except NotFound:
+            # An API server without ResourceClaims has none.
+            return ()
+        except ClusterError as error:
+            if ours:
+                self._add(
+                    f"what they hold is not known, since they cannot be read: {error}",
+                    "get the right to `list` resourceclaims.resource.k8s.io in all "
+                    "namespaces",
+                )
+            return ()
+        found, wrong = allocated(bodies)
+        for name, why in wrong.items():
+            what = f"what this ResourceClaim holds of cards is not known: {why}"
+            namespace, _, own = name.partition("/")
+            do = f"kubectl -n {namespace} get resourceclaim {own} -o yaml"
+            self.troubles.append(Trouble(name, what, do))
+        if found and not followed:
+            held = "1 holds" if len(found) == 1 else f"{len(found)} hold"
+            self._add(
+                f"the extender does not follow them, and {held} parts of cards: it may "
+                "give a pod the same part, and the later one then waits on its node",
+                f"set {LISTEN} of the extender: docs/dra.md, One ledger",
+            )
+        return bodies
+
+    def _add(self, what: str, do: str) -> None:
+        self.troubles.append(Trouble(CLAIMS, what, do))
 
 
 def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | None:

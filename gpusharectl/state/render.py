@@ -346,7 +346,7 @@ def _size(amount: Amount) -> str:
 
 def _marks(share: PodShare, node: NodeView) -> Iterator[str]:
     if share.claim:
-        yield f"claim, {share.claim}"
+        yield share.claim_words
     if share.stay is Stay.UNPLACED:
         yield "its card is not known"
     if share.stay is Stay.NOMINATED:

@@ -25,8 +25,9 @@ known, or it does not apply::
                   stay: "placed" | "unplaced" | "nominated", planned: [uuid], leaving,
                   waits, isolation: the tier with which it started; null if it is
                   none or not known; card (of gone);
-                  claim: "allocated" | "reserved"; only of a ResourceClaim, which is
-                  no pod and has no priority}]
+                  claim: "allocated" | "reserved", and
+                  used_by: [{name, uid}] | null: the pods for which it is reserved;
+                  both only of a ResourceClaim, which is no pod and has no priority}]
     pending       [{namespace, name, uid, priority, policy, claims: [amount], since,
                   because, room, kube_scheduler, nominated}]
     namespaces    [{name, allotted: amount, quotas: null |
@@ -171,8 +172,14 @@ def _share(share: PodShare) -> Data:
         "leaving": share.leaving,
         "waits": share.waits or None,
         "isolation": share.isolation or None,
-        **({"claim": share.claim} if share.claim else {}),
+        **(_claim(share) if share.claim else {}),
     }
+
+
+def _claim(share: PodShare) -> Data:
+    users = share.users
+    used_by = None if users is None else [asdict(user) for user in users]
+    return {"claim": share.claim, "used_by": used_by}
 
 
 def _waiting(one: WaitingPod) -> Data:

@@ -25,6 +25,7 @@ from gpushare.domain.node import FreeUnits, Node, free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import decode_isolation
+from gpushare.kube.claims.allocated import User
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
@@ -33,6 +34,8 @@ from gpusharectl.state.troubles import troubles
 
 PLUGIN_READY = "ready"
 _PLUGIN = {None: "missing", False: "not ready", True: PLUGIN_READY}
+MOST_USERS = 2
+"""Of more pods that share a claim only the first are named."""
 COUNTED = (names.MEMORY, names.CORE, names.BITFUSION_GPU)
 """The resources of which a quota is shown."""
 
@@ -55,7 +58,8 @@ class PodShare:
     container does not start, in kubelet's words. ``isolation`` is the tier with which
     it started; empty for ``none``, or if the device plugin has not written it.
     ``claim`` is empty for a pod. ``pod`` is a ResourceClaim if it is ``allocated``, or
-    ``reserved`` while the extender has not seen the allocation yet.
+    ``reserved`` while the extender has not seen the allocation yet. Then ``users`` are
+    its pods, None if they are not known; all that is said of pods is said of them.
     """
 
     pod: PodRef
@@ -67,6 +71,18 @@ class PodShare:
     waits: str = ""
     isolation: str = ""
     claim: str = ""
+    users: tuple[User, ...] | None = None
+
+    @property
+    def claim_words(self) -> str:
+        """How a claim stands, and for which pods; empty for a pod.
+
+        ``claim, allocated for web-1``. Nothing is said of pods that are not known.
+        """
+        if not self.claim or self.users is None:
+            return self.claim and f"claim, {self.claim}"
+        pods = words.listed((user.name for user in self.users), MOST_USERS)
+        return f"claim, {self.claim} for {pods or 'no pod'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,43 +330,58 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
         for uid, placement in node.nominations.items()
         if uid not in node.placements and uid not in node.unplaced
     ]
+    pods = [held for held in node.placements.values() if not held.pod.is_claim]
+    for held in node.placements.values():
+        if held.pod.is_claim:
+            yield from _of_claim(state, held)
     for stay, placements in (
-        (Stay.PLACED, node.placements.values()),
+        (Stay.PLACED, pods),
         (Stay.NOMINATED, nominated),
     ):
         for placement in placements:
             seen = state.pods.get(placement.pod.uid)
             planned = planned_elsewhere(seen.record if seen else None, placement)
-            claim = _claim(state, placement.pod)
             for share in placement.shares:
                 is_whole = share.amount.cores >= CORES_PER_CARD
-                found = PodShare(
-                    placement.pod, share.amount, stay, is_whole, planned, claim=claim
-                )
-                yield share.card, _with_status(found, seen)
+                found = PodShare(placement.pod, share.amount, stay, is_whole, planned)
+                yield share.card, _with_status(found, [seen.body] if seen else [])
     for uid, asked in node.unplaced.items():
         is_whole = any(claim.whole_cards for claim in asked.claims)
         amount = sum((claim.amount for claim in asked.claims), NOTHING)
         for card in node.cards:
             on_card = card.capacity if is_whole else amount
             found = PodShare(asked.pod, on_card, Stay.UNPLACED, is_whole)
-            yield card.uuid, _with_status(found, state.pods.get(uid))
+            seen = state.pods.get(uid)
+            yield card.uuid, _with_status(found, [seen.body] if seen else [])
 
 
-def _claim(state: ClusterState, pod: PodRef) -> str:
-    if not pod.is_claim:
-        return ""
-    return "reserved" if pod.uid in state.placements.reserved else "allocated"
+def _of_claim(
+    state: ClusterState, held: Placement
+) -> Iterator[tuple[CardUUID, PodShare]]:
+    """Return what a claim has of each card, all of its requests together."""
+    uid, placements = held.pod.uid, state.placements
+    claim = "reserved" if uid in placements.reserved else "allocated"
+    users = placements.users.get(uid)
+    seen = [state.with_claims.get(user.uid) for user in users or ()]
+    amounts: defaultdict[CardUUID, Amount] = defaultdict(Amount)
+    for share in held.shares:
+        amounts[share.card] += share.amount
+    for card, amount in amounts.items():
+        is_whole = amount.cores >= CORES_PER_CARD
+        found = PodShare(held.pod, amount, whole=is_whole, claim=claim, users=users)
+        yield card, _with_status(found, [body for body in seen if body is not None])
 
 
-def _with_status(share: PodShare, seen: SeenPod | None) -> PodShare:
-    if seen is None:
+def _with_status(share: PodShare, bodies: Sequence[Json]) -> PodShare:
+    """Return a share with what its pods say: several only if they share a claim."""
+    if not bodies:
         return share
+    waits = (facts.waits_because(body) for body in bodies)
     return replace(
         share,
-        leaving=seen.record.terminating,
-        waits=facts.waits_because(seen.body),
-        isolation=facts.annotation(seen.body, names.ISOLATION),
+        leaving=all(map(facts.is_leaving, bodies)),
+        waits=next(filter(None, waits), ""),
+        isolation=facts.annotation(bodies[0], names.ISOLATION),
     )
 
 

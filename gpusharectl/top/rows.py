@@ -9,11 +9,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, Card
+from gpushare.domain.model import (
+    NOTHING,
+    UNIT_MIB,
+    Amount,
+    Card,
+    CardUUID,
+    PodRef,
+    PodUID,
+)
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.output import age, duration, size
-from gpusharectl.state.read import Placements, Setup, Trouble
+from gpusharectl.state.read import CLAIMS, Placements, Setup, Trouble
 from gpusharectl.state.scrape import (
     MEMORY,
     PROCESSES,
@@ -25,7 +33,14 @@ from gpusharectl.state.scrape import (
     Result,
     sum_known,
 )
-from gpusharectl.state.view import CardView, NodeView, Overview, PodShare, Stay
+from gpusharectl.state.view import (
+    MOST_USERS,
+    CardView,
+    NodeView,
+    Overview,
+    PodShare,
+    Stay,
+)
 
 Sort = Literal["mem", "sm", "allotted", "name"]
 TOLERANCE = 1.05
@@ -63,7 +78,7 @@ class Sign(StrEnum):
     LEAVING = "leaving"
     NOT_STARTED = "not-started"
     CLAIM = "claim"
-    """It is a ResourceClaim; what its pods use is not known here."""
+    """It has its share by ResourceClaims, or is one without a known pod."""
     SICK = "sick"
     CORDONED = "cordoned"
     OUTSIDE = "outside"
@@ -105,8 +120,10 @@ class PodRow:
     """One pod on one card.
 
     ``uuid`` is empty and ``index`` None if its card is not known. ``share`` is None for
-    a pod without a share of the card. ``sm`` is in percent of the whole card,
-    ``idle_s`` the time since it last computed, ``card_units`` the card's size.
+    a pod without a share of the card. ``claims`` are the names of the ResourceClaims by
+    which it has the share; a claim without a known pod has a row under its own name.
+    ``sm`` is in percent of the whole card, ``idle_s`` the time since it last computed,
+    ``card_units`` the card's size.
     """
 
     node: str
@@ -121,6 +138,7 @@ class PodRow:
     containers: tuple[ContainerRow, ...] = ()
     flags: tuple[Flag, ...] = ()
     card_units: int = 0
+    claims: tuple[str, ...] = ()
 
     @property
     def allotted(self) -> Amount | None:
@@ -189,6 +207,7 @@ def joined(seen: Overview, results: Mapping[str, Result], namespace: str = "") -
         nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
         cards += [_card(view.name, one, page) for one in view.cards]
         pods += _PodRows(view, seen.placements.node(view.name), page).all()
+    of_claims = tuple(one for one in seen.troubles if one.about == CLAIMS)
     found = Top(
         placements=seen.placements,
         at=seen.at,
@@ -196,8 +215,11 @@ def joined(seen: Overview, results: Mapping[str, Result], namespace: str = "") -
         cards=tuple(cards),
         pods=tuple(one for one in pods if namespace in ("", one.namespace)),
         # The demo has no exporters, and nothing can be installed in it.
-        troubles=tuple(() if seen.setup is Setup.DEMO else _troubles(results, seen.at)),
-        elsewhere=len(seen.troubles),
+        troubles=(
+            *of_claims,
+            *(() if seen.setup is Setup.DEMO else _troubles(results, seen.at)),
+        ),
+        elsewhere=len(seen.troubles) - len(of_claims),
         setup=seen.setup,
         others=seen.others,
     )
@@ -304,26 +326,32 @@ class _PodRows:
         on_cards = [
             (one.card.uuid, share) for one in self._view.cards for share in one.pods
         ]
+        placed: list[tuple[CardUUID, PodShare]] = []
         for uuid, share in (*on_cards, *self._view.gone):
             if share.stay is Stay.UNPLACED:
                 unplaced[str(share.pod)] = share
             elif share.stay is Stay.PLACED:
-                if not share.claim:
-                    known.add((uuid, str(share.pod)))
-                yield self._placed(uuid, share)
+                placed.append((uuid, share))
+        for uuid, share, claims in _by_pod(placed):
+            if claims or not share.claim:
+                known.add((uuid, str(share.pod)))
+            yield self._placed(uuid, share, claims)
         for name, share in unplaced.items():
             known |= {(uuid, name) for uuid in self._page.cards}
             yield self._unplaced(share)
         yield from self._without_share(known)
 
-    def _placed(self, uuid: str, share: PodShare) -> PodRow:
+    def _placed(self, uuid: str, share: PodShare, claims: Sequence[PodShare]) -> PodRow:
         pod = share.pod
-        # The exporter knows the pods that use a claim, and not the claim.
-        of_pod = self._page.of_pod
-        seen = () if share.claim else of_pod(pod.namespace, pod.name, uuid)
+        seen: Sequence[ContainerSeen] = ()
+        if claims or not share.claim:
+            seen = self._page.of_pod(pod.namespace, pod.name, uuid)
         gone = Flag(Sign.GONE, f"its card no longer exists ({uuid})")
-        flags = () if uuid in self._indexes else (gone,)
-        return self._row((pod.namespace, pod.name, uuid), seen, flags, share)
+        flags = [*(() if uuid in self._indexes else (gone,))]
+        flags += [_by_claim(one, pod.uid) for one in claims]
+        row = self._row((pod.namespace, pod.name, uuid), seen, flags, share)
+        own = (share,) if share.claim else ()
+        return replace(row, claims=tuple(one.pod.name for one in claims or own))
 
     def _unplaced(self, share: PodShare) -> PodRow:
         pod = share.pod
@@ -339,7 +367,7 @@ class _PodRows:
         claimed = {
             str(one.card.uuid)
             for one in self._view.cards
-            if any(share.claim for share in one.pods)
+            if any(share.claim and share.users is None for share in one.pods)
         }
         for one in self._page.containers:
             used = one.used_mib or one.sm
@@ -420,8 +448,39 @@ def _flags(
         yield Flag(Sign.LEAVING, "terminating")
     if share.waits:
         yield Flag(Sign.NOT_STARTED, "not started")
-    if share.claim:
-        yield Flag(Sign.CLAIM, f"claim, {share.claim}")
+    if share.pod.is_claim:
+        yield Flag(Sign.CLAIM, share.claim_words)
+
+
+def _by_pod(
+    placed: Iterable[tuple[CardUUID, PodShare]],
+) -> Iterator[tuple[CardUUID, PodShare, Sequence[PodShare]]]:
+    """Return what each pod has of each card, and the claims by which it has it.
+
+    A claim without a known pod is returned as if it were a pod.
+    """
+    found: dict[tuple[CardUUID, PodUID], tuple[PodRef, list[PodShare]]] = {}
+    for uuid, share in placed:
+        own = share.pod
+        pods = [PodRef(one.uid, own.namespace, one.name) for one in share.users or ()]
+        for pod in pods or [own]:
+            found.setdefault((uuid, pod.uid), (pod, []))[1].append(share)
+    for (uuid, _), (pod, shares) in found.items():
+        amount = sum((one.amount for one in shares), NOTHING)
+        whole = any(one.whole for one in shares)
+        claims = [one for one in shares if one.claim and one.pod.uid != pod.uid]
+        yield uuid, replace(shares[0], pod=pod, amount=amount, whole=whole), claims
+
+
+def _by_claim(claim: PodShare, pod: PodUID) -> Flag:
+    """Say by which claim a pod has its share, and which other pods share it."""
+    text = f"by claim {claim.pod.name}"
+    if claim.claim != "allocated":
+        text += f", {claim.claim}"
+    others = [user.name for user in claim.users or () if user.uid != pod]
+    if others:
+        text += f", shared with {words.listed(others, MOST_USERS)}"
+    return Flag(Sign.CLAIM, text)
 
 
 def _over(

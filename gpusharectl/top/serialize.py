@@ -16,14 +16,17 @@ apply; 0 is idle::
               allotted: amount, used_mib, busy_percent, celsius, watts, outside_mib,
               unattributed_mib, sm_source, flags}]
     pods      [{namespace, name, uid, node, card, index, stay, whole,
-              allotted: amount, used_mib, sm_percent, idle_s, containers, flags}]
+              allotted: amount, used_mib, sm_percent, idle_s, containers, flags,
+              claims: [name]}]
       containers  [{name, allotted: amount, used_mib, sm_percent, last_busy, over}]
       flags   [{sign, words, do}]
     warnings  [{about, what, do}]
 
 ``used_mib`` of the totals is of the ``cards_told`` cards of which it is known.
 ``outside_mib`` is the memory of processes outside Kubernetes, ``unattributed_mib`` the
-used memory that no known process uses. ``stay`` is as in inspect; null, and
+used memory that no known process uses. ``claims`` are the ResourceClaims by which a pod
+has its share; pods that use the same claim share one amount. A claim whose pods are not
+known has an entry of its own. ``stay`` is as in inspect; null, and
 ``allotted`` too, for a pod that uses a card without a share of it. ``last_busy`` is in
 seconds since 1970 by that node's clock, and ``idle_s`` the time since then. Signs:
 over, no-share, unplaced, gone, idle, leaving, not-started, claim, sick, cordoned,
@@ -108,6 +111,7 @@ def _pod(row: PodRow) -> Data:
         "idle_s": row.idle_s,
         "containers": [_container(one) for one in row.containers],
         "flags": _flags(row.flags),
+        "claims": list(row.claims),
     }
 
 

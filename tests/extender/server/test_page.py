@@ -180,9 +180,13 @@ def test_a_claim_is_marked_as_one(browser: Browser) -> None:
     with Scene(claims_listen=listen, **reviews) as scene:
         scene.node("n", card(0, 29))
         scene.cluster.create(Kind.CLAIMS, claim_json("mine"))
-        status = {"status": {"allocation": allocation_json(units=8)}}
+        made = claim_json("mine", allocation_json(units=8), pods=["web-1"])
         scene.cluster.patch(
-            Kind.CLAIMS, "default", "mine", status, subresource="status"
+            Kind.CLAIMS,
+            "default",
+            "mine",
+            {"status": made["status"]},
+            subresource="status",
         )
         wait_until(
             lambda: scene.json("/snapshot")["nodes"],
@@ -190,7 +194,8 @@ def test_a_claim_is_marked_as_one(browser: Browser) -> None:
             accept=lambda nodes: bool(nodes and nodes[0].get("claims")),
         )
         tab = scene.shown(browser)
-        assert "default/mine 8 units, 10 cores (claim, allocated)" in tab.text("#nodes")
+        said = "default/mine 8 units, 10 cores (claim, allocated for web-1)"
+        assert said in tab.text("#nodes")
         assert "8/29 units" in tab.text("#nodes")
         assert tab.complaints == []
 

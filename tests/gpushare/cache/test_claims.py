@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gpushare.cache.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import CardUUID, NodeName, Placement
+from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
 from gpushare.domain.policies import Choice
-from gpushare.kube.claims.allocated import Claim, read_claim
+from gpushare.kube.claims.allocated import Claim, User, read_claim
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from tests.builders import (
     FIRST_FIT,
@@ -94,6 +94,17 @@ def test_a_deleted_claim_is_freed(site: Site) -> None:
     site.gone(allocated("a"))
     site.gone(claim_json("b"))
     assert site.units() == {}
+
+
+def test_the_pods_of_a_claim_are_those_of_the_newest_version(site: Site) -> None:
+    """Also before it is allocated, since kube-scheduler writes both at once."""
+    assert not reserve(site, claim_json("c", allocation_json(), pods=["web-1"]))
+    assert site.book.users() == {"uid-c": (User("web-1", PodUID("uid-web-1")),)}
+    for version, pods in ((2, ["web-1", "web-2"]), (3, ["web-2"])):
+        site.seen(claim_json("c", allocation_json(), version=version, pods=pods))
+    assert site.book.users() == {"uid-c": (User("web-2", PodUID("uid-web-2")),)}
+    site.gone(claim_json("c"))
+    assert site.book.users() == {}
 
 
 def test_claims_of_other_drivers_are_nothing(site: Site) -> None:

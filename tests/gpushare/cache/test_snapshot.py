@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 
 from gpushare.cache.snapshot import read_snapshot, snapshot
+from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
+from gpushare.kube.claims.allocated import User
 from gpushare.kube.codec import pod_record
 from gpushare.kube.json_reader import Malformed
 from tests.builders import as_claim, card, node, placement, pod_json, request
@@ -133,7 +135,8 @@ def test_claims_are_shown_apart_from_pods() -> None:
     """They are no pods, and whether they are only reserved comes along."""
     kept, meant = (as_claim(placement(name, 0, 4, 1)) for name in ("kept", "meant"))
     page = node(card(0), holds=[HELD, kept, meant])
-    shown = snapshot([page], [], Choice(), {meant.pod.uid})
+    users = {meant.pod.uid: (User("web", PodUID("uid-web")),), kept.pod.uid: ()}
+    shown = snapshot([page], [], Choice(), {meant.pod.uid}, users)
     (found,) = shown["nodes"]
     assert [pod["name"] for pod in found["pods"]] == ["a"]
     assert [(c["name"], c["reserved"]) for c in found["claims"]] == [
@@ -144,6 +147,14 @@ def test_claims_are_shown_apart_from_pods() -> None:
     again = read_snapshot(orjson.dumps(shown))
     assert again.nodes == (page,)
     assert again.reserved == {"uid-meant"}
+    assert again.users == users
+
+
+def test_the_pods_of_a_claim_may_be_unknown() -> None:
+    """An older extender does not name them, which is not the same as none."""
+    page = node(card(0), holds=[as_claim(placement("c", 0, 4, 1))])
+    shown = orjson.dumps(snapshot([page], [], Choice()))
+    assert read_snapshot(shown).users == {}
 
 
 def test_a_node_without_claims_says_nothing_of_them() -> None:

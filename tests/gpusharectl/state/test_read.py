@@ -9,15 +9,18 @@ import orjson
 import pytest
 
 from gpushare.cache.snapshot import snapshot
+from gpushare.domain.model import PodUID
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube import names
+from gpushare.kube import facts, names
+from gpushare.kube.claims.allocated import User
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
 from gpusharectl.install.webhook.apply import narrowed
 from gpusharectl.state.read import (
+    CLAIMS,
     Setup,
     configured_choice,
     everything,
@@ -45,6 +48,7 @@ from tests.gpusharectl.cluster_states import (
     in_namespace,
     kube_scheduler,
     node_of,
+    plugin,
     quota,
 )
 from tests.testbed.certificates import certificates
@@ -352,22 +356,88 @@ def following(name: str) -> Json:
     return pod
 
 
+def offering(name: str) -> Json:
+    """A device plugin whose driver offers cards to claims."""
+    pod = plugin("n")
+    pod["metadata"]["name"] = name
+    setting = {"name": "GPUSHARE_DRA", "value": "on"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
+def using(name: str) -> Json:
+    """A pod with a ResourceClaim."""
+    pod = pod_json(name)
+    claim = {"name": "card", "resourceClaimName": "c"}
+    pod["spec"]["resourceClaims"] = [claim]
+    return pod
+
+
 def allocated(reach: FakeReach) -> str:
     made = reach.cluster.create(Kind.CLAIMS, claim_json("c"))
-    status = {"status": {"allocation": allocation_json(units=8)}}
+    status = {
+        "status": claim_json("c", allocation_json(units=8), pods=["web"])["status"]
+    }
     where = (Kind.CLAIMS, "default", "c")
     reach.cluster.patch(*where, status, subresource="status")
     return str(made["metadata"]["uid"])
 
 
-def test_claims_count_without_an_extender() -> None:
-    """They are read where an extender follows them, and nowhere else."""
-    for pod, counts in ((following("x"), True), (extender("x"), False)):
-        reach = FakeReach(pod, answers={"x": Unavailable("reset")})
-        uid = allocated(reach)
-        found = read_state(reach, NOW)
-        assert (uid in found.placements.nodes[0].placements) is counts
-        assert found.troubles == ()
+SILENT = Unavailable("reset")
+
+
+@pytest.mark.parametrize(
+    ("pods", "answer", "counts", "known"),
+    [
+        ([following("x")], SILENT, True, True),
+        ([extender("x"), offering("p")], SILENT, True, False),
+        ([extender("x"), offering("p")], SERVED, True, False),
+        # Its device plugin may have the setting from a ConfigMap.
+        ([extender("x"), using("web")], SERVED, True, False),
+        ([extender("x")], SERVED, False, True),
+        ([extender("x")], SILENT, False, True),
+    ],
+)
+def test_claims_that_the_extender_does_not_tell(
+    pods: Sequence[Json], answer: bytes | ClusterError, *, counts: bool, known: bool
+) -> None:
+    """They are read and charged; that it does not know of them is said."""
+    reach = FakeReach(*pods, answers={"x": answer})
+    uid = allocated(reach)
+    found = read_state(reach, NOW)
+    held = [node for node in found.placements.nodes if uid in node.placements]
+    assert bool(held) is counts
+    if counts:
+        assert found.placements.users == {uid: (User("web", PodUID("uid-web")),)}
+    assert [one.about for one in found.troubles] == [CLAIMS] * (not known)
+    assert known or "the extender does not follow them" in found.troubles[0].what
+
+
+def test_the_extender_is_believed_if_it_follows_claims() -> None:
+    """It has seen the last reservation; then the API server is not asked."""
+    held = as_claim(placement("c", "GPU-told", 2, 1))
+    page = node(card(0, 7, uuid="GPU-told"), holds=[held])
+    users = {held.pod.uid: (User("web", PodUID("uid-web")),)}
+    told = orjson.dumps(snapshot([page], [], Choice(), (), users))
+    reach = FakeReach(following("x"), using("web"), answers={"x": told})
+    allocated(reach)
+    found = read_state(reach, NOW)
+    assert (found.placements.nodes, found.placements.users) == ((page,), users)
+    assert [facts.name_of(pod) for pod in found.with_claims.values()] == ["web"]
+
+
+def test_a_claim_that_is_not_understood_is_named() -> None:
+    """What it holds is not known, which is not the same as nothing."""
+    reach = FakeReach(following("x"), answers={"x": Unavailable("reset")})
+    reach.cluster.create(Kind.CLAIMS, claim_json("c"))
+    allocation = allocation_json(units=8)
+    allocation["devices"]["results"][0]["consumedCapacity"]["memory"] = "some"
+    status = {"status": {"allocation": allocation}}
+    reach.cluster.patch(Kind.CLAIMS, "default", "c", status, subresource="status")
+    (trouble,) = read_state(reach, NOW).troubles
+    assert trouble.about == "default/c"
+    assert "is not known: status.allocation" in trouble.what
+    assert trouble.do == "kubectl -n default get resourceclaim c -o yaml"
 
 
 def test_claims_that_cannot_be_read_are_not_known() -> None:

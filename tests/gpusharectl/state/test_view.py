@@ -6,18 +6,27 @@ from functools import partial
 
 import pytest
 
-from gpushare.domain.model import Amount
+from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
+from gpushare.kube.claims.allocated import User
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import draw
 from gpusharectl.state.serialize import overview_data
-from gpusharectl.state.view import NamespaceView, Quota, of_namespace, overview
+from gpusharectl.state.view import (
+    NamespaceView,
+    PodShare,
+    Quota,
+    of_namespace,
+    overview,
+)
 from tests.builders import (
     allocation_json,
     bound_json,
     card,
     claim_json,
     placement,
+    pod_json,
+    ref,
     share,
 )
 from tests.gpusharectl.cluster_states import (
@@ -78,7 +87,7 @@ def test_what_is_no_whole_number_is_not_known() -> None:
 def test_a_claim_is_shown_as_a_claim() -> None:
     """With its own mark, and not as a pod without object or of some priority."""
     allocation = allocation_json("gpu-0", units=8, node="n")
-    claims = [claim_json("c", allocation)]
+    claims = [claim_json("c", allocation, pods=["web"])]
     state = cluster_state([node_of("n", card(0, 29))], claims=claims)
     (view,) = overview(state).cards
     (share,) = view.pods
@@ -92,10 +101,60 @@ def test_a_claim_is_shown_as_a_claim() -> None:
             ("reserved", replace(state, placements=reserved), True),
         )
     }
-    assert "default/c 8 (claim, allocated)" in screens["allocated"]
-    assert "claim, reserved" in screens["reserved"]
+    assert "default/c 8 (claim, allocated for web)" in screens["allocated"]
+    assert "claim, reserved for web" in screens["reserved"]
     assert "priority" not in screens["reserved"]
     own = drawn(partial(draw, seen=of_namespace(overview(state), "default")))
     assert "1 claim of default holds 8 units" in own
     data = overview_data(overview(state))
-    assert data["nodes"][0]["cards"][0]["pods"][0]["claim"] == "allocated"
+    (held,) = data["nodes"][0]["cards"][0]["pods"]
+    assert held["claim"] == "allocated"
+    assert held["used_by"] == [{"name": "web", "uid": "uid-web"}]
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        (None, "claim, allocated"),
+        ([], "claim, allocated for no pod"),
+        (["a", "b"], "claim, allocated for a, b"),
+        (["a", "b", "c"], "claim, allocated for a, b and 1 more"),
+    ],
+)
+def test_a_claim_names_its_pods(pods: list[str] | None, words: str) -> None:
+    """Not known is not the same as none."""
+    users = None
+    if pods is not None:
+        users = tuple(User(pod, PodUID(pod)) for pod in pods)
+    held = PodShare(ref("c"), Amount(1, 1), claim="allocated", users=users)
+    assert held.claim_words == words
+
+
+def test_what_a_claims_pods_say_is_said_of_it() -> None:
+    """It waits if one of them waits, and leaves if all of them do."""
+    bodies = [pod_json(name) for name in ("a", "b")]
+    waiting = {"reason": "CreateContainerConfigError", "message": "no"}
+    status = {"name": "main", "state": {"waiting": waiting}}
+    bodies[1]["status"]["containerStatuses"] = [status]
+    claims = [claim_json("c", allocation_json("gpu-0", node="n"), pods=["a", "b"])]
+    plain = cluster_state([node_of("n", card(0, 29))], claims=claims)
+    state = replace(
+        plain, with_claims={PodUID(pod["metadata"]["uid"]): pod for pod in bodies}
+    )
+    share = overview(state).cards[0].pods[0]
+    assert (share.leaving, share.waits.split(":")[0]) == (False, waiting["reason"])
+    for pod in bodies:
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert overview(state).cards[0].pods[0].leaving
+
+
+def test_requests_of_one_claim_on_one_card_are_one_part_of_it() -> None:
+    """As a pod of several containers is."""
+    allocation = allocation_json("gpu-0", units=8, cores=3, node="n")
+    allocation["devices"]["results"] *= 2
+    state = cluster_state(
+        [node_of("n", card(0, 29))], claims=[claim_json("c", allocation)]
+    )
+    (view,) = overview(state).cards
+    assert [share.amount for share in view.pods] == [Amount(6, 16)]
+    assert view.charged == Amount(6, 16)

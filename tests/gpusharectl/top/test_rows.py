@@ -1,12 +1,16 @@
 """Allotted and used side by side, with flags and warnings."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare.domain.model import Amount, CardUUID, Share
-from gpusharectl.top.rows import PodRow, ordered
+from gpushare.kube.cluster import Json
+from gpusharectl.state.read import CLAIMS, Trouble
+from gpusharectl.state.view import overview
+from gpusharectl.top.rows import PodRow, joined, ordered
 from gpusharectl.top.serialize import top_data
 from tests.builders import allocation_json, bound_json, claim_json, placement, share
 from tests.gpusharectl.cluster_states import (
@@ -228,14 +232,74 @@ def test_what_is_said_of_an_exporter(shown: Shown, says: Says, words: str) -> No
     assert not words or words in found[0].what
 
 
-def test_a_claim_has_a_row_and_its_pod_is_no_thief() -> None:
-    """The exporter knows the pod that uses a claim, and not the claim."""
-    claims = [claim_json("own", allocation_json(A.lower(), units=8, node="node-2"))]
+def with_claims(*claims: Json, uses: Sequence[Use], unknown: bool = False) -> Scene:
+    """A node with claims on its card A, and what its exporter reports of pods there."""
     parts = [*in_order(node_2()), exporter("node-2")]
     state = cluster_state([node_2()], parts=parts, claims=claims)
-    body = page(Shown(A, uses=(Use("user", 700, 12),)), node="node-2")
-    rows = {row.name: row for row in Scene(state, {"node-2": body}).top().pods}
+    if unknown:
+        placements = replace(state.placements, users={})
+        state = replace(state, placements=placements)
+    return Scene(state, {"node-2": page(Shown(A, uses=tuple(uses)), node="node-2")})
+
+
+def of_a(name: str, units: int = 8, pods: Sequence[str] = ()) -> Json:
+    allocation = allocation_json(A.lower(), units=units, cores=4, node="node-2")
+    return claim_json(name, allocation, pods=pods)
+
+
+def test_a_pod_with_a_claim_is_one_row() -> None:
+    """Its name, its share by the claim, and what it uses: as of a classic pod."""
+    scene = with_claims(of_a("own", pods=["user"]), uses=[Use("user", 700, 12)])
+    (row,) = scene.top().pods
+    assert (row.full_name, row.index) == ("default/user", 0)
+    assert row.share is not None
+    assert row.share.pod.uid == "uid-user"
+    assert (row.allotted, row.used_mib, row.sm) == (Amount(4, 8), 700, 12)
+    assert row.claims == ("own",)
+    assert [flag.words for flag in row.flags] == ["by claim own"]
+
+
+def test_pods_that_share_a_claim_have_a_row_each() -> None:
+    """Which names the others, since the part of the card is there only once."""
+    scene = with_claims(of_a("own", pods=["a", "b"]), uses=[Use("a", 1), Use("b", 2)])
+    rows = {row.name: row for row in scene.top().pods}
+    assert {name: row.used_mib for name, row in rows.items()} == {"a": 1, "b": 2}
+    (flag,) = rows["a"].flags
+    assert flag.words == "by claim own, shared with b"
+    assert scene.top().cards[0].view.charged == Amount(4, 8)
+
+
+def test_a_pod_with_two_claims_on_one_card_is_one_row() -> None:
+    """Otherwise what it uses would be there twice."""
+    claims = [of_a("one", 8, ["user"]), of_a("two", 3, ["user"])]
+    (row,) = with_claims(*claims, uses=[Use("user", 700)]).top().pods
+    assert (row.allotted, row.used_mib) == (Amount(8, 11), 700)
+    assert row.claims == ("one", "two")
+
+
+def test_a_claim_without_a_pod_has_a_row_of_its_own() -> None:
+    """Whoever uses the card beside it has no share of it."""
+    scene = with_claims(of_a("own"), uses=[Use("user", 700)])
+    rows = {row.name: row for row in scene.top().pods}
     assert rows["own"].used_mib is None
+    words = [flag.words for flag in rows["own"].flags]
+    assert words == ["claim, allocated for no pod"]
+    assert [flag.words for flag in rows["user"].flags] == ["has no share of this card"]
+
+
+def test_who_uses_a_claim_of_unknown_pods_is_no_thief() -> None:
+    """An older extender does not name them."""
+    scene = with_claims(of_a("own"), uses=[Use("user", 700)], unknown=True)
+    rows = {row.name: row for row in scene.top().pods}
     assert [flag.words for flag in rows["own"].flags] == ["claim, allocated"]
     (flag,) = rows["user"].flags
     assert flag.words.endswith("; it may use that of a ResourceClaim here")
+
+
+def test_what_is_not_known_of_claims_is_said_here_too() -> None:
+    """A card that claims may hold would look free otherwise."""
+    trouble = Trouble(CLAIMS, "what they hold is not known", "get the right")
+    state = cluster_state([node_2()], troubles=[trouble])
+    top = joined(overview(state), {})
+    assert trouble in top.troubles
+    assert top.elsewhere == 0

@@ -1,0 +1,72 @@
+"""ResourceClaims that hold cards, and the pods that have claims.
+
+The extender tells of claims if it follows them. If it does not, or does not answer,
+they are read from the API server: what claims hold is not free, whoever knows of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpushare.cache.claims import placement_of
+from gpushare.domain.model import PodUID
+from gpushare.domain.node import Node
+from gpushare.kube import facts
+from gpushare.kube.claims.allocated import Claim, User, read_claim
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+
+LISTEN = "GPUSHARE_CLAIMS_LISTEN"
+"""The setting by which an extender follows claims."""
+_DRIVER, _ON = "GPUSHARE_DRA", "on"
+
+
+def follows_claims(extender: Json) -> bool:
+    """Return whether an extender's pod follows ResourceClaims."""
+    return bool(facts.settings_of(extender).get(LISTEN))
+
+
+def offers_to_claims(parts: Iterable[Json]) -> bool:
+    """Return whether a device plugin among these pods offers cards to claims."""
+    return any(
+        facts.is_part(pod, facts.DEVICE_PLUGIN)
+        and facts.settings_of(pod).get(_DRIVER) == _ON
+        for pod in parts
+    )
+
+
+def has_claims(pod: Json) -> bool:
+    """Return whether a pod names ResourceClaims, of whichever driver."""
+    return bool((pod.get("spec") or {}).get("resourceClaims"))
+
+
+def allocated(bodies: Iterable[Json]) -> tuple[list[Claim], dict[str, str]]:
+    """Return the claims that hold devices of ours, and why others are not understood.
+
+    The latter by ``namespace/name``.
+    """
+    found: list[Claim] = []
+    wrong: dict[str, str] = {}
+    for body in bodies:
+        try:
+            claim = read_claim(body)
+        except Malformed as error:
+            wrong[facts.full_name(body)] = str(error)
+        else:
+            if claim is not None:
+                found.append(claim)
+    return found, wrong
+
+
+def charged(nodes: Iterable[Node], claims: Iterable[Claim]) -> tuple[Node, ...]:
+    """Return nodes, sorted by name, with what claims hold of their cards."""
+    found = {node.name: node for node in nodes}
+    for claim in claims:
+        node = found.get(claim.node) or Node(claim.node)
+        held = {claim.uid: placement_of(claim, node.cards)}
+        found[claim.node] = replace(node, placements={**node.placements, **held})
+    return tuple(found[name] for name in sorted(found))
+
+
+def users_of(claims: Iterable[Claim]) -> Mapping[PodUID, tuple[User, ...]]:
+    """Return the pods for which each claim is reserved, by the claim's UID."""
+    return {claim.uid: claim.reserved_for for claim in claims}
