@@ -231,7 +231,7 @@ def test_kubeconfig_is_its_owners(server: ApiServerOnLoopback, tmp_path: Path) -
         ("GET", f"{PODS}?limit=x", "", 400, "BadRequest"),
         ("GET", f"{PODS}?continue=x", "", 422, "Invalid"),
         ("GET", f"{PODS}?watch=1&resourceVersion=99999", "", 410, "Expired"),
-        ("POST", f"{PODS}?dryRun=All", "application/json", 400, "BadRequest"),
+        ("PUT", f"{PODS}/web?dryRun=All", "application/json", 400, "BadRequest"),
         ("POST", PODS, "application/json", 422, "Invalid"),
         ("POST", f"{PODS}/web/binding", "application/json", 422, "Invalid"),
         ("PUT", f"{PODS}/web", "application/json", 422, "Invalid"),
