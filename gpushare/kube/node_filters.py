@@ -5,7 +5,7 @@ tainttoleration, nodeaffinity (selectors and required terms) and noderesources, 
 their messages. Pod affinity, spreading, volumes and ports are left out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpushare.domain.model import HostAmount
@@ -83,15 +83,20 @@ def constraints_of(pod: Json) -> Constraints:
     return Constraints(
         tuple(sorted(selector.items())),
         tuple(tuple(_expressions(term)) for term in terms),
-        tuple(
-            (
-                one.optional_text("key"),
-                one.optional_text("operator") or "Equal",
-                one.optional_text("value"),
-                one.optional_text("effect"),
-            )
-            for one in tolerations
-        ),
+        tolerations_of(tolerations),
+    )
+
+
+def tolerations_of(bodies: Iterable[Reader]) -> tuple[Toleration, ...]:
+    """Read tolerations, of a pod or of a claim's request."""
+    return tuple(
+        (
+            one.optional_text("key"),
+            one.optional_text("operator") or "Equal",
+            one.optional_text("value"),
+            one.optional_text("effect"),
+        )
+        for one in bodies
     )
 
 
@@ -116,7 +121,7 @@ def properties_of(node: Json) -> NodeProperties:
 def bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
     """Return why a node does not fit the pod even if it is empty; None if it does."""
     for taint in properties.taints:
-        if not any(_covers(one, taint) for one in constraints.tolerations):
+        if not any(covers(one, taint) for one in constraints.tolerations):
             return _tainted(taint)
     labels = properties.labels
     for key, value in constraints.selector:
@@ -184,7 +189,8 @@ def is_number(text: str) -> bool:
     return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
 
 
-def _covers(toleration: Toleration, taint: Taint) -> bool:
+def covers(toleration: Toleration, taint: Taint) -> bool:
+    """Return whether a toleration is for this taint."""
     key, operator, value, effect = toleration
     if effect not in ("", taint[2]) or key not in ("", taint[0]):
         return False

@@ -1,22 +1,53 @@
-"""Why a pod with ResourceClaims waits: each card's answer, which events leave out."""
+"""Why a pod with ResourceClaims waits: each card's answer, which events leave out.
 
-from collections.abc import Iterator, Mapping
+Judged is what the ledger, the nodes' ResourceSlices and the pod's node selectors say:
+whether a card has the room, is offered to claims, and has a taint. What only
+kube-scheduler can judge, as selectors in CEL, is named beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gpushare.cache.claims import placement_of
-from gpushare.domain.model import Amount, Card, Placement, PodRef, PodUID, Share
+from gpushare.cache.shortage import bars
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    NodeName,
+    Placement,
+    PodRef,
+    PodUID,
+    Share,
+)
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.kube import facts, words
-from gpushare.kube.claims.allocated import Claim, read_claim
-from gpushare.kube.claims.asked import claims_of, requests_of
+from gpushare.kube import codec, facts, words
+from gpushare.kube.claims.allocated import Claim, amount, device_name, read_claim
+from gpushare.kube.claims.asked import claims_of
+from gpushare.kube.claims.requests import (
+    CardRequest,
+    Requests,
+    class_names,
+    requests_of,
+)
+from gpushare.kube.claims.templates import parts_of
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
-from gpushare.kube.json_reader import Malformed
-from gpusharectl.state.read import ClusterState
+from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
+from gpushare.kube.node_filters import Toleration, covers
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.state.read import ClusterState, everything
 from gpusharectl.why.explain import ByClaims, ClaimVerdict
 
+_API = "resource.k8s.io/v1"
+_HARD = ("NoSchedule", "NoExecute")
+_SEVERAL = "the pod has several claims; they are judged one by one"
 
-def by_claims(cluster: Cluster, state: ClusterState, pod: Json) -> ByClaims | None:
+
+def by_claims(
+    cluster: Cluster, objects: Objects, state: ClusterState, pod: Json
+) -> ByClaims | None:
     """Explain a pod by its ResourceClaims; None if all are others', or not there.
 
     A pod that has ended is explained without them.
@@ -25,41 +56,231 @@ def by_claims(cluster: Cluster, state: ClusterState, pod: Json) -> ByClaims | No
         named = {} if facts.is_terminal(pod) else claims_of(pod)
     except Malformed:
         named = {}
-    namespace = pod["metadata"]["namespace"]
+    if not named:
+        return None
+    looked = _Looked(cluster, objects, state, pod)
     found = [
-        verdict
-        for own, name in named.items()
-        if (verdict := _of(cluster, state, namespace, name or own, exists=bool(name)))
+        verdict for own, name in named.items() if (verdict := looked.at(own, name))
     ]
     # What is not there may be anybody's: alone it is no reason to speak of cards.
     if not any(is_ours for is_ours, _ in found):
         return None
-    return ByClaims(pod, tuple(verdict for _, verdict in found))
+    waiting = sum(not verdict.allocated for _, verdict in found)
+    beside = (_SEVERAL,) if waiting > 1 else ()
+    return ByClaims(pod, tuple(verdict for _, verdict in found), beside)
 
 
-def _of(
-    cluster: Cluster, state: ClusterState, namespace: str, name: str, *, exists: bool
-) -> tuple[bool, ClaimVerdict] | None:
-    """Return whether a claim is ours, and the verdict; None for another driver's."""
-    if not exists:
-        text = "it is not created yet; kube-controller-manager makes it"
-        return False, ClaimVerdict(name, allocated=False, words=text)
+@dataclass(frozen=True, slots=True)
+class _Offers:
+    """The devices that nodes offer to claims, by node and device; None: not known."""
+
+    devices: Mapping[tuple[str, str], Json] | None
+    problem: str = ""
+
+    def has_node(self, name: str) -> bool:
+        """Return whether a node offers anything."""
+        return any(node == name for node, _ in self.devices or ())
+
+
+def _read_offers(cluster: Cluster) -> _Offers:
     try:
-        body = cluster.get(Kind.CLAIMS, namespace, name)
-        claim, asked = read_claim(body), requests_of(body)
-    except NotFound:
-        text = "there is no such ResourceClaim"
-        return False, ClaimVerdict(name, allocated=False, words=text)
+        found = list(everything(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}"))
     except ClusterError as error:
-        text = f"not known, since it cannot be read: {error}"
-        # It may be ours: not known is not the same as nothing.
-        return True, ClaimVerdict(name, allocated=False, words=text)
-    except Malformed as error:
-        text = f"it is not understood: {error}"
-        return True, ClaimVerdict(name, allocated=False, words=text)
-    if claim is not None:
-        return True, ClaimVerdict(name, allocated=True, words=_has(claim, state))
-    return (True, _waits(name, body, asked, state)) if asked else None
+        return _Offers(None, f"ResourceSlices cannot be read: {error}")
+    newest: dict[str, int] = {}
+    for one in found:
+        pool = one["spec"]["pool"]
+        newest[pool["name"]] = max(newest.get(pool["name"], 0), pool["generation"])
+    return _Offers(
+        {
+            (one["spec"].get("nodeName", ""), device["name"]): device
+            for one in found
+            if one["spec"]["pool"]["generation"] == newest[one["spec"]["pool"]["name"]]
+            for device in one["spec"].get("devices") or ()
+        }
+    )
+
+
+@dataclass
+class _Looked:
+    """What is looked at for the claims of one pod."""
+
+    cluster: Cluster
+    objects: Objects
+    state: ClusterState
+    pod: Json
+    _offers: _Offers | None = None
+    _classes: dict[str, Json | None] = field(default_factory=dict)
+
+    def at(self, own: str, name: str) -> tuple[bool, ClaimVerdict] | None:
+        """Return whether a claim is ours, and the verdict; None for another driver's.
+
+        ``own`` is the pod's name for it; ``name`` is empty if it does not exist yet.
+        """
+        if not name:
+            return self._not_made(own)
+        namespace = self.pod["metadata"]["namespace"]
+        try:
+            body = self.cluster.get(Kind.CLAIMS, namespace, name)
+            claim = read_claim(body)
+            asked = requests_of(body, self._classes_of(body))
+        except NotFound:
+            return False, _unknown(name, "there is no such ResourceClaim")
+        except ClusterError as error:
+            # It may be ours: not known is not the same as nothing.
+            return True, _unknown(name, f"not known, since it cannot be read: {error}")
+        except Malformed as error:
+            return True, _unknown(name, f"it is not understood: {error}")
+        if claim is not None:
+            return True, ClaimVerdict(
+                name, allocated=True, words=_has(claim, self.state)
+            )
+        return (True, self._waits(name, body, asked)) if asked.cards else None
+
+    def _not_made(self, own: str) -> tuple[bool, ClaimVerdict]:
+        spec = Reader(self.pod).object("spec")
+        template = next(
+            one.optional_text("resourceClaimTemplateName")
+            for one in spec.optional_objects("resourceClaims")
+            if one.optional_text("name") == own
+        )
+        namespace = self.pod["metadata"]["namespace"]
+        ref = Ref(_API, "ResourceClaimTemplate", template, namespace)
+        is_ours = bool(parts_of(template))
+        text = "it is not created yet; kube-controller-manager makes it"
+        try:
+            missing = bool(template) and self.objects.get(ref) is None
+        except ClusterError:
+            missing = False
+        if missing:
+            text = f"its template {template} does not exist in {namespace}"
+            if is_ours:
+                text += (
+                    f": gpusharectl claim-template {template} | kubectl -n {namespace} "
+                    "apply -f -"
+                )
+        return is_ours, _unknown(own, text)
+
+    def _classes_of(self, claim: Json) -> Mapping[str, Json | None]:
+        for name in class_names(claim) - self._classes.keys():
+            try:
+                self._classes[name] = self.objects.get(Ref(_API, "DeviceClass", name))
+            except ClusterError:
+                continue
+        return self._classes
+
+    def _waits(self, name: str, body: Json, asked: Requests) -> ClaimVerdict:
+        self._offers = self._offers or _read_offers(self.cluster)
+        uid = PodUID(body["metadata"]["uid"])
+        ref = PodRef(uid, body["metadata"]["namespace"], name, is_claim=True)
+        room: list[str] = []
+        refusals: list[str] = []
+        not_judged = [*asked.not_judged]
+        for one in asked.cards:
+            prefix = f"{one.name}: " if len(asked.cards) > 1 else ""
+            not_judged += one.not_judged
+            for card, why_not in self._answers(ref, one, self._offers):
+                if why_not:
+                    refusals.append(prefix + why_not)
+                else:
+                    room.append(prefix + card)
+        if self._offers.problem:
+            unknown = "which cards are offered to claims is not known: "
+            not_judged.append(unknown + self._offers.problem)
+        amounts = " and ".join(
+            words.amount(one.amount) + (f" ({one.name})" if "/" in one.name else "")
+            for one in asked.cards
+        )
+        return ClaimVerdict(
+            name,
+            allocated=False,
+            words=f"it asks for {amounts} and is not allocated",
+            room=tuple(room),
+            refusals=tuple(refusals),
+            not_judged=tuple(dict.fromkeys(not_judged)),
+        )
+
+    def _answers(
+        self, claim: PodRef, one: CardRequest, offers: _Offers
+    ) -> Iterator[tuple[str, str]]:
+        """Return each card, and why it cannot be the one: empty if it has room.
+
+        What is so for a whole node, or for all of them, is said once.
+        """
+        if one.never:
+            yield "", one.never
+            return
+        barred = self._barred()
+        for node in self.state.placements.nodes:
+            if not node.cards:
+                continue
+            if node.name in barred:
+                why = f"the pod may not use node {node.name}: {barred[node.name]}"
+                yield "", why
+            elif offers.devices is not None and not offers.has_node(node.name):
+                yield (
+                    "",
+                    (
+                        f"node {node.name} offers no card to claims: it has no "
+                        f"ResourceSlice of {DRA_DRIVER}"
+                    ),
+                )
+            else:
+                for card in node.cards:
+                    held = Placement(claim, node.name, (Share(card.uuid, one.amount),))
+                    why = why_no_room(node, held) or _why_not_offered(
+                        node, card, one, offers
+                    )
+                    yield f"card {card.index} of node {node.name}", why
+
+    def _barred(self) -> Mapping[NodeName, str]:
+        try:
+            record = codec.pod_record(self.pod)
+        except Malformed:
+            return {}
+        return bars(record, self.state.placements.nodes, self.state.properties)
+
+
+def _unknown(name: str, text: str) -> ClaimVerdict:
+    return ClaimVerdict(name, allocated=False, words=text)
+
+
+def _why_not_offered(node: Node, card: Card, one: CardRequest, offers: _Offers) -> str:
+    """Return why the node's ResourceSlice does not offer a card that has the room."""
+    if offers.devices is None:
+        return ""
+    name = f"card {card.uuid} of node {node.name}"
+    device = offers.devices.get((node.name, device_name(card.uuid)))
+    if device is None:
+        return f"{name} is not in the node's ResourceSlice"
+    if taint := _taint(device, one.tolerations):
+        return f"{name} has the taint {taint} in its ResourceSlice"
+    shown = _shown(device)
+    if shown is not None and not one.amount.fits(shown):
+        return (
+            f"{name} has the room, but its ResourceSlice shows only "
+            f"{words.bare(shown)}; the device plugin of the node writes it again"
+        )
+    return ""
+
+
+def _taint(device: Json, tolerations: Sequence[Toleration]) -> str:
+    """Return a device's taint that the request does not tolerate; empty if none."""
+    for one in device.get("taints") or ():
+        taint = (str(one.get("key")), str(one.get("value") or ""), str(one["effect"]))
+        if taint[2] in _HARD and not any(covers(each, taint) for each in tolerations):
+            return taint[0]
+    return ""
+
+
+def _shown(device: Json) -> Amount | None:
+    """Return what a ResourceSlice shows of a card; None if it is not understood."""
+    capacity = device.get("capacity") or {}
+    values = {key: (capacity.get(key) or {}).get("value") for key in capacity}
+    try:
+        return amount(Reader({key: values.get(key) for key in (DRA_MEMORY, DRA_CORES)}))
+    except Malformed:
+        return None
 
 
 def _has(claim: Claim, state: ClusterState) -> str:
@@ -71,29 +292,3 @@ def _has(claim: Claim, state: ClusterState) -> str:
         for share in shares
     )
     return f"it has {' and '.join(parts)} of {claim.node}"
-
-
-def _waits(
-    name: str, body: Json, asked: Mapping[str, Amount], state: ClusterState
-) -> ClaimVerdict:
-    metadata = body["metadata"]
-    ref = PodRef(PodUID(metadata["uid"]), metadata["namespace"], name, is_claim=True)
-    room: list[str] = []
-    refusals: list[str] = []
-    for request, amount in asked.items():
-        prefix = f"{request}: " if len(asked) > 1 else ""
-        for node, card in _cards(state):
-            held = Placement(ref, node.name, (Share(card.uuid, amount),))
-            if why_not := why_no_room(node, held):
-                refusals.append(prefix + why_not)
-            else:
-                room.append(f"{prefix}card {card.index} of node {node.name}")
-    amounts = " and ".join(map(words.amount, asked.values()))
-    text = f"it asks for {amounts} and is not allocated"
-    return ClaimVerdict(name, False, text, tuple(room), tuple(refusals))  # noqa: FBT003
-
-
-def _cards(state: ClusterState) -> Iterator[tuple[Node, Card]]:
-    for node in state.placements.nodes:
-        for card in node.cards:
-            yield node, card

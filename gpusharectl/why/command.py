@@ -63,7 +63,8 @@ def why(
         except NotFound:
             sys.exit(_absent(access, place, name, output))
         state = read_state(access, datetime.now(UTC))
-        answer = by_claims(access.cluster, state, found) or explain(state, found)
+        claims = by_claims(access.cluster, access.objects, state, found)
+        answer = claims or explain(state, found)
     if output:
         give(answer_data(answer, state.placements), output)
     else:

@@ -171,7 +171,8 @@ class ClaimVerdict:
     """One ResourceClaim of a pod: what it has, or each card's answer to it.
 
     ``words`` say what it has or lacks. ``room`` are the cards that have room now, as
-    node and index; ``refusals`` are a sentence for each other card.
+    node and index; ``refusals`` are a sentence for each other card, or for all of a
+    node. ``not_judged`` are sentences about what else decides.
     """
 
     name: str
@@ -179,6 +180,7 @@ class ClaimVerdict:
     words: str
     room: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class ByClaims(_OfPod):
 
     state: ClassVar[str] = "by-claims"
     claims: tuple[ClaimVerdict, ...]
+    not_judged: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:

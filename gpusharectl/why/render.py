@@ -71,12 +71,12 @@ def _by_claims(answer: ByClaims, *, verbose: bool) -> Iterator[RenderableType]:
             yield Hanging(Words("    "), Words(line))
         if left := len(lines) - len(shown):
             yield Words(f"    and {words.counted(left, 'card')} more (-v)", _DIM)
-    if any(claim.room for claim in answer.claims):
-        yield Words(
-            "A card with room may still be excluded: by a selector of the claim, by a "
-            "taint, or because the pod may not use its node. kubectl describe pod has "
-            "kube-scheduler's own words."
-        )
+        for text in claim.not_judged:
+            yield Hanging(Words("    not judged: "), Words(text))
+    for text in answer.not_judged:
+        yield Hanging(Words("  not judged: "), Words(text))
+    if not answer.node and (told := facts.scheduler_says(answer.body)):
+        yield Words(f"kube-scheduler says: {told}")
     yield from _warnings(answer)
 
 

@@ -23,7 +23,8 @@ about annotations of the pod without a meaning. Beside it, by ``state``::
                   ways: [{node, card, index, pods: [{namespace, name, uid, priority,
                   cores, units, memory_mib}]}]
     by-claims     node, phase, claims: [{name, allocated, because,
-                  room: [card of node], refusals: [text]}]
+                  room: [card of node], refusals: [text], not_judged: [text]}],
+                  not_judged: [text], kube_scheduler
 
 ``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
 that fit on the node. ``barred`` is why the pod may not use the node whatever is free
@@ -101,11 +102,17 @@ def _of(answer: Answer) -> Data:
                     "because": one.words,
                     "room": list(one.room),
                     "refusals": list(one.refusals),
+                    "not_judged": list(one.not_judged),
                 }
                 for one in answer.claims
             ]
-            phase = facts.phase(answer.body)
-            return {"node": answer.node or None, "phase": phase, "claims": claims}
+            return {
+                "node": answer.node or None,
+                "phase": facts.phase(answer.body),
+                "claims": claims,
+                "not_judged": list(answer.not_judged),
+                "kube_scheduler": facts.scheduler_says(answer.body) or None,
+            }
 
 
 def _placed(answer: Placed) -> Data:

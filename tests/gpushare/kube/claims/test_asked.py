@@ -1,44 +1,7 @@
-"""The claims of a pod, and what a claim asks of cards."""
+"""The claims of a pod, and who uses them."""
 
-import pytest
-
-from gpushare.domain.model import Amount
-from gpushare.kube.claims.asked import ClaimUse, claims_of, requests_of, uses_of
-from gpushare.kube.claims.templates import template
+from gpushare.kube.claims.asked import ClaimUse, claims_of, uses_of
 from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
-from tests.builders import claim_json
-
-
-def test_what_a_claim_asks_for() -> None:
-    """Of our class, with the slice's defaults where it says nothing."""
-    asked = {"capacity": {"requests": {"memory": "5Gi", "cores": "20"}}}
-    ours = {"deviceClassName": "vcuda"}
-    claim = claim_json()
-    claim["spec"]["devices"]["requests"] = [
-        {"name": "a", "exactly": ours | asked},
-        {"name": "b", "exactly": ours},
-        {"name": "c", "exactly": {"deviceClassName": "gpu.nvidia.com"} | asked},
-        {"name": "d", "firstAvailable": [{"name": "x", **ours}]},
-    ]
-    assert requests_of(claim) == {"a": Amount(20, 20), "b": Amount(1, 1)}
-
-
-def test_requests_that_must_be_of_one_card_count_as_one() -> None:
-    """So a template of two parts asks one card for their sum."""
-    claim = template([Amount(20, 8), Amount(1, 4)])["spec"]
-    assert requests_of(claim) == {"card-1+card-2": Amount(21, 12)}
-    (constraint,) = claim["spec"]["devices"]["constraints"]
-    # Without names it is about all requests.
-    del constraint["requests"]
-    assert requests_of(claim) == {"card-1+card-2": Amount(21, 12)}
-    constraint["requests"] = ["card-2", "another"]
-    assert requests_of(claim) == {"card-1": Amount(20, 8), "card-2": Amount(1, 4)}
-    constraint["requests"] = 1
-    with pytest.raises(Malformed, match="constraints"):
-        requests_of(claim)
-    constraint["matchAttribute"] = "vcuda.baidu.com/model"
-    assert len(requests_of(claim)) == 2
 
 
 def test_the_claims_of_a_pod() -> None:

@@ -1,0 +1,189 @@
+"""What a claim asks of cards, and what of it is not judged here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare.domain.model import Amount
+from gpushare.kube.claims.requests import Requests, class_names, requests_of
+from gpushare.kube.claims.templates import template
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from tests.builders import claim_json
+
+OURS = "device.driver == 'vcuda.baidu.com'"
+MODEL = 'device.attributes["vcuda.baidu.com"].model == "Tesla P4"'
+
+
+def selectors(*expressions: str) -> list[Json]:
+    return [{"cel": {"expression": one}} for one in expressions]
+
+
+def class_of(*expressions: str) -> Json:
+    return {"spec": {"selectors": selectors(*expressions)}}
+
+
+CLASSES: Mapping[str, Json | None] = {
+    "vcuda": class_of(OURS),
+    "p4": class_of(f"  {OURS} ", MODEL),
+    "mixed": class_of(f"{OURS} && {MODEL}"),
+    "nvidia": class_of('device.driver == "gpu.nvidia.com"'),
+    "unknown": class_of('device.attributes["x.io"].kind == "gpu"'),
+    "none": None,
+}
+
+
+def exactly(name: str = "card", class_name: str = "vcuda", **more: Any) -> Json:
+    asked = {"capacity": {"requests": {"memory": "5Gi", "cores": "20"}}}
+    return {"name": name, "exactly": {"deviceClassName": class_name} | asked | more}
+
+
+def asked(*requests: Json, constraints: tuple[Json, ...] = ()) -> Requests:
+    claim = claim_json()
+    devices = {"requests": list(requests), "constraints": list(constraints)}
+    claim["spec"]["devices"] = devices
+    return requests_of(claim, CLASSES)
+
+
+def test_what_is_asked_of_a_card() -> None:
+    """With the slice's defaults where nothing is said."""
+    plain = {"name": "b", "exactly": {"deviceClassName": "vcuda"}}
+    (one,) = asked(exactly()).cards
+    assert (one.name, one.amount, one.never, one.not_judged) == (
+        "card",
+        Amount(20, 20),
+        "",
+        (),
+    )
+    assert asked(plain).cards[0].amount == Amount(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "names"),
+    [
+        ("p4", ["the DeviceClass p4", MODEL]),
+        ("mixed", ["the DeviceClass mixed", f"{OURS} && {MODEL}"]),
+        ("vcuda", []),
+    ],
+)
+def test_a_selector_of_the_class_is_named(class_name: str, names: list[str]) -> None:
+    """But for the one form that says that the device is ours."""
+    (one,) = asked(exactly(class_name=class_name)).cards
+    assert len(one.not_judged) == bool(names)
+    assert all(name in one.not_judged[0] for name in names)
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ({"selectors": selectors(MODEL)}, ["only kube-scheduler can judge", MODEL]),
+        ({"selectors": selectors("x" * 500)}, [f"{'x' * 120}…"]),
+        ({"count": 3}, ["3 such parts", "judged for one"]),
+        ({"allocationMode": "All"}, ["all such devices", "judged for one"]),
+        ({"count": 1, "allocationMode": "ExactCount"}, []),
+    ],
+)
+def test_what_is_not_judged_of_a_request_is_said(more: Json, names: list[str]) -> None:
+    (one,) = asked(exactly(**more)).cards
+    assert len(one.not_judged) == bool(names)
+    assert all(name in one.not_judged[0] for name in names)
+
+
+def test_other_drivers_devices_are_no_cards() -> None:
+    """They are named beside ours; alone they are nothing of ours."""
+    for class_name in ("nvidia", "unknown", "none"):
+        assert asked(exactly(class_name=class_name)) == Requests()
+    found = asked(exactly(), exactly("nic", "nvidia"), exactly("any", "unknown"))
+    assert [one.name for one in found.cards] == ["card"]
+    assert "request nic is for devices of another driver" in found.not_judged
+    assert any("DeviceClass unknown" in text for text in found.not_judged)
+    held = exactly("look", adminAccess=True)
+    assert "adminAccess" in asked(exactly(), held).not_judged[0]
+    mine = exactly(class_name="unknown", selectors=selectors(OURS))
+    assert len(asked(mine).cards) == 1
+
+
+@pytest.mark.parametrize("classes", [{}, {"vcuda": None}])
+def test_our_class_may_be_missing_or_unreadable(
+    classes: Mapping[str, Json | None],
+) -> None:
+    """Not known is said; a class that is not there says that no card can be meant."""
+    claim = claim_json()
+    claim["spec"]["devices"] = {"requests": [exactly()]}
+    (one,) = requests_of(claim, classes).cards
+    assert bool(one.never) is bool(classes)
+    assert bool(one.not_judged) is not bool(classes)
+    assert "DeviceClass vcuda" in (one.never or one.not_judged[0])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "never"),
+    [
+        ({"memory": "0"}, "asks for 0 MiB"),
+        ({"memory": "1Gi", "bandwidth": "3"}, "no capacity bandwidth"),
+        ({"memory": "1"}, ""),
+    ],
+)
+def test_what_no_card_can_be(capacity: Json, never: str) -> None:
+    (one,) = asked(exactly(capacity={"requests": capacity})).cards
+    assert bool(one.never) is bool(never)
+    assert never in one.never
+
+
+def test_alternatives_are_judged_one_by_one() -> None:
+    """Each under the name that the allocation would have."""
+    big = {"name": "big"} | exactly()["exactly"]
+    small = {"name": "small", "deviceClassName": "vcuda"}
+    found = asked({"name": "card", "firstAvailable": [big, small]})
+    amounts = {one.name: one.amount.units for one in found.cards}
+    assert amounts == {"card/big": 20, "card/small": 1}
+    assert len(found.not_judged) == 1
+    assert "firstAvailable" in found.not_judged[0]
+    claim = claim_json()
+    claim["spec"]["devices"] = {"requests": [{"name": "a", "firstAvailable": [small]}]}
+    assert class_names(claim) == {"vcuda"}
+
+
+def test_requests_that_must_be_of_one_card_count_as_one() -> None:
+    """So a template of two parts asks one card for their sum."""
+    claim = template([Amount(20, 8), Amount(1, 4)])["spec"]
+
+    def found() -> dict[str, Amount]:
+        cards = requests_of(claim, CLASSES).cards
+        return {one.name: one.amount for one in cards}
+
+    assert found() == {"card-1+card-2": Amount(21, 12)}
+    assert requests_of(claim, CLASSES).not_judged == ()
+    (constraint,) = claim["spec"]["devices"]["constraints"]
+    # Without names it is about all requests.
+    del constraint["requests"]
+    assert found() == {"card-1+card-2": Amount(21, 12)}
+    constraint["requests"] = ["card-2", "another"]
+    assert found() == {"card-1": Amount(20, 8), "card-2": Amount(1, 4)}
+    constraint["requests"] = 1
+    with pytest.raises(Malformed, match="constraints"):
+        found()
+    constraint |= {"requests": [], "matchAttribute": "vcuda.baidu.com/model"}
+    assert len(found()) == 2
+    apart, together = requests_of(claim, CLASSES).not_judged
+    assert "must have the same vcuda.baidu.com/model" in apart
+    assert "all of them on one node" in together
+
+
+def test_a_constraint_that_is_not_judged_is_said() -> None:
+    apart = {"requests": ["a", "b"], "distinctAttribute": "vcuda.baidu.com/uuid"}
+    found = asked(exactly("a"), exactly("b"), constraints=(apart,))
+    assert "different values of vcuda.baidu.com/uuid" in found.not_judged[0]
+
+
+def test_one_card_has_the_conditions_of_all_its_requests() -> None:
+    """And tolerates only what all of them tolerate."""
+    full = {"key": "vcuda.baidu.com/full", "operator": "Exists"}
+    first = exactly("a", tolerations=[full], selectors=selectors(MODEL))
+    same = {"matchAttribute": "vcuda.baidu.com/uuid"}
+    (one,) = asked(first, exactly("b"), constraints=(same,)).cards
+    assert (one.name, len(one.not_judged), one.tolerations) == ("a+b", 1, ())
+    second = exactly("b", tolerations=[full])
+    (one,) = asked(first, second, constraints=(same,)).cards
+    assert one.tolerations == (("vcuda.baidu.com/full", "Exists", "", ""),)
