@@ -178,7 +178,6 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }
-        # A watch is logged when it ends, after half a minute.
         wait_until(
             lambda account=account, granted=granted: (
                 granted - used(host, account) - ON_A_BAD_DAY
@@ -186,7 +185,7 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
             f"all rights of {account} used",
             90,
             accept=lambda unused: not unused,
-            every_s=2,
+            every_s=0.5,
         )
         assert [one for one in calls(host, account) if one.status == 403] == []
     host.kubectl("delete", "pod", "by-hand", "too-much", "urgent")

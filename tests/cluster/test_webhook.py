@@ -257,13 +257,12 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
     """It looks at nodes, and at nothing else."""
     asked = {(call.verb, call.resource) for call in host.calls(USER)}
     wanted = {("list", "nodes"), ("watch", "nodes")}
-    # A watch is logged when it ends.
     wait_until(
         lambda: {(call.verb, call.resource) for call in host.calls(USER)},
         "both rights used",
         120,
         accept=wanted.__le__,
-        every_s=2,
+        every_s=0.5,
     )
     assert {one for one in asked if "nodes" not in one[1]} == set()
     assert [call for call in host.calls(USER) if call.status == 403] == []

@@ -14,13 +14,19 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
 def policy(level: Level) -> Json:
-    """Log each request when it is answered, and a watch when it ends."""
+    """Log each request when it is answered, and a watch when it begins.
+
+    It ends after half a minute or more, which is long to wait for.
+    """
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
-        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "omitStages": ["RequestReceived"],
         "omitManagedFields": True,
-        "rules": [{"level": level}],
+        "rules": [
+            {"level": level, "verbs": ["watch"], "omitStages": ["ResponseComplete"]},
+            {"level": level, "omitStages": ["ResponseStarted"]},
+        ],
     }
 
 
@@ -31,7 +37,7 @@ def write_policy(path: Path, level: Level) -> Path:
 
 @dataclass(frozen=True)
 class Call:
-    """One finished API call; ``resource`` is such as ``pods/binding``."""
+    """One API call that was answered; ``resource`` is such as ``pods/binding``."""
 
     user: str
     verb: str
@@ -56,7 +62,7 @@ class AuditLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def calls(self, since: int = 0) -> list[Call]:
-        """List the finished calls; a watch is finished when it ends."""
+        """List the calls that were answered; of a watch, its beginning."""
         with self.path.open("rb") as log:
             log.seek(since)
             # The last line may still be on its way.

@@ -34,6 +34,25 @@ def test_audit_counts_a_users_writes(clean_plane: ControlPlane, namespace: str) 
     assert clean_plane.audit.writes(user, mark)["create configmaps"] >= 2
 
 
+def test_audit_tells_of_a_watch_once(clean_plane: ControlPlane, namespace: str) -> None:
+    """As it begins; of one that ends, no second time."""
+    mark = clean_plane.audit.mark()
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    at_most = "fieldSelector=metadata.name=none&timeoutSeconds=1"
+    clean_plane.rest.get(f"{path}?watch=true&{at_most}")
+    clean_plane.rest.get(f"{path}/none")
+    asked = wait_until(
+        lambda: [
+            (call.verb, call.status)
+            for call in clean_plane.audit.calls(mark)
+            if (call.namespace, call.resource) == (namespace, "configmaps")
+        ],
+        "the later call",
+        accept=lambda calls: ("get", 404) in calls,
+    )
+    assert asked == [("watch", 200), ("get", 404)]
+
+
 def test_go_extender_does_what_kube_scheduler_asks(
     clean_plane: ControlPlane, namespace: str, go_extender_program: str
 ) -> None:
