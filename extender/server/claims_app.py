@@ -2,7 +2,8 @@
 
 The API server of this host asks before it stores an allocation, whichever scheduler
 made it. So one ledger decides on binds and on claims (decision 0066). Whoever reaches
-this listener can reserve cards, so it has no other path, and is on loopback.
+this listener can reserve cards, so it is on loopback, and has no other path but
+``/readyz``, by which the installer sees that it answers before the API server asks.
 """
 
 import logging
@@ -13,7 +14,7 @@ from enum import StrEnum
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from extender.server.asgi import Application, Posts, Receive, Scope, Send
-from extender.server.public import Readiness, bare_app
+from extender.server.public import Readiness, readiness_app
 from extender.webhook.review import ClaimQuestion, allowed, claim_question, denied
 from gpushare.cache.claims import ClaimBook
 from gpushare.kube.claims.allocated import Claim, read_claim
@@ -78,7 +79,7 @@ class ClaimParts:
 
 
 def create_claims_app(parts: ClaimParts) -> Application:
-    """Make the application of the claims' listener: reviews and nothing else."""
+    """Make the application of the claims' listener: reviews, and its readiness."""
 
     async def answer(body: bytes) -> bytes:
         with parts.metrics.seconds.time():
@@ -87,7 +88,8 @@ def create_claims_app(parts: ClaimParts) -> Application:
     def refused(_path: str) -> None:
         parts.metrics.reviewed(Verdict.MALFORMED)
 
-    return Posts(bare_app(), {CLAIMS_PATH: answer}, refused=refused)
+    pages = readiness_app(parts.readiness)
+    return Posts(pages, {CLAIMS_PATH: answer}, refused=refused)
 
 
 def by_port(port: int, there: Application, elsewhere: Application) -> Application:

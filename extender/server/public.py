@@ -118,17 +118,11 @@ def create_public_app(
     metrics: MetricsPage,
 ) -> Flask:
     """Make the application for everybody: health, readiness and metrics."""
-    app = bare_app()
+    app = readiness_app(readiness)
 
     @app.get("/healthz")
     def healthz() -> Response:
         return Response("ok\n", mimetype="text/plain")
-
-    @app.get("/readyz")
-    def readyz() -> Response:
-        reasons = readiness.why_not()
-        text = "\n".join(reasons or ["ok", *readiness.notes().values()])
-        return Response(text + "\n", 503 if reasons else 200, mimetype="text/plain")
 
     @app.get("/metrics")
     def shown() -> Response:
@@ -139,6 +133,19 @@ def create_public_app(
         else:
             answer.data = metrics.text()
         return answer
+
+    return app
+
+
+def readiness_app(readiness: Readiness) -> Flask:
+    """Make an application that says whether it is ready, and why not."""
+    app = bare_app()
+
+    @app.get("/readyz")
+    def readyz() -> Response:
+        reasons = readiness.why_not()
+        text = "\n".join(reasons or ["ok", *readiness.notes().values()])
+        return Response(text + "\n", 503 if reasons else 200, mimetype="text/plain")
 
     return app
 

@@ -8,14 +8,19 @@ that host from starting until the connection ends.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PUBLIC_PORT
+from gpushare.kube.names import (
+    EXTENDER_CLAIMS_PORT,
+    EXTENDER_PORT,
+    EXTENDER_PUBLIC_PORT,
+)
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 """The setting as it is now; Linux' documentation ``ip-sysctl`` has its form."""
 AT_BOOT = "/etc/sysctl.d/99-gpushare.conf"
 """What makes it so after a reboot."""
-_OURS = {EXTENDER_PORT, EXTENDER_PUBLIC_PORT}
+_OURS = {EXTENDER_CLAIMS_PORT, EXTENDER_PUBLIC_PORT, EXTENDER_PORT}
+"""Also the claims' port where DRA is off: it may be switched on later."""
 _TEXT = """\
 # Made by gpusharectl install; gpusharectl uninstall removes it. No outgoing connection
 # may be given the ports of gpushare's extender. The other ports were in the setting

@@ -160,14 +160,21 @@ def test_an_internal_error_is_a_denial(caplog: pytest.LogCaptureFixture) -> None
     assert reviews.count("failed") == 1
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/scheduler/filter", "/snapshot", "/metrics", "/readyz"]
-)
+@pytest.mark.parametrize("path", ["/", "/scheduler/filter", "/snapshot", "/metrics"])
 def test_the_listener_has_no_other_path(path: str) -> None:
     reviews = Reviews()
     assert reviews.client.get(path).status_code == 404
     assert reviews.client.post(path, json={}).status_code == 404
     assert reviews.client.get("/claims").status_code == 405
+    assert reviews.client.post("/readyz", json={}).status_code == 405
+
+
+def test_the_installer_sees_whether_it_answers() -> None:
+    """And why not yet; nothing is reserved by that."""
+    assert Reviews().client.get("/readyz").text == "ok\n"
+    answer = Reviews(ready=False).client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.text == "resourceclaims have not been listed yet\n"
 
 
 @pytest.mark.parametrize(

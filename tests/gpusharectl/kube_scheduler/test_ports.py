@@ -11,7 +11,7 @@ from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.ports import AT_BOOT, RESERVED, released, reserved
 from tests.gpusharectl.kube_scheduler.test_files import KUBEADM, PLAIN
 
-OURS = "39998-39999"
+OURS = "39996,39998-39999"
 
 
 def host_with(folder: Path, ports: str) -> HostFiles:
