@@ -8,25 +8,20 @@ import socket
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
+from gpusharectl.kube_scheduler.api_server import advertised, parsed
 from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.kube_scheduler.host_files import HostFiles
 from gpusharectl.kube_scheduler.k3s import K3sFile
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
-from gpusharectl.kube_scheduler.yaml_edit import data
 from gpusharectl.state.read import Trouble
 
 KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
-KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
 K3S_SIGNS = (Path("/var/lib/rancher/k3s/server"), Path("/etc/rancher/k3s/k3s.yaml"))
 K3S_CONFIG = Path("/etc/rancher/k3s/config.yaml")
 DRIVER_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
-_ADVERTISED = "--advertise-address="
 
 
 class Flavour(StrEnum):
@@ -64,37 +59,19 @@ def this_node(
     or the one in k3s's configuration.
     """
     if kind is Flavour.KUBEADM:
-        address = _advertised(files)
+        address = advertised(files)
         for name, addresses in nodes.items():
             if address and address in addresses:
                 return name
         if address:
             return ""
     own = hostname or socket.gethostname()
-    body = _yaml(files.read(K3S_CONFIG)) if kind is Flavour.K3S else {}
+    body = parsed(files.read(K3S_CONFIG)) if kind is Flavour.K3S else {}
     told = body.get("node-name") if isinstance(body, dict) else None
     for name in (str(told), own.lower(), own.lower().split(".")[0]):
         if name and name in nodes:
             return name
     return ""
-
-
-def _advertised(files: HostFiles) -> str:
-    """Read the address of this host's API server from kubeadm's manifest."""
-    body = _yaml(files.read(KUBEADM_APISERVER))
-    try:
-        words = body["spec"]["containers"][0]["command"]
-    except (KeyError, IndexError, TypeError):
-        return ""
-    found = [str(word) for word in words if str(word).startswith(_ADVERTISED)]
-    return found[-1].removeprefix(_ADVERTISED) if found else ""
-
-
-def _yaml(content: bytes | None) -> Any:  # noqa: ANN401
-    try:
-        return data((content or b"").decode()) or {}
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return {}
 
 
 def host_troubles(

@@ -27,6 +27,7 @@ from gpushare import __version__
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT
 from gpusharectl import pki
+from gpusharectl.kube_scheduler.api_server import why_elsewhere
 from gpusharectl.kube_scheduler.config import (
     KIND,
     Percentages,
@@ -81,6 +82,10 @@ class Starter(Protocol):
 
     def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the kubeconfig's path if it is not among the flags, else ""."""
+        ...
+
+    def on_host(self, text: str | None, path: str) -> str:
+        """Return the host's path of a file as kube-scheduler is told it."""
         ...
 
     def edited(self, text: str | None, additions: Additions) -> str:
@@ -315,6 +320,26 @@ class SchedulerFiles:
         wanted |= dict.fromkeys(gone)
         changes = [self._change(path, text) for path, text in wanted.items()]
         return list(filter(_differs, [*changes, *released(self._files)]))
+
+    def why_elsewhere(self) -> str:
+        """Return why kube-scheduler uses no API server of this host, or "".
+
+        That is said of its configuration as ``plan`` writes it; ``Obstacle`` as there.
+        """
+        state = self._read()
+        text, _ = self._built(state, self._desired)
+        told = (read(text).get("clientConnection") or {}).get("kubeconfig") or ""
+        if not told:
+            return f"kube-scheduler's configuration in {self.config} has no kubeconfig"
+        with Obstacle.about(self._starter.path):
+            path = self._starter.on_host(state.main, str(told))
+        return why_elsewhere(self._files, path)
+
+    @property
+    def authority(self) -> bytes:
+        """The certificate of the host's own authority; empty without TLS files."""
+        path = f"{self.certificates.folder}/{pki.AUTHORITY}.crt"
+        return self._files.read(path) or b""
 
     def are_read(self, changes: Sequence[FileChange]) -> bool:
         """Return whether kube-scheduler reads one of these files."""

@@ -82,6 +82,18 @@ class HostScheduler(ABC):
         except Obstacle as obstacle:
             return obstacle
 
+    def why_elsewhere(self) -> str:
+        """Return why kube-scheduler uses no API server of this host, or ""."""
+        try:
+            return self._files.why_elsewhere()
+        except Obstacle as obstacle:
+            return str(obstacle)
+
+    @property
+    def authority(self) -> bytes:
+        """The certificate of this host's own authority; empty without TLS files."""
+        return self._files.authority
+
     def apply(self, plan: Sequence[FileChange]) -> None:
         """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
         self._applied = tuple(plan)

@@ -3,7 +3,8 @@
 Its pod is bound to the node, since the scheduler may be what is broken, and has no
 credentials: it sees kube-scheduler's own folders, the setting of reserved ports, and
 nothing else of the host. Two init containers first try the new configuration on copies,
-with kube-scheduler's own image; the last container writes.
+with kube-scheduler's own image; the last container writes. Another Job only looks at
+what DRA needs to know of the host.
 """
 
 import hashlib
@@ -48,6 +49,8 @@ class Action(StrEnum):
     """Write below ``into`` what ``apply`` would write, and nothing to the host."""
     APPLY = "apply"
     RESTORE = "restore"
+    LOOK = "look"
+    """Print the certificate of the host's authority, and write nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,14 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
     """Do it to the files below ``root``, and return the manifest as it is then.
 
     This is what the Job runs: ``gpusharectl host-scheduler``. An obstacle is returned
-    in words.
+    in words. For ``look`` it is one if kube-scheduler uses another API server.
     """
     host = HostFiles(root)
     files = SchedulerFiles(host, KubeadmFile(), desired)
     try:
+        if action is Action.LOOK:
+            why = files.why_elsewhere()
+            return Done(why, 1) if why else Done(files.authority.decode())
         changes = files.restore() if action is Action.RESTORE else files.plan()
         if action is Action.TRY:
             # The present files are copied beside the new ones.
@@ -118,15 +124,22 @@ class HostJob:
         digest = hashlib.sha256(self.node.encode()).hexdigest()[:16]
         return f"{NAME}-{self.action}-{digest}"
 
+    @property
+    def container(self) -> str:
+        """The name of the container that does it."""
+        return "look" if self.action is Action.LOOK else "write"
+
     def body(self, mirror: Json) -> Json:
         """Return the Job; ``mirror`` is the node's kube-scheduler pod as it is."""
-        last = self._step("write", self.action)
+        last = self._step(self.container, self.action)
         boot = str(PurePosixPath(AT_BOOT).parent)
         ports = [
             {"name": _PORTS, "mountPath": f"{_ROOT}{RESERVED}"},
             {"name": _BOOT, "mountPath": f"{_ROOT}{boot}"},
         ]
         mounts = [*self._host_mounts(mirror), *ports]
+        if self.action is Action.LOOK:
+            mounts = [{**one, "readOnly": True} for one in self._host_mounts(mirror)]
         pod = {
             "nodeName": self.node,
             "hostNetwork": True,
@@ -162,8 +175,8 @@ class HostJob:
         }
 
     def _trial(self, mirror: Json) -> list[Json]:
-        """Return the containers that try on copies; nothing to try for ``restore``."""
-        if self.action is Action.RESTORE:
+        """Return the containers that try on copies what ``apply`` would write."""
+        if self.action is not Action.APPLY:
             return []
         copies = {"name": _TRY, "mountPath": _INTO}
         etc, *others = self._host_mounts(mirror)
@@ -250,11 +263,28 @@ class SchedulerJobs:
         except ClusterError as error:
             return f"the Job for {node} could not be run: {error}"
 
-    def _run(self, action: Action, node: str, say: Say) -> str:
+    def look(self, node: str, say: Say) -> bytes | Obstacle:
+        """Return the certificate of a node's authority; empty before it is made.
+
+        The obstacle is also that its kube-scheduler uses no API server of its host.
+        """
+        try:
+            job = self._job(Action.LOOK, node)
+            return self._done(job, self._mirror(node), say).encode()
+        except Obstacle as obstacle:
+            return obstacle
+        except ClusterError as error:
+            return Obstacle(f"the Job for {node} could not be run: {error}")
+
+    def _job(self, action: Action, node: str) -> HostJob:
+        return HostJob(action, node, self.image, self.kubernetes, self.tls, self.frag)
+
+    def _mirror(self, node: str) -> Json:
+        """Return the pod of a node's kube-scheduler; ``Obstacle`` if there is none."""
         name = f"metadata.name={node}"
         for found in self.objects.list("v1", "Node", field_selector=name):
             if is_silent(found):
-                return (
+                raise Obstacle(
                     "the node's kubelet has stopped to report: start it, or if the "
                     f"host is gone: kubectl delete node {node}"
                 )
@@ -262,12 +292,16 @@ class SchedulerJobs:
         # It is absent for a moment while kubelet recreates it.
         mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
         if mirror is None:
-            return (
+            raise Obstacle(
                 f"there is no pod {PROGRAM}-{node}: kubeadm has not set up a control "
                 "plane on that node"
             )
-        job = HostJob(action, node, self.image, self.kubernetes, self.tls, self.frag)
-        manifest = self._done(job, mirror, say)
+        return mirror
+
+    def _run(self, action: Action, node: str, say: Say) -> str:
+        mirror = self._mirror(node)
+        log = self._done(self._job(action, node), mirror, say)
+        manifest = SchedulerPod.read(log)
         pace, wait_s = self.patience.pace, self.patience.wait_s
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
         config = f"{KubeadmFile.folder}/{CONFIG_NAME}"
@@ -281,12 +315,13 @@ class SchedulerJobs:
         again = self.run(Action.RESTORE, node, say)
         return f"{why}; " + (again or "its old files are back, and it runs")
 
-    def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod:
-        """Run the Job to its end, and return the manifest that it has printed."""
+    def _done(self, job: HostJob, mirror: Json, say: Say) -> str:
+        """Run the Job to its end, and return what it has printed."""
         pace, most_s = self.patience.pace, self.patience.job_s
         self._end_others(job)
         with temporary(self.objects, job.body(mirror), pace) as ref:
-            say(f"Job {SYSTEM}/{job.name} writes the files")
+            does = "reads" if job.action is Action.LOOK else "writes"
+            say(f"Job {SYSTEM}/{job.name} {does} the files")
             told = ""
 
             def look() -> bool | None:
@@ -314,7 +349,7 @@ class SchedulerJobs:
 
         self.patience.pace.until(look, _GONE_WITHIN_S)
 
-    def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> SchedulerPod:
+    def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> str:
         pod = self._pod(job, body)
         if not _ended(body):
             why = (waits_for(pod) if pod else "") or "it did not start"
@@ -328,9 +363,10 @@ class SchedulerJobs:
             status = pod["status"]
             why = status.get("message") or status.get("reason") or "no reason is given"
             raise Obstacle(f"the Job failed: {why}")
-        log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
+        container = failed or job.container
+        log = self.objects.log(SYSTEM, name, container, lines=_LOG_LINES)
         if not failed:
-            return SchedulerPod.read(log)
+            return log
         said = last_words(log)
         if not said or code > _BY_SIGNAL:
             raise Obstacle(

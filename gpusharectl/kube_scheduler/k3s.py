@@ -62,6 +62,10 @@ class K3sFile:
         told = {**settings(without_gpushare), **self._elsewhere}.get("data-dir")
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
+    def on_host(self, text: str | None, path: str) -> str:  # noqa: ARG002
+        """Return the path: k3s runs kube-scheduler on the host itself."""
+        return path
+
     def edited(self, text: str | None, additions: Additions) -> str:
         """Return the text with gpushare's argument as the last one."""
         if self.is_edited(text, additions):

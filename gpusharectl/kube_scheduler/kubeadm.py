@@ -36,6 +36,10 @@ class KubeadmFile:
         """Return "": kubeadm always passes it as a flag."""
         return ""
 
+    def on_host(self, text: str | None, path: str) -> str:
+        """Return the host's path of a file that kube-scheduler's container sees."""
+        return path if text is None else SchedulerPod.read(text).on_host(path)
+
     def edited(self, text: str | None, additions: Additions) -> str:
         """Return the manifest with the additions."""
         if text is None:

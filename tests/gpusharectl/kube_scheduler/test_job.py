@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
+from gpusharectl.kube_scheduler.api_server import KUBEADM_APISERVER
 from gpusharectl.kube_scheduler.files import Desired, shipped_extender
 from gpusharectl.kube_scheduler.host import Patience
-from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.kube_scheduler.job import (
     Action,
     HostJob,
@@ -105,6 +107,15 @@ def test_long_names_of_nodes() -> None:
     assert all(len(value) <= 63 for value in labels.values())
 
 
+def test_a_look_only_reads() -> None:
+    """It tries nothing, and sees no setting of the kernel's."""
+    spec = pod(job(Action.LOOK), mirror("commented.yaml"))
+    assert spec["initContainers"] == []
+    (look,) = spec["containers"]
+    assert look["command"][:3] == ["gpusharectl", "host-scheduler", "look"]
+    assert mounts(look) == {"/host/etc/kubernetes": True, "/host/etc/scheduler": True}
+
+
 @pytest.mark.parametrize(
     ("log", "words"),
     [
@@ -187,11 +198,17 @@ class OtherHost(FakeObjects):
 
     def set(self, action: Action = Action.APPLY) -> str:
         """Run the Job; return why it failed."""
+        return self.jobs().run(action, "cp-2", self.heard.append)
+
+    def look(self) -> bytes | Obstacle:
+        """Run the Job that only looks."""
+        return self.jobs().look("cp-2", self.heard.append)
+
+    def jobs(self) -> SchedulerJobs:
         clock = iter(range(1000))
         pace = Pace(1.0, lambda: float(next(clock)), self._pass)
         patience = Patience(wait_s=3, job_s=3, pace=pace)
-        jobs = SchedulerJobs(self, "gpushare:1", "v1.36.3", patience=patience)
-        return jobs.run(action, "cp-2", self.heard.append)
+        return SchedulerJobs(self, "gpushare:1", "v1.36.3", patience=patience)
 
     def _pass(self, _: float) -> None:
         while self.gone_after:
@@ -244,10 +261,62 @@ def test_node_that_is_not_ready_gets_no_job(tmp_path: Path) -> None:
     assert host.writes == []
 
 
+OWN = """\
+clusters: [{name: c, cluster: {server: "https://10.0.0.2:6443"}}]
+contexts: [{name: s, context: {cluster: c}}]
+current-context: s
+"""
+APISERVER = """\
+spec: {containers: [{command: [kube-apiserver, --advertise-address=10.0.0.2]}]}
+"""
+
+
+def test_a_look_returns_the_authority(tmp_path: Path) -> None:
+    """Nothing before there is one; why not, where another API server is used."""
+    host = OtherHost(tmp_path)
+    host.files.write("/etc/kubernetes/scheduler.conf", OWN.encode())
+    host.files.write(KUBEADM_APISERVER, APISERVER.encode())
+    before = host.files.names(FOLDER)
+    assert host.look() == b""
+    assert host.heard == [
+        "Job kube-system/gpushare-scheduler-look-cp-2 reads the files"
+    ]
+    host.files.write(f"{FOLDER}/tls/ca.crt", b"PEM\n")
+    assert host.look() == b"PEM\n"
+    balanced = OWN.replace("10.0.0.2", "lb").encode()
+    host.files.write("/etc/kubernetes/scheduler.conf", balanced)
+    host.end, host.logs["gpushare-scheduler-look-cp-2-x"] = [ended("look", 1)], "no"
+    assert str(host.look()) == "no"
+    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
+    words = "names https://lb:6443, which is not this host's API server, 10.0.0.2"
+    assert done.code == 1
+    assert done.words.startswith(f"/etc/kubernetes/scheduler.conf {words}")
+    assert host.files.names(FOLDER) == (*before, "tls")
+    assert host.manifest == (GOLDEN / "kubeadm.yaml").read_bytes()
+
+
+def test_a_kube_scheduler_that_is_told_no_kubeconfig(tmp_path: Path) -> None:
+    host = OtherHost(tmp_path)
+    flag = b"    - --kubeconfig=/etc/kubernetes/scheduler.conf\n"
+    host.files.write(KubeadmFile.path, (host.manifest or b"").replace(flag, b""))
+    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
+    words = f"kube-scheduler's configuration in {CONFIG} has no kubeconfig"
+    assert (done.code, done.words) == (1, words)
+
+
+def test_a_look_that_cannot_be(tmp_path: Path) -> None:
+    host = OtherHost(tmp_path)
+    del host.kept[MIRROR]
+    assert "there is no pod kube-scheduler-cp-2" in str(host.look())
+    host.fails(1, lambda: Unavailable("no answer"), done=False)
+    assert str(host.look()) == "the Job for cp-2 could not be run: no answer"
+
+
 def ended(name: str, code: int) -> Json:
     """A pod of which one container has failed."""
     state = {"terminated": {"exitCode": code}}
-    kind = "containerStatuses" if name == "write" else "initContainerStatuses"
+    main = name in ("write", "look")
+    kind = "containerStatuses" if main else "initContainerStatuses"
     return {"phase": "Failed", kind: [{"name": name, "state": state}]}
 
 
@@ -329,7 +398,7 @@ def test_volumes_of_any_kind_and_name() -> None:
     text = (GOLDEN / "kubeadm.yaml").read_text()
     text = text.replace("  volumes:\n", VOLUMES)
     text = text.replace("    volumeMounts:\n", OWN_MOUNTS)
-    for action in (Action.APPLY, Action.RESTORE):
+    for action in (Action.APPLY, Action.RESTORE, Action.LOOK):
         spec = pod(job(action), yaml.safe_load(text))
         names = [each["name"] for each in spec["volumes"]]
         assert len(set(names)) == len(names)

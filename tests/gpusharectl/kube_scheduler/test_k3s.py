@@ -23,6 +23,28 @@ OURS = Additions(f"{FOLDER}/vcuda/scheduler.yaml", f"{FOLDER}/vcuda")
 FILE = K3sFile()
 
 
+KUBECONFIG = """\
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:6444"}}]
+contexts: [{name: s, context: {cluster: c}}]
+current-context: s
+"""
+
+
+def test_its_api_server_is_in_the_same_process(tmp_path: Path) -> None:
+    """As k3s writes it; a configuration of one's own may name another."""
+    one = scheduler(tmp_path)
+    path = "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
+    write(tmp_path, path, KUBECONFIG)
+    assert one.why_elsewhere() == ""
+    assert one.authority == b""
+    write(tmp_path, f"{FOLDER}/vcuda/tls/ca.crt", "PEM")
+    assert one.authority == b"PEM"
+    write(tmp_path, path, KUBECONFIG.replace("127.0.0.1", "lb"))
+    assert "names https://lb:6444, which is not" in one.why_elsewhere()
+    write(tmp_path, K3sFile.path, "kube-scheduler-arg: config=/own.yaml")
+    assert "names /own.yaml, which does not exist" in one.why_elsewhere()
+
+
 class Answering:
     """An API server that answers when it is asked the second time."""
 
