@@ -276,6 +276,18 @@ def _check(options: InstallOptions) -> None:
             "--tls is for the cluster's own kube-scheduler; the second one and its "
             "extender are in the same pod"
         )
+    if options.dra and options.second_scheduler:
+        raise click.UsageError(
+            "--dra is for the cluster's own kube-scheduler: the API server of a "
+            "managed control plane cannot ask the extender that decides"
+        )
+    if options.dra and options.tls is False:
+        raise click.UsageError(
+            "--dra needs the certificates that --no-tls removes; leave out one of "
+            "the two"
+        )
+    if options.force and options.dra is not False:
+        raise click.UsageError("--force is for --no-dra")
     webhook = options.webhook
     if webhook.wanted is False and webhook.settling:
         raise click.UsageError(

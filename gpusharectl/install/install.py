@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpushare.kube import names
+from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import (
     DEVICE_PLUGIN,
@@ -24,6 +25,14 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
+from gpusharectl.install.dra.apply import (
+    HOSTS_EXTENDER,
+    PLUGIN,
+    DraSteps,
+    objects_of_dra,
+    plugins_without,
+    take_slices,
+)
 from gpusharectl.install.manifests import WORKLOADS
 from gpusharectl.install.nodes.check import found_on, is_older
 from gpusharectl.install.nodes.pods import (
@@ -112,19 +121,29 @@ class Install(InstallPlan):
         what = "second scheduler" if second else "extender"
         name = "the proof that kube-scheduler calls the extender"
         proof = Step(name, lambda: prove(self.host, self.screen))
+        dra = self._dra_steps() if self.options.dra else None
+        # What offers cards to claims comes after what is asked about them, and goes
+        # before it.
+        last = PLUGIN if dra else HOSTS_EXTENDER if self.dra_going else None
+        plugins = self._applying("the device plugins' DaemonSet", PLUGIN, now=True)
         return [
             Step("the trial of the image", self.try_image, "Image"),
+            *(dra.before() if dra and not self.dra.on else []),
             *([Step("the certificates", self.certify, "TLS")] if tls else []),
             *([removal(self.context, self.going)] if self.going else []),
             *(webhook.before() if webhook else []),
-            Step("the objects in kube-system", self.apply, "Applying"),
+            self._applying("the objects in kube-system", last),
+            *(self._dra_back() if self.dra_going else []),
             *(self.scheduler_step(node, "apply", here) for node in early),
             self._rollout(what, EXTENDER, SECOND_SCHEDULER),
             *(self.scheduler_step(node, "apply", here) for node in late),
             *([proof] if self.other_hosts else []),
+            *([objects_of_dra(self.context, self.dra.left)] if self.dra_going else []),
+            *([dra.asking(), plugins] if dra else []),
             Step("the labels of nodes", self.label, "Labels"),
             self._rollout("device plugins", DEVICE_PLUGIN),
             Step("the search for cards", self.cards, "Cards"),
+            *([dra.offered(self._with_cards)] if dra else []),
             *(webhook.after() if webhook else []),
             # Last, because cards are shared without the exporters too.
             *([self._rollout("exporters", EXPORTER)] * self.options.with_monitoring),
@@ -161,15 +180,16 @@ class Install(InstallPlan):
             "undo all": "gpusharectl uninstall",
         }
 
-    def apply(self) -> None:
-        """Apply the objects that differ."""
+    def apply(self, bodies: Sequence[Json]) -> None:
+        """Apply those of the objects that differ."""
         # Even an apply without a change gives some objects a new version.
         changing = {change.ref for change in self.changes}
-        due = [body for body in self.manifests if Ref.of(body) in changing]
+        due = [body for body in bodies if Ref.of(body) in changing]
         for body in due:
             self.context.objects.apply(body)
         told = f"{len(due)} changed" if due else "none changed"
-        self.screen.say(f"{len(self.manifests)} objects, {told}")
+        objects = f"{len(bodies)} object{'' if len(bodies) == 1 else 's'}"
+        self.screen.say(f"{objects}, {told}")
 
     def certify(self) -> None:
         """Write this host's certificates, which the extender needs at its start."""
@@ -269,6 +289,38 @@ class Install(InstallPlan):
             if body["metadata"]["name"] == DEVICE_PLUGIN and body["kind"] in WORKLOADS
         ]
         return str(specs[0].get("runtimeClassName", ""))
+
+    def _applying(self, name: str, last: Ref | None, *, now: bool = False) -> Step:
+        """Return the step that applies all objects but the last; with ``now`` that."""
+        bodies = [one for one in self.manifests if (Ref.of(one) == last) == now]
+        return Step(name, lambda: self.apply(bodies), "Applying")
+
+    def _dra_steps(self) -> DraSteps:
+        return DraSteps(
+            self.context,
+            self.facts.here,
+            self.other_hosts,
+            lambda: self.host.authority,
+            lambda node: self.context.others(self.target).look(node, self.screen.say),
+            lambda node: _plugins_words(self.context.objects, node),
+        )
+
+    def _dra_back(self) -> list[Step]:
+        """Return the steps that take cards back from claims, then stop the asking."""
+        nodes = self.facts.nodes
+        runs = self.dra.on and any(one.ready and one.labelled for one in nodes)
+        return [
+            Step("DRA off", lambda: plugins_without(self.context), "DRA"),
+            *([self._rollout("device plugins", DEVICE_PLUGIN)] if runs else []),
+            Step("the ResourceSlices", lambda: take_slices(self.context), "DRA"),
+            self._applying("the extender's DaemonSet", HOSTS_EXTENDER, now=True),
+        ]
+
+    def _with_cards(self) -> list[str]:
+        """Return the chosen nodes whose device plugins offer cards now."""
+        nodes = read_nodes(self.context.objects)
+        offering = {node.name for node in nodes if node.ready and node.offered}
+        return [name for name in self.chosen if name in offering]
 
     def _rollout(self, what: str, *workloads: str) -> Step:
         refs = [

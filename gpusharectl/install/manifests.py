@@ -42,15 +42,16 @@ BIE = ("bie-daemonset", "bie-deployment")
 """Can be applied alone, for Baidu's edge agent."""
 DRA = "dra"
 """Can be applied beside one of them, with the components ``dra-…`` in that."""
+_WITH_DRA = ("dra-extender", "dra-plugin")
 COMPONENTS = (
     *("nvidia-runtime", "tls", "exporter-evict", "webhook-void"),
-    *("dra-extender", "dra-plugin"),
+    *_WITH_DRA,
 )
 """Change an overlay; a component's patch without a target there has no effect."""
 WORKLOADS = ("DaemonSet", "Deployment")
 
 BY_CERT_MANAGER = "webhook-cert-manager"
-ALL = ("kubeadm", "second-scheduler", "monitoring", BY_CERT_MANAGER)
+ALL = ("kubeadm", "second-scheduler", "monitoring", BY_CERT_MANAGER, DRA)
 """These together contain every object that an install may have created."""
 NVIDIA = "nvidia"
 """The name of NVIDIA's container runtime, and usually of its RuntimeClass."""
@@ -161,11 +162,13 @@ def loaded(
     overlay only serves the checks.
     """
     overlay = "k3s" if kind is Flavour.K3S else "kubeadm"
-    if options.tls:
+    if options.tls or options.dra:
         overlay = "k3s-with-tls" if kind is Flavour.K3S else "with-tls"
     if options.second_scheduler:
         overlay = "second-scheduler"
-    found = load(overlay, image=image, components=components)
+    dra = _WITH_DRA if options.dra else ()
+    found = load(DRA) if dra else ()
+    found += load(overlay, image=image, components=(*components, *dra))
     if options.with_monitoring:
         found += load("monitoring", image=image, components=components)
     settings: Mapping[str, str] = {}

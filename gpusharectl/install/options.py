@@ -26,7 +26,7 @@ POLICY = f"{PREFIX}POLICY"
 TLS = f"{PREFIX}TLS_CERT"
 """Variable of the extender, if it has a certificate."""
 DRA = f"{PREFIX}DRA"
-"""Variable of the device plugin: whether it offers cards to claims; no option."""
+"""Variable of the device plugin: whether it offers cards to ResourceClaims."""
 ISOLATION = f"{PREFIX}ISOLATION"
 """Variable of the device plugin: what holds containers to their share of a card."""
 NO_TIER, AUTO = "none", "auto"
@@ -305,9 +305,9 @@ class CommonOptions:
 class InstallOptions(CommonOptions):
     """The options of ``install``.
 
-    Without ``image``, and with None for ``tls``, ``ui``, ``policy``, ``isolation`` and
-    the webhook's options, the present setting is kept. ``runtime_class`` None: the
-    device plugin runs under the RuntimeClass nvidia if the cluster has it.
+    Without ``image``, and with None for ``tls``, ``ui``, ``policy``, ``isolation``,
+    ``dra`` and the webhook's options, the present setting is kept. ``runtime_class``
+    None: the device plugin runs under the RuntimeClass nvidia if the cluster has it.
     """
 
     command: ClassVar[str] = "install"
@@ -351,6 +351,13 @@ class InstallOptions(CommonOptions):
         "the nodes before you change it.",
         type=click.Choice(ISOLATION_CHOICES),
     )
+    dra: bool | None = _option(
+        "Offer the cards to ResourceClaims too (DRA, Kubernetes 1.36), or not. It "
+        "switches --tls on. Default: as installed; not in a first install."
+    )
+    force: bool = _switch(
+        "With --no-dra: even while pods use claims; kubelet cannot end them then."
+    )
     with_monitoring: bool = _switch(
         "Install the exporter too, with dashboards, and rules if the cluster has "
         "Prometheus Operator. Without it, installed monitoring stays as it is."
@@ -364,7 +371,8 @@ class UninstallOptions(CommonOptions):
 
     command: ClassVar[str] = "uninstall"
     force: bool = _switch(
-        "Uninstall even while pods hold cards; their containers go on running."
+        "Uninstall even while pods hold cards or use claims; their containers go on "
+        "running."
     )
     wait: bool = _switch(
         "Wait five minutes until kubelet reports capacity 0, and remove that from the "

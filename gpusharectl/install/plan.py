@@ -9,7 +9,12 @@ from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.context import Context, SchedulerTarget
+from gpusharectl.install.dra.apply import trusted_now
+from gpusharectl.install.dra.checks import RIGHTS as DRA_RIGHTS
+from gpusharectl.install.dra.checks import RIGHTS_BACK, judge_dra, read_dra
+from gpusharectl.install.dra.objects import InstalledDra
 from gpusharectl.install.manifests import (
+    DRA,
     NVIDIA,
     WORKLOADS,
     image_of,
@@ -223,15 +228,18 @@ def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOpt
 
     Otherwise a second install, for any reason, would remove what the first one set.
     """
+    # An uninstall of DRA that was interrupted after the device plugins goes on.
+    dra = facts.dra or None if options.dra is None else options.dra
     webhook = options.webhook
     if facts.webhook and webhook.wanted is not False:
         webhook = webhook.with_preserved(facts.webhook.settings)
     return replace(
         options,
-        tls=facts.tls or None if options.tls is None else options.tls,
+        tls=facts.tls or dra or None if options.tls is None else options.tls,
         ui=facts.ui or None if options.ui is None else options.ui,
         policy=options.policy or facts.policy or None,
         isolation=options.isolation or facts.isolation or None,
+        dra=dra,
         webhook=webhook,
     )
 
@@ -250,6 +258,13 @@ class InstallPlan(Plan):
     """What to do about the webhook; None without one."""
     going: tuple[Ref, ...] = ()
     """The objects of a webhook that is removed, in this order."""
+    dra: InstalledDra = field(default_factory=InstalledDra)
+    """What there is of DRA before."""
+
+    @property
+    def dra_going(self) -> bool:
+        """Whether DRA is taken back."""
+        return self.dra.there and not self.options.dra
 
     def check(self) -> None:
         """Read the cluster and this host, show findings, refuse what cannot work."""
@@ -279,7 +294,8 @@ class InstallPlan(Plan):
             tls=bool(self.options.tls),
             frag=self.options.policy == FRAG,
         )
-        self._check_webhooks_rights()
+        self._check_more_rights()
+        self._check_dra()
         if not options.second_scheduler:
             self.keep_files(self.host.plan())
             self.find_hosts(facts.control_plane)
@@ -371,6 +387,8 @@ class InstallPlan(Plan):
             )
             secret = [self.webhook.secret] if self.webhook.secret else []
             bodies = [*self.manifests, *secret, *self.webhook.asking]
+        if self.options.dra:
+            bodies.append(trusted_now(context.objects, self.host.authority))
         self.changes = object_changes(context.objects, bodies)
 
     def confirm(self) -> None:
@@ -379,7 +397,7 @@ class InstallPlan(Plan):
         # Diffs take time, and only a dry run shows them.
         shown = chain(
             (change.diff() for change in self.changes),
-            (f"- {ref}" for ref in self.going),
+            (f"- {ref}" for ref in (*self.going, *self.dra.left)),
             (f"+ Node {name}: {LABELLED}" for name in labels),
         )
         self.agree("Changes", self._summary(labels), shown)
@@ -409,6 +427,8 @@ class InstallPlan(Plan):
         ]
         return [
             *(["the webhook is removed"] if self.going else []),
+            *(["cards are no longer offered to ResourceClaims"] * self.dra_going),
+            *(["cards are offered to ResourceClaims too"] * self._dra_is_new),
             *([f"objects in the cluster: {told}"] if told else []),
             *([f"isolation tier {tier} on all nodes with cards"] if tier else []),
             *(
@@ -442,14 +462,38 @@ class InstallPlan(Plan):
         chosen = replace(self.options, nodes=nodes, all_gpu_nodes=all_nodes)
         return replace(chosen, image=image).again()
 
-    def _check_webhooks_rights(self) -> None:
-        """Check the rights that are needed only because of an installed webhook."""
-        rights: tuple[Right, ...] = ()
+    @property
+    def _dra_is_new(self) -> bool:
+        return bool(self.options.dra) and not self.facts.dra
+
+    def _check_dra(self) -> None:
+        """Read what there is of DRA; refuse where it cannot be, or is in use."""
+        context, options = self.context, self.options
+        refs = [Ref.of(body) for body in context.load(DRA)]
+        wanted = bool(options.dra)
+        self.dra = read_dra(context.objects, self.facts, refs, wanted=wanted)
+        weigh(judge_dra(self.facts, options, self.dra), context.screen)
+        if wanted and (why := self.host.why_elsewhere()):
+            raise InstallError(f"{why}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
+        if self.dra_going:
+            rights = needed(self.dra.left, "get", "delete", more=RIGHTS_BACK)
+            self._weigh_rights(rights)
+
+    def _check_more_rights(self) -> None:
+        """Check the rights that are needed only because of what is installed."""
+        facts, rights = self.facts, tuple[Right, ...]()
         if self.going:
             rights = needed(self.going, "get", "delete")
-        elif self.facts.webhook is not None or self.facts.by_cert_manager:
+        elif facts.webhook is not None or facts.by_cert_manager:
             rights = self._rights()
-        if lacking := missing(self.context.objects, rights):
+        if self.options.dra:
+            rights += self._rights()
+        elif facts.dra:
+            rights += RIGHTS_BACK
+        self._weigh_rights(rights)
+
+    def _weigh_rights(self, rights: Sequence[Right]) -> None:
+        if lacking := missing(self.context.objects, tuple(rights)):
             weigh([judge_rights(replace(self.facts, missing=lacking))], self.screen)
 
     def _rights(self, *more: Right, jobs: bool = False) -> tuple[Right, ...]:
@@ -458,7 +502,7 @@ class InstallPlan(Plan):
         if self.options.webhook.wanted:
             more += WEBHOOKS
             refs += [] if self.facts.by_cert_manager else [SECRET]
-        more += (REVISIONS,)
+        more += (REVISIONS, *(DRA_RIGHTS if self.options.dra else ()))
         return needed(refs, "get", "create", "patch", more=more, jobs=jobs)
 
     def _load(self, *components: str) -> None:

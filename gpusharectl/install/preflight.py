@@ -64,7 +64,6 @@ def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
-    yield from judge_dra(facts)
     yield from _schedulers(facts, options)
     if not options.second_scheduler:
         yield from judge_host(facts)
@@ -134,21 +133,6 @@ def judge_rights(facts: Facts) -> Finding:
         "use an administrator's kubeconfig (--kubeconfig, --context), such as "
         "/etc/kubernetes/admin.conf on a kubeadm control plane",
     )
-
-
-def judge_dra(facts: Facts) -> Iterator[Finding]:
-    """Refuse to take DRA away, which the installer does not know how to put back.
-
-    Without its driver kubelet cannot end pods that use claims, and what claims hold
-    would be given to other pods.
-    """
-    if facts.dra:
-        yield _refusal(
-            "the device plugin offers cards to ResourceClaims (GPUSHARE_DRA=on), which "
-            "this command would switch off while claims may be in use",
-            "first delete the pods that use claims, and switch DRA off "
-            "(docs/dra.md, Switch it off)",
-        )
 
 
 def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
@@ -235,6 +219,8 @@ def _kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         yield _ok(f"the policy stays {facts.policy}; --policy changes it")
     if facts.isolation and not options.isolation:
         yield _ok(f"isolation stays {facts.isolation}; --isolation changes it")
+    if facts.dra and options.dra is None:
+        yield _ok("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
 
 
 def _webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:

@@ -236,6 +236,7 @@ _NOT_EVERYWHERE = (
     *(GUARD[1], f"{GUARD[1]}Binding"),
     *(OPERATOR[1], "PodMonitor", "PrometheusRule"),
     *("Issuer", "Certificate"),
+    "DeviceClass",
 )
 _SCHEDULER_PODS = "component=kube-scheduler"
 _LEASES = "leases.coordination.k8s.io"
@@ -464,8 +465,8 @@ def read_nodes(objects: Objects) -> tuple[NodeFacts, ...]:
 def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
     """Leave out objects whose kind the API server may not know, if it does not.
 
-    These are admission policies on an old cluster, and the kinds of Prometheus Operator
-    and cert-manager.
+    These are admission policies and DRA on an old cluster, and the kinds of Prometheus
+    Operator and cert-manager.
     """
     return tuple(
         body

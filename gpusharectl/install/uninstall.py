@@ -14,7 +14,6 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.codec import is_ours, pod_record
 from gpushare.kube.errors import Forbidden, Invalid, NotFound
 from gpushare.kube.facts import (
-    DEVICE_PLUGIN,
     OURS,
     SYSTEM,
     full_name,
@@ -25,11 +24,19 @@ from gpushare.kube.facts import (
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context, SchedulerTarget
+from gpusharectl.install.dra.apply import PLUGIN, take_slices
+from gpusharectl.install.dra.checks import RIGHTS_BACK, judge_used
+from gpusharectl.install.dra.objects import (
+    CLASS,
+    CONFIGURATION,
+    nodes_of_claims,
+    used_claims,
+)
 from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.install.nodes.cleanup import FOLDER, clean_nodes, remove_stale_capacity
 from gpusharectl.install.options import UninstallOptions
 from gpusharectl.install.plan import Plan, weigh
-from gpusharectl.install.preflight import judge_dra, judge_host, judge_rights
+from gpusharectl.install.preflight import judge_host, judge_rights
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
@@ -62,7 +69,6 @@ GUARD_LINGERS_S = 10.0
 _LAST = ("ClusterRole", "Role", "ServiceAccount")
 """A binding is deleted before what it binds, so that none is left over."""
 _MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
-_PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
 _REMOVE = f"rm -rf {FOLDER}"
 _SHOWN = 20
 _MANY = 4
@@ -145,6 +151,8 @@ class Uninstall(Plan):
     """All objects of gpushare in the order of deletion."""
     held: Sequence[tuple[str, str]] = ()
     """The pods that hold cards now, after their nodes."""
+    in_use: frozenset[str] = frozenset()
+    """The nodes whose pods use claims now; uninstall is forced then."""
     image: str = ""
     """The image of the pods that clean the nodes."""
     remains: dict[str, str] = field(default_factory=dict)
@@ -160,14 +168,17 @@ class Uninstall(Plan):
         self.manifests = served(objects, loaded)
         kubeadm = flavour(context.files) is Flavour.KUBEADM
         more = (*LEFTOVERS, STATUS) if options.wait else LEFTOVERS
+        if any(Ref.of(body) == CLASS for body in self.manifests):
+            more += RIGHTS_BACK
         refs = map(Ref.of, self.manifests)
         rights = needed(refs, "get", "list", "delete", more=more, jobs=kubeadm)
         facts = self.facts = survey(
             objects, context.files, rights, told=options.this_node
         )
-        found = [judge_rights(facts), *judge_host(facts, leaving=True)]
-        found += [] if options.force else judge_dra(facts)
-        weigh(found, self.screen)
+        weigh([judge_rights(facts), *judge_host(facts, leaving=True)], self.screen)
+        if facts.dra and not options.force:
+            forced = replace(options, force=True).again()
+            weigh(judge_used(used_claims(objects), forced), self.screen)
         self.found = tuple(installed(objects, self.manifests))
         # Any version of the image can clean the nodes.
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
@@ -182,7 +193,9 @@ class Uninstall(Plan):
 
     def pods(self) -> None:
         """Refuse while pods hold cards, unless forced."""
-        self.held = holding(self.context.objects.list("v1", "Pod"))
+        objects = self.context.objects
+        self.held = holding(objects.list("v1", "Pod"))
+        self.in_use = nodes_of_claims(objects) if self.facts.dra else frozenset()
         if not self.held:
             self.screen.say("no pod holds a card")
             return
@@ -237,8 +250,11 @@ class Uninstall(Plan):
     def steps(self) -> list[Step]:
         """Return the steps in their order."""
         asking = [ref for ref in self.found if ref in CONFIGURATIONS]
-        plugin = [ref for ref in self.found if ref == _PLUGIN]
-        rest = [ref for ref in self.found if ref not in (*asking, *plugin)]
+        plugin = [ref for ref in self.found if ref == PLUGIN]
+        claims = {CLASS, CONFIGURATION} & {*self.found}
+        others = (*asking, *plugin, CONFIGURATION)
+        rest = [ref for ref in self.found if ref not in others]
+        slices = Step("the ResourceSlices", lambda: take_slices(self.context), "DRA")
         first = removal(self.context, asking, "the webhook's configurations")
         here = partial(restore, screen=self.screen)
         forget = partial(remove_stale_capacity, self.context)
@@ -247,9 +263,10 @@ class Uninstall(Plan):
             *([first] if asking else []),
             Step(
                 "the device plugins",
-                lambda: self._delete(plugin, _PLUGIN.name),
+                lambda: self._delete(plugin, PLUGIN.name),
                 "Plugins",
             ),
+            *([slices] if claims or self.facts.dra else []),
             Step("their files on the nodes", self.files, "Files"),
             *(self.scheduler_step(node, "restore", here) for node in self.hosts),
             Step("all other objects", lambda: self._delete(rest), "Objects"),
@@ -261,7 +278,7 @@ class Uninstall(Plan):
     def files(self) -> None:
         """Remove the device plugins' folders, except those that containers use."""
         context, clean = self.context, []
-        held = {node for node, _ in self.held}
+        held = {node for node, _ in self.held} | self.in_use
         for node in self._touched:
             if not node.label:
                 continue

@@ -19,6 +19,7 @@ from tests.cluster.manifests import TWO_CARD_APPS as APPS
 from tests.cluster.manifests import TWO_P4, container, deployment, pod
 from tests.cluster.seen import inside, refused_with, within_capacity
 from tests.cluster.site import EDGE, EXTENDER, SYSTEM
+from tests.cluster.test_dra import GROUP, TEMPLATES, by_claim, devices, template
 from tests.testbed.audit import Call
 from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.manifests import rights
@@ -60,6 +61,7 @@ def disagreements(site: Fresh) -> dict[str, float]:
     return {sample.labels["what"]: sample.value for sample in found}
 
 
+CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG = "/etc/kubernetes/vcuda/scheduler.yaml"
 NOTES = "vcuda/state.json"
@@ -333,12 +335,84 @@ def has_the_library(host: Fresh) -> None:
     host.kubectl("delete", "pod", "counted")
 
 
+def test_cards_by_claims_too_and_back(host: Fresh) -> None:
+    """A classic pod and a claim share a card; a later install keeps that.
+
+    The API server asks the extender of its host, by the certificate there. While a
+    claim is used the cards are not taken back.
+    """
+    told = host.must("install", "--nodes", "cp", "--yes", "--dra")
+    assert "cp: cards are offered to claims too" in told
+    by_claim(host, "by-claim", 5)
+    host.wait_running("by-claim")
+    (card,) = host.visible("by-claim")
+    held = {tuple(host.visible(host.pod_of(one, EDGE), namespace=EDGE)) for one in APPS}
+    assert (card,) in held
+    status, why = allocate(host, "too-much", card, 20)
+    assert status >= 400
+    assert f"card {card} of node cp has " in why
+    assert " units left, not 20" in why
+    by_claim(host, "nothing", 0)
+    refused_with(host, "nothing", "denied the request: request card has 0 MiB")
+    again = host.must("install", "--nodes", "cp", "--yes")
+    assert "cards stay offered to ResourceClaims (DRA)" in again
+    assert "none changed" in again
+
+    files, versions = host.tree(), host.versions()
+    for command in (("install", "--no-dra", "--nodes", "cp"), ("uninstall",)):
+        refused = host.ctl(*command, "--yes")
+        assert refused.returncode == 3
+        assert "on cp, used by by-claim" in said(refused)
+    assert (host.tree(), host.versions()) == (files, versions)
+    host.kubectl("delete", "pod", "by-claim", "nothing")
+    without_claims(host)
+    host.must("install", "--nodes", "cp", "--yes", "--no-dra")
+    assert devices(host) == []
+    kinds = ("deviceclasses", "validatingwebhookconfigurations")
+    assert [host.get(kind)["items"] for kind in kinds] == [[], []]
+
+
+def without_claims(host: Fresh) -> None:
+    """Delete the claims of pods that have ended; kube-controller-manager lets them go.
+
+    Until then they count as used.
+    """
+    rest = host.cluster.rest
+    for left in (CLAIMS, TEMPLATES):
+        rest.must("DELETE", left)
+    wait_until(lambda: not rest.must("GET", CLAIMS)["items"], "no claims", 60)
+
+
+def allocate(host: Fresh, name: str, card: str, units: int) -> tuple[int, str]:
+    """Write an allocation as a scheduler does that knows of nobody else."""
+    rest = host.cluster.rest
+    body = template(units, 1)
+    claim = rest.must(
+        "POST",
+        CLAIMS,
+        {**body, "kind": "ResourceClaim", "metadata": {"name": name}}
+        | {"spec": body["spec"]["spec"]},
+    )
+    result = {
+        "request": "card",
+        "driver": "vcuda.baidu.com",
+        "pool": "cp",
+        "device": card.lower(),
+        "shareID": "8a7ea7a4-4f0f-4c56-a1ef-0c2c8c9a8d11",
+        "consumedCapacity": {"memory": f"{units * 256}Mi", "cores": "1"},
+    }
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    status, said_ = rest.request("PUT", f"{CLAIMS}/{name}/status", claim)
+    return status, str(said_.get("message", ""))
+
+
 def test_with_monitoring(host: Fresh) -> None:
     """The exporter says what each pod was promised, and what its processes use.
 
     It sees them with no more than its manifest gives it; and the same again is nothing.
+    From here on DRA is on as well, for the uninstall.
     """
-    asked = ("install", "--nodes", "cp", "--yes", "--with-monitoring")
+    asked = ("install", "--nodes", "cp", "--yes", "--with-monitoring", "--dra")
     assert "Prometheus Operator is not installed" in host.must(*asked)
     assert host.services()["gpushare-exporter"] == "Running"
     promised = {host.pod_of(name, EDGE): APPS[name] * 256 for name in APPS}
@@ -391,7 +465,9 @@ def test_all_is_as_it_was(host: Fresh, before: Before) -> None:
     left = host.everything()
     assert left.keys() == objects.keys()
     assert left == objects
-    assert not host.cluster.nodes["cp"].path("/var/lib/vcuda").exists()
+    node = host.cluster.nodes["cp"]
+    for gone in ("/var/lib/vcuda", "/var/lib/kubelet/plugins/vcuda.baidu.com"):
+        assert not node.path(gone).exists()
 
 
 def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:

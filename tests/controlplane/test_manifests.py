@@ -1,9 +1,7 @@
 """What we ship on a real API server: by kubectl alone, and by the installer's hand."""
 
-import base64
 import json
 import re
-import shlex
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,6 +15,14 @@ from deviceplugin.exporter.settings import ExporterSettings
 from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.dra.objects import (
+    CONFIGURATION,
+    authorities_of,
+    configuration,
+    joined,
+    shares_devices,
+    slices,
+)
 from gpusharectl.install.manifests import (
     BIE,
     DRA,
@@ -25,7 +31,6 @@ from gpusharectl.install.manifests import (
     WEBHOOK_OVERLAYS,
     WORKLOADS,
     load,
-    with_settings,
 )
 from gpusharectl.pki import make_authority
 from tests.testbed.binaries import Binaries
@@ -287,93 +292,16 @@ def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
     assert used.is_relative_to(host)
 
 
-def test_dra_by_hand(alone: ControlPlane, objects: Objects, tmp_path: Path) -> None:
-    """The commands of docs/dra.md: on, with the settings of the install, and off."""
-    text = (FOLDER.parent / "docs/dra.md").read_text()
-    hosts = [make_authority(datetime.now(UTC)).certificate_pem for _ in range(2)]
-    (tmp_path / "authorities.pem").write_bytes(b"".join(hosts))
-    set_on, set_off = (
-        commands(text, title, tmp_path) for title in ("Switch it on", "Switch it off")
-    )
-    before = with_settings(load("with-tls"), "extender", {"GPUSHARE_POLICY": "spread"})
-    for body in before:
-        objects.apply(body)
-    for one in set_on:
-        kubectl(alone, *one)
-    both = ["dra-extender", "dra-plugin"]
-    wanted = with_settings(
-        load("with-tls", components=both), "extender", {"GPUSHARE_POLICY": "spread"}
-    )
-    found = {ref: one for ref in map(Ref.of, wanted) if (one := objects.get(ref))}
-    for body in wanted:
-        there = found[Ref.of(body)]
-        assert there.get("rules") == body.get("rules")
-        if body["kind"] in WORKLOADS:
-            assert inner(there) == inner(body)
-    hooks = Ref(ADMISSION, "ValidatingWebhookConfiguration", "claims.vcuda.baidu.com")
-    hook = objects.get(hooks)
-    assert hook is not None
-    bundle = hook["webhooks"][0]["clientConfig"]["caBundle"]
-    assert base64.b64decode(bundle) == (tmp_path / "authorities.pem").read_bytes()
-    for one in set_off:
-        kubectl(alone, *one)
-    assert objects.get(hooks) is None
-    assert not any(map(objects.get, map(Ref.of, load(DRA))))
-    for body in before:
-        if body["kind"] in WORKLOADS:
-            now = objects.get(Ref.of(body))
-            assert now is not None
-            assert inner(now)["env"] == inner(body)["env"]
-        objects.delete(Ref.of(body))
-
-
-def inner(body: Json) -> Json:
-    """What DRA changes of a workload."""
-    pod = body["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    env = sorted(container["env"], key=lambda one: str(one["name"]))
-    env = [one for one in env if "valueFrom" not in one]
-    mounts = {
-        one["mountPath"]: one.get("readOnly", False)
-        for one in container["volumeMounts"]
+def test_dra_is_accepted(objects: Objects) -> None:
+    """The trial of a shared device stores nothing; the webhook trusts all hosts."""
+    assert shares_devices(objects)
+    assert slices(objects) == []
+    hosts = {
+        name: make_authority(datetime.now(UTC)).certificate_pem
+        for name in ("cp", "cp-2")
     }
-    return {
-        "env": env,
-        "mounts": mounts,
-        "volumes": [v["name"] for v in pod["volumes"]],
-    }
-
-
-def commands(text: str, title: str, folder: Path) -> list[list[str]]:
-    """Return the commands of kubectl in a chapter; no kubelet is there to roll out."""
-    chapter = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
-    lines = [
-        line
-        for block in chapter.split("```sh\n")[1:]
-        for line in block.partition("```")[0].replace("\\\n", " ").splitlines()
-    ]
-    found = []
-    for line in lines:
-        if " rollout " in line or line.startswith("#"):
-            continue
-        if line.startswith("sed "):
-            script = line.partition(" > ")[0]
-            done = subprocess.run(
-                ["bash", "-c", script.replace("manifests/", f"{FOLDER}/")],
-                cwd=folder,
-                capture_output=True,
-                check=True,
-            )
-            (folder / "claims.yaml").write_bytes(done.stdout)
-            continue
-        program, *words = shlex.split(line)
-        assert program == "kubectl", line
-        at = {"manifests/": f"{FOLDER}/", "claims.yaml": f"{folder}/claims.yaml"}
-        found.append([replaced(word, at) for word in words])
-    return found
-
-
-def replaced(word: str, at: dict[str, str]) -> str:
-    for old, new in at.items():
-        word = new + word.removeprefix(old) if word.startswith(old) else word
-    return word
+    both = b"".join(hosts.values())
+    objects.apply(configuration(joined(hosts)))
+    assert authorities_of(objects) == both
+    assert objects.delete(CONFIGURATION)
+    assert authorities_of(objects) == b""

@@ -2,8 +2,10 @@
 
 A temporary pod of gpushare's image removes the files, since nothing else of gpushare
 runs there any more. It needs no scheduler and no rights, and mounts only the folder
-above the device plugin's. kubelet keeps the capacity of a plugin that is gone for five
-minutes, then reports 0 for ever; that is removed from the node's status.
+above the device plugin's, and that of CDI specifications.
+
+kubelet keeps the capacity of a plugin that is gone for five minutes, then reports 0 for
+ever; that is removed from the node's status.
 """
 
 import shutil
@@ -24,16 +26,30 @@ MOUNT = f"/host{_LIB}"
 _STATE = "vcuda"
 FOLDER = f"{_LIB}/{_STATE}"
 """The device plugin's folder."""
-_SOCKETS = f"kubelet/device-plugins/{names.DOMAIN}_vcuda-*.sock"
+_PATTERNS = (
+    f"kubelet/device-plugins/{names.DOMAIN}_vcuda-*.sock",
+    f"kubelet/plugins/{names.DRA_DRIVER}",
+    f"kubelet/plugins_registry/{names.DRA_DRIVER}-reg.sock",
+)
+_CDI = "run/cdi"
+"""Beside /var/lib."""
+_SPECIFICATIONS = f"{names.DRA_DRIVER}-share_*.json"
+"""The DRA driver writes one for each claim."""
 CLEANED_WITHIN_S = 120.0
 FORGOTTEN_WITHIN_S = 360.0
 """kubelet needs five minutes."""
 
 
 def clean(folder: Path) -> list[str]:
-    """Remove gpushare's files below a host's /var/lib; return their paths, sorted."""
+    """Remove gpushare's files below a host's /var/lib, and its CDI specifications.
+
+    Returns their paths, sorted. ``/var/run`` is beside the folder.
+    """
     gone = []
-    for path in sorted([folder / _STATE, *folder.glob(_SOCKETS)]):
+    found = [folder / _STATE, *(folder.parent / _CDI).glob(_SPECIFICATIONS)]
+    for pattern in _PATTERNS:
+        found += folder.glob(pattern)
+    for path in sorted(found):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.exists() or path.is_symlink():
@@ -52,10 +68,15 @@ def cleaning_pod(node: str, image: str) -> Json:
         "command": ["gpusharectl", "host-clean", MOUNT],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
         "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
-        "volumeMounts": [{"name": "lib", "mountPath": MOUNT}],
+        "volumeMounts": [
+            {"name": "lib", "mountPath": MOUNT},
+            {"name": "cdi", "mountPath": f"/host/var/{_CDI}"},
+        ],
     }
     lib = {"name": "lib", "hostPath": {"path": _LIB, "type": "Directory"}}
-    return short_lived(NAME, node, container, volumes=[lib])
+    cdi = {"path": f"/var/{_CDI}", "type": "DirectoryOrCreate"}
+    volumes = [lib, {"name": "cdi", "hostPath": cdi}]
+    return short_lived(NAME, node, container, volumes=volumes)
 
 
 def clean_nodes(context: Context, nodes: Sequence[str], image: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 ``tests/controlplane/test_install.py`` runs the same stories on a real one.
 """
 
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -38,6 +39,8 @@ class FakeObjects:
 
     ``denied`` are verbs and resources, such as ``patch nodes``; ``unserved`` kinds;
     ``unreachable`` is why the API server cannot ask the webhook, if it cannot.
+    ``shares``: whether it lets several claims share a device. ``arbiters``: the
+    authority by which the arbiter of each node can be known, if it answers.
     """
 
     def __init__(self, version: str = "v1.36.3") -> None:
@@ -49,6 +52,8 @@ class FakeObjects:
         self.writes: list[str] = []
         self.refused: dict[str, str] = {}
         self.unreachable = ""
+        self.shares = True
+        self.arbiters: dict[str, bytes] = {}
         self._version = version
         self._numbers = count(1)
         self._fails: tuple[int, bool, Failure] | None = None
@@ -97,6 +102,8 @@ class FakeObjects:
     def list(self, api_version: str, kind: str, **chosen: str) -> Sequence[Json]:
         namespace = chosen.get("namespace", "")
         with self._called(f"list {kind}"):
+            if kind in self.unserved:
+                raise NotFound(f"the API server does not serve {kind}")
             return [
                 copied(body)
                 for ref, body in self.kept.items()
@@ -121,6 +128,8 @@ class FakeObjects:
         with self._called(f"{word} {ref}", write=not dry_run):
             if ref in self.kept:
                 raise AlreadyExists(f"{ref} already exists")
+            if dry_run and ref.kind == "ResourceSlice":
+                return self._as_slice(copied(body))
             if dry_run:
                 return self.admit(copied(body))
             return self._keep(ref, {}, copied(body))
@@ -132,6 +141,34 @@ class FakeObjects:
                 raise Unavailable(self.unreachable)
             pod["spec"]["containers"][0]["resources"]["limits"][names.CORE] = "1"
         return pod
+
+    def _as_slice(self, body: Json) -> Json:
+        """It drops fields of features that are off, without a word."""
+        for device in body["spec"]["devices"] if not self.shares else ():
+            del device["allowMultipleAllocations"]
+        return body
+
+    def fetch(
+        self,
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        tls: tuple[ssl.SSLContext, str] | None = None,
+    ) -> bytes:
+        """Only arbiters answer: on their port, by TLS, to those who trust them."""
+        with self._called(f"fetch {path} of {pod}"):
+            node = self._there(Ref("v1", "Pod", pod, namespace))["spec"]["nodeName"]
+            assert tls is not None
+            assert (port, path, tls[1]) == (39996, "/readyz", "127.0.0.1")
+            trusted = [
+                ssl.DER_cert_to_PEM_cert(one)
+                for one in tls[0].get_ca_certs(binary_form=True)
+            ]
+            if self.arbiters.get(node, b"").decode() not in trusted:
+                raise Unavailable("certificate verify failed")
+            return b"ok\n"
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
         with self._called(f"merge {ref}", write=True):

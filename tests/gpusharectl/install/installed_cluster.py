@@ -26,7 +26,7 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install import install, uninstall
 from gpusharectl.install.context import Context, SchedulerTarget
-from gpusharectl.install.manifests import load
+from gpusharectl.install.manifests import load, settings_of
 from gpusharectl.install.options import InstallOptions, UninstallOptions
 from gpusharectl.install.progress import (
     Exit,
@@ -36,6 +36,7 @@ from gpusharectl.install.progress import (
     no_terminal,
 )
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
+from gpusharectl.pki import make_authority
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.testbed.objects import node as any_node
 
@@ -86,6 +87,8 @@ class Nodes:
     """Whether they fail, with the same words."""
     refusal: str = ""
     """Why no container can have the driver."""
+    driver_works: bool = True
+    """Whether the DRA driver writes its slices."""
     remembers: bool = False
     """kubelet has not yet forgotten the device plugin that is gone."""
 
@@ -95,6 +98,7 @@ class Nodes:
             self.objects.list("apps/v1", kind, namespace=SYSTEM)
             for kind in ("DaemonSet", "Deployment")
         )
+        on = "on" in [settings_of([one], DEVICE).get("GPUSHARE_DRA") for one in sets]
         for one in sets:
             self._run(one, [node for node in nodes if _is_meant(one, node)])
         for one in deployments:
@@ -104,6 +108,8 @@ class Nodes:
             self._live(pod, there)
         for node in nodes:
             self._count(node)
+            if names.GPU_NODE_LABEL in (node["metadata"].get("labels") or {}):
+                self._offer(node["metadata"]["name"], on=on and self.driver_works)
 
     def _run(self, daemonset: Json, nodes: Sequence[Json]) -> None:
         """A DaemonSet's pods, one on each of these nodes."""
@@ -163,6 +169,12 @@ class Nodes:
         if workload.get("status") != status:
             ref = Ref.of(workload)
             self.objects.merge(ref, {"status": status}, subresource="status")
+
+    def _offer(self, node: str, *, on: bool) -> None:
+        """The driver writes a slice; once it is off, kubelet would delete it later."""
+        slice_ = slice_of(node)
+        if on and self.objects.get(Ref.of(slice_)) is None:
+            self.objects.create(slice_)
 
     def _live(self, pod: Json, there: set[str]) -> None:
         name = pod["metadata"]["labels"].get(PART_NAME, "")
@@ -292,6 +304,22 @@ class Scheduler:
     ill: dict[str, str] = field(default_factory=dict)
     did: list[str] = field(default_factory=list)
     unfinished: bool = False
+    authorities: dict[str, bytes] = field(default_factory=dict)
+    """Those of other hosts, which their Jobs read."""
+
+    @property
+    def authority(self) -> bytes:
+        return self.files.read(AUTHORITY) or b""
+
+    def why_elsewhere(self) -> str:
+        return self.ill.get("elsewhere", "")
+
+    def look(self, node: str, say: object) -> bytes | Obstacle:
+        """The other hosts' Jobs that only look."""
+        self.did.append(f"look at {node}")
+        if why := self.ill.get(node):
+            return Obstacle(why)
+        return self.authorities.get(node, b"")
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
         if "plan" in self.ill:
@@ -372,6 +400,25 @@ def kubeadm_host(root: Path) -> HostFiles:
 
 
 CERTIFICATE = "/etc/kubernetes/vcuda/tls/server.crt"
+AUTHORITY = "/etc/kubernetes/vcuda/tls/ca.crt"
+DEVICE = "device-plugin"
+
+
+@cache
+def authority_of(host: str) -> bytes:
+    """The certificate of a host's own authority."""
+    assert host
+    return make_authority(datetime(2026, 11, 1, tzinfo=UTC)).certificate_pem
+
+
+def slice_of(node: str) -> Json:
+    spec = {"driver": names.DRA_DRIVER, "nodeName": node, "pool": {"name": node}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{names.DRA_DRIVER}-00"},
+        "spec": spec,
+    }
 
 
 def kinds(api_version: str, *kinds: str) -> tuple[tuple[str, str], ...]:
@@ -397,7 +444,8 @@ WEBHOOKS_KINDS = (
     ("v1", "Secret"),
     *((ref.api_version, ref.kind) for ref in WEBHOOK_CONFIGURATIONS),
 )
-EVERY_KIND = (*KINDS, *OPERATORS_KINDS, *WEBHOOKS_KINDS)
+DRA_KINDS = kinds("resource.k8s.io/v1", "DeviceClass", "ResourceSlice", "ResourceClaim")
+EVERY_KIND = (*KINDS, *OPERATORS_KINDS, *WEBHOOKS_KINDS, *DRA_KINDS)
 
 
 @cache
@@ -428,6 +476,7 @@ class InstalledCluster:
     def __post_init__(self) -> None:
         behind = self.objects
         if isinstance(behind, FakeObjects):
+            behind.arbiters["cp"] = authority_of("cp")
             behind = behind.backdoor()
         self.nodes = Nodes(behind)
         self.clock = Clock(self.nodes)
@@ -442,10 +491,11 @@ class InstalledCluster:
         return self
 
     def certificates(self, _: SchedulerTarget) -> list[FileChange]:
-        """One file, once."""
+        """The authority and one file, once."""
         if self.files.read(CERTIFICATE) is not None:
             return []
-        return [FileChange(CERTIFICATE, None, b"PEM")]
+        own = FileChange(AUTHORITY, self.files.read(AUTHORITY), authority_of("cp"))
+        return [FileChange(CERTIFICATE, None, b"PEM"), own]
 
     def context(self, *answers: str) -> Context:
         self.screen = Listener(list(answers))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,17 +35,19 @@ FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
 The last one lasts until the next run.
 """
 WANTED = WebhookOptions(wanted=True, bitfusion_quota=True)
+ALL: dict[str, Any] = {"with_monitoring": True, "webhook": WANTED, "dra": True}
 ACTS: dict[str, tuple[Act, list[Act]]] = {
     # It sets up all that it can, so each call of an install is made.
-    "install": (lambda w: w.install(with_monitoring=True, webhook=WANTED), []),
-    "uninstall": (
-        lambda w: w.uninstall(wait=True),
-        [lambda w: w.install(with_monitoring=True, webhook=WANTED)],
-    ),
+    "install": (lambda w: w.install(**ALL), []),
+    "uninstall": (lambda w: w.uninstall(wait=True), [lambda w: w.install(**ALL)]),
     # Whatever of it went already: its Deployment tells nobody that there was one.
     "no webhook": (
         lambda w: w.install(webhook=WebhookOptions(wanted=False)),
         [lambda w: w.install(), lambda w: w.install(webhook=WANTED)],
+    ),
+    "no dra": (
+        lambda w: w.install(dra=False),
+        [lambda w: w.install(tls=True), lambda w: w.install(dra=True)],
     ),
 }
 """What is cut off, and what was done before."""

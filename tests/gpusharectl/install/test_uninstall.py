@@ -70,22 +70,6 @@ def test_the_order_backwards(world: InstalledCluster) -> None:
     assert seen == [{"gpushare-extender"}]
 
 
-def test_dra_forbids_both_commands(world: InstalledCluster) -> None:
-    """Without its driver kubelet cannot end the pods that use claims."""
-    ref = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", "kube-system")
-    on = {"op": "add", "path": ENV, "value": {"name": "GPUSHARE_DRA", "value": "on"}}
-    world.objects.json_patch(ref, [on])
-    before = world.versions()
-    for refused in (world.install(), world.uninstall(), world.install(dry_run=True)):
-        assert refused == Exit.REFUSED
-    assert "the device plugin offers cards to ResourceClaims" in world.screen.text
-    assert "switch DRA off (docs/dra.md, Switch it off)" in world.screen.text
-    assert world.versions() == before
-    off = {"op": "add", "path": ENV, "value": {"name": "GPUSHARE_DRA", "value": "off"}}
-    world.objects.json_patch(ref, [{"op": "remove", "path": ENV}, off])
-    assert world.uninstall() == Exit.DONE
-
-
 def test_pods_with_cards_forbid_it(world: InstalledCluster) -> None:
     for one in (holder("app-2"), holder("app-1"), holder("over", "Succeeded")):
         world.objects.create(one)

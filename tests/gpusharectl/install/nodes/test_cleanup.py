@@ -14,20 +14,38 @@ PLUGINS = "kubelet/device-plugins"
 
 
 def test_the_folder_and_the_sockets_go_and_all_else_stays(tmp_path: Path) -> None:
-    (tmp_path / "vcuda/containers/x").mkdir(parents=True)
-    (tmp_path / "vcuda/health.json").write_text("{}")
-    (tmp_path / PLUGINS).mkdir(parents=True)
+    lib = tmp_path / "lib"
+    (lib / "vcuda/containers/x").mkdir(parents=True)
+    (lib / "vcuda/health.json").write_text("{}")
+    (lib / PLUGINS).mkdir(parents=True)
     others = ["kubelet.sock", "nvidia.sock", "kubelet_internal_checkpoint"]
     for name in (*others, "baidu.com_vcuda-core.sock"):
-        (tmp_path / PLUGINS / name).touch()
-    assert clean(tmp_path) == [
-        str(tmp_path / PLUGINS / "baidu.com_vcuda-core.sock"),
-        str(tmp_path / "vcuda"),
+        (lib / PLUGINS / name).touch()
+    assert clean(lib) == [
+        str(lib / PLUGINS / "baidu.com_vcuda-core.sock"),
+        str(lib / "vcuda"),
     ]
-    assert sorted(path.name for path in (tmp_path / PLUGINS).iterdir()) == sorted(
-        others
-    )
-    assert clean(tmp_path) == []
+    assert sorted(path.name for path in (lib / PLUGINS).iterdir()) == sorted(others)
+    assert clean(lib) == []
+
+
+def test_what_the_dra_driver_left_goes_too(tmp_path: Path) -> None:
+    """The specification of each claim is beside those of others."""
+    lib, cdi = tmp_path / "lib", tmp_path / "run/cdi"
+    kubelet = lib / "kubelet"
+    for name in ("plugins/vcuda.baidu.com", "plugins/other", "plugins_registry"):
+        (kubelet / name).mkdir(parents=True)
+    cdi.mkdir(parents=True)
+    ours = [
+        kubelet / "plugins/vcuda.baidu.com",
+        kubelet / "plugins_registry/vcuda.baidu.com-reg.sock",
+        cdi / "vcuda.baidu.com-share_8a7ea7a4.json",
+    ]
+    others = [kubelet / "plugins_registry/other-reg.sock", cdi / "nvidia.yaml"]
+    for path in (*ours[1:], *others):
+        path.touch()
+    assert clean(lib) == [str(path) for path in ours]
+    assert all(path.exists() for path in (*others, kubelet / "plugins/other"))
 
 
 def test_a_link_goes_and_not_what_it_leads_to(tmp_path: Path) -> None:
@@ -43,12 +61,15 @@ def test_a_link_goes_and_not_what_it_leads_to(tmp_path: Path) -> None:
     assert (target / "precious").exists()
 
 
-def test_the_pod_sees_one_folder_and_no_account() -> None:
+def test_the_pod_sees_two_folders_and_no_account() -> None:
     spec = cleaning_pod("gpu-1", "gpushare:1")["spec"]
     assert spec["nodeName"] == "gpu-1"
     assert spec["automountServiceAccountToken"] is False
-    assert [one["hostPath"]["path"] for one in spec["volumes"]] == ["/var/lib"]
+    folders = [one["hostPath"]["path"] for one in spec["volumes"]]
     (container,) = spec["containers"]
+    mounts = [one["mountPath"] for one in container["volumeMounts"]]
+    assert folders == ["/var/lib", "/var/run/cdi"]
+    assert mounts == [f"/host{path}" for path in folders]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["command"] == ["gpusharectl", "host-clean", "/host/var/lib"]
 

@@ -1,0 +1,1 @@
+"""Dynamic Resource Allocation (DRA): its checks, its objects and its steps."""
