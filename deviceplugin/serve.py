@@ -96,7 +96,7 @@ class PluginParts:
     recorder: EventRecorder
     registrars: tuple[Registrar, ...]
     reflectors: tuple[tuple[str, Reflector], ...]
-    driver: DraDriver | None
+    driver: DraDriver
 
 
 def run(
@@ -168,7 +168,7 @@ def assemble(
         recorder,
         registrars=_registrars(settings, parts),
         reflectors=(("node", base.follow_node), ("pods", base.follow_pods)),
-        driver=_driver(base, parts) if settings.dra else None,
+        driver=_driver(base, parts),
     )
 
 
@@ -322,6 +322,7 @@ def _driver(base: _Base, parts: Parts) -> DraDriver:
         DraPlugin(name, offer, preparer, base.metrics),
         SlicePublisher(base.cluster, name, base.node, offer, base.occupancy, order),
         settings.kubelet_dir,
+        wanted=settings.dra,
     )
 
 
@@ -349,6 +350,8 @@ def start(
         # Without the API server, kubelet's own list is used.
         if not stop.is_set() and not one.synced.wait(_SYNC_WITHIN_S):
             logger.warning("going on without the API server", extra={"kind": kind})
+    # Before there are cards: kubelet ends no pod whose claim nobody takes back.
+    threads += start_threads([(f"{_SERVE} dra", made.driver.run)], stop)
     every_s = settings.look_every_s
     if not made.watcher.wait_for_cards(stop, every_s):
         return threads
@@ -362,6 +365,5 @@ def start(
         ("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S)),
         *((f"{_SERVE} {n}", one.run) for n, one in enumerate(made.registrars)),
     ]
-    if made.driver is not None:
-        loops.append((f"{_SERVE} dra", made.driver.run))
+    made.driver.cards_read.set()
     return threads + start_threads(loops, stop)

@@ -1,19 +1,18 @@
-"""The DRA driver on this node: its sockets, its registration, kubelet's calls.
+"""The DRA driver on this node: what kubelet calls, and when the driver is on.
 
-kubelet finds the registration socket in its folder by itself, also after its restart,
-and then connects to the other socket. So there is nothing to register anew as long as
-both sockets stay.
+A driver that is off, by its setting or because the API server lacks DRA, offers nothing
+and prepares nothing. But it still takes claims back where it can: kubelet ends no pod
+with a prepared claim before.
 """
 
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Self
 
 import grpc
 
@@ -26,7 +25,7 @@ from deviceplugin.dra.slices import (
     own_slices,
     why_not_served,
 )
-from deviceplugin.kubelet.registration import look
+from deviceplugin.dra.sockets import DriverSockets
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.threads import Loop, start
 from gpushare.domain.model import NodeName
@@ -36,7 +35,6 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra
 from gpushare.kube.proto import drahealth_pb2 as health
-from gpushare.kube.proto import pluginregistration_pb2 as registration
 from gpushare.kube.proto.dra_pb2_grpc import (
     DRAPluginServicer,
     add_DRAPluginServicer_to_server,
@@ -45,18 +43,10 @@ from gpushare.kube.proto.drahealth_pb2_grpc import (
     DRAResourceHealthServicer,
     add_DRAResourceHealthServicer_to_server,
 )
-from gpushare.kube.proto.pluginregistration_pb2_grpc import (
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
 from gpushare.kube.reflector import Reflector
 
 logger = logging.getLogger(__name__)
 
-SERVICES = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
-"""What the driver serves, in kubelet's words."""
-_TYPE = "DRAPlugin"
-_THREADS = 16
 _AGAIN_S = 60.0
 """How often a driver that is off looks whether it can be on."""
 _WAIT_S = 2.0
@@ -66,45 +56,8 @@ _HEALTH_LOOK_S = 0.25
 _HEALTH_AGAIN_S = 10.0
 """kubelet takes a health that it did not hear for 30 s for unknown."""
 _STOP_WITHIN_S = 5.0
-_GRACE_S = 0.5
-
-
-class CannotListenError(Exception):
-    """A socket could not be made; ``str()`` says why."""
-
-
-@dataclass(eq=False)
-class Registration(RegistrationServicer):
-    """Tells kubelet who the driver is. The methods' names are kubelet's."""
-
-    endpoint: Path
-    done: Event
-    """Set once kubelet has registered the driver."""
-
-    def GetInfo(  # noqa: N802
-        self, request: registration.InfoRequest, context: grpc.ServicerContext
-    ) -> registration.PluginInfo:
-        """Return where the driver listens; kubelet waits a second for it."""
-        del request, context
-        return registration.PluginInfo(
-            type=_TYPE,
-            name=DRA_DRIVER,
-            endpoint=str(self.endpoint),
-            supported_versions=SERVICES,
-        )
-
-    def NotifyRegistrationStatus(  # noqa: N802
-        self, request: registration.RegistrationStatus, context: grpc.ServicerContext
-    ) -> registration.RegistrationStatusResponse:
-        """Log how it went."""
-        del context
-        if request.plugin_registered:
-            logger.info("registered", extra={"driver": DRA_DRIVER})
-            self.done.set()
-        else:
-            facts = {"driver": DRA_DRIVER, "because": request.error}
-            logger.warning("kubelet does not register the DRA driver", extra=facts)
-        return registration.RegistrationStatusResponse()
+_SWITCHED_OFF = "DRA is switched off on this node by GPUSHARE_DRA"
+_NO_CARDS = "no card of this node has been found yet"
 
 
 @dataclass(eq=False)
@@ -115,6 +68,8 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
     offer: Offer
     preparer: Preparer
     metrics: PluginMetrics
+    off: str = ""
+    """Why nothing is prepared; empty while the driver is on."""
 
     def NodePrepareResources(  # noqa: N802
         self,
@@ -128,7 +83,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
             call = "NodePrepareResources"
             with self.metrics.calls.labels(call, DRA_DRIVER).time():
                 try:
-                    prepared = self.preparer.prepare(_ref(one))
+                    prepared = self._prepare(_ref(one))
                 except NotPreparedError as error:
                     self.metrics.refused.labels(call, DRA_DRIVER).inc()
                     answer.claims[one.uid].error = str(error)
@@ -171,6 +126,11 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
                 if time.monotonic() - sent_at >= _HEALTH_AGAIN_S:
                     break
 
+    def _prepare(self, asked: ClaimRef) -> PreparedClaim:
+        if self.off:
+            raise NotPreparedError(f"claim {asked} is not prepared: {self.off}")
+        return self.preparer.prepare(asked)
+
     def _answer(self, prepared: PreparedClaim) -> dra.NodePrepareResourceResponse:
         answer = dra.NodePrepareResourceResponse()
         for one in prepared.devices:
@@ -203,47 +163,111 @@ def _ref(claim: dra.Claim) -> ClaimRef:
 
 @dataclass
 class DraDriver:
-    """All of the driver. It is off, and says why, where the API server lacks DRA."""
+    """All of the driver. ``wanted``: whether it is to be on.
 
-    plugin: DraPlugin
-    publisher: SlicePublisher
-    kubelet_dir: Path
-    off: str = field(default="", init=False)
-    """Why it is off; empty while it is on."""
-    registered: Event = field(default_factory=Event, init=False)
-    """Set once kubelet has registered the driver."""
+    It is off where the API server lacks DRA, too, and says why.
+    """
+
+    def __init__(
+        self,
+        plugin: DraPlugin,
+        publisher: SlicePublisher,
+        kubelet_dir: Path,
+        *,
+        wanted: bool,
+    ) -> None:
+        self.plugin = plugin
+        self.publisher = publisher
+        self.wanted = wanted
+        self.sockets = DriverSockets(kubelet_dir, self._add_services)
+        self.cards_read = Event()
+        """Set once the cards were read, and how they are given to containers."""
+        self.plugin.off = _NO_CARDS if wanted else _SWITCHED_OFF
+        self._logged = ""
 
     @property
-    def socket(self) -> Path:
-        """Where kubelet calls the driver."""
-        return self.kubelet_dir / "plugins" / DRA_DRIVER / "dra.sock"
-
-    @property
-    def registration(self) -> Path:
-        """Where kubelet asks who the driver is."""
-        return self.kubelet_dir / "plugins_registry" / f"{DRA_DRIVER}-reg.sock"
+    def off(self) -> str:
+        """Why it is off; empty while it is on."""
+        return self.plugin.off
 
     def run(self, stop: Event) -> None:
-        """Serve until ``stop`` is set, once the API server has what is needed."""
-        logged, one = "", self.publisher
-        while not stop.is_set():
-            wait_s = _AGAIN_S
-            try:
-                why = why_not_served(one.cluster, one.name)
-                why = why or self._run_while_on(stop)
-            except ClusterError as error:
-                why, wait_s = f"the API server does not answer: {error}", _WAIT_S
-            self.off = why
-            if why not in ("", logged):
-                logger.warning("DRA is off", extra={"because": why})
-                logged = why
-            stop.wait(wait_s)
+        """Serve until ``stop`` is set; it ends earlier if a thread of it has ended."""
+        over = Event()
+        loops: list[tuple[str, Loop]] = [
+            ("dra sockets", partial(self.sockets.serve, wanted=self._is_needed)),
+            ("sweep claims", self._sweep),
+        ]
+        threads = start(loops, over)
+        while not stop.is_set() and all(one.is_alive() for one in threads):
+            wait_s = self._run_once(stop) if self.wanted else self._withdraw()
+            self._log_why_off()
+            until = time.monotonic() + wait_s
+            while time.monotonic() < until and not stop.wait(_LOOK_S):
+                if not all(one.is_alive() for one in threads):
+                    break
+        over.set()
+        for thread in threads:
+            thread.join(_STOP_WITHIN_S)
 
-    def _run_while_on(self, stop: Event) -> str:
-        """Publish and serve; return why that ended, empty for ``stop``."""
-        self.off, over, reasons = "", Event(), list[str]()
-        self.plugin.preparer.claims.restore()
-        publisher = self.publisher
+    def _add_services(self, server: grpc.Server) -> None:
+        add_DRAPluginServicer_to_server(self.plugin, server)
+        add_DRAResourceHealthServicer_to_server(self.plugin, server)
+
+    def _is_needed(self) -> bool:
+        """Return whether kubelet is to find the driver.
+
+        While it is off, to take claims back. With ``GPUSHARE_DRA=off`` also without
+        prepared claims, where its folders tell that it was on: kubelet wants those
+        taken back, too, that were refused.
+        """
+        if not self.off:
+            return True
+        claims = self.plugin.preparer.claims
+        return self.sockets.have_folders() and (not self.wanted or claims.are_left())
+
+    def _log_why_off(self) -> None:
+        claims = self.plugin.preparer.claims.are_left()
+        if self.off in ("", _NO_CARDS, self._logged):
+            return
+        self._logged = self.off
+        if self.wanted:
+            logger.warning("DRA is off", extra={"because": self.off})
+        elif claims and not self.sockets.have_folders():
+            facts = {"because": f"{_SWITCHED_OFF}, and its folders are not mounted"}
+            message = "prepared claims are left, and kubelet cannot end their pods"
+            logger.warning(message, extra=facts)
+
+    def _withdraw(self) -> float:
+        """Offer nothing any more: kubelet leaves the slices of a driver that it finds.
+
+        Return when to try again.
+        """
+        if self.sockets.have_folders():
+            try:
+                self.publisher.withdraw()
+            except ClusterError as error:
+                facts = {"because": str(error), "wait_s": _AGAIN_S}
+                logger.warning("resource slices not removed", extra=facts)
+        return _AGAIN_S
+
+    def _run_once(self, stop: Event) -> float:
+        """Offer the cards while that can be done; return when to try again."""
+        while not self.cards_read.wait(_LOOK_S):
+            if stop.is_set():
+                return 0.0
+        one = self.publisher
+        try:
+            self.plugin.off = why_not_served(one.cluster, one.name)
+            if not self.off:
+                self.plugin.off = self._offer(stop)
+        except ClusterError as error:
+            self.plugin.off = f"the API server does not answer: {error}"
+            return _WAIT_S
+        return _AGAIN_S
+
+    def _offer(self, stop: Event) -> str:
+        """Publish slices; return why that ended, empty for ``stop``."""
+        over, reasons, publisher = Event(), list[str](), self.publisher
         follow = Reflector(
             publisher.cluster,
             Kind.SLICES,
@@ -253,95 +277,35 @@ class DraDriver:
 
         def publish(ended: Event) -> None:
             # kubelet looks at a pod that came before its driver a minute later only.
-            while not ended.is_set() and not self.registered.wait(_LOOK_S):
+            registered = self.sockets.registered
+            while not ended.is_set() and not registered.wait(_LOOK_S):
                 pass
             try:
                 publisher.run(ended)
             except NotSharedError as error:
                 reasons.append(str(error))
 
-        loops: list[tuple[str, Loop]] = [
-            ("follow slices", follow.run),
-            ("publish slices", publish),
-            ("serve dra", self._serve),
-            ("sweep claims", self._sweep),
-        ]
-        threads = start(loops, over)
+        loops: list[tuple[str, Loop]] = [("publish slices", publish)]
+        threads = start([("follow slices", follow.run), *loops], over)
         while not stop.wait(_LOOK_S) and all(one.is_alive() for one in threads):
             pass
         over.set()
-        for thread in threads:
-            if thread.name != "follow slices":
-                # A watch ends when the API server says something.
-                thread.join(_STOP_WITHIN_S)
+        # A watch ends when the API server says something.
+        threads[1].join(_STOP_WITHIN_S)
         if stop.is_set():
             return ""
         return "; ".join(reasons) or "a thread of the driver ended"
 
-    def _serve(self, stop: Event) -> None:
-        """Keep both sockets there until ``stop`` is set."""
-        while not stop.is_set():
-            try:
-                self._serve_once(stop)
-            except CannotListenError as error:
-                facts = {"because": str(error), "wait_s": _WAIT_S}
-                logger.warning("the DRA driver cannot listen", extra=facts)
-                stop.wait(_WAIT_S)
-
-    def _serve_once(self, stop: Event) -> None:
-        with _Server(self.socket) as server:
-            add_DRAPluginServicer_to_server(self.plugin, server.grpc)
-            add_DRAResourceHealthServicer_to_server(self.plugin, server.grpc)
-            server.start()
-            with _Server(self.registration) as registers:
-                info = Registration(self.socket, self.registered)
-                add_RegistrationServicer_to_server(info, registers.grpc)
-                registers.start()
-                while not stop.wait(_LOOK_S):
-                    if not (server.is_there() and registers.is_there()):
-                        logger.info("a socket of the DRA driver was removed")
-                        return
-
     def _sweep(self, stop: Event) -> None:
-        while not stop.wait(_SWEEP_S):
-            preparer = self.plugin.preparer
+        """Keep what claims have on disk right, and forget what is gone."""
+        preparer = self.plugin.preparer
+        while True:
+            if self.wanted or self.sockets.have_folders():
+                preparer.claims.restore()
+            if not self.wanted and not preparer.claims.are_left():
+                preparer.claims.remove_stale()
+            if stop.wait(_SWEEP_S):
+                return
             preparer.claims.cut_regions()
             with suppress(ClusterError, NotPreparedError):
                 preparer.forget_gone(time.monotonic())
-
-
-class _Server:
-    """A gRPC server on one socket file, which is gone afterwards."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        workers = ThreadPoolExecutor(_THREADS, thread_name_prefix=path.name)
-        self.grpc = grpc.server(workers)
-
-    def start(self) -> None:
-        """Listen; only root, as kubelet is, may connect."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)
-            self.grpc.add_insecure_port(f"unix://{self._path}")
-            self.grpc.start()
-            self._path.chmod(0o600)
-        except (OSError, RuntimeError) as error:
-            raise CannotListenError(f"{self._path}: {error}") from error
-        self._own = look(self._path)
-
-    def is_there(self) -> bool:
-        """Return whether the socket is still the one that was made."""
-        return look(self._path) == self._own
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # First the file, by which kubelet learns that the driver has ended.
-        if self.is_there():
-            with suppress(OSError):
-                self._path.unlink()
-        self.grpc.stop(grace=_GRACE_S).wait(_STOP_WITHIN_S)
-
-    _own: object = None

@@ -192,6 +192,23 @@ class PreparedClaims:
                 facts["because"] = str(error)
                 logger.warning("CDI specification not written", extra=facts)
 
+    def are_left(self) -> bool:
+        """Return whether there are prepared claims, also such as are not understood."""
+        return bool(records_in(self._folder))
+
+    def remove_stale(self) -> None:
+        """Remove the specifications of all claims; call it while none is prepared."""
+        for path in self._cdi.glob(f"{_specification_name('*')}*"):
+            try:
+                path.unlink()
+            except OSError as error:
+                # The folder is read-only where DRA was never on.
+                facts = {"file": str(path), "because": str(error)}
+                logger.info("CDI specification not removed", extra=facts)
+            else:
+                facts = {"file": str(path)}
+                logger.info("CDI specification without a claim removed", extra=facts)
+
     def cut_regions(self) -> None:
         """Shorten the regions that containers have made too large."""
         for claim in self.all():
@@ -199,7 +216,11 @@ class PreparedClaims:
                 cut_region(self.folder(claim.uid, request) / REGION)
 
     def _specification(self, uid: str) -> Path:
-        return self._cdi / f"{SHARE_KIND.replace('/', '-')}_{uid}{_SUFFIX}"
+        return self._cdi / _specification_name(uid)
+
+
+def _specification_name(uid: str) -> str:
+    return f"{SHARE_KIND.replace('/', '-')}_{uid}{_SUFFIX}"
 
 
 def is_uid(text: str) -> bool:

@@ -265,6 +265,11 @@ class SlicePublisher:
             self._disturbed.set()
             raise
 
+    def withdraw(self) -> None:
+        """Remove all slices of this driver on the node. Raises ``ClusterError``."""
+        for one in self._list():
+            self.cluster.delete(Kind.SLICES, "", one["metadata"]["name"])
+
     def _devices(self) -> list[Json]:
         listed, cards = self.occupancy.as_allocated(), self.offer.cards
         by_all = self.occupancy.charged(listed, cards).charged

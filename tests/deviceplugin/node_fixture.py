@@ -183,13 +183,17 @@ class NodeFixture:
             "kubelet to notice that the plugin before has ended",
         )
         self.stop = Event()
-        self.registry = CollectorRegistry()
-        line = cast("Cluster", self.line)
-        self.serving = assemble(
-            self.settings, self.cards, line, self.registry, self.limits, self.library
-        )
+        self.serving = self.assembled()
         self._threads = start_serving(self.serving, self.settings, self.stop)
         self.wait_registered()
+
+    def assembled(self) -> PluginParts:
+        """Put a plugin together as it ships; nothing of it runs."""
+        self.registry = CollectorRegistry()
+        line = cast("Cluster", self.line)
+        return assemble(
+            self.settings, self.cards, line, self.registry, self.limits, self.library
+        )
 
     def end(self) -> None:
         """Stop the plugin, as SIGTERM does."""

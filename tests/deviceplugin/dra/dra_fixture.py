@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from deviceplugin.cards.source import FoundCard
-from deviceplugin.dra import driver, slices
+from deviceplugin.dra import driver, slices, sockets
 from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.names import DRA_DRIVER
@@ -57,7 +57,8 @@ class DraNode(NodeFixture):
         for module, name in (
             (driver, "_AGAIN_S"),
             (driver, "_LOOK_S"),
-            (driver, "_GRACE_S"),
+            (sockets, "_LOOK_S"),
+            (sockets, "_GRACE_S"),
             (driver, "_HEALTH_LOOK_S"),
             (slices, "_LOOK_S"),
         ):

@@ -1,14 +1,22 @@
 """The driver's sockets, its registration, and the health that it tells."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 
+from deviceplugin.dra.sockets import _Server
+from deviceplugin.kubelet.registration import look
+from gpushare.kube.cluster import Kind, Page
+from gpushare.kube.errors import NotFound
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import drahealth_pb2 as health
-from tests.deviceplugin.dra.dra_fixture import DraNode, device_of
-from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, found_card
+from tests.deviceplugin.dra.dra_fixture import DraNode, device_of, env_of
+from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, because, found_card
 from tests.testbed.waiting import wait_until
 
 
@@ -83,8 +91,117 @@ def test_who_is_on_a_sick_card_by_a_claim(
     assert told() == [("default/by-claim, default/classic", "default/c")]
 
 
+def test_an_older_driver_takes_nothing_of_a_newer_one(tmp_path: Path) -> None:
+    """As when a plugin is replaced: the older one ends while the newer one is there."""
+    path = tmp_path / "s"
+    with _Server(path) as newer:
+        with _Server(path) as older:
+            older.start()
+            newer.start()
+            there = look(path)
+        assert look(path) == there
+        assert newer.is_there()
+    assert not list(tmp_path.iterdir())
+
+
+def switch_off(node: DraNode) -> None:
+    node.end()
+    node.settings = replace(node.settings, dra=False)
+    node.start()
+
+
+def test_claims_are_taken_back_while_dra_is_off(node: DraNode) -> None:
+    """Else their pods would never end. None is prepared, and no card is offered."""
+    claim, late = node.claim("c"), node.claim("late")
+    node.prepare(claim)
+    wait_until(node.published, "devices")
+    switch_off(node)
+    for one in (claim, late):
+        assert "DRA is switched off on this node" in node.prepare_one(one).error
+    assert env_of(node.specification(claim))
+    assert set(node.unprepare(claim, late).values()) == {""}
+    assert not list(node.cdi.glob("*share*"))
+    wait_until(lambda: not node.slices(), "the slices to go")
+
+
+def test_files_without_a_claim_are_removed_while_dra_is_off(node: DraNode) -> None:
+    """Not those of others, and none while a claim is left."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    stale = node.cdi / f"{DRA_DRIVER}-share_gone.json"
+    stale.write_text("{}")
+    other = node.cdi / "nvidia.json"
+    other.write_text("{}")
+    switch_off(node)
+    node.unprepare(claim)
+    assert stale.exists()
+    node.end()
+    node.start()
+    wait_until(lambda: not stale.exists(), "the file to go")
+    assert other.exists()
+
+
+@contextmanager
+def driver_alone(node: DraNode) -> Iterator[None]:
+    """The driver runs, and no card has been found."""
+    node.end()
+    stop, made = Event(), node.assembled()
+    thread = Thread(target=made.driver.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+
+
+def test_claims_are_taken_back_before_there_are_cards(node: DraNode) -> None:
+    """As after a reboot whose driver of the cards does not load."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    with driver_alone(node):
+        assert "no card of this node" in node.prepare_one(claim).error
+        assert set(node.unprepare(claim).values()) == {""}
+    node.start()
+
+
+def test_claims_are_taken_back_where_the_api_has_gone(node: DraNode) -> None:
+    """Then the driver is not found any more, as if it had never been there."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    node.end()
+    lists = node.cluster.list_page
+
+    def no_slices(kind: Kind, **how: Any) -> Page:
+        if kind is Kind.SLICES:
+            raise NotFound("the server could not find the requested resource")
+        return lists(kind, **how)
+
+    node.cluster.list_page = no_slices  # type: ignore[method-assign, assignment]
+    node.start()
+    assert "does not serve resource.k8s.io/v1" in node.prepare_one(claim).error
+    assert set(node.unprepare(claim).values()) == {""}
+    wait_until(lambda: not node.registry_socket.exists(), "the socket to go")
+
+
+def test_who_cannot_take_claims_back_says_so(
+    node: DraNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without kubelet's folders, as after an installation without DRA."""
+    node.prepare(node.claim("c"))
+    node.end()
+    node.registry_socket.parent.rmdir()
+    node.settings = replace(node.settings, dra=False)
+    node.is_found = False
+    node.start()
+    words = "prepared claims are left, and kubelet cannot end their pods"
+    wait_until(lambda: because(caplog, words), "the log line")
+    assert not node.registry_socket.parent.exists()
+
+
 def test_off_by_default(tmp_path: Path) -> None:
     """No socket, no slice, and none of the rights that these need."""
     with NodeFixture(tmp_path) as node:
-        assert node.serving.driver is None
+        assert node.serving.driver.off
         assert not (tmp_path / "plugins_registry").exists()
+        assert not node.cluster.list_page(Kind.SLICES, limit=1).items

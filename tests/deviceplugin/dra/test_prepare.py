@@ -309,7 +309,6 @@ def test_claims_that_are_gone_are_forgotten(node: DraNode) -> None:
     here, gone = node.claim("here"), node.claim("gone")
     node.prepare(here, gone)
     node.cluster.delete(Kind.CLAIMS, "default", "gone")
-    assert node.serving.driver is not None
     preparer = node.serving.driver.plugin.preparer
     uids = {one["metadata"]["uid"] for one in (here, gone)}
     for now in (1000.0, 1599.0):

@@ -129,7 +129,6 @@ def test_the_order_follows_claims(tmp_path: Path) -> None:
         wait_until(node.published, "devices")
         first, second = (one["name"] for one in node.published())
         node.prepare(node.claim("c", 1, units=8))
-        assert node.serving.driver is not None
         node.serving.driver.publisher.publish()
         assert [one["name"] for one in node.published()] == [second, first]
 
@@ -180,7 +179,6 @@ def test_prepared_claims_leave_the_value(node: DraNode) -> None:
     wait_until(node.published, "devices")
     claim = node.claim("c", units=8)
     assert not node.prepare_one(claim).error
-    assert node.serving.driver is not None
     node.serving.driver.publisher.publish()
     assert memory_of(node.published()[0]) == "7424Mi"
 
@@ -205,7 +203,6 @@ def test_no_slice_before_kubelet_knows_the_driver(tmp_path: Path) -> None:
     made = DraNode(tmp_path)
     made.is_found = False
     with made:
-        assert made.serving.driver is not None
         wait_until(made.registry_socket.exists, "the socket")
         # Time enough for a publisher that does not wait.
         Event().wait(0.3)
@@ -224,7 +221,6 @@ def test_a_slice_too_many_is_removed(node: DraNode) -> None:
 
 def test_nothing_is_written_without_a_change(node: DraNode) -> None:
     wait_until(node.published, "devices")
-    assert node.serving.driver is not None
     publisher = node.serving.driver.publisher
     wait_until(lambda: not publisher._disturbed.is_set(), "the watch to be quiet")
     before = node.slices()
@@ -282,8 +278,7 @@ def test_the_door_stays_shut(
     made.is_found = False
     with made:
         driver = made.serving.driver
-        assert driver is not None
-        driver.registered.set()
+        driver.sockets.registered.set()
         wait_until(lambda: why in driver.off, "the reason")
         asked = made.cluster.asked
         wait_until(lambda: made.cluster.asked > asked + 6, "it to look again")
