@@ -188,7 +188,7 @@ def why_not_served(cluster: Cluster, node: str) -> str:
             "newer does what is needed"
         )
     except Forbidden as error:
-        return f"{error}; apply the ClusterRole of manifests/dra"
+        return f"{error}; gpusharectl install --dra gives this right"
     return "" if _is_shared(stored["spec"]) else _NOT_SHARED
 
 

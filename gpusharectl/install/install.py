@@ -33,6 +33,7 @@ from gpusharectl.install.dra.apply import (
     plugins_without,
     take_slices,
 )
+from gpusharectl.install.install_plan import InstallPlan
 from gpusharectl.install.manifests import WORKLOADS
 from gpusharectl.install.nodes.check import found_on, is_older
 from gpusharectl.install.nodes.pods import (
@@ -43,7 +44,7 @@ from gpusharectl.install.nodes.pods import (
     trials,
 )
 from gpusharectl.install.options import NO_TIER, InstallOptions
-from gpusharectl.install.plan import InstallPlan, weigh
+from gpusharectl.install.plan import weigh
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,

@@ -112,7 +112,7 @@ def _card(name: str, one: Reader, classes: Classes) -> CardRequest | str:
     if class_name in classes and body is None:
         never = f"there is no DeviceClass {class_name}"
         if class_name == DRA_CLASS:
-            never += ": kubectl apply -k manifests/dra"
+            never += ": gpusharectl install --dra creates it"
     asked, refused = _amount(name, one)
     return CardRequest(
         name,
