@@ -1,4 +1,4 @@
-"""``make bench``: filter, a decision, webhook, plugin, exporter, preload library.
+"""``make bench``: filter, a decision, webhook, plugin, exporter, preload, claims.
 
 Every figure that is claimed is a ratio of two things measured in turns in this one run.
 Milliseconds are shown to be read, not to be compared with those of another machine.
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench.bindpost import bind
 from bench.burst import burst
+from bench.claims import claims_table
 from bench.decision import decisions
 from bench.exporter import exporter_table
 from bench.filtering import ROUNDS, names_table, pods_tables
@@ -76,12 +77,18 @@ def bench_preload(console: Console) -> None:
     write(console, "preload.json", facts() | preload_table(console))
 
 
+def bench_claims(console: Console) -> None:
+    console.print("ResourceClaims beside classic pods, in turns ...")
+    write(console, "claims.json", facts() | claims_table(console))
+
+
 BENCHES: dict[str, Callable[[Console], None]] = {
     "filter": bench_filter,
     "webhook": bench_webhook,
     "plugin": bench_plugin,
     "exporter": bench_exporter,
     "preload": bench_preload,
+    "claims": bench_claims,
 }
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.report.calls import (
+    CLAIMS_GOALS,
     FILTER_GOALS,
     PRELOAD_GOALS,
     WEBHOOK_GOALS,
+    claims_section,
     decision_section,
     exporter_section,
     filter_section,
@@ -110,6 +112,13 @@ PARTS = (
         "python -m bench preload",
         preload_section,
         PRELOAD_GOALS,
+    ),
+    Part(
+        "ResourceClaims",
+        "claims.json",
+        "python -m bench claims",
+        claims_section,
+        CLAIMS_GOALS,
     ),
 )
 

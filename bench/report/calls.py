@@ -233,6 +233,58 @@ def preload_section(found: Found, _pictures: Path) -> Section:
     return Section("The preload library", [words, Table(heads, rows)], found)
 
 
+CLAIMS_GOALS = (
+    Goal("a claim's pod to bound, x a classic pod", "", at("ratio", "bound")),
+    Goal("the extender's CPU for it, x a classic pod", "≤ 1.00", at("ratio", "cpu")),
+    Goal("the arbiter's part of its time, ms", "", at("arbiter", "more_ms")),
+    Goal("the arbiter's part of its CPU, ms", "", at("arbiter", "more_cpu_ms")),
+    Goal("a review, x its echo", "≤ 2.00", at("reviews", "reserved", "ratio")),
+    Goal("a claim's pod to Running, x a classic pod", "", at("running", "ratio")),
+)
+
+
+def claims_section(found: Found, _pictures: Path) -> Section:
+    """Return the section on pods with claims, and on the arbiter's reviews."""
+    words = (
+        "Pods by a ResourceClaim beside classic pods of the same amount, in turns. To "
+        "bound: by a real kube-scheduler and API server; each claim exists before its "
+        "pod. Of the claims of a third kind the API server does not ask, so that the "
+        "difference is the arbiter's. To Running: on a real kubelet, each claim made "
+        "from its template, without the arbiter. CPU is the extender's, from bursts of "
+        "pods."
+    )
+    if found.get("load", 0) > 1:
+        words += (
+            " Other work ran on the machine: its load average was "
+            f"{number(found['load'], 1)} at the beginning."
+        )
+    bound = tuple(
+        (way, three(row, 1), number(row["cpu_ms"]))
+        for way, row in found["bound"].items()
+    )
+    reviews = tuple(
+        (what, three(row), number(row["ratio"]), number(row["cpu_ms"]))
+        for what, row in found["reviews"].items()
+    )
+    parts: list[str | Table] = [
+        words,
+        Table(("from create to bound", "p50 / p95 / p99 ms", "CPU ms"), bound),
+    ]
+    if running := found.get("running"):
+        rows = tuple(
+            (way, three(row, 0)) for way, row in running.items() if way != "ratio"
+        )
+        parts += [Table(("from create to Running", "p50 / p95 / p99 ms"), rows)]
+    about = (
+        "One review over TLS on a kept connection, each of another claim. The limit is "
+        "measured alternately: an echo on the same listener, which parses the same "
+        "body and allows all."
+    )
+    heads = ("review", "p50 / p95 / p99 ms", "x echo", "CPU ms")
+    parts += [about, Table(heads, reviews)]
+    return Section("ResourceClaims", parts, found)
+
+
 def three(timing: Mapping[str, Any], digits: int = 2) -> str:
     """Format the three percentiles."""
     return " / ".join(number(float(timing[part]), digits) for part in _THREE)

@@ -1,0 +1,415 @@
+"""``python -m bench claims``: what a ResourceClaim costs beside a classic pod.
+
+Three measurements. A review by the arbiter, beside an echo on the same listener. Pods
+from create to bound by a real kube-scheduler, and the extender's CPU for them: classic,
+by a claim, and by a claim of which the API server does not ask. And pods from create to
+Running on a real kubelet, both ways, where a cluster can be had.
+"""
+
+import base64
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from bench.client import Timing
+from bench.running import until_running
+from bench.server import CARDS, ECHO, UNITS
+from bench.serving import wait_ready
+from bench.stage import FAST, cpu_s, facts, stage
+from bench.webhook import TlsLine, prepared
+from deviceplugin.dra.slices import devices, slices
+from gpushare.addresses import free_address
+from gpushare.domain.model import UNIT_MIB, Amount, Card, CardUUID
+from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.templates import template
+from tests.cluster.gpus import PLUGIN
+from tests.cluster.manifests import container, pod
+from tests.cluster.site import SYSTEM, Site
+from tests.controlplane.world import World, beside, node_of, post_all
+from tests.extender.server.test_claims_app import review
+from tests.nvml.build import the_stub
+from tests.nvml.driver import stub_card
+from tests.testbed.binaries import cache_folder
+from tests.testbed.certificates import Certificates, certificates
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import grant
+from tests.testbed.kubeadm import Cluster, ensure_programs, why_not
+from tests.testbed.kubeadm.files import CDI_OF_CLAIMS
+from tests.testbed.manifests import FOLDER, documents, rights
+from tests.testbed.objects import read_pod
+from tests.testbed.rest import Json
+from tests.testbed.waiting import wait_until
+
+REVIEWS, REVIEWS_FOR_CPU = 1000, 2000
+"""Of each kind; each claim is another one, and all of them have room on the nodes."""
+PODS = 60
+BURSTS, BURST = 6, 60
+RUNNING = 20
+_NODES = 20
+_API = "/apis/resource.k8s.io/v1"
+_HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+_DRIVER = "vcuda.baidu.com"
+_UNASKED = "bench-unasked"
+"""Label and name of the namespace whose claims the API server asks nobody about."""
+_ASKED = "default"
+_CLAIM = "by a claim"
+_CLASSIC = "classic"
+_NO_ARBITER = "by a claim, no arbiter"
+_TEMPLATES = f"{_API}/namespaces/default/resourceclaimtemplates"
+_LOOK_S = 0.002
+
+
+def claims_table(console: Console) -> dict[str, Any]:
+    """Measure all three, and show."""
+    found: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
+    found["reviews"] = reviews_table(console)
+    found |= bound_table(console)
+    return found | {"running": running_claims_table(console)}
+
+
+def reviews_table(console: Console) -> dict[str, Any]:
+    """Ask the arbiter about claims that fit and one that does not, beside the echo."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        held = certificates(Path(name) / "tls")
+        with _arbiter(held) as (port, worker), closing(_line(port, held)) as line:
+            timed, cpu = _asked(line, worker)
+    rows = {what: timing.as_ms() for what, timing in timed.items()}
+    echo = rows["echo"]["p50"]
+    for what, row in rows.items():
+        row["ratio"] = round(row["p50"] / echo, 3)
+        row["cpu_ms"] = round(cpu[what] * 1000, 3)
+    table = Table("review", "p50 / p95 / p99 ms", "CPU ms", "x echo")
+    for what, row in rows.items():
+        shown = "{p50:.2f} / {p95:.2f} / {p99:.2f}".format(**row)
+        table.add_row(what, shown, f"{row['cpu_ms']:.2f}", f"{row['ratio']:.2f}")
+    console.print(table)
+    return rows
+
+
+@contextmanager
+def _arbiter(held: Certificates) -> Iterator[tuple[int, int]]:
+    """Run the extender; gives the port of reviews, and the worker."""
+    inner, public, claims = (free_address() for _ in range(3))
+    environment = os.environ | {
+        "BENCH_NODES": str(_NODES),
+        "GPUSHARE_LISTEN": str(inner),
+        "GPUSHARE_PUBLIC_LISTEN": str(public),
+        "GPUSHARE_CLAIMS_LISTEN": str(claims),
+        "GPUSHARE_CLAIMS_TLS_CERT": held.path("server.crt"),
+        "GPUSHARE_CLAIMS_TLS_KEY": held.path("server.key"),
+        "GPUSHARE_LOG_LEVEL": "ERROR",
+    }
+    command = [sys.executable, *["-m", "gunicorn", "--config"]]
+    command += ["python:bench.gunicorn_conf", "bench.claims_server:build()"]
+    child = subprocess.Popen(command, env=environment)
+    try:
+        wait_ready(child, public.port)
+        listed = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
+        yield claims.port, int(listed.split()[0])
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+
+
+def _line(port: int, held: Certificates) -> TlsLine:
+    return TlsLine(port, held.client(None))
+
+
+def _asked(line: TlsLine, worker: int) -> tuple[dict[str, Timing], dict[str, float]]:
+    """Time each kind in turns; then the CPU seconds of one, from many in a row."""
+    numbers = itertools.count()
+    kinds: dict[str, Callable[[], bytes]] = {
+        "echo": lambda: _question(ECHO, next(numbers), 1),
+        "reserved": lambda: _question("/claims", next(numbers), 1),
+        "denied": lambda: _question("/claims", next(numbers), UNITS + 1),
+    }
+    taken: dict[str, list[float]] = {what: [] for what in kinds}
+    draw, order = random.Random(REVIEWS), list(kinds.items())
+    for _ in range(REVIEWS):
+        draw.shuffle(order)
+        for what, question in order:
+            request = question()
+            began = time.perf_counter()
+            line.post(request)
+            taken[what].append(time.perf_counter() - began)
+    cpu: dict[str, float] = {}
+    for what, question in kinds.items():
+        requests = [question() for _ in range(REVIEWS_FOR_CPU)]
+        before = cpu_s(worker)
+        for request in requests:
+            line.post(request)
+        cpu[what] = (cpu_s(worker) - before) / REVIEWS_FOR_CPU
+    timed = {what: Timing(tuple(sorted(each))) for what, each in taken.items()}
+    return timed, cpu
+
+
+def _question(path: str, number: int, units: int) -> bytes:
+    """Write a review of a claim of its own, on the cards in turn."""
+    node, card = f"node-{number % _NODES}", number // _NODES % CARDS
+    name = f"claim-{number}"
+    body: Json = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "resourceVersion": "7",
+        },
+        "spec": _claim_spec(units),
+        "status": {"allocation": _allocation(f"GPU-{node}-{card}", node, units)},
+    }
+    return prepared(path, orjson.dumps(review(body)))
+
+
+def _allocation(uuid: str, node: str, units: int) -> Json:
+    result = {
+        "request": "card",
+        "driver": _DRIVER,
+        "pool": node,
+        "device": device_name(CardUUID(uuid)),
+        "consumedCapacity": {"memory": f"{units * UNIT_MIB}Mi", "cores": "1"},
+    }
+    return {"devices": {"results": [result]}}
+
+
+def _claim_spec(units: int) -> Json:
+    spec: Json = template([Amount(1, units)])["spec"]["spec"]
+    return spec
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A real control plane with the arbiter, and a namespace that it does not see."""
+
+    world: World
+    worker: int
+
+    def prepare(self, way: str, name: str) -> Json:
+        """Describe a pod; if it has a claim, that is created here."""
+        namespace = _UNASKED if way == _NO_ARBITER else _ASKED
+        there = replace(self.world, namespace=namespace)
+        if way == _CLASSIC:
+            return there.pod(name, 2, 1)
+        claim = {
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": _claim_spec(2),
+        }
+        self.world.rest.must("POST", _claims_of(namespace), claim)
+        made = there.pod(name)
+        made["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
+        made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "card"}]
+        return made
+
+    def until_bound(self, pods: Sequence[Json]) -> None:
+        """Create pods, and wait until all are bound."""
+        for one in post_all(self.world, pods) if len(pods) > 1 else self._one(pods[0]):
+            while not node_of(read_pod(self.world.rest, one)):
+                time.sleep(_LOOK_S)
+
+    def _one(self, body: Json) -> Sequence[Json]:
+        metadata = body["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods"
+        return [self.world.rest.must("POST", path, body)]
+
+    def clear(self, way: str, pods: Sequence[Json]) -> None:
+        """Remove pods and their claims, and wait until the ledger knows."""
+        for one in pods:
+            self.world.delete(one)
+            if way != _CLASSIC:
+                namespace = one["metadata"]["namespace"]
+                _remove_claim(
+                    self.world, f"{_claims_of(namespace)}/{one['metadata']['name']}"
+                )
+        wait_until(self._is_empty, "an empty ledger", 60, every_s=0.05)
+
+    def _is_empty(self) -> bool:
+        nodes = self.world.extender.rest.must("GET", "/snapshot")["nodes"]
+        return not any(node["pods"] or node.get("claims") for node in nodes)
+
+
+def _claims_of(namespace: str) -> str:
+    return f"{_API}/namespaces/{namespace}/resourceclaims"
+
+
+def _remove_claim(world: World, path: str) -> None:
+    """Free and delete a claim, as kube-controller-manager does after its last pod."""
+    empty = {"status": {"reservedFor": None, "allocation": None}}
+    world.rest.must("PATCH", f"{path}/status", empty)
+    world.rest.must("PATCH", path, {"metadata": {"finalizers": None}})
+    world.rest.must("DELETE", path)
+
+
+def bound_table(console: Console) -> dict[str, Any]:
+    """Time pods until they are bound, and add up the extender's CPU for them."""
+    ways = (_CLASSIC, _CLAIM, _NO_ARBITER)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        held = certificates(Path(name) / "tls")
+        with stage() as plane, _scene(plane, held) as scene:
+            on = facts(plane)
+            taken = _one_by_one(scene, ways)
+            cpu = _in_bursts(scene, ways)
+    timed = {way: Timing(tuple(sorted(taken[way]))).as_ms() for way in ways}
+    rows = {way: timed[way] | {"cpu_ms": cpu[way]} for way in ways}
+    table = Table("from create to bound", "p50 / p95 / p99 ms", "extender's CPU ms")
+    for way, row in rows.items():
+        shown = "{p50:.1f} / {p95:.1f} / {p99:.1f}".format(**row)
+        table.add_row(way, shown, f"{row['cpu_ms']:.2f}")
+    console.print(table)
+    return {
+        "kubernetes": on["kubernetes"],
+        "bound": rows,
+        "arbiter": {
+            "more_ms": round(timed[_CLAIM]["p50"] - timed[_NO_ARBITER]["p50"], 2),
+            "more_cpu_ms": round(cpu[_CLAIM] - cpu[_NO_ARBITER], 3),
+        },
+        "ratio": {
+            "bound": round(timed[_CLAIM]["p50"] / timed[_CLASSIC]["p50"], 3),
+            "cpu": round(cpu[_CLAIM] / cpu[_CLASSIC], 3),
+        },
+    }
+
+
+@contextmanager
+def _scene(plane: ControlPlane, held: Certificates) -> Iterator[Scene]:
+    """Run extender, arbiter and kube-scheduler, and offer the cards of some nodes."""
+    listen = free_address()
+    settings = {
+        "CLAIMS_LISTEN": str(listen),
+        "CLAIMS_TLS_CERT": held.path("server.crt"),
+        "CLAIMS_TLS_KEY": held.path("server.key"),
+    }
+    for body in documents("dra/device-class.yaml"):
+        plane.rest.must("POST", f"{_API}/deviceclasses", body)
+    unasked = {"metadata": {"name": _UNASKED, "labels": {_UNASKED: "true"}}}
+    plane.rest.must("POST", "/api/v1/namespaces", unasked)
+    with beside(plane, scheduler=FAST, **settings) as world:
+        plane.rest.must("POST", _HOOKS, _hook(listen.port, held))
+        for number in range(_NODES):
+            _offer(world, f"node-{number}")
+        (worker,) = world.extender.workers()
+        yield Scene(world, worker)
+
+
+def _hook(port: int, held: Certificates) -> Json:
+    """Return what we ship, with this port and authority, and one namespace left out."""
+    (hook,) = documents("dra/webhook.yaml")
+    (one,) = hook["webhooks"]
+    one["clientConfig"] = {
+        "url": f"https://localhost:{port}/claims",
+        "caBundle": base64.b64encode(held.read()["ca.crt"]).decode(),
+    }
+    asked = {"key": _UNASKED, "operator": "DoesNotExist"}
+    one["namespaceSelector"] = {"matchExpressions": [asked]}
+    found: Json = hook
+    return found
+
+
+def _offer(world: World, node: str) -> None:
+    """Add a node of eight cards, with the slice that its device plugin would write."""
+    uuids = [f"GPU-{node}-{index}" for index in range(CARDS)]
+    world.node(node, *[UNITS] * CARDS, uuids=uuids)
+    cards = [Card(CardUUID(uuid), index, UNITS) for index, uuid in enumerate(uuids)]
+    uid = world.rest.must("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+    for body in slices(node, uid, devices(cards, {}), 1):
+        world.rest.must("POST", f"{_API}/resourceslices", body)
+
+
+def _one_by_one(scene: Scene, ways: Sequence[str]) -> Mapping[str, list[float]]:
+    """Time single pods in turns; the first of each warms up."""
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(PODS + 1):
+        for way in ways[:: -1 if number % 2 else 1]:
+            body = scene.prepare(way, f"one-{number}-{ways.index(way)}")
+            began = time.perf_counter()
+            scene.until_bound([body])
+            took = time.perf_counter() - began
+            scene.clear(way, [body])
+            if number:
+                taken[way].append(took)
+    return taken
+
+
+def _in_bursts(scene: Scene, ways: Sequence[str]) -> Mapping[str, float]:
+    """Return the extender's CPU milliseconds for one pod, from bursts in turns."""
+    used = dict.fromkeys(ways, 0.0)
+    for number in range(BURSTS):
+        for way in ways[:: -1 if number % 2 else 1]:
+            names = [f"burst-{number}-{ways.index(way)}-{n}" for n in range(BURST)]
+            pods = [scene.prepare(way, name) for name in names]
+            before = cpu_s(scene.worker)
+            scene.until_bound(pods)
+            used[way] += cpu_s(scene.worker) - before
+            scene.clear(way, pods)
+    return {way: round(s * 1000 / BURSTS / BURST, 3) for way, s in used.items()}
+
+
+def running_claims_table(console: Console) -> dict[str, Any] | None:
+    """Time pods until they run on a real kubelet; None where no cluster can be had."""
+    if missing := why_not():
+        console.print(f"From create to Running: not measured, {missing}")
+        return None
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        programs = ensure_programs(cache_folder(os.environ))
+        with Cluster(programs, folder / "cluster") as cluster:
+            site = Site(cluster, the_stub(), folder)
+            site.install()
+            _switch_on(site)
+            taken = _running_in_turns(site)
+    timed = {way: Timing(tuple(sorted(each))).as_ms() for way, each in taken.items()}
+    table = Table("from create to Running, real kubelet", "p50 / p95 / p99 ms")
+    for way, row in timed.items():
+        table.add_row(way, "{p50:.0f} / {p95:.0f} / {p99:.0f}".format(**row))
+    console.print(table)
+    ratio = round(timed[_CLAIM]["p50"] / timed[_CLASSIC]["p50"], 3)
+    return timed | {"ratio": ratio}
+
+
+def _switch_on(site: Site) -> None:
+    """Add cards whose plugin offers them to claims too, without the arbiter."""
+    rest = site.cluster.rest
+    steps = yaml.safe_load((FOLDER / "dra-plugin/rights.yaml").read_text())
+    user = f"system:serviceaccount:{SYSTEM}:{PLUGIN}"
+    grant(rest, user, [*rights(PLUGIN), *(step["value"] for step in steps)])
+    for body in documents("dra/device-class.yaml"):
+        rest.must("POST", f"{_API}/deviceclasses", body)
+    rest.must("POST", _TEMPLATES, template([Amount(1, 4)]))
+    settings = {"DRA": "on", "CDI_DIRS": f"/etc/cdi,{CDI_OF_CLAIMS}"}
+    cards = [stub_card(0), stub_card(1)]
+    site.add_cards(site.cluster.nodes["cp"], cards, **settings)
+    wait_until(
+        lambda: rest.must("GET", f"{_API}/resourceslices")["items"], "the slice", 60
+    )
+
+
+def _running_in_turns(site: Site) -> Mapping[str, list[float]]:
+    using = container("main", resources={"claims": [{"name": "card"}]})
+    asked = {"name": "card", "resourceClaimTemplateName": "vcuda-m4-c1"}
+    bodies = {
+        _CLASSIC: pod("classic", container("main", 4, 1)),
+        _CLAIM: pod("claimed", using, resourceClaims=[asked]),
+    }
+    taken: dict[str, list[float]] = {way: [] for way in bodies}
+    for number in range(RUNNING + 1):
+        for way, body in bodies.items():
+            seconds = until_running(site.cluster.rest, body)
+            if number:
+                taken[way].append(seconds)
+    return taken
