@@ -39,6 +39,7 @@ from deviceplugin.kubelet.registration import Registrar, Service
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.node_pods import RESOURCES, EventRecorder, NodePods, PodResources
 from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.startup_taint import StartupTaint
 from deviceplugin.threads import Loop, wait
 from deviceplugin.threads import start as start_threads
 from deviceplugin.watcher import CollidingCardsError, Watcher
@@ -97,6 +98,7 @@ class PluginParts:
     registrars: tuple[Registrar, ...]
     reflectors: tuple[tuple[str, Reflector], ...]
     driver: DraDriver
+    startup_taint: StartupTaint | None
 
 
 def run(
@@ -160,15 +162,20 @@ def assemble(
         on_node,
         base.metrics,
     )
+    publisher = Publisher(cluster, settings.node, base.node, base.offer)
+    registrars = _registrars(settings, parts)
+    services = tuple(one.plugin for one in registrars)
+    taint = StartupTaint(publisher, services) if settings.startup_taint else None
     return PluginParts(
         parts,
         _watcher(base, source, chooser, isolation),
-        Publisher(cluster, settings.node, base.node, base.offer),
+        publisher,
         prestart.reporter,
         recorder,
-        registrars=_registrars(settings, parts),
+        registrars,
         reflectors=(("node", base.follow_node), ("pods", base.follow_pods)),
         driver=_driver(base, parts),
+        startup_taint=taint,
     )
 
 
@@ -365,5 +372,7 @@ def start(
         ("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S)),
         *((f"{_SERVE} {n}", one.run) for n, one in enumerate(made.registrars)),
     ]
+    if made.startup_taint is not None:
+        loops.append(("startup taint", made.startup_taint.run))
     made.driver.cards_read.set()
     return threads + start_threads(loops, stop)

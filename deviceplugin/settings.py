@@ -59,6 +59,8 @@ class DevicePluginSettings:
     """Whether the cards are offered to ResourceClaims too, by a DRA driver."""
     dra_order: DeviceOrder = "index"
     """Which card kube-scheduler tries first for a claim."""
+    startup_taint: bool = False
+    """Whether the node's startup taint is taken away once the cards are offered."""
     look_every_s: float = 5.0
     """How often the cards are read, and new ones looked for."""
     harmless_xids: tuple[int, ...] = ()
@@ -99,6 +101,7 @@ class DevicePluginSettings:
             bitfusion_quota=env.switch("BITFUSION_QUOTA", default=cls.bitfusion_quota),
             dra=env.switch("DRA", default=cls.dra),
             dra_order=env.one_of("DRA_ORDER", DEVICE_ORDERS, cls.dra_order),
+            startup_taint=env.switch("STARTUP_TAINT", default=cls.startup_taint),
             look_every_s=env.seconds(
                 "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
             ),

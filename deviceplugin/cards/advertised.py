@@ -224,6 +224,12 @@ class OwnNode:
         """Return one label of the node."""
         return self._metadata("labels", key)
 
+    def taints(self) -> tuple[list[Json], str]:
+        """Return the node's taints, and the resourceVersion of which they are."""
+        node = self._node or {}
+        version = (node.get("metadata") or {}).get("resourceVersion") or ""
+        return (node.get("spec") or {}).get("taints") or [], str(version)
+
     def status(self) -> Json:
         """Return the node's status; empty if there is no node."""
         return (self._node or {}).get("status") or {}
@@ -278,6 +284,11 @@ class Publisher:
                 logger.warning("cards not published", extra=facts)
                 stop.wait(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def is_published(self) -> bool:
+        """Return whether the API server's node shows the cards as they are offered."""
+        text = encode_cards(self.offer.cards.all, self.offer.isolation)
+        return self.node.annotation(names.CARDS) == text
 
     def publish(self) -> None:
         """Write what differs. Raises ``ClusterError``."""

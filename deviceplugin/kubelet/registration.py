@@ -64,6 +64,10 @@ class Streams:
             self._open += by
             self._changed.notify_all()
 
+    def any(self) -> bool:
+        """Return whether a stream is open: kubelet has the devices."""
+        return self.wait_for(some=True, timeout_s=0)
+
     def wait_for(self, *, some: bool, timeout_s: float) -> bool:
         """Wait until a stream is open, or none is; return whether that happened."""
         with self._changed:

@@ -6,7 +6,7 @@ contract suite (``tests/contract/test_cluster.py``) tests both.
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import orjson
@@ -23,6 +23,7 @@ from gpushare.kube.cluster import (
     WatchEvent,
     marked,
     pod_event,
+    tainted,
 )
 from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.names import COMPONENT
@@ -247,6 +248,12 @@ class Embedded:
     ) -> None:
         """Merge annotations; see ``Cluster``."""
         self.patch(kind, namespace, name, marked(annotations, labels))
+
+    def set_taints(
+        self, node: str, taints: Sequence[Json], resource_version: str
+    ) -> None:
+        """Replace the taints; see ``Cluster``."""
+        self.patch(Kind.NODES, "", node, tainted(taints, resource_version))
 
     def evict(self, pod: Target) -> None:
         """Delete by the Eviction API; see ``Cluster``."""

@@ -5,7 +5,7 @@
 the Kubernetes API; ``codec`` and ``facts`` read them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -146,6 +146,15 @@ class Cluster(Protocol):
         """
         ...
 
+    def set_taints(
+        self, node: str, taints: Sequence[Json], resource_version: str
+    ) -> None:
+        """Replace all taints of a node, if nothing of it was written since.
+
+        ``Conflict`` when its ``resourceVersion`` is another one now; ``NotFound``.
+        """
+        ...
+
     def evict(self, pod: Target) -> None:
         """Delete the pod by the Eviction API, with its own grace; budgets count.
 
@@ -177,6 +186,12 @@ def marked(
     """Return the merge patch that sets these; None as a value removes the key."""
     metadata: Json = {"annotations": dict(annotations)}
     return {"metadata": metadata | ({"labels": dict(labels)} if labels else {})}
+
+
+def tainted(taints: Sequence[Json], resource_version: str) -> Json:
+    """Return the merge patch that sets a node's taints, with its precondition."""
+    metadata = {"resourceVersion": resource_version}
+    return {"metadata": metadata, "spec": {"taints": list(taints)}}
 
 
 def pod_event(

@@ -70,6 +70,12 @@ BITFUSION_GPU = "bitfusion.io/gpu"
 SHARE_FOLDER = "/etc/vcuda"
 """The folder with a container's ``allocation.json``: its cards and shares."""
 
+STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vcuda"
+"""Node taint, written by whoever creates nodes: no pods before the cards are offered.
+
+Cluster Autoscaler knows it by the prefix, Karpenter by a NodePool's ``startupTaints``.
+The device plugin takes it away if it is told to.
+"""
 GPU_NODE_LABEL = PREFIX
 """Node label: ``true`` where the device plugin is to run."""
 SCHEDULER_NODE_LABEL = f"{PREFIX}-scheduler"

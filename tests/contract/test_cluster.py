@@ -340,6 +340,23 @@ def test_annotate_of_nobody(seat: Seat) -> None:
             seat.cluster.annotate(kind, namespace, seat.name("nobody"), {"a": "1"})
 
 
+def test_taints_are_replaced_unless_the_node_was_written(seat: Seat) -> None:
+    """All at once; an empty list leaves none."""
+    name, key = seat.node("node")["metadata"]["name"], {"effect": "NoSchedule"}
+    first, second = ({"key": one, **key} for one in ("a", "b"))
+    version = str(seat.cluster.get(Kind.NODES, "", name)["metadata"]["resourceVersion"])
+    seat.cluster.set_taints(name, [first, second], version)
+    with pytest.raises(Conflict):
+        seat.cluster.set_taints(name, [], version)
+    for wanted in ([second], []):
+        found = seat.cluster.get(Kind.NODES, "", name)
+        seat.cluster.set_taints(name, wanted, found["metadata"]["resourceVersion"])
+        found = seat.cluster.get(Kind.NODES, "", name)
+        assert found["spec"].get("taints", []) == wanted
+    with pytest.raises(NotFound):
+        seat.cluster.set_taints(seat.name("nobody"), [], version)
+
+
 def test_event_is_found_by_its_pod(seat: Seat) -> None:
     """An event names its pod, the uid included; two of a kind are two."""
     pod = seat.pod("pod")

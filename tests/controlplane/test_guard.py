@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Target, pod_event
+from gpushare.kube.errors import Conflict
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights
@@ -29,6 +31,7 @@ CARDS = "baidu.com/vcuda-cards"
 CLEAR = "baidu.com/vcuda-clear"
 CORDON = "baidu.com/vcuda-cordon"
 ISOLATION = "baidu.com/vcuda-isolation"
+STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vcuda"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PLAN = {PLACEMENT: '{"v": 1}'}
 WHERE = {ACTUAL: '{"v": 1}'}
@@ -363,6 +366,77 @@ def test_the_device_plugin_writes_nothing_else(
             "the device plugin of vcuda writes annotations and one label only",
             "of labels the device plugin",
         )
+
+
+def startup_tainted(admin: Rest, path: str) -> tuple[str, list[Json]]:
+    """Put the startup taint and another one on a node; its version, and the taints."""
+    taints: list[Json] = [
+        {"key": STARTUP_TAINT, "value": "true", "effect": "NoSchedule"},
+        {"key": "theirs", "effect": "NoSchedule"},
+    ]
+    made = admin.must("PATCH", path, {"spec": {"taints": taints}})
+    return made["metadata"]["resourceVersion"], taints
+
+
+def test_the_device_plugin_removes_its_own_nodes_startup_taint(
+    guarded: Guarded, plane: ControlPlane
+) -> None:
+    """By the product's own call; another write in between comes first."""
+    token = bound_token(guarded.admin, PLUGIN, "here")
+    api = ApiServer.connect(str(plane.kubeconfig(token, "plugin", insecure=False)))
+    before, (_, theirs) = startup_tainted(guarded.admin, HERE)
+    guarded.admin.must("PATCH", HERE, labelled("kept", "as-it-is"))
+    with pytest.raises(Conflict):
+        api.set_taints("here", [theirs], before)
+    now = guarded.admin.must("GET", HERE)
+    assert len(now["spec"]["taints"]) == 2
+    api.set_taints("here", [theirs], now["metadata"]["resourceVersion"])
+    assert guarded.admin.must("GET", HERE)["spec"]["taints"] == [theirs]
+    _, (startup, _) = startup_tainted(guarded.admin, HERE)
+    only = guarded.admin.must("PATCH", HERE, {"spec": {"taints": [startup]}})
+    api.set_taints("here", [], only["metadata"]["resourceVersion"])
+    assert "taints" not in guarded.admin.must("GET", HERE)["spec"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"taints": None},
+        {"taints": ["startup"]},
+        {"taints": ["startup-changed", "theirs"]},
+        {"taints": ["theirs", "startup"]},
+        {"taints": ["theirs", "new"]},
+        {"taints": ["theirs"], "unschedulable": True},
+        {"taints": ["theirs"], "unschedulable": None},
+    ],
+    ids=["all", "the-other", "value", "order", "exchanged", "cordoned", "uncordoned"],
+)
+def test_the_device_plugin_changes_no_other_taint(guarded: Guarded, spec: Json) -> None:
+    """Nor hides another change of the spec behind it."""
+    if spec.get("unschedulable", True) is None:
+        guarded.admin.must("PATCH", HERE, {"spec": {"unschedulable": True}})
+    _, (startup, theirs) = startup_tainted(guarded.admin, HERE)
+    named = {
+        "startup": startup,
+        "startup-changed": {**startup, "value": "false"},
+        "theirs": theirs,
+        "new": {"key": "new", "effect": "NoExecute"},
+    }
+    taints = spec["taints"] and [named[one] for one in spec["taints"]]
+    answer = guarded.plugin("here").patch(HERE, {"spec": {**spec, "taints": taints}})
+    assert_denied(answer, "the device plugin of vcuda writes annotations")
+
+
+def test_a_startup_taint_is_removed_by_a_token_of_its_node_alone(
+    guarded: Guarded,
+) -> None:
+    """A free token could be used on every node."""
+    _, (_, theirs) = startup_tainted(guarded.admin, HERE)
+    left = {"spec": {"taints": [theirs]}}
+    assert_denied(guarded.by("free").patch(HERE, left), "of its own node")
+    assert_denied(
+        guarded.plugin("there").patch(HERE, left), "of its own node", "on its"
+    )
 
 
 def test_labels_finalizers_and_owners_that_are_there_may_stay(guarded: Guarded) -> None:

@@ -23,6 +23,7 @@ GOOD = {
     "GPUSHARE_INVENTORY": "/inventory.yaml",
     "GPUSHARE_BITFUSION_QUOTA": "on",
     "GPUSHARE_DRA": "on",
+    "GPUSHARE_STARTUP_TAINT": "on",
     "GPUSHARE_DRA_ORDER": "fullest",
     "GPUSHARE_LOOK_EVERY_S": "0.5",
     "GPUSHARE_HARMLESS_XIDS": "62, 63",

@@ -32,6 +32,7 @@ from gpushare.kube.cluster import (
     WatchEvent,
     marked,
     pod_event,
+    tainted,
 )
 from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
 from gpushare.kube.names import COMPONENT
@@ -191,13 +192,13 @@ class ApiServer(Connection):
         labels: Mapping[str, str | None] | None = None,
     ) -> None:
         """Merge annotations; see ``Cluster``."""
-        self._exchange(
-            "PATCH",
-            _RESOURCES[kind].object(namespace, name),
-            timeout_s=self.WRITE_TIMEOUT_S,
-            body=marked(annotations, labels),
-            content_type=_MERGE,
-        )
+        self._merge(kind, namespace, name, marked(annotations, labels))
+
+    def set_taints(
+        self, node: str, taints: Sequence[Json], resource_version: str
+    ) -> None:
+        """Replace the taints; see ``Cluster``."""
+        self._merge(Kind.NODES, "", node, tainted(taints, resource_version))
 
     def evict(self, pod: Target) -> None:
         """Delete by the Eviction API; see ``Cluster``."""
@@ -225,6 +226,15 @@ class ApiServer(Connection):
         body = pod_event(pod, kind, reason, message, source, datetime.now(UTC))
         path = _RESOURCES[Kind.EVENTS].collection(pod.namespace)
         self._post(path, body, self.WRITE_TIMEOUT_S)
+
+    def _merge(self, kind: Kind, namespace: str, name: str, patch: Json) -> None:
+        self._exchange(
+            "PATCH",
+            _RESOURCES[kind].object(namespace, name),
+            timeout_s=self.WRITE_TIMEOUT_S,
+            body=patch,
+            content_type=_MERGE,
+        )
 
     def _written(
         self, method: str, path: str, body: Json, query: Mapping[str, str] | None = None
