@@ -31,12 +31,14 @@ from gpusharectl.state.read import ClusterState
 from gpusharectl.state.view import planned_elsewhere
 from gpusharectl.why.verdict import (
     CardVerdict,
+    InSum,
     NodeVerdict,
     Way,
     from_card,
     from_node,
     judge,
     reopened,
+    room_in_sum,
 )
 
 FINE, WAITS = 0, 3
@@ -98,7 +100,8 @@ class Pending(_OfPod):
     ``nodes`` are all nodes with cards, also those that it may not use. ``ways`` were
     looked for on the ``ways_of`` nearest cards only. ``evicts``: all pods of the best
     way have a lower priority than this one. ``never``: it would wait even if all cards
-    were empty and open. Each of ``steps`` would help alone.
+    were empty and open. Each of ``steps`` would help alone. ``in_sum`` is a node that
+    has enough in all, while no card has: then an autoscaler adds no node for it.
     """
 
     code: ClassVar[int] = WAITS
@@ -113,6 +116,7 @@ class Pending(_OfPod):
     ways_of: int
     evicts: bool
     steps: tuple[str, ...]
+    in_sum: InSum | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +398,14 @@ class _Waiting:
             evicts=bool(pods)
             and all(one.pod.priority < record.pod.priority for one in pods),
             steps=self._steps(best),
+            in_sum=self._in_sum(),
         )
+
+    def _in_sum(self) -> InSum | None:
+        """Return where it fits by sums alone; None if it fits, or never can."""
+        if self._fits or self._shortage.never or facts.nominated(self._pod):
+            return None
+        return room_in_sum(self._request, self._nodes)
 
     def _ways(self) -> tuple[tuple[Way, ...], int]:
         """Look for pods to delete, if it does not fit but could."""

@@ -195,6 +195,13 @@ def _pending(
         )
     if scheduler := facts.scheduler_says(answer.body):
         yield Words(f"kube-scheduler says: {scheduler}")
+    if answer.in_sum is not None:
+        free = words.bare(answer.in_sum.free)
+        yield Words(
+            f"No autoscaler adds a node for this: {answer.in_sum.node} has {free} free "
+            "in all, and autoscalers compare only such sums. What follows helps, or a "
+            "node that you add yourself."
+        )
     fits = answer.nominated or any(node.fits for node in answer.nodes)
     first = "Next" if fits else "To run it"
     for number, one in enumerate(answer.steps):

@@ -15,7 +15,7 @@ about annotations of the pod without a meaning. Beside it, by ``state``::
                   isolation: the tier with which it started; null: none or not known
     pending       asks, claims: [amount], policy, models, uuids, since, because,
                   kube_scheduler, scheduler_name, nominated, never, next, steps: [text],
-                  evicts, ways_of,
+                  evicts, ways_of, fits_in_sum: {node, cores, units, memory_mib},
                   nodes: [{name, fits, barred, because, fits_now,
                   cards: [{uuid, index, model, units, memory_mib, healthy, cordoned,
                   reason: why it is not healthy,
@@ -32,8 +32,9 @@ there: labels or taints. ``never``: the pod would wait even if all cards were em
 open. Each of ``steps`` would help alone; ``next`` is all of them. ``missing`` is null
 for a closed card, or if whole cards are requested. ``models`` and ``uuids`` limit the
 cards of the pod, null if it has no such limit; ``excluded_by`` are the annotations that
-exclude the card. ``ways`` are pods to delete to make room; they were looked for on the
-``ways_of`` nearest cards or nodes.
+exclude the card. ``fits_in_sum`` is a node that has enough in all, while no card has,
+so that no autoscaler adds a node; null if there is none. ``ways`` are pods to delete to
+make room; they were looked for on the ``ways_of`` nearest cards or nodes.
 """
 
 from collections.abc import Sequence
@@ -164,6 +165,8 @@ def _pending(answer: Pending) -> Data:
         "never": answer.never,
         "next": ", or ".join(answer.steps),
         "steps": list(answer.steps),
+        "fits_in_sum": answer.in_sum
+        and {"node": answer.in_sum.node, **amount_data(answer.in_sum.free)},
     }
 
 

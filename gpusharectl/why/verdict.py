@@ -168,6 +168,33 @@ def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVe
 
 
 @dataclass(frozen=True, slots=True)
+class InSum:
+    """What a node has free in all, as an autoscaler sees it: no card has to have it."""
+
+    node: NodeName
+    free: Amount
+
+
+def room_in_sum(request: PodRequest, nodes: Iterable[Node]) -> InSum | None:
+    """Return the node with the most free memory on which the request fits by sums.
+
+    None if it fits on none. The sums are kube-scheduler's own: without sick cards, with
+    cordoned ones, and without ResourceClaims, which request no resource of the node.
+    """
+    asked = sum((claim.amount for claim in request.claims), NOTHING)
+    found = (InSum(node.name, _in_sum(node)) for node in nodes)
+    enough = [one for one in found if asked.fits(one.free)]
+    return max(enough, key=lambda one: (one.free.units, one.free.cores), default=None)
+
+
+def _in_sum(node: Node) -> Amount:
+    healthy = [card for card in node.cards if card.healthy]
+    total = sum((card.capacity for card in healthy), NOTHING)
+    held = (one.amount for one in _holders(node).values())
+    return total - sum(held, NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """A pod, and what it holds of one card or of a node."""
 

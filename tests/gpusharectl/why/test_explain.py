@@ -356,3 +356,28 @@ def test_a_card_that_is_excluded_never_fits(page: Node, asks: PodRequest) -> Non
     assert not any(one.excluded and (one.fits or one.ever) for one in verdict.cards)
     seen = only_wanted(page.as_seen_by(asks.pod), asks)
     assert verdict.offers.shares == judge(asks, seen, FIRST_FIT).offers.shares
+
+
+@pytest.mark.parametrize(
+    ("units", "nominated", "in_sum"),
+    [
+        (20, "", {"node": "n", "cores": 198, "units": 28, "memory_mib": 7168}),
+        # Its preempted pods leave: it waits for no autoscaler.
+        (20, "n", None),
+        # It fits on no card of this kind, so another node would not help either.
+        (28, "", None),
+    ],
+    ids=["fragmented", "nominated", "never"],
+)
+def test_an_autoscaler_does_not_help_against_fragmentation(
+    units: int, nominated: str, in_sum: Json | None
+) -> None:
+    node = node_of("n", card(0, 27, uuid=A), card(1, 27, uuid=B))
+    pods = [held("a", A, 13, node="n"), held("b", B, 13, node="n")]
+    pod = asking(units=units)
+    if nominated:
+        pod["status"]["nominatedNodeName"] = nominated
+    seen = cluster_state([node], [*pods, pod])
+    assert answer_data(why(seen, pod), seen.placements)["fits_in_sum"] == in_sum
+    words = "No autoscaler adds a node for this: n has 28 units and 198 cores free"
+    assert (words in " ".join(shown(seen, pod).split())) == bool(in_sum)

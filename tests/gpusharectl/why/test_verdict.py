@@ -17,7 +17,15 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import POLICIES, Policy
-from gpusharectl.why.verdict import Way, from_card, from_node, judge, offers, reopened
+from gpusharectl.why.verdict import (
+    Way,
+    from_card,
+    from_node,
+    judge,
+    offers,
+    reopened,
+    room_in_sum,
+)
 from tests.builders import (
     FIRST_FIT,
     as_claim,
@@ -255,3 +263,34 @@ def test_nobody_is_told_to_delete_a_claim_for_a_pod() -> None:
     assert way is not None
     assert names_of(way) == ["pod"]
     assert from_card(asking(Amount(1, 10)), page, page.cards[0], FIRST_FIT) is None
+
+
+HALF = placement("half", 0, 15, 50)
+
+
+@pytest.mark.parametrize(
+    ("page", "free"),
+    [
+        (node(card(0), card(1), holds=[HALF]), Amount(150, 43)),
+        # kubelet counts a cordoned card as allocatable, and a sick one not.
+        (node(card(0), card(1, cordoned=True), holds=[HALF]), Amount(150, 43)),
+        (node(card(0), card(1, healthy=False), holds=[HALF]), None),
+        # A claim requests none of the node's resources.
+        (node(card(0), card(1), holds=[as_claim(HALF)]), Amount(200, 58)),
+        (node(card(0), card(1), unplaced=[request("bare", 20, 60)]), Amount(140, 38)),
+        (node(card(0), card(1), nominated=[HALF]), Amount(150, 43)),
+        (node(card(0), card(1), holds=[placement("p", 0, 1, 90)]), None),
+    ],
+    ids=["held", "cordoned", "sick", "claim", "unplaced", "nominated", "cores"],
+)
+def test_autoscalers_see_sums(page: Node, free: Amount | None) -> None:
+    """As kube-scheduler's own resources have them, over all cards of a node."""
+    found = room_in_sum(asking(Amount(120, 30)), [node(name="small"), page])
+    assert (found and found.free) == free
+
+
+def test_the_node_with_the_most_in_sum_is_named() -> None:
+    pages = [node(card(0), card(1), name="a"), node(*map(card, range(3)), name="b")]
+    found = room_in_sum(asking(Amount(1, 30)), pages)
+    assert found is not None
+    assert found.node == "b"
