@@ -77,6 +77,8 @@ kubectl logs first
 kubectl delete pod first"""
 FOUND_WITHIN_S = 60.0
 """The driver's first answer may take so long without a persistence daemon."""
+SICK_FOR_S = 20.0
+"""Cards that fail a tier's checks are checked again every 5 seconds."""
 _LOG_LINES = 50
 _LOUD = ("WARNING", "ERROR", "CRITICAL")
 
@@ -220,8 +222,13 @@ class Install(InstallPlan):
         objects, chosen = self.context.objects, self.chosen
         ready = [one.name for one in read_nodes(objects) if one.ready]
         looked_at = [name for name in chosen if name in ready]
+        tier = self.options.isolation
+        unknown = self.context.until(
+            lambda: _unchecked(read_nodes(objects), looked_at, tier), FOUND_WITHIN_S
+        )
         left = self.context.until(
-            lambda: _without(read_nodes(objects), looked_at), FOUND_WITHIN_S
+            lambda: _without(read_nodes(objects), looked_at),
+            0.0 if unknown else SICK_FOR_S,
         )
         without = {one.who: one.what for one in left}
         nodes, told = read_nodes(objects), dict[str, list[str]]()
@@ -372,6 +379,14 @@ def _without(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> list[Waiting]
                 what = f"its {amount(node)} are sick: {node.sick}"
             found.append(Waiting(name, what))
     return found
+
+
+def _unchecked(
+    nodes: Sequence[NodeFacts], chosen: Sequence[str], tier: str | None
+) -> list[Waiting]:
+    """Return who is without cards, but for those whose cards all fail this tier."""
+    failing = {one.name for one in nodes if one.sick and one.isolation == tier}
+    return [one for one in _without(nodes, chosen) if one.who not in failing]
 
 
 def _plugins_words(objects: Objects, node: str) -> str:

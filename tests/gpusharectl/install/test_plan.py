@@ -123,15 +123,25 @@ def test_the_tiers_are_those_of_the_device_plugin() -> None:
     assert set(ISOLATION_CHOICES) == set(PLUGINS_CHOICES)
 
 
-def test_cards_that_fail_the_tiers_checks_are_told(world: InstalledCluster) -> None:
-    """With their reason, and the way back: the driver is loaded, and the cards sick."""
+@pytest.mark.parametrize(("label", "late_s"), [("driver", 20), ("preload", 60)])
+def test_cards_that_fail_the_tiers_checks_are_told(
+    world: InstalledCluster, label: str, late_s: int
+) -> None:
+    """With their reason, and the way back: the driver is loaded, and the cards sick.
+
+    It waits for another check, but not as long as for a driver's first answer. What was
+    written under another tier says nothing yet.
+    """
     assert world.install() == Exit.DONE
     ref, amounts = Ref("v1", "Node", "gpu-1"), {names.MEMORY: "0", names.CORE: "0"}
     why = "isolation tier driver: the node has cgroup v1"
     notes = {names.CARDS: encode_cards([card(0, 29, healthy=False, reason=why)])}
-    world.objects.merge(ref, {"metadata": {"annotations": notes}})
+    labels = {names.ISOLATION: label}
+    world.objects.merge(ref, {"metadata": {"annotations": notes, "labels": labels}})
     world.objects.merge(ref, {"status": {"allocatable": amounts}}, subresource="status")
+    began_s = world.clock.now_s
     assert world.install(isolation="driver") == Exit.STOPPED
+    assert late_s <= world.clock.now_s - began_s < late_s + 15
     text = world.screen.text
     assert f"no card is offered; gpu-1: its 1 card, 29 units are sick: {why}" in text
     assert "gpusharectl install --nodes gpu-1 --isolation none --yes" in text
