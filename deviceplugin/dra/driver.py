@@ -26,6 +26,7 @@ from deviceplugin.dra.slices import (
     why_not_served,
 )
 from deviceplugin.dra.sockets import DriverSockets
+from deviceplugin.dra.sweep import Sweeper
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.threads import Loop, start
 from gpushare.domain.model import NodeName
@@ -179,7 +180,9 @@ class DraDriver:
         self.plugin = plugin
         self.publisher = publisher
         self.wanted = wanted
+        self.synced = plugin.preparer.prestart.started.synced
         self.sockets = DriverSockets(kubelet_dir, self._add_services)
+        self.sweeper = Sweeper(plugin.preparer)
         self.cards_read = Event()
         """Set once the cards were read, and how they are given to containers."""
         self.plugin.off = _NO_CARDS if wanted else _SWITCHED_OFF
@@ -297,15 +300,19 @@ class DraDriver:
         return "; ".join(reasons) or "a thread of the driver ended"
 
     def _sweep(self, stop: Event) -> None:
-        """Keep what claims have on disk right, and forget what is gone."""
-        preparer = self.plugin.preparer
+        """Keep what claims have on disk right, and forget what is for nobody."""
+        claims, sweeper = self.plugin.preparer.claims, self.sweeper
         while True:
             if self.wanted or self.sockets.have_folders():
-                preparer.claims.restore()
-            if not self.wanted and not preparer.claims.are_left():
-                preparer.claims.remove_stale()
-            if stop.wait(_SWEEP_S):
+                claims.restore()
+            if not self.wanted and not claims.are_left():
+                claims.remove_stale()
+            is_first = self.wanted and not sweeper.has_adopted
+            if stop.wait(_LOOK_S if is_first else _SWEEP_S):
                 return
-            preparer.claims.cut_regions()
+            claims.cut_regions()
             with suppress(ClusterError, NotPreparedError):
-                preparer.forget_gone(time.monotonic())
+                if self.wanted and self.cards_read.is_set() and self.synced.is_set():
+                    sweeper.adopt()
+                    sweeper.repair()
+                sweeper.forget_gone(time.monotonic())

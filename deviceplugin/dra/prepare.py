@@ -6,13 +6,15 @@ whose sentence it shows in an event of the pod.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deviceplugin.allocation.cdi import specification, specified
 from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import IsolationChooser
+from deviceplugin.allocation.isolation import IsolationChooser, Tier
 from deviceplugin.allocation.occupancy import Occupancy, Record
 from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
 from deviceplugin.allocation.prestart import PreStart, allocation_text
@@ -39,14 +41,13 @@ from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, NodeName, Pod
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import Claim, Device, device_name, read_claim
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.errors import ClusterError, NotFound
+from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 _LIST_WITHIN_S = 5.0
-_GONE_S = 600.0
 
 
 class NotPreparedError(Exception):
@@ -111,8 +112,8 @@ class Preparer:
     cdi_dirs: Sequence[Path]
     _warned: dict[str, str] = field(default_factory=dict)
     """The last refusal of each claim, because kubelet asks every few seconds."""
-    _gone_since: dict[str, float] = field(default_factory=dict)
-    """When the API server was first seen without each prepared claim."""
+    _unprepared: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
+    """The UIDs of claims that were taken back last."""
 
     def prepare(self, asked: ClaimRef) -> PreparedClaim:
         """Let the claim's containers start, or raise ``NotPreparedError``.
@@ -136,33 +137,47 @@ class Preparer:
         Raises ``NotPreparedError`` if its files cannot be removed.
         """
         self._warned.pop(asked.uid, None)
-        self._gone_since.pop(asked.uid, None)
         try:
-            removed = self.claims.remove(asked.uid)
+            with self.prestart.filling:
+                self._unprepared.append(asked.uid)
+                removed = self.claims.remove(asked.uid)
         except OSError as error:
             raise NotPreparedError(f"the claim's files stay: {error}") from error
         if removed:
             logger.info("claim unprepared", extra={"claim": str(asked)})
 
-    def forget_gone(self, now: float) -> None:
-        """Remove the claims that have not existed for ten minutes.
+    def repair(self, asked: ClaimRef) -> None:
+        """Write the files of a prepared claim that were lost; nothing if none were.
 
-        kubelet unprepares each claim that it knows, once its containers have ended. It
-        knows none of before if its state was deleted, as by ``kubeadm reset``. ``now``
-        is in seconds. Raises ``ClusterError``.
+        Raises ``ClusterError`` and ``NotPreparedError``.
         """
-        for claim in self.claims.all():
-            try:
-                there = self.cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
-                gone = there["metadata"]["uid"] != claim.uid
-            except NotFound:
-                gone = True
-            if not gone:
-                self._gone_since.pop(claim.uid, None)
-            elif now - self._gone_since.setdefault(claim.uid, now) >= _GONE_S:
-                ref = ClaimRef(claim.namespace, claim.name, claim.uid)
-                logger.warning("prepared claim is gone", extra={"claim": str(ref)})
-                self.unprepare(ref)
+        claim = self._read(asked)
+        with self._writing():
+            before = self.claims.get(asked.uid)
+            # It may have been unprepared meanwhile.
+            if before is not None and _same(before, claim):
+                self._again(before, claim)
+
+    def adopt(self, claim: Claim, tier: Tier) -> None:
+        """Write down a claim whose containers run, and whose record was lost.
+
+        ``tier`` is that of its containers. It is not checked: they run already. Raises
+        ``NotPreparedError``.
+        """
+        cards = self.offer.cards
+        parts = _parts(claim, cards)
+        of = self.prestart.limits
+        limits = {
+            part.request: of.of(tier, part.total.units)
+            for part in parts
+            if tier != "none" and not part.is_whole and len(part.cards) == 1
+        }
+        with self._writing():
+            if claim.uid in self._unprepared or self.claims.get(claim.uid) is not None:
+                return
+            self._put(claim, parts, limits, cards)
+        extra = {"claim": str(claim)}
+        logger.warning("the record of a claim was lost; written anew", extra=extra)
 
     def _prepared(self, asked: ClaimRef) -> PreparedClaim:
         if not is_uid(asked.uid):
@@ -176,20 +191,34 @@ class Preparer:
                 raise NotPreparedError(why) from error
             # What was prepared is still right as far as this node can know.
             claim = None
-        try:
-            if before is not None and (claim is None or _same(before, claim)):
+        is_new = claim is not None and (before is None or not _same(before, claim))
+        listed = self._listed() if is_new else self.occupancy.as_allocated()
+        with self._writing():
+            # Another call may have prepared it meanwhile: kubelet asks for two pods of
+            # one claim at once.
+            before = self.claims.get(asked.uid)
+            if claim is None:
+                if before is None:
+                    raise NotPreparedError(f"claim {asked} was just taken back")
                 self.claims.put_right(before)
                 return before
             if before is not None:
+                if _same(before, claim):
+                    return self._again(before, claim)
                 self.claims.remove(asked.uid)
-            assert claim is not None  # noqa: S101  else there was one before
-            listed = self._listed()
-            with self.prestart.filling:
-                return self._new(claim, listed)
-        except OSError as error:
-            raise NotPreparedError(
-                f"the claim's files cannot be written: {error}; it starts when they can"
-            ) from error
+            return self._new(claim, listed)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Let nobody else check what cards have left, or write claims."""
+        with self.prestart.filling:
+            try:
+                yield
+            except OSError as error:
+                raise NotPreparedError(
+                    f"the claim's files cannot be written: {error}; it starts when "
+                    "they can"
+                ) from error
 
     def _read(self, asked: ClaimRef) -> Claim:
         """Read the claim that kubelet means. Raises ``ClusterError``."""
@@ -218,14 +247,82 @@ class Preparer:
         for part in parts:
             self._insist_on_cards(part, cards)
         self._insist_on_room(parts, listed, cards)
-        limits = {part.request: self._limit(part) for part in parts}
-        needed = _needed(parts, limits)
-        self._insist_on_memory(needed, listed, cards)
+        limits = {
+            part.request: limit
+            for part in parts
+            if (limit := self._limit(claim, part)) is not None
+        }
+        self._insist_on_memory(_needed(parts, limits), listed, cards)
+        prepared = self._put(claim, parts, limits, cards)
+        facts = {
+            "claim": str(claim),
+            "cards": ",".join(dict.fromkeys(one.card for one in prepared.devices)),
+            "units": sum(one.units for one in prepared.devices),
+        }
+        logger.info("claim prepared", extra=facts)
+        return prepared
+
+    def _again(self, before: PreparedClaim, claim: Claim) -> PreparedClaim:
+        """Answer as before, but by the cards as they are now.
+
+        After a reboot a card may have another device node, or be gone. Files that were
+        lost are written anew; those of a running container are left alone.
+        """
+        cards = self.offer.cards
+        parts = _parts(claim, cards)
+        for part in parts:
+            self._insist_on_cards(part, cards)
+            for card in (card for _, card in part.held):
+                if not (has := part.amounts[card.uuid]).fits(card.capacity):
+                    raise NotPreparedError(
+                        f"card {card.uuid} has {card.units} units by now, and the "
+                        f"claim {has.units}; delete the pod"
+                    )
+        if before.tier == "preload" and (wrong := self.library.put_right()):
+            raise NotPreparedError(f"isolation tier preload: {wrong}")
+        again = self._described(claim, parts, before.limits, cards)
+        lacking = self.claims.lacking(again)
+        if again == before and not lacking:
+            self.claims.put_right(before)
+            return before
+        files = [
+            self._files(claim, part, before.limits.get(part.request))
+            for part in parts
+            if part.request in lacking
+        ]
+        self.claims.put(again, files)
+        facts = {"claim": str(claim)}
+        logger.info("what a prepared claim has was written anew", extra=facts)
+        return again
+
+    def _put(
+        self,
+        claim: Claim,
+        parts: Sequence[_Part],
+        limits: Mapping[str, HardLimit],
+        cards: Cards,
+    ) -> PreparedClaim:
+        prepared = self._described(claim, parts, limits, cards)
+        files = [self._files(claim, part, limits.get(part.request)) for part in parts]
+        try:
+            self.claims.put(prepared, files)
+        except OSError:
+            self.claims.remove(claim.uid)
+            raise
+        return prepared
+
+    def _described(
+        self,
+        claim: Claim,
+        parts: Sequence[_Part],
+        limits: Mapping[str, HardLimit],
+        cards: Cards,
+    ) -> PreparedClaim:
         setups = {
-            part.request: self._setup(claim, part, limits[part.request], cards)
+            part.request: self._setup(claim, part, limits.get(part.request), cards)
             for part in parts
         }
-        prepared = PreparedClaim(
+        return PreparedClaim(
             claim.uid,
             claim.namespace,
             claim.name,
@@ -234,26 +331,12 @@ class Preparer:
                 for part in parts
                 for one in _devices(claim, part, setups[part.request])
             ),
-            needed,
+            limits,
             specification(
                 SHARE_KIND,
                 {_cdi_name(claim, request): one for request, one in setups.items()},
             ),
-            next((limit.tier for limit in limits.values() if limit is not None), ""),
         )
-        files = [self._files(claim, part, limits[part.request]) for part in parts]
-        try:
-            self.claims.put(prepared, files)
-        except OSError:
-            self.claims.remove(claim.uid)
-            raise
-        facts = {
-            "claim": str(claim),
-            "cards": ",".join(dict.fromkeys(one.card for one in prepared.devices)),
-            "units": sum(one.units for one in prepared.devices),
-        }
-        logger.info("claim prepared", extra=facts)
-        return prepared
 
     def _listed(self) -> Listed:
         try:
@@ -296,7 +379,7 @@ class Preparer:
                     "is room"
                 )
 
-    def _limit(self, part: _Part) -> HardLimit | None:
+    def _limit(self, claim: Claim, part: _Part) -> HardLimit | None:
         """Return the hard limit of a request's containers; None if they have none."""
         units = None if part.is_whole else part.total.units
         limit = self.isolation.limit(units)
@@ -305,9 +388,40 @@ class Preparer:
         wrong = why_no_limits(part.cards)
         if not wrong and limit.tier == "preload":
             wrong = self.library.put_right()
+        if not wrong and limit.tier == "driver":
+            wrong = self._why_together(claim, part)
         if wrong:
             raise NotPreparedError(f"isolation tier {limit.tier}: {wrong}")
         return limit
+
+    def _why_together(self, claim: Claim, part: _Part) -> str:
+        """Say which containers would each have all of a request's share; else empty.
+
+        NVIDIA's driver limits a container, and not what several have together.
+        """
+        names: list[str] = []
+        for user in claim.reserved_for:
+            name = (claim.namespace, user.name)
+            pod = self.prestart.pods.find(name)
+            try:
+                if pod is None or pod.uid != user.uid:
+                    pod = self.prestart.pods.fetch(name)
+            except ClusterError as error:
+                return f"it is not known which containers use the claim: {error}"
+            names += [
+                f"{user.name}/{use.container}"
+                for use in (() if pod is None else pod.claim_uses)
+                if use.claim == claim.name and use.request in ("", part.request)
+                # Init containers that end run one at a time.
+                if not use.ends
+            ]
+        if len(set(names)) <= 1:
+            return ""
+        which = ", ".join(dict.fromkeys(names))
+        return (
+            f"containers {which} use request {part.request} together, and each could "
+            "take all of its memory; give each container a request of its own"
+        )
 
     def _insist_on_memory(
         self, needed: Mapping[CardUUID, int], listed: Listed, cards: Cards
@@ -374,12 +488,11 @@ def _parts(claim: Claim, cards: Cards) -> list[_Part]:
 
 
 def _needed(
-    parts: Sequence[_Part], limits: Mapping[str, HardLimit | None]
+    parts: Sequence[_Part], limits: Mapping[str, HardLimit]
 ) -> Mapping[CardUUID, int]:
     needed: dict[CardUUID, int] = {}
     for part in parts:
-        limit = limits[part.request]
-        if limit is not None:
+        if (limit := limits.get(part.request)) is not None:
             uuid = part.cards[0]
             needed[uuid] = needed.get(uuid, 0) + limit.needed_mib
     return needed

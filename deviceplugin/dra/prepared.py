@@ -16,7 +16,7 @@ from threading import Lock
 
 from deviceplugin.allocation.occupancy import ALLOCATION, replace_file
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
-from deviceplugin.allocation.response import REGION
+from deviceplugin.allocation.response import REGION, HardLimit
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -35,6 +35,7 @@ SHARE_KIND = f"{DRA_DRIVER}/share"
 """The kind of our devices in CDI specifications: what one request of a claim gets."""
 _NOT_UNDERSTOOD = "a prepared claim's record is not understood"
 _VERSION = 1
+_OF_LIBRARY = (LIMITS, REGION)
 _SUFFIX = ".json"
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
 
@@ -57,19 +58,32 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
-    """A claim that was prepared. ``limits_mib`` has the hard limits by card.
+    """A claim that was prepared. ``limits`` has the hard limits by request.
 
-    ``cdi`` is its CDI specification. ``tier`` is what holds its containers to those
-    limits; empty if it has none.
+    ``cdi`` is its CDI specification.
     """
 
     uid: str
     namespace: str
     name: str
     devices: tuple[PreparedDevice, ...]
-    limits_mib: Mapping[CardUUID, int]
+    limits: Mapping[str, HardLimit]
     cdi: Json
-    tier: str = ""
+
+    @property
+    def tier(self) -> str:
+        """What holds its containers to their limits; empty if it has none."""
+        return next((limit.tier for limit in self.limits.values()), "")
+
+    @property
+    def requests(self) -> frozenset[str]:
+        """The requests that have devices."""
+        return frozenset(one.request for one in self.devices)
+
+    def limit_mib(self, card: CardUUID) -> int:
+        """Return the sum of its hard limits on a card. A limit is for one card."""
+        on = {one.request for one in self.devices if one.card == card}
+        return sum(one.needed_mib for name, one in self.limits.items() if name in on)
 
     def placement(self, node: NodeName) -> Placement:
         """Return what it holds as a placement of a pod with the claim's UID."""
@@ -127,7 +141,7 @@ class PreparedClaims:
 
     def limits_mib(self, card: CardUUID) -> int:
         """Return the sum of the hard limits that claims have on a card."""
-        return sum(one.limits_mib.get(card, 0) for one in self.all())
+        return sum(one.limit_mib(card) for one in self.all())
 
     def tiers(self) -> Mapping[tuple[str, str], str]:
         """Return the isolation tier of claims that have one, by namespace and name."""
@@ -168,6 +182,16 @@ class PreparedClaims:
             return
         self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
         replace_file(path, text)
+
+    def lacking(self, claim: PreparedClaim) -> frozenset[str]:
+        """Return the requests whose containers would not find their files."""
+
+        def has_all(request: str) -> bool:
+            limit, folder = claim.limits.get(request), self.folder(claim.uid, request)
+            of_library = () if limit is None or limit.tier != "preload" else _OF_LIBRARY
+            return all((folder / name).is_file() for name in (ALLOCATION, *of_library))
+
+        return frozenset(one for one in claim.requests if not has_all(one))
 
     def remove(self, uid: str) -> bool:
         """Remove a claim and its files; return whether there was one.
@@ -212,7 +236,7 @@ class PreparedClaims:
     def cut_regions(self) -> None:
         """Shorten the regions that containers have made too large."""
         for claim in self.all():
-            for request in {one.request for one in claim.devices}:
+            for request in claim.requests:
                 cut_region(self.folder(claim.uid, request) / REGION)
 
     def _specification(self, uid: str) -> Path:
@@ -250,9 +274,8 @@ def read_record(path: Path) -> PreparedClaim | None:
             body["namespace"],
             body["name"],
             devices,
-            {CardUUID(card): int(mib) for card, mib in body["limits_mib"].items()},
+            {name: HardLimit(**one) for name, one in body["limits"].items()},
             body["cdi"],
-            str(body.get("tier") or ""),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         facts = {"file": str(path), "because": str(error)}

@@ -1,7 +1,7 @@
 """A node with the DRA driver on, and the part of kubelet that calls it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -139,7 +139,7 @@ class DraNode(NodeFixture):
         card: int = 0,
         *,
         device: str = "",
-        users: tuple[str, ...] = ("p",),
+        users: Iterable[str] | Mapping[str, str] = ("p",),
         **how: Any,
     ) -> Json:
         """Make a claim that kube-scheduler has allocated on this node."""
@@ -147,11 +147,18 @@ class DraNode(NodeFixture):
         return self.claim_with(name, allocation, users)
 
     def claim_with(
-        self, name: str, allocation: Json | None, users: tuple[str, ...] = ()
+        self,
+        name: str,
+        allocation: Json | None,
+        users: Iterable[str] | Mapping[str, str] = (),
     ) -> Json:
         body = claim_json(name)
         made = self.cluster.create(Kind.CLAIMS, body)
-        reserved = [{"resource": "pods", "name": u, "uid": f"uid-{u}"} for u in users]
+        uids = dict(users) if isinstance(users, Mapping) else {}
+        reserved = [
+            {"resource": "pods", "name": one, "uid": uids.get(one, f"uid-{one}")}
+            for one in users
+        ]
         status = {"allocation": allocation, "reservedFor": reserved}
         return self.cluster.patch(
             Kind.CLAIMS,
@@ -215,3 +222,11 @@ def host_path(specification: Json, inside: str) -> Path:
     return Path(
         next(one["hostPath"] for one in mounts if one["containerPath"] == inside)
     )
+
+
+def charges(node: DraNode) -> set[str]:
+    """The UIDs of all that is charged."""
+    parts = node.serving.parts
+    occupancy = node.serving.reporter.occupancy
+    charged = occupancy.charged(occupancy.as_allocated(), parts.offer.cards)
+    return {str(uid) for uid in charged.placements}

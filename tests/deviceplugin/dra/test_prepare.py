@@ -3,18 +3,25 @@
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
+from threading import Barrier
+from typing import Any
 
 import pytest
 
+from deviceplugin.cards.source import Found, FoundCard
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
-from gpushare.kube.cluster import Kind
+from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.devices import CannotStartYetError
-from tests.builders import allocation_json
+from tests.builders import allocation_json, container_json, pod_json, with_claims
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
 from tests.deviceplugin.dra.dra_fixture import (
     DraNode,
+    charges,
     device_of,
     edits_of,
     env_of,
@@ -236,6 +243,96 @@ def test_the_same_answer_again(node: DraNode) -> None:
     assert path.stat().st_ino == before
 
 
+def test_one_claim_for_two_pods_at_once(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubelet asks for each of them; neither is refused beside the other."""
+    claim, get, both = node.claim("c", units=20), node.cluster.get, Barrier(2)
+
+    def get_at_once(*what: Any) -> Json:
+        found = get(*what)
+        both.wait(10)
+        return found
+
+    monkeypatch.setattr(node.cluster, "get", get_at_once)
+    with ThreadPoolExecutor(2) as pods:
+        answers = [pods.submit(node.prepare_one, claim) for _ in range(2)]
+    first, second = (one.result() for one in answers)
+    assert not first.error
+    assert first == second
+
+
+def test_a_new_claim_of_the_same_name(node: DraNode) -> None:
+    """Both are charged until kubelet has taken the earlier one back."""
+    earlier = node.claim("c", units=20)
+    node.prepare(earlier)
+    node.cluster.delete(Kind.CLAIMS, "default", "c")
+    later = node.claim("c", units=20)
+    assert "9 units" in node.prepare_one(later).error
+    node.unprepare(earlier)
+    assert not node.prepare_one(later).error
+    node.unprepare(earlier)
+    assert env_of(node.specification(later))
+    assert charges(node) == {later["metadata"]["uid"]}
+
+
+def test_a_damaged_specification_is_written_anew(node: DraNode) -> None:
+    """As after a loss of power; with it no container of the claim would start."""
+    claim = node.claim("c")
+    first = node.prepare_one(claim)
+    said = node.specification(claim)
+    path = node.cdi / f"vcuda.baidu.com-share_{claim['metadata']['uid']}.json"
+    path.write_text(path.read_text()[:20])
+    assert node.prepare_one(claim) == first
+    assert node.specification(claim) == said
+
+
+def test_lost_files_are_written_anew(node: DraNode) -> None:
+    """Else the runtime could not mount them, and no container could start again."""
+    claim = node.claim("c", units=20)
+    first = node.prepare_one(claim)
+    folder = host_path(node.specification(claim), "/etc/vcuda")
+    text = (folder / "allocation.json").read_text()
+    rmtree(folder.parent)
+    assert node.prepare_one(claim) == first
+    assert (folder / "allocation.json").read_text() == text
+
+
+def test_the_device_node_of_now(tmp_path: Path) -> None:
+    """After a reboot a card may have another one; its former may be another card's."""
+    with DraNode(tmp_path, found_card(0), settings={"inject": "nodes"}) as node:
+        claim = node.claim("c")
+        node.prepare(claim)
+        node.end()
+        node.cards.found = Found((replace(found_card(0), minor=3),))
+        node.start()
+        assert not node.prepare_one(claim).error
+        nodes = edits_of(node.specification(claim))["deviceNodes"]
+        assert "/dev/nvidia3" in {one["path"] for one in nodes}
+        assert "/dev/nvidia0" not in {one["path"] for one in nodes}
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ((found_card(1),), "this node has no card gpu-aaaaaaaa"),
+        ((found_card(0, units=10), found_card(1)), "has 10 units by now"),
+    ],
+    ids=["gone", "smaller"],
+)
+def test_a_card_that_has_changed_since(
+    node: DraNode, found: tuple[FoundCard, ...], why: str
+) -> None:
+    """As a MIG instance that was made anew: no container starts without its share."""
+    claim = node.claim("c", units=20)
+    node.prepare(claim)
+    node.end()
+    node.cards.found = Found(found)
+    node.start()
+    assert why in node.prepare_one(claim).error
+    assert charges(node) == {claim["metadata"]["uid"]}
+
+
 def test_another_allocation_of_the_same_claim(node: DraNode) -> None:
     """It was given up and allocated again, and kubelet did not hear of the former.
 
@@ -265,13 +362,6 @@ def test_unprepare_leaves_nothing(node: DraNode) -> None:
     assert charges(node) == set()
 
 
-def charges(node: DraNode) -> set[str]:
-    parts = node.serving.parts
-    occupancy = node.serving.reporter.occupancy
-    charged = occupancy.charged(occupancy.as_allocated(), parts.offer.cards)
-    return {str(uid) for uid in charged.placements}
-
-
 def test_a_restart_knows_the_claims(node: DraNode) -> None:
     """They are charged, unprepared when asked, and a reboot's lost files come back."""
     claim = node.claim("c", units=20)
@@ -299,23 +389,6 @@ def test_a_damaged_record_harms_no_other(node: DraNode) -> None:
     assert charges(node) == {good["metadata"]["uid"]}
     assert not node.unprepare(bad)[bad["metadata"]["uid"]]
     assert not list(node.cdi.glob(f"*{bad['metadata']['uid']}*"))
-
-
-def test_claims_that_are_gone_are_forgotten(node: DraNode) -> None:
-    """As after ``kubeadm reset``: this kubelet knows none of before.
-
-    Not at once: of a pod that was deleted by force, the containers may still run.
-    """
-    here, gone = node.claim("here"), node.claim("gone")
-    node.prepare(here, gone)
-    node.cluster.delete(Kind.CLAIMS, "default", "gone")
-    preparer = node.serving.driver.plugin.preparer
-    uids = {one["metadata"]["uid"] for one in (here, gone)}
-    for now in (1000.0, 1599.0):
-        preparer.forget_gone(now)
-        assert charges(node) == uids
-    preparer.forget_gone(1600.0)
-    assert charges(node) == {here["metadata"]["uid"]}
 
 
 def test_files_that_cannot_be_written(node: DraNode) -> None:
@@ -373,6 +446,26 @@ def test_pods_name_the_tier_of_their_claim(tmp_path: Path) -> None:
         node.unprepare(claim)
         node.prepare(whole)
         assert tier("whole") is None
+
+
+def test_containers_that_would_each_have_all(tmp_path: Path) -> None:
+    """NVIDIA's limit is of a container, so two together could take twice the share."""
+    with limited(tmp_path) as node:
+        pod = pod_json("p", init=[container_json("first")], node=NODE)
+        pod["spec"]["containers"] += [container_json("other")]
+        uses = {"first": "c", "main": "c", "other": "c"}
+        uid = node.cluster.create(Kind.PODS, with_claims(pod, uses))["metadata"]["uid"]
+        claim = node.claim("c", units=10, users={"p": uid})
+        said = node.prepare_one(claim).error
+        assert "containers p/main, p/other use request card together" in said
+        node.cluster.delete(Kind.PODS, "default", "p", grace_period_s=0)
+        pod = pod_json("p", init=[container_json("first")], node=NODE)
+        pod["spec"]["containers"] += [container_json("other")]
+        uses = {"first": "c2", "main": "c2", "other": "c2/another"}
+        node.cluster.create(Kind.PODS, with_claims(pod, uses))
+        uid = node.pod("p")["metadata"]["uid"]
+        claim = node.claim("c2", units=10, users={"p": uid})
+        assert not node.prepare_one(claim).error
 
 
 def test_a_limit_is_for_one_card(tmp_path: Path) -> None:

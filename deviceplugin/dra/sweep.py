@@ -1,0 +1,114 @@
+"""Claims that are prepared for nobody, and files of claims that were lost."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from deviceplugin.allocation.isolation import tier_named
+from deviceplugin.dra.prepare import ClaimRef, NotPreparedError, Preparer
+from deviceplugin.dra.prepared import PreparedClaim
+from deviceplugin.pods import NodePod
+from gpushare.kube.claims.allocated import Claim, read_claim
+from gpushare.kube.cluster import Kind
+from gpushare.kube.errors import NotFound
+from gpushare.kube.json_reader import Malformed
+
+logger = logging.getLogger(__name__)
+
+_GONE_S = 600.0
+
+
+@dataclass
+class Sweeper:
+    """Compares the prepared claims with the API server's, every so often."""
+
+    preparer: Preparer
+    has_adopted: bool = False
+    """Whether running claims whose records were lost have been looked for."""
+    _gone_since: dict[str, float] = field(default_factory=dict)
+    """When each prepared claim was first seen to be for nobody."""
+
+    def forget_gone(self, now: float) -> None:
+        """Remove the claims that were for nobody for ten minutes.
+
+        kubelet unprepares each claim that it knows, once its containers have ended. It
+        knows none of before if its state was deleted, as by ``kubeadm reset``. ``now``
+        is in seconds. Raises ``ClusterError``.
+        """
+        used = {
+            (pod.ref.namespace, name)
+            for pod in self.preparer.prestart.pods.all()
+            for name in pod.claims
+        }
+        prepared = self.preparer.claims.all()
+        known = {one.uid for one in prepared}
+        # Of two claims of one name, the pod uses one.
+        of_name = Counter((one.namespace, one.name) for one in prepared)
+        used = {name for name in used if of_name[name] == 1}
+        self._gone_since = {u: t for u, t in self._gone_since.items() if u in known}
+        for claim in prepared:
+            if (claim.namespace, claim.name) in used or not self._is_gone(claim):
+                self._gone_since.pop(claim.uid, None)
+            elif now - self._gone_since.setdefault(claim.uid, now) >= _GONE_S:
+                ref = _ref(claim)
+                logger.warning("prepared claim is gone", extra={"claim": str(ref)})
+                self.preparer.unprepare(ref)
+
+    def repair(self) -> None:
+        """Write what prepared claims have lost. Raises ``ClusterError``."""
+        claims = self.preparer.claims
+        for claim in claims.all():
+            if claims.lacking(claim):
+                with suppress(NotPreparedError):
+                    self.preparer.repair(_ref(claim))
+
+    def adopt(self) -> None:
+        """Write down claims that run here and whose records were lost.
+
+        Only once in a process, which forgets none. Later a pod that seems to run may
+        have just ended. Raises ``ClusterError``.
+        """
+        if self.has_adopted:
+            return
+        known = {(one.namespace, one.name) for one in self.preparer.claims.all()}
+        for pod in self.preparer.prestart.pods.all():
+            for name in _running(pod):
+                if (pod.ref.namespace, name) in known:
+                    continue
+                claim = self._read(pod.ref.namespace, name)
+                if claim is not None and pod.uid in {u.uid for u in claim.reserved_for}:
+                    with suppress(NotPreparedError):
+                        self.preparer.adopt(claim, tier_named(pod.isolation))
+        self.has_adopted = True
+
+    def _is_gone(self, claim: PreparedClaim) -> bool:
+        """Return whether a claim is deleted, or has no card of this node any more."""
+        try:
+            body = self.preparer.cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
+            found = read_claim(body)
+        except NotFound:
+            return True
+        except Malformed:
+            return False
+        is_other = body["metadata"]["uid"] != claim.uid
+        return is_other or found is None or found.node != self.preparer.node
+
+    def _read(self, namespace: str, name: str) -> Claim | None:
+        """Return a claim with cards of this node; None if it has none."""
+        try:
+            found = read_claim(self.preparer.cluster.get(Kind.CLAIMS, namespace, name))
+        except (NotFound, Malformed):
+            return None
+        return found if found and found.node == self.preparer.node else None
+
+
+def _running(pod: NodePod) -> Iterator[str]:
+    """Return the claims that are used by a container that runs."""
+    uses = (use for use in pod.claim_uses if use.container in pod.running)
+    yield from dict.fromkeys(use.claim for use in uses if use.claim)
+
+
+def _ref(claim: PreparedClaim) -> ClaimRef:
+    return ClaimRef(claim.namespace, claim.name, claim.uid)

@@ -1,0 +1,162 @@
+"""Claims that are for nobody are forgotten; what running ones have lost comes back."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+from unittest.mock import Mock
+
+import pytest
+
+from deviceplugin.dra import driver
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind
+from tests.builders import allocation_json
+from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
+from tests.deviceplugin.dra.dra_fixture import (
+    DraNode,
+    charges,
+    device_of,
+    env_of,
+    host_path,
+)
+from tests.deviceplugin.node_fixture import found_card
+from tests.testbed.waiting import wait_until
+
+BEGAN, LATER = 1000.0, 1600.0
+"""Ten minutes apart."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[DraNode]:
+    """A card of 29 units."""
+    with DraNode(tmp_path, found_card(0)) as made:
+        yield made
+
+
+def uid(claim: Json) -> str:
+    return str(claim["metadata"]["uid"])
+
+
+def sweep(node: DraNode) -> None:
+    for now in (BEGAN, LATER):
+        node.serving.driver.sweeper.forget_gone(now)
+
+
+def test_claims_that_are_gone_are_forgotten(node: DraNode) -> None:
+    """As after ``kubeadm reset``: this kubelet knows none of before.
+
+    Not at once: of a pod that was deleted by force, the containers may still run.
+    """
+    here, gone = node.claim("here"), node.claim("gone")
+    node.prepare(here, gone)
+    node.cluster.delete(Kind.CLAIMS, "default", "gone")
+    for now in (BEGAN, LATER - 1):
+        node.serving.driver.sweeper.forget_gone(now)
+        assert charges(node) == {uid(here), uid(gone)}
+    node.serving.driver.sweeper.forget_gone(LATER)
+    assert charges(node) == {uid(here)}
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [None, allocation_json(device_of(0), node="other")],
+    ids=["nothing", "cards of another node"],
+)
+def test_a_claim_that_has_no_card_here_any_more(
+    node: DraNode, allocation: Json | None
+) -> None:
+    """A claim may outlive its pods, and be given to others elsewhere."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    status = {"status": {"allocation": allocation}}
+    node.cluster.patch(Kind.CLAIMS, "default", "c", status, subresource="status")
+    sweep(node)
+    assert charges(node) == set()
+
+
+def test_the_claims_of_a_pod_are_not_asked_about(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes together would ask a lot; but of two of one name one may be gone."""
+    node.pod_with("p", {"main": "c"})
+    node.prepare(earlier := node.claim("c", units=4))
+    get = Mock(wraps=node.cluster.get)
+    with monkeypatch.context() as patch:
+        patch.setattr(node.cluster, "get", get)
+        sweep(node)
+    assert not get.called
+    node.cluster.delete(Kind.CLAIMS, "default", "c")
+    node.prepare(later := node.claim("c", units=4))
+    assert charges(node) == {uid(earlier), uid(later)}
+    sweep(node)
+    assert charges(node) == {uid(later)}
+
+
+def test_lost_files_of_a_running_claim_come_back(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By themselves: kubelet asks for no claim whose pod runs."""
+    claim = node.claim("c", units=20)
+    node.prepare(claim)
+    folder = host_path(node.specification(claim), "/etc/vcuda")
+    node.end()
+    monkeypatch.setattr(driver, "_SWEEP_S", 0.02)
+    node.start()
+    rmtree(folder.parent)
+    rmtree(node.cdi)
+    wait_until((folder / "allocation.json").exists, "the file")
+    wait_until(lambda: any(node.cdi.glob("*share*")), "the specification")
+
+
+def lose_records(node: DraNode) -> None:
+    """Restart the plugin without what it had written down."""
+    node.end()
+    rmtree(node.folder / "vcuda" / "claims")
+    node.start()
+    wait_until(lambda: node.serving.driver.sweeper.has_adopted, "the first look")
+
+
+def running_pod(node: DraNode, claim: str, tier: str = "") -> str:
+    """A pod that runs with a claim; return its UID."""
+    made = node.pod_with("p", {"main": claim})
+    if tier:
+        node.cluster.annotate(Kind.PODS, "default", "p", {names.ISOLATION: tier})
+    node.tell_running("p")
+    return uid(made)
+
+
+def test_a_running_claim_whose_record_was_lost(node: DraNode) -> None:
+    """It holds its card still. One that does not run is prepared as usual."""
+    claim = node.claim("c", units=20, users={"p": running_pod(node, "c")})
+    waiting = {"waits": uid(node.pod_with("waits", {"main": "idle"}))}
+    node.prepare(claim, node.claim("idle", units=1, users=waiting))
+    lose_records(node)
+    assert charges(node) == {uid(claim)}
+    assert env_of(node.specification(claim))["VCUDA_MEMORY_LIMIT_MIB"] == "5120"
+    assert "9 units" in node.prepare_one(node.claim("d", units=10)).error
+    assert set(node.unprepare(claim).values()) == {""}
+    assert charges(node) == set()
+
+
+def test_its_limit_is_that_of_its_pod(tmp_path: Path) -> None:
+    """By the pod's annotation, whatever the node's tier is now."""
+    settings = with_limits(tmp_path)
+    with DraNode(tmp_path, found_card(0), settings=settings) as node:
+        node.cdi = tmp_path / "cdi"
+        users = {"p": running_pod(node, "c", "driver")}
+        claim = node.claim("c", units=10, users=users)
+        node.prepare(claim)
+        said = node.specification(claim)
+        lose_records(node)
+        assert node.specification(claim) == said
+        path = host_path(said, "/etc/vcuda") / "allocation.json"
+        assert json.loads(path.read_text())["hard_limit_mib"] == 10 * 256 + 512
+
+
+def test_a_claim_of_others_is_not_taken_for_the_pods(node: DraNode) -> None:
+    """Its name alone says nothing: it may have been made anew for another pod."""
+    running_pod(node, "c")
+    node.prepare(node.claim("c", units=20, users={"p": "uid-another"}))
+    lose_records(node)
+    assert charges(node) == set()
