@@ -171,7 +171,9 @@ def test_claims_in_use_forbid_it(on: InstalledCluster) -> None:
     """kubelet could not end their pods; ``--force`` is for who knows that."""
     body = used_claim()
     on.objects.create(body)
-    on.objects.create(used_claim("idle") | {"status": {}})
+    idle = used_claim("idle")
+    del idle["status"]["reservedFor"]
+    on.objects.create(idle)
     before = on.picture(EVERY_KIND)
     named = f"{Ref.of(body).namespace}/claim on gpu-1, used by trainer"
     for refused in (on.install(dra=False), on.uninstall()):
