@@ -269,6 +269,11 @@ def _check(options: InstallOptions) -> None:
     """Refuse options that contradict each other; the message names both."""
     if options.nodes and options.all_gpu_nodes:
         raise click.UsageError("give --nodes or --all-gpu-nodes, not both")
+    if options.host_only and (others := options.of_objects):
+        raise click.UsageError(
+            f"--host-only changes no object; leave out {', '.join(others)}. What the "
+            "extender is set to do, such as TLS, is read from the cluster"
+        )
     if options.scheduler_image and not options.second_scheduler:
         raise click.UsageError("--scheduler-image needs --second-scheduler")
     if options.tls and options.second_scheduler:

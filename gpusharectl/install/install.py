@@ -33,6 +33,7 @@ from gpusharectl.install.dra.apply import (
     plugins_without,
     take_slices,
 )
+from gpusharectl.install.hosts import install_hosts
 from gpusharectl.install.install_plan import InstallPlan
 from gpusharectl.install.manifests import WORKLOADS
 from gpusharectl.install.nodes.check import found_on, is_older
@@ -85,6 +86,8 @@ _LOUD = ("WARNING", "ERROR", "CRITICAL")
 
 def install(context: Context, options: InstallOptions) -> Exit:
     """Install, or with ``dry_run`` show what that would change."""
+    if options.host_only:
+        return install_hosts(context, options)
     plan = Install(context, options)
     first = [
         Step("the checks", plan.check, "Checking"),
@@ -193,13 +196,6 @@ class Install(InstallPlan):
         told = f"{len(due)} changed" if due else "none changed"
         objects = f"{len(bodies)} object{'' if len(bodies) == 1 else 's'}"
         self.screen.say(f"{objects}, {told}")
-
-    def certify(self) -> None:
-        """Write this host's certificates, which the extender needs at its start."""
-        due = self.context.certificates(self.target)
-        self.context.files.make(due)
-        told = ", ".join(change.path for change in due)
-        self.screen.say(f"written: {told}" if due else "all certificates are valid")
 
     def label(self) -> None:
         """Label the chosen nodes, which starts the device plugin there."""

@@ -30,6 +30,7 @@ from gpusharectl.install.plan import Plan, weigh
 from gpusharectl.install.preflight import (
     judge_cluster,
     judge_nodes,
+    judge_owners,
     judge_rights,
 )
 from gpusharectl.install.progress import (
@@ -47,6 +48,7 @@ from gpusharectl.install.survey import (
     kube_scheduler_image,
     missing,
     needed,
+    owned_by,
     served,
     survey,
     takes_nvidia,
@@ -228,6 +230,13 @@ class InstallPlan(Plan):
         if self.options.dra:
             bodies.append(trusted_now(context.objects, self.host.authority))
         self.changes = object_changes(context.objects, bodies)
+        self._refuse_owned()
+
+    def _refuse_owned(self) -> None:
+        """Refuse to change any other object that another tool owns."""
+        owned = owned_by(one.before for one in self.changes if one.before)
+        remedy = "remove it there first, or change it there"
+        weigh(judge_owners(owned, remedy), self.screen)
 
     def confirm(self) -> None:
         """Show the changes, and ask for consent."""
@@ -257,12 +266,6 @@ class InstallPlan(Plan):
         image, now = self.target.image, next(iter(self.facts.images.values()), "")
         why = f" (image {now} becomes {image})" if now and now != image else ""
         tier = "" if self.facts.plugin else self.options.isolation
-        # One that is set up already may differ; its Job sees that.
-        others = [
-            node
-            for node in self.other_hosts
-            if self.file_changes or node not in self.facts.stamped
-        ]
         return [
             *(["the webhook is removed"] if self.going else []),
             *(["cards are no longer offered to ResourceClaims"] * self.dra_going),
@@ -273,15 +276,7 @@ class InstallPlan(Plan):
                 [f"the pods of {', '.join(replaced)} are replaced{why}"]
                 * bool(replaced)
             ),
-            *(
-                f"{change.path}{'' if change.before is not None else ' (new)'}"
-                for change in self.file_changes
-            ),
-            *self.restart(),
-            *(
-                f"kube-scheduler's configuration on {node}, by a Job; it restarts there"
-                for node in others
-            ),
+            *self.host_changes(),
             *(
                 [f"{LABELLED} on {', '.join(labels)}, which starts the device plugin"]
                 if labels

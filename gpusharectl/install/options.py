@@ -358,11 +358,29 @@ class InstallOptions(CommonOptions):
     force: bool = _switch(
         "With --no-dra: even while pods use claims; kubelet cannot end them then."
     )
+    host_only: bool = _switch(
+        "Only set up kube-scheduler on the control-plane hosts, for an extender that a "
+        "Helm release has installed; no object in the cluster is changed."
+    )
     with_monitoring: bool = _switch(
         "Install the exporter too, with dashboards, and rules if the cluster has "
         "Prometheus Operator. Without it, installed monitoring stays as it is."
     )
     webhook: WebhookOptions = field(default_factory=WebhookOptions)
+
+    @property
+    def of_objects(self) -> tuple[str, ...]:
+        """The given options that are about objects in the cluster."""
+        hosts = replace(
+            InstallOptions(),
+            **{name: getattr(self, name) for name in (*_OF_HOSTS, "access")},
+        )
+        said, kept = (tuple(_typed(one)) for one in (self, hosts))
+        return tuple(one for one in said if one.startswith("--") and one not in kept)
+
+
+_OF_HOSTS = ("yes", "dry_run", "restart", "this_node", "timeout_s", "host_only")
+"""What an install on hosts only takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

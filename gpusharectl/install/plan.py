@@ -166,6 +166,33 @@ class Plan:
         where = f" on {self.facts.here}" if self.other_hosts else ""
         return [f"kube-scheduler{where} restarts; no pod is scheduled for some seconds"]
 
+    def host_changes(self) -> list[str]:
+        """Return what changes on the hosts, one thing a line."""
+        # One that is set up already may differ; its Job sees that.
+        others = [
+            node
+            for node in self.other_hosts
+            if self.file_changes or node not in self.facts.stamped
+        ]
+        return [
+            *(
+                f"{change.path}{'' if change.before is not None else ' (new)'}"
+                for change in self.file_changes
+            ),
+            *self.restart(),
+            *(
+                f"kube-scheduler's configuration on {node}, by a Job; it restarts there"
+                for node in others
+            ),
+        ]
+
+    def certify(self) -> None:
+        """Write this host's certificates, which the extender needs at its start."""
+        due = self.context.certificates(self.target)
+        self.context.files.make(due)
+        told = ", ".join(change.path for change in due)
+        self.screen.say(f"written: {told}" if due else "all certificates are valid")
+
     def scheduler_step(
         self, node: str, action: str, here: Callable[[HostScheduler], None]
     ) -> Step:

@@ -1,6 +1,6 @@
 """Check whether an installation can succeed; return findings. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -64,6 +64,11 @@ def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
+    yield from judge_owners(
+        facts.owned,
+        "change it there (docs/helm.md); for kube-scheduler on the hosts: gpusharectl "
+        "install --host-only",
+    )
     yield from _schedulers(facts, options)
     if not options.second_scheduler:
         yield from judge_host(facts)
@@ -135,6 +140,13 @@ def judge_rights(facts: Facts) -> Finding:
     )
 
 
+def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[Finding]:
+    """Refuse to change what another tool keeps: no object has two owners."""
+    for owner in dict.fromkeys(owned.values()):
+        them = ", ".join(name for name in owned if owned[name] == owner)
+        yield _refusal(f"{owner} owns {them}", remedy)
+
+
 def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
     if options.second_scheduler and facts.extended:
@@ -152,10 +164,11 @@ def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
             "install with --second-scheduler, or first: gpusharectl uninstall",
         )
     elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
-        yield _no_scheduler(facts)
+        yield no_scheduler(facts)
 
 
-def _no_scheduler(facts: Facts) -> Finding:
+def no_scheduler(facts: Facts) -> Finding:
+    """Refuse a host without a kube-scheduler; say where one is."""
     text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
     if not facts.schedulers:
         remedy = "on a managed cluster: gpusharectl install --second-scheduler"
@@ -170,7 +183,7 @@ def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
     node = named(facts.nodes, facts.here)
     if facts.flavour is Flavour.MANAGED:
         if leaving and (facts.extended or facts.stamped):
-            yield _no_scheduler(facts)
+            yield no_scheduler(facts)
         return
     if node is None:
         them = ", ".join(one.name for one in facts.nodes) or "none"

@@ -355,6 +355,8 @@ class Facts:
     tls: bool = False
     operator: bool = False
     """Whether the API server serves the kinds of Prometheus Operator."""
+    owned: Mapping[str, str] = field(default_factory=dict)
+    """Which other tools own which objects of gpushare."""
     ui: bool = False
     policy: str = ""
     """The extender's policy; "" if it has its default."""
@@ -384,6 +386,30 @@ _WORKLOADS = tuple(
         ("Deployment", WEBHOOK),
     )
 )
+
+
+def owner_of(body: Json) -> str:
+    """Return which tool keeps an object as it is, such as Helm's release gpushare.
+
+    "" if none is known: Helm, Argo CD and Flux mark what they apply.
+    """
+    metadata = body["metadata"]
+    annotations, labels = (metadata.get(key) or {} for key in ("annotations", "labels"))
+    if name := annotations.get("meta.helm.sh/release-name"):
+        return f"Helm's release {name}"
+    if tracked := annotations.get("argocd.argoproj.io/tracking-id"):
+        return f"Argo CD's application {tracked.partition(':')[0]}"
+    if name := labels.get("kustomize.toolkit.fluxcd.io/name"):
+        return f"Flux's Kustomization {name}"
+    return ""
+
+
+def owned_by(bodies: Iterable[Json]) -> Mapping[str, str]:
+    """Return the owners of those that have one, by the object as ``Kind name``."""
+    owners = {
+        f"{body['kind']} {body['metadata']['name']}": owner_of(body) for body in bodies
+    }
+    return {name: owner for name, owner in owners.items() if owner}
 
 
 def survey(
@@ -434,6 +460,7 @@ def survey(
         images={name: image_of([body]) for name, body in workloads.items()},
         tls=TLS in settings,
         operator=objects.serves(*OPERATOR),
+        owned=owned_by((*found, *configurations)),
         ui=settings.get(UI) == ON,
         policy=settings.get(POLICY, ""),
         isolation=plugin.get(ISOLATION, ""),

@@ -36,7 +36,7 @@ from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.install.nodes.cleanup import FOLDER, clean_nodes, remove_stale_capacity
 from gpusharectl.install.options import UninstallOptions
 from gpusharectl.install.plan import Plan, weigh
-from gpusharectl.install.preflight import judge_host, judge_rights
+from gpusharectl.install.preflight import judge_host, judge_owners, judge_rights
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
@@ -70,6 +70,9 @@ _LAST = ("ClusterRole", "Role", "ServiceAccount")
 """A binding is deleted before what it binds, so that none is left over."""
 _MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
 _REMOVE = f"rm -rf {FOLDER}"
+_THERE_FIRST = (
+    "remove it there first (docs/helm.md), then the same command for all that is left"
+)
 _SHOWN = 20
 _MANY = 4
 
@@ -175,7 +178,9 @@ class Uninstall(Plan):
         facts = self.facts = survey(
             objects, context.files, rights, told=options.this_node
         )
-        weigh([judge_rights(facts), *judge_host(facts, leaving=True)], self.screen)
+        found = [judge_rights(facts), *judge_host(facts, leaving=True)]
+        found += judge_owners(facts.owned, _THERE_FIRST)
+        weigh(found, self.screen)
         if facts.dra and not options.force:
             forced = replace(options, force=True).again()
             weigh(judge_used(used_claims(objects), forced), self.screen)

@@ -26,6 +26,10 @@ from tests.testbed.credentials import write_kubeconfig
         (["--dra", "--no-tls"], "--dra needs the certificates that --no-tls removes"),
         (["--force"], "--force is for --no-dra"),
         (["--force", "--dra"], "--force is for --no-dra"),
+        (
+            ["--host-only", "--tls", "--nodes", "a", "--void", "--yes"],
+            "leave out --nodes, --tls, --void. What",
+        ),
         (["--image", "a b"], "'a b' is no name of an image"),
         (["--image=--yes"], "'--yes' is no name of an image"),
         (["--timeout", "0"], "0.0 is not in the range x>=1"),
