@@ -46,11 +46,14 @@ since one process has a whole file."""
 NEEDED_BY_FIXTURE = {
     "binaries": "controlplane",
     "browser_program": "browser",
+    "helm_program": "helm",
     "monitoring_programs": "prometheus",
 }
 """The mark of each test that has the fixture, itself or by another one."""
 
-NEEDS = {"controlplane", "cluster", "gpu", "prometheus", "browser", "processes"}
+NEEDS = {
+    *("controlplane", "cluster", "gpu", "prometheus", "browser", "helm", "processes"),
+}
 """Marks that say what a test needs; one that has none of them is a unit test."""
 
 # A busy machine is late itself: that says nothing about what is tested.

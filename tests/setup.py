@@ -1,8 +1,8 @@
 """Set up what the whole test suite needs, ahead of pytest: ``python -m tests.setup``.
 
 Builds the real Kubernetes binaries into the cache, all that a real cluster is made of,
-and our own image, and fetches Prometheus and a browser. Where that cannot be done it
-says why and what the cure is, and pytest goes on without: each test that would have
+our own image and Helm, and fetches Prometheus and a browser. Where that cannot be done
+it says why and what the cure is, and pytest goes on without: each test that would have
 needed it is then skipped with the same words, or fails when REQUIRE_ALL=1.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.browser import ensure_browser
+from tests.testbed.helm import ensure_helm
 from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import ensure_programs
 from tests.testbed.prometheus import ensure_monitoring
@@ -24,6 +25,7 @@ PARTS: tuple[tuple[str, Callable[[Path], object]], ...] = (
     ("cluster", ensure_programs),
     ("image of ours", ensure_app_image),
     ("Prometheus", ensure_monitoring),
+    ("Helm", ensure_helm),
     ("browser", ensure_browser),
 )
 

@@ -7,8 +7,10 @@ import sys
 import tarfile
 from configparser import RawConfigParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gpusharectl.install.install import first_pod
 
@@ -107,14 +109,24 @@ def is_there(name: str) -> bool:
     return False
 
 
+def is_value(name: str) -> bool:
+    """Tell whether a dotted name is a value of the Helm chart, or begins some."""
+    found: Any = yaml.safe_load((ROOT / "charts/gpushare/values.yaml").read_text())
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found is not None
+
+
 def missing_in(code: str) -> list[str]:
     """Return the paths and modules of ours in some code that do not exist."""
-    tops = "|".join((*PACKAGES, "bench", "docs", "manifests", "monitoring", "tests"))
+    ours = ("bench", "charts", "docs", "manifests", "monitoring", "tests")
+    tops = "|".join((*PACKAGES, *ours))
     paths = re.findall(rf"(?<![\w./-])(?:{tops})/[\w./*-]*[\w*]", code)
     inner = {p.name: p.parent.name for top in PACKAGES for p in (ROOT / top).glob("*/")}
     heads = "|".join((*PACKAGES, "bench", "tests", *inner))
     named = re.findall(rf"(?<![\w./:-])((?:{heads})(?:\.[a-z_]\w*)+)(?![\w/=-])", code)
     modules = [one for one in named if one.rpartition(".")[2] not in SUFFIXES]
+    modules = [one for one in modules if not is_value(one)]
     outer = {name: f"{above}." for name, above in inner.items() if name not in PACKAGES}
     return [
         *(one for one in paths if not list(ROOT.glob(one))),

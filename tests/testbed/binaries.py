@@ -85,6 +85,10 @@ CDI_HOOK = (
 )
 """Of the same module, in a folder of its own: no cluster runs it."""
 
+HELM_MODULE, HELM_4_MODULE = HERE / "helm", HERE / "helm4"
+HELM = (Tool("helm", "helm.sh/helm/v3/cmd/helm"),)
+HELM_4 = (Tool("helm", "helm.sh/helm/v4/cmd/helm"),)
+
 
 @dataclass(frozen=True)
 class Binaries:

@@ -14,6 +14,7 @@ from tests.testbed.binaries import Binaries, cache_folder, ensure_binaries
 from tests.testbed.browser import Browser, BrowserProgram, ensure_browser
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.goextender import ensure_go_extender
+from tests.testbed.helm import ensure_helm, ensure_helm_4
 from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import Programs, ensure_programs
 from tests.testbed.objects import new_namespace, sweep
@@ -62,6 +63,13 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
 @pytest.fixture(scope="session")
 def go_extender_program(pytestconfig: pytest.Config) -> str:
     return _had(pytestconfig, ensure_go_extender)
+
+
+@pytest.fixture(scope="session")
+def helm_program(pytestconfig: pytest.Config) -> str:
+    """``HELM=4`` in the environment asks for Helm 4."""
+    fourth = os.environ.get("HELM") == "4"
+    return _had(pytestconfig, ensure_helm_4 if fourth else ensure_helm)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""The Helm chart, whose templates ``python -m charts`` makes of ``manifests/``."""

@@ -1,0 +1,323 @@
+"""What the real Helm makes of the chart: the objects of ``gpusharectl install``."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Ref
+from gpusharectl.install.manifests import load, loaded
+from gpusharectl.install.options import CARD_CLASSES, InstallOptions, WebhookOptions
+from gpusharectl.install.webhook.objects import SECRET, bundle_of
+from gpusharectl.kube_scheduler.drift import Flavour
+from tests.testbed.helm import CHART, KUBERNETES, Helm, settings
+
+K3S_TLS = "/etc/rancher/k3s/vcuda/tls"
+SERVICE = "gpushare-webhook.kube-system.svc"
+ON = {"webhook.enabled": "true", "webhook.certificate.source": "given"}
+BUNDLE = base64.b64encode(b"an authority").decode()
+GIVEN = {**ON, "webhook.certificate.caBundle": BUNDLE}
+EVERYTHING = WebhookOptions(
+    wanted=True,
+    void=True,
+    set_scheduler="vcuda-scheduler",
+    set_runtime_class="nvidia",
+    env_from="deny",
+    quotas=True,
+    bitfusion_card_mib="15258",
+    bitfusion_shell="/bin/sh",
+    bitfusion_strict=True,
+    bitfusion_quota=True,
+)
+
+
+class Case:
+    """Values of the chart, and the install that they stand for."""
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        *,
+        kind: Flavour = Flavour.KUBEADM,
+        **options: Any,
+    ) -> None:
+        self.values, self.kind = values, kind
+        self.components: Sequence[str] = options.pop("components", ())
+        self.by_cert_manager = options.pop("by_cert_manager", False)
+        self.image: str = options.pop("image", "")
+        self.options = InstallOptions(**options)
+
+    def objects(self) -> dict[Ref, Json]:
+        found = loaded(
+            load,
+            self.kind,
+            self.options,
+            image=self.image,
+            components=self.components,
+            by_cert_manager=self.by_cert_manager,
+        )
+        return {Ref.of(body): body for body in found}
+
+
+CASES = {
+    "kubeadm": Case({}),
+    "image": Case(
+        {"image.repository": "local.test:5000/gpushare", "image.tag": "9-rc"},
+        image="local.test:5000/gpushare:9-rc",
+    ),
+    "with-tls": Case({"extender.tls.enabled": "true"}, tls=True),
+    "k3s-with-tls": Case(
+        {"extender.tls.enabled": "true", "extender.tls.folder": K3S_TLS},
+        kind=Flavour.K3S,
+        tls=True,
+    ),
+    "second-scheduler": Case(
+        {"scheduler.kind": "second", "scheduler.image": "kube-scheduler:v1.36.3"},
+        second_scheduler=True,
+    ),
+    "second-scheduler-packing": Case(
+        {
+            "scheduler.kind": "second",
+            "scheduler.image": "kube-scheduler:v1.36.3",
+            "extender.policy": "frag",
+            "extender.ui": "true",
+        },
+        second_scheduler=True,
+        policy="frag",
+        ui=True,
+    ),
+    "settings": Case(
+        {
+            "extender.policy": "spread",
+            "extender.ui": "true",
+            "devicePlugin.isolation": "driver",
+        },
+        policy="spread",
+        ui=True,
+        isolation="driver",
+    ),
+    "nvidia-runtime": Case(
+        {
+            "runtimeClassName": "nvidia",
+            "monitoring.enabled": "true",
+            "monitoring.prometheusOperator": "on",
+        },
+        with_monitoring=True,
+        components=["nvidia-runtime"],
+    ),
+    "webhook": Case(GIVEN, webhook=WebhookOptions(wanted=True)),
+    "webhook-with-everything": Case(
+        {
+            **GIVEN,
+            "webhook.void": "true",
+            "webhook.setScheduler": "vcuda-scheduler",
+            "webhook.setRuntimeClass": "nvidia",
+            "webhook.envFrom": "deny",
+            "webhook.quotas": "true",
+            "webhook.bitfusion.shell": "/bin/sh",
+            "webhook.bitfusion.strict": "true",
+            "webhook.bitfusion.quota": "true",
+        },
+        webhook=EVERYTHING,
+    ),
+    "webhook-cert-manager": Case(
+        {**ON, "webhook.certificate.source": "cert-manager", "webhook.void": "true"},
+        webhook=WebhookOptions(wanted=True, void=True),
+        by_cert_manager=True,
+    ),
+}
+TEXTS = {"webhook-with-everything": ["--set-string=webhook.bitfusion.cardMib=15258"]}
+"""Values that look like numbers."""
+
+
+@pytest.fixture(scope="module")
+def helm(helm_program: str, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(helm_program, tmp_path_factory.mktemp("helm"))
+
+
+def objects_in(text: str) -> dict[Ref, Json]:
+    found = [body for body in yaml.safe_load_all(text) if body]
+    refs = [Ref.of(body) for body in found]
+    assert len(refs) == len(set(refs))
+    return dict(zip(refs, found, strict=True))
+
+
+def without_bundles(bodies: Mapping[Ref, Json]) -> dict[Ref, Json]:
+    """The installer and Helm write these later, or of their own."""
+    return {ref: _without(body) for ref, body in bodies.items()}
+
+
+def _without(body: Json) -> Json:
+    hooks = body.get("webhooks")
+    if not hooks:
+        return body
+    clients = [
+        {k: v for k, v in one["clientConfig"].items() if k != "caBundle"}
+        for one in hooks
+    ]
+    pairs = zip(hooks, clients, strict=True)
+    return {**body, "webhooks": [{**one, "clientConfig": two} for one, two in pairs]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_chart_is_what_is_installed(helm: Helm, name: str) -> None:
+    """Object for object, to the order of variables: neither can drift."""
+    case = CASES[name]
+    found = objects_in(helm.template(case.values, *TEXTS.get(name, ())))
+    wanted = case.objects()
+    assert found.keys() == wanted.keys()
+    plain = without_bundles(found)
+    for ref, body in wanted.items():
+        assert plain[ref] == body, ref
+
+
+def of_kind(bodies: Mapping[Ref, Json], kind: str, name: str) -> Json:
+    return next(
+        body for ref, body in bodies.items() if (ref.kind, ref.name) == (kind, name)
+    )
+
+
+def hooks(bodies: Mapping[Ref, Json]) -> list[Json]:
+    return [body for body in bodies.values() if "webhooks" in body]
+
+
+def test_a_given_authority_is_in_every_entry(helm: Helm) -> None:
+    """Those of a component too; with cert-manager there is none to differ from."""
+    given = hooks(objects_in(helm.template({**GIVEN, "webhook.void": "true"})))
+    found = {
+        one["clientConfig"]["caBundle"] for body in given for one in body["webhooks"]
+    }
+    assert found == {BUNDLE}
+    managed = {**ON, "webhook.certificate.source": "cert-manager"}
+    text = helm.template(managed)
+    assert "caBundle:" not in text
+    assert helm.template(managed) == text
+
+
+def test_helms_own_certificate_is_trusted(helm: Helm) -> None:
+    """By the authority in every entry, for the name that the API server calls."""
+    bodies = objects_in(helm.template({"webhook.enabled": "true"}))
+    data = {k: base64.b64decode(v) for k, v in bodies[SECRET]["data"].items()}
+    assert bodies[SECRET]["type"] == "kubernetes.io/tls"
+    authority, leaf = (
+        x509.load_pem_x509_certificate(data[key]) for key in ("ca.crt", "tls.crt")
+    )
+    assert bundle_of(hooks(bodies)).strip() == data["ca.crt"].strip()
+    leaf.verify_directly_issued_by(authority)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert names.value.get_values_for_type(x509.DNSName) == [SERVICE]
+
+
+def test_what_only_the_chart_has(helm: Helm) -> None:
+    """Variables, resources, secrets of registries, replicas, other RuntimeClasses."""
+    values = {
+        **GIVEN,
+        "extender.env.GPUSHARE_LOG_LEVEL": "DEBUG",
+        "devicePlugin.resources.requests.cpu": "1",
+        "imagePullSecrets[0].name": "registry",
+        "webhook.replicas": "3",
+        "webhook.cardClasses": "{cards,others}",
+        "monitoring.enabled": "true",
+        "monitoring.evict": "true",
+        "monitoring.dashboards": "false",
+    }
+    bodies = objects_in(helm.template(values))
+
+    def pod(kind: str, name: str) -> Json:
+        found: Json = of_kind(bodies, kind, name)["spec"]["template"]["spec"]
+        assert found["imagePullSecrets"] == [{"name": "registry"}]
+        return found
+
+    (extender,) = pod("DaemonSet", "gpushare-extender")["containers"]
+    level = {"name": "GPUSHARE_LOG_LEVEL", "value": "DEBUG"}
+    assert extender["env"][-1] == level
+    (plugin,) = pod("DaemonSet", "gpushare-device-plugin")["containers"]
+    assert plugin["resources"] == {"requests": {"cpu": 1}}
+    (webhook,) = pod("Deployment", "gpushare-webhook")["containers"]
+    assert {"name": CARD_CLASSES, "value": "cards,others"} in webhook["env"]
+    assert of_kind(bodies, "Deployment", "gpushare-webhook")["spec"]["replicas"] == 3
+    evicting = objects_in_order(load("exporter", components=["exporter-evict"]))
+    for ref, body in evicting.items():
+        if ref.kind != "DaemonSet":
+            assert bodies[ref] == body
+    assert not [ref for ref in bodies if "dashboards" in ref.name]
+
+
+def objects_in_order(bodies: Sequence[Json]) -> dict[Ref, Json]:
+    return {Ref.of(body): body for body in bodies}
+
+
+def test_prometheus_operator_is_seen(helm: Helm) -> None:
+    """With ``auto`` by the kinds that the API server serves."""
+    values = {"monitoring.enabled": "true"}
+    kind = "--api-versions=monitoring.coreos.com/v1/ServiceMonitor"
+    operators = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+
+    def kinds(*more: str) -> set[str]:
+        return {
+            ref.kind for ref in objects_in(helm.template(values, *more))
+        } & operators
+
+    assert kinds() == set()
+    assert kinds(kind) == operators
+    assert kinds(kind, "--set=monitoring.prometheusOperator=off") == set()
+
+
+def test_an_older_cluster_has_no_policies(helm: Helm) -> None:
+    """Before Kubernetes 1.30 their kinds are unknown, and Helm would stop."""
+    kinds = {ref.kind for ref in objects_in(helm.template({}, "--kube-version=1.29.5"))}
+    assert "DaemonSet" in kinds
+    assert not [kind for kind in kinds if "Policy" in kind]
+
+
+@pytest.mark.parametrize("values", [{}, CASES["webhook"].values])
+def test_helm_has_no_complaint(helm: Helm, values: Mapping[str, str]) -> None:
+    """``helm lint`` as strict as it can be."""
+    version = f"--kube-version={KUBERNETES}"
+    said = helm.must("lint", CHART, "--strict", version, *settings(values))
+    assert "0 chart(s) failed" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"devicePlugin.isolation": "hard"}, "/devicePlugin/isolation"),
+        ({"extnder.ui": "true"}, "'extnder' not allowed"),
+        ({"extender.env.A": "1"}, "/extender/env/A': got number, want string"),
+        ({"webhook.replicas": "0"}, "/webhook/replicas': minimum: got 0, want 1"),
+        ({"scheduler.kind": "second"}, "scheduler.image is empty: with"),
+        (
+            {
+                "scheduler.kind": "second",
+                "scheduler.image": "kube-scheduler:v1.36.3",
+                "extender.tls.enabled": "true",
+            },
+            "extender.tls.enabled is for the cluster's own kube-scheduler",
+        ),
+        ({"monitoring.evict": "true"}, "add monitoring.enabled=true"),
+        (ON, "webhook.certificate.caBundle is empty"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    helm: Helm, values: Mapping[str, str], said: str
+) -> None:
+    """With a sentence that names the value."""
+    version = f"--kube-version={KUBERNETES}"
+    done = helm.run("template", "gpushare", CHART, version, *settings(values))
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_places_that_cannot_be_are_refused(helm: Helm) -> None:
+    """Another namespace, a cluster that is too old for the webhook or for all."""
+    elsewhere = Helm(helm.program, helm.home, namespace="elsewhere")
+    template = ("template", "gpushare", CHART)
+    done = elsewhere.run(*template, f"--kube-version={KUBERNETES}")
+    assert "install it with --namespace kube-system" in done.stderr
+    old = [*template, "--kube-version=1.29.5", "--set=webhook.enabled=true"]
+    assert "Kubernetes 1.30 or newer, and this is v1.29.5" in helm.run(*old).stderr
+    assert ">=1.26.0-0" in helm.run(*template, "--kube-version=1.25.0").stderr

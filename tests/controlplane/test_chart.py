@@ -1,0 +1,241 @@
+"""The chart on a real API server, by the real Helm: one release's life, and its edges.
+
+No kubelet runs, so nothing is waited for. What the chart renders for which values is
+tested without a cluster, in ``tests/charts``.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.kube.apiserver.api import ApiObjects
+from gpushare.kube.cluster import Json
+from gpushare.kube.facts import OURS, SYSTEM, WEBHOOK_CONFIGURATIONS
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.manifests import WORKLOADS, load
+from gpusharectl.install.webhook.objects import (
+    SECRET,
+    bundle_of,
+    files_of,
+)
+from tests.testbed.binaries import Binaries
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.helm import CHART, Helm, settings
+from tests.testbed.operators import CERT_MANAGER, serve_kinds
+
+pytestmark = [
+    pytest.mark.controlplane,
+    # Of the test bed's certificate.
+    pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
+]
+
+POLICY = Ref(
+    "admissionregistration.k8s.io/v1",
+    "ValidatingAdmissionPolicy",
+    "gpushare-node-name",
+)
+"""That the version before did not have."""
+PLUGIN = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", SYSTEM)
+BEFORE = "0.0.9"
+CERTIFICATE = (("ca", "crt"), ("tls", "crt"), ("tls", "key"))
+MANAGER = "app.kubernetes.io/managed-by"
+
+
+@pytest.fixture(scope="module")
+def alone(
+    binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane of this module's own: the guard would stop others' extender."""
+    with ControlPlane(binaries, tmp_path_factory.mktemp("chart")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def objects(alone: ControlPlane) -> Iterator[Objects]:
+    made = ApiObjects.connect(str(alone.kubeconfig(alone.admin.token, "objects")))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def helm(
+    alone: ControlPlane, helm_program: str, objects: Objects, tmp_path: Path
+) -> Iterator[Helm]:
+    """Helm's user; nothing of ours is left afterwards."""
+    user = Helm(helm_program, tmp_path, alone.kubeconfig(alone.admin.token, "helm"))
+    yield user
+    for name in yaml.safe_load(user.must("list", "--all", "-o=json")):
+        user.must("uninstall", name["name"], "--no-hooks")
+    for overlay in ("kubeadm", "monitoring", "webhook"):
+        for body in load(overlay):
+            if body["kind"] not in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+                objects.delete(Ref.of(body))
+    objects.delete(SECRET)
+
+
+def earlier(folder: Path) -> Path:
+    """The chart as a version before may have been: one policy less, another image."""
+    chart = folder / "gpushare"
+    shutil.copytree(CHART, chart)
+    about = chart / "Chart.yaml"
+    now = yaml.safe_load(about.read_text())
+    about.write_text(yaml.safe_dump({**now, "version": BEFORE, "appVersion": BEFORE}))
+    guard = chart / "templates/base/annotation-guard.yaml"
+    head, *parts = guard.read_text().split("\n---\n")
+    kept = [head, *(part for part in parts if f"name: {POLICY.name}\n" not in part)]
+    assert len(kept) == len(parts) - 1
+    guard.write_text("\n---\n".join(kept))
+    return chart
+
+
+def plain(body: Json) -> Json:
+    """An object without what Helm and the API server add."""
+    metadata = body["metadata"]
+    labels = {k: v for k, v in metadata["labels"].items() if k != MANAGER}
+    rest = {k: v for k, v in body.items() if k not in ("metadata", "status")}
+    if body["kind"] == "Service":
+        rest["spec"] = {
+            k: v
+            for k, v in body["spec"].items()
+            if k not in ("clusterIP", "clusterIPs")
+        }
+    return {**rest, "name": metadata["name"], "labels": labels}
+
+
+def there(objects: Objects, *overlays: str) -> dict[Ref, Json]:
+    """The objects of these overlays as the API server has them."""
+    found = {}
+    for ref in (Ref.of(body) for overlay in overlays for body in load(overlay)):
+        body = objects.get(ref)
+        if body is not None:
+            found[ref] = body
+    return found
+
+
+def lost(wanted: Any, kept: Any, path: str = "") -> list[str]:
+    """The paths at which the API server keeps something else than was rendered."""
+    if isinstance(wanted, dict) and isinstance(kept, dict):
+        return [
+            one
+            for key, value in wanted.items()
+            for one in lost(value, kept.get(key), f"{path}/{key}")
+        ]
+    if isinstance(wanted, list) and isinstance(kept, list):
+        pairs = zip(wanted, kept, strict=False)
+        inner = [
+            one for at, pair in enumerate(pairs) for one in lost(*pair, f"{path}/{at}")
+        ]
+        return inner if len(wanted) == len(kept) else [path]
+    return [] if wanted == kept else [path]
+
+
+def versions(bodies: Mapping[Ref, Json]) -> dict[Ref, str]:
+    return {ref: body["metadata"]["resourceVersion"] for ref, body in bodies.items()}
+
+
+def generations(bodies: Mapping[Ref, Json]) -> dict[Ref, int]:
+    return {
+        ref: body["metadata"]["generation"]
+        for ref, body in bodies.items()
+        if ref.kind in WORKLOADS
+    }
+
+
+def image(objects: Objects) -> str:
+    plugin = objects.get(PLUGIN)
+    assert plugin is not None
+    (container,) = plugin["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])
+
+
+def test_a_release_lives_as_any_other(
+    helm: Helm, objects: Objects, tmp_path: Path
+) -> None:
+    """Installed, upgraded from the version before, rolled back, and uninstalled.
+
+    What is there after an upgrade is what ``gpusharectl install`` applies, and the
+    webhook's certificate stays the same in the next ones.
+    """
+    said = helm.must("install", "gpushare", earlier(tmp_path))
+    assert "gpusharectl install --host-only" in said
+    assert "kubectl label node NAME baidu.com/vcuda=true" in said
+    assert image(objects) == f"gpushare:{BEFORE}"
+    assert objects.get(POLICY) is None
+
+    more = settings({"webhook.enabled": "true", "monitoring.enabled": "true"})
+    helm.must("upgrade", "gpushare", CHART, *more)
+    parts = ("kubeadm", "exporter", "webhook")
+    installed = there(objects, *parts)
+    assert installed.keys() == {Ref.of(b) for part in parts for b in load(part)}
+    # So a tool that compares the two sees no difference.
+    for body in yaml.safe_load_all(helm.must("get", "manifest", "gpushare")):
+        kept = objects.get(Ref.of(body))
+        assert not lost(body, kept), Ref.of(body)
+    secret = objects.get(SECRET)
+    helm.must("upgrade", "gpushare", CHART, "--reuse-values")
+    again = there(objects, *parts)
+    assert generations(again) == generations(installed)
+    assert files_of(objects.get(SECRET)) == files_of(secret)
+    asked = [again[ref] for ref in WEBHOOK_CONFIGURATIONS]
+    assert bundle_of(asked).strip() == files_of(secret)["ca.crt"].strip()
+
+    helm.must("rollback", "gpushare", "1")
+    assert image(objects) == f"gpushare:{BEFORE}"
+    left = {ref.kind for ref in there(objects, "exporter", "webhook")}
+    assert left == set()
+    assert objects.get(POLICY) is None
+    assert objects.get(SECRET) is None
+
+    helm.must("rollback", "gpushare", "3")
+    assert there(objects, *parts).keys() == installed.keys()
+    helm.must("uninstall", "gpushare")
+    assert there(objects, *parts) == {}
+    assert objects.get(SECRET) is None
+    left_over = objects.list("apps/v1", "DaemonSet", label_selector=OURS)
+    assert not left_over
+
+
+def test_cert_managers_authority_stays(helm: Helm, objects: Objects) -> None:
+    """An upgrade leaves the caBundle that cert-manager has written meanwhile."""
+    serve_kinds(objects, CERT_MANAGER)
+    values = {
+        "webhook.enabled": "true",
+        "webhook.certificate.source": "cert-manager",
+    }
+    helm.must("install", "gpushare", CHART, *settings(values))
+    for ref in WEBHOOK_CONFIGURATIONS:
+        body = objects.get(ref)
+        assert body is not None
+        steps = [
+            {
+                "op": "add",
+                "path": f"/webhooks/{at}/clientConfig/caBundle",
+                "value": "YXV0aG9yaXR5",
+            }
+            for at in range(len(body["webhooks"]))
+        ]
+        assert steps
+        objects.json_patch(ref, steps)
+    more = settings({**values, "webhook.replicas": "3", "webhook.void": "true"})
+    helm.must("upgrade", "gpushare", CHART, *more)
+    for ref in WEBHOOK_CONFIGURATIONS:
+        body = objects.get(ref)
+        assert body is not None
+        bundles = {
+            one["name"]: one["clientConfig"].get("caBundle") for one in body["webhooks"]
+        }
+        # This entry is new.
+        bundles.pop("void.vcuda.baidu.com", None)
+        assert set(bundles.values()) == {"YXV0aG9yaXR5"}
+
+
+def test_the_second_schedulers_notes(helm: Helm) -> None:
+    """They say nothing of the hosts of a control plane that is somebody else's."""
+    values = {"scheduler.kind": "second", "scheduler.image": "kube-scheduler:v1.36.3"}
+    said = helm.must("install", "other", CHART, "--dry-run=server", *settings(values))
+    assert "schedulerName: vcuda-scheduler" in said.partition("NOTES:")[2]
+    assert "--host-only" not in said.partition("NOTES:")[2]
