@@ -53,11 +53,12 @@ coverage: $(STAMP)  ## Show which branches the tests without a cluster run
 		--ignore=tests/gpu -n auto --dist loadscope --basetemp=$$folder/p \
 		--cov --cov-report=term && rm -rf $$folder
 
-check: $(STAMP)  ## Format, lint, types and import rules
+check: $(STAMP)  ## Format, lint, types, import rules, and whether the chart follows manifests/
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format to correct this"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m charts --check
 
 bench: $(STAMP)  ## Measure speed, as ratios within one run; write bench/results and docs
 	@$(BIN)/python -m bench

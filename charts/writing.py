@@ -145,17 +145,24 @@ def rendered() -> Mapping[str, str]:
     return {str(TEMPLATES / path): _template(path) for path in _sources()}
 
 
+def differing(root: Path = ROOT) -> Mapping[str, str]:
+    """Return those that are not written so, by their paths."""
+
+    def there(path: str) -> str | None:
+        file = root / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    return {path: text for path, text in rendered().items() if there(path) != text}
+
+
 def write(root: Path = ROOT) -> list[str]:
     """Write what differs, and return the paths."""
-    wanted = rendered()
-    changed = []
-    for path, text in wanted.items():
+    changed = differing(root)
+    for path, text in changed.items():
         file = root / path
-        if not file.is_file() or file.read_text(encoding="utf-8") != text:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-            changed.append(path)
-    return changed
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return list(changed)
 
 
 def _sources() -> Iterator[str]:

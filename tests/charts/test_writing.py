@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from charts.template_text import TemplateError, TemplateText, steps_of
-from charts.writing import ROOT, rendered, write
+from charts.writing import ROOT, differing, rendered, write
 from gpushare import __version__
 from gpushare.domain.policies import POLICIES
 from gpusharectl.install.options import ISOLATION_CHOICES
@@ -40,9 +40,12 @@ def test_every_other_template_is_written_by_hand() -> None:
 
 
 def test_writing_changes_what_differs_and_nothing_else(tmp_path: Path) -> None:
-    """A second time there is nothing to write."""
+    """A second time there is nothing to write; what is spoilt differs again."""
     assert set(write(tmp_path)) == set(TEXTS)
     assert write(tmp_path) == []
+    path = next(iter(TEXTS))
+    (tmp_path / path).write_text("spoilt")
+    assert list(differing(tmp_path)) == [path]
 
 
 def chart(name: str) -> Any:
