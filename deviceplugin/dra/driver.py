@@ -58,6 +58,7 @@ _HEALTH_AGAIN_S = 10.0
 """kubelet takes a health that it did not hear for 30 s for unknown."""
 _STOP_WITHIN_S = 5.0
 _SWITCHED_OFF = "DRA is switched off on this node by GPUSHARE_DRA"
+_GONE = "this node has no such card any more"
 _NO_CARDS = "no card of this node has been found yet"
 
 
@@ -145,15 +146,29 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         return answer
 
     def _health(self) -> health.NodeWatchResourcesResponse:
+        """Return the health of all cards, and of those that only claims still have.
+
+        kubelet would show what it heard last of a device that is left out.
+        """
+        cards = self.offer.cards.all
+        of = {
+            device_name(card.uuid): (
+                health.HEALTHY if card.healthy else health.UNHEALTHY,
+                "" if card.healthy else card.reason,
+            )
+            for card in cards
+        }
+        gone = (health.UNHEALTHY, _GONE) if cards else (health.UNKNOWN, _NO_CARDS)
+        for claim in self.preparer.claims.all():
+            for one in claim.devices:
+                of.setdefault(one.device, gone)
         answer, now = health.NodeWatchResourcesResponse(), int(time.time())
-        for card in self.offer.cards.all:
+        for name, (state, why) in of.items():
             answer.devices.add(
-                device=health.DeviceIdentifier(
-                    pool_name=self.node, device_name=device_name(card.uuid)
-                ),
-                health=health.HEALTHY if card.healthy else health.UNHEALTHY,
+                device=health.DeviceIdentifier(pool_name=self.node, device_name=name),
+                health=state,
                 last_updated_time=now,
-                message="" if card.healthy else card.reason,
+                message=why,
             )
         return answer
 

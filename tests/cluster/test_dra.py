@@ -202,7 +202,10 @@ def test_one_card_for_both(claims: Site) -> None:
 
 @pytest.mark.usefixtures("plugin_as_before")
 def test_two_cards_of_4_gib(claims: Site) -> None:
-    """Seed 001: 2 and 2 GiB share card 1; 2 and 3 GiB have a card each."""
+    """Seed 001: 2 and 2 GiB share card 1; 2 and 3 GiB have a card each.
+
+    kubelet tells a pod's status of a fault. While DRA is off, pods can still end.
+    """
     offer(claims, *TWO_OF_4_GIB)
     one, two = (card.uuid for card in TWO_OF_4_GIB)
     by_claim(claims, "ai-1", 8)
@@ -213,6 +216,34 @@ def test_two_cards_of_4_gib(claims: Site) -> None:
     by_claim(claims, "ai-2", 12)
     claims.wait_running("ai-2")
     assert (claims.visible("ai-1"), claims.visible("ai-2")) == ([one], [two])
+
+    gpus = claims.gpus["cp"]
+    well = [("Healthy", "")]
+    for name in ("ai-1", "ai-2"):
+        wait_until(lambda name=name: health(claims, name) == well, f"{name}'s health")
+    gpus.driver.xid(one, 79)
+    wait_until(lambda: health(claims, "ai-1")[0][0] == "Unhealthy", "the fault", 30)
+    assert "XID 79" in health(claims, "ai-1")[0][1]
+    assert health(claims, "ai-2") == well
+    claims.kubectl("annotate", "node", "cp", f"baidu.com/vcuda-clear={one}")
+    wait_until(lambda: health(claims, "ai-1") == well, "it to be well again", 30)
+
+    gpus.stop()
+    gpus.settings = {**gpus.settings, "DRA": "off"}
+    gpus.start()
+    wait_until(lambda: not slices(claims), "the slices to go", 30)
+    claims.kubectl("delete", "pod", "ai-1", "ai-2")
+    wait_until(lambda: not specifications(claims), "no specification", 60)
+
+
+def health(site: Site, name: str) -> list[tuple[str, str]]:
+    """The health of a pod's claims, and the reason, as kubelet tells the API server."""
+    (status,) = site.get("pod", name)["status"]["containerStatuses"]
+    return [
+        (one["health"], one.get("message", ""))
+        for claim in status.get("allocatedResourcesStatus", ())
+        for one in claim["resources"]
+    ]
 
 
 def example() -> str:

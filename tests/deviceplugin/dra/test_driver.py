@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.cards.source import Found
 from deviceplugin.dra.sockets import _Server
 from deviceplugin.kubelet.registration import look
 from gpushare.kube.cluster import Kind, Page
@@ -24,6 +25,20 @@ from tests.testbed.waiting import wait_until
 def node(tmp_path: Path) -> Iterator[DraNode]:
     with DraNode(tmp_path, found_card(0), found_card(1)) as made:
         yield made
+
+
+@contextmanager
+def driver_alone(node: DraNode) -> Iterator[None]:
+    """The driver runs, and no card has been found."""
+    node.end()
+    stop, made = Event(), node.assembled()
+    thread = Thread(target=made.driver.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
 
 
 def test_registration(node: DraNode) -> None:
@@ -71,6 +86,21 @@ def test_health_is_told_at_each_change(node: DraNode) -> None:
     wait_until(lambda: not offer.cards.all[1].healthy, "the card to be sick")
     sick = (health.UNHEALTHY, "XID 79")
     assert node.health(1) == [{device_of(0): well, device_of(1): sick}]
+
+
+def test_health_of_a_card_that_only_a_claim_still_has(node: DraNode) -> None:
+    """After a restart nobody offers it. Before any card is found, it is unknown."""
+    node.prepare(node.claim("c", 1))
+    node.end()
+    node.cards.found = Found((found_card(0),))
+    node.start()
+    gone = (health.UNHEALTHY, "this node has no such card any more")
+    well = (health.HEALTHY, "")
+    assert node.health(1) == [{device_of(0): well, device_of(1): gone}]
+    with driver_alone(node):
+        unknown = (health.UNKNOWN, "no card of this node has been found yet")
+        assert node.health(1) == [{device_of(1): unknown}]
+    node.start()
 
 
 def test_who_is_on_a_sick_card_by_a_claim(
@@ -139,20 +169,6 @@ def test_files_without_a_claim_are_removed_while_dra_is_off(node: DraNode) -> No
     node.start()
     wait_until(lambda: not stale.exists(), "the file to go")
     assert other.exists()
-
-
-@contextmanager
-def driver_alone(node: DraNode) -> Iterator[None]:
-    """The driver runs, and no card has been found."""
-    node.end()
-    stop, made = Event(), node.assembled()
-    thread = Thread(target=made.driver.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(20)
 
 
 def test_claims_are_taken_back_before_there_are_cards(node: DraNode) -> None:
