@@ -102,6 +102,7 @@ class ExtenderState:
             self.ledger,
             set_cards=self.pods.set_cards,
             reconsider=self.pods.reconsider,
+            is_pod=self.pods.knows,
             clock=clock,
         )
         set_cards = self.claims.set_cards

@@ -65,6 +65,10 @@ class ClaimBook:
     ``set_cards`` records a node's cards, and ``reconsider`` is called with each node
     on which a claim came or went. The name of a device that no card of the node has is
     kept as a card's UUID: it is charged to none of the cards that are there.
+
+    The watch tells what the API server has. A review may be made up, by a process of
+    this host: it can add a reservation, but free nothing. ``is_pod`` tells which UIDs
+    are those of pods, whose charges are beside those of claims in the ledger.
     """
 
     def __init__(
@@ -73,11 +77,13 @@ class ClaimBook:
         *,
         set_cards: Callable[[NodeName, tuple[Card, ...]], None] | None = None,
         reconsider: Callable[[NodeName], None] = lambda _name: None,
+        is_pod: Callable[[PodUID], bool] = lambda _uid: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._set_cards = set_cards or ledger.set_cards
         self._reconsider = reconsider
+        self._is_pod = is_pod
         self._clock = clock
         # Claims and nodes are followed by a thread each, and reviews come in a third.
         self._lock = RLock()
@@ -152,6 +158,8 @@ class ClaimBook:
         with self._lock:
             if claim.uid in self._ended:
                 return f"claim {claim} is deleted"
+            if self._is_pod(claim.uid):
+                return f"claim {claim} has the UID of a pod"
             placement = self._placement(claim, claim.uid)
             hold = self._same(placement)
             if hold is not None:
@@ -172,19 +180,23 @@ class ClaimBook:
     def overdue(self) -> tuple[Claim, ...]:
         """Return the claims with a reservation that cannot take effect any more."""
         with self._lock:
-            return tuple(
-                holds[0].claim
-                for holds in self._holds.values()
-                if any(map(self._is_overdue, holds))
-            )
+            late = filter(self._is_overdue, chain.from_iterable(self._holds.values()))
+            found = {(one.claim.uid, str(one.claim)): one.claim for one in late}
+            return tuple(found.values())
 
     def settle(self, claim: Claim, found: Json | None) -> None:
         """Confirm or give up an overdue reservation by what the API server has now.
 
-        ``found`` is the object of the claim's name, None if there is none.
+        ``found`` is the object of the claim's name, None if there is none. Then only
+        what was reserved in this name is given up: that an allocated claim is gone is
+        for the watch to tell.
         """
         if found is None or found["metadata"]["uid"] != claim.uid:
-            self._end(claim.uid)
+            name = str(claim)
+            self._keep(
+                claim,
+                lambda hold: not (self._is_overdue(hold) and str(hold.claim) == name),
+            )
             return
         with self._lock:
             for hold in self._holds.get(claim.uid, ()):
@@ -216,6 +228,8 @@ class ClaimBook:
             return
         with self._lock:
             self._broken.pop(uid, None)
+            # A deleted claim is there again after a restore from a backup.
+            self._ended.pop(uid, None)
             now = _number(metadata.get("resourceVersion", ""))
             if claim is None:
                 if holds := self._holds.get(uid):

@@ -234,6 +234,11 @@ class PodBook:
             uid = self._by_name.get((namespace, name))
             return None if uid is None else self._records.get(uid)
 
+    def knows(self, uid: PodUID) -> bool:
+        """Return whether this is a pod that asks for cards or holds some."""
+        with self._lock:
+            return uid in self._records
+
     def records(self) -> tuple[PodRecord, ...]:
         """Return all pods that ask for cards or hold some, and have not ended."""
         with self._lock:

@@ -155,13 +155,16 @@ class Ledger:
         """Record what a ResourceClaim is to have; return why not, empty if it may.
 
         kube-scheduler has chosen the card, by a view of its own. A claim that holds
-        this already keeps it, so that a second question changes nothing.
+        this already keeps it, so that a second question changes nothing. What the UID
+        holds of other cards is never replaced.
         """
         with self._lock:
             uid = placement.pod.uid
             node = self._nodes.get(placement.node, Node(placement.node))
             if node.placements.get(uid) == placement:
                 return ""
+            if uid in self._where or uid in self._unplaced:
+                return f"UID {uid} has another part of a card"
             why_not = why_no_room(node, placement)
             if not why_not:
                 self._record(placement)

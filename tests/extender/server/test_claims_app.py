@@ -19,9 +19,16 @@ from extender.server.claims_app import (
 from extender.server.public import Readiness
 from gpushare.domain.model import NodeName
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.cluster import Json, Kind, WatchEvent
 from gpushare.kube.reflector import Reflector
-from tests.builders import allocation_json, cards, claim_json
+from tests.builders import (
+    allocation_json,
+    bound_json,
+    cards,
+    claim_json,
+    placement,
+    pod_json,
+)
 from tests.extender.asgi_client import as_wsgi, exchange
 from tests.extender.webhook_client import answered, asked
 
@@ -88,6 +95,21 @@ def test_a_dry_run_reserves_nothing() -> None:
     full = claim_json("b", allocation_json(units=21))
     assert "not 21" in reviews.ask(full, dryRun=True)
     assert reviews.state.ledger.claims() == frozenset()
+
+
+def test_a_claim_takes_no_pods_place() -> None:
+    """A made-up one with its UID: neither of a pod with a card nor of one that waits.
+
+    What the first has would be free, and the second would be bound to less.
+    """
+    reviews = Reviews()
+    bound = bound_json(placement("p", 0, 15, 1))
+    for pod in (bound, pod_json("w", units=4, cores=1)):
+        reviews.state.pods.apply(WatchEvent("ADDED", pod))
+        made_up = claim_json("c", allocation_json(units=1))
+        made_up["metadata"]["uid"] = pod["metadata"]["uid"]
+        assert reviews.ask(made_up) == "claim default/c has the UID of a pod"
+    assert "has 5 units left" in reviews.ask(claim_json("d", allocation_json(units=6)))
 
 
 @pytest.mark.parametrize(

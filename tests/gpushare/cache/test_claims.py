@@ -277,7 +277,48 @@ def test_a_late_reservation_of_a_claim_that_is_gone(site: Site, found: Json) -> 
     site.now = UNCONFIRMED_S + 1
     site.book.settle(site.book.overdue()[0], found)
     assert site.units() == {}
+
+
+def test_a_claim_that_is_deleted_gets_nothing(site: Site) -> None:
+    """Its review was under way; until a restore from a backup brings it back."""
+    site.gone(claim_json("c"))
     assert reserve(site, allocated()) == "claim default/c is deleted"
+    site.listed(claim_json("c", version=1))
+    assert not reserve(site, allocated())
+
+
+def made_up(name: str, uid: str, device: str = "gpu-0") -> Json:
+    """What a process of the control-plane host may send instead of an API server."""
+    body = allocated(name, device)
+    body["metadata"]["uid"] = uid
+    return body
+
+
+def give_up_late(site: Site, **there: Json) -> None:
+    """Settle all that is late by the claims that are there, by their names."""
+    site.now += UNCONFIRMED_S + 1
+    for late in site.book.overdue():
+        site.book.settle(late, there.get(late.name))
+
+
+def test_a_made_up_claim_with_the_uid_of_another(site: Site) -> None:
+    """That there is no claim of its name says nothing of the real one."""
+    assert not reserve(site, made_up("nope", "uid-c", "gpu-1"), version=10**9)
+    assert not reserve(site, allocated(units=15))
+    site.seen(body := allocated(units=15))
+    give_up_late(site, c=body)
+    assert site.units() == {"GPU-0": 15}
+    site.gone(body)
+    assert site.units() == {}
+
+
+def test_a_made_up_claim_with_the_uid_of_a_second_answer(site: Site) -> None:
+    """Both answers of the real one still count."""
+    for device in ("gpu-0", "gpu-1"):
+        assert not reserve(site, allocated(units=8, device=device))
+    (second,) = site.ledger.claims() - {"uid-c"}
+    assert "has another part" in reserve(site, made_up("nope", second))
+    assert site.units() == {"GPU-0": 8, "GPU-1": 8}
 
 
 def test_a_claim_seen_before_its_node(site: Site) -> None:
