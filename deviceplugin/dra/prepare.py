@@ -39,7 +39,13 @@ from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.pods import Listed
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, NodeName, PodUID
 from gpushare.kube import names
-from gpushare.kube.claims.allocated import Claim, Device, device_name, read_claim
+from gpushare.kube.claims.allocated import (
+    Claim,
+    Device,
+    device_name,
+    read_claim,
+    refused_access,
+)
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
@@ -224,12 +230,14 @@ class Preparer:
         """Read the claim that kubelet means. Raises ``ClusterError``."""
         body = self.cluster.get(Kind.CLAIMS, asked.namespace, asked.name)
         try:
-            claim = read_claim(body)
+            claim, refused = read_claim(body), refused_access(body)
         except Malformed as error:
             why = f"the allocation of claim {asked} is not understood: {error}"
             raise NotPreparedError(why) from error
         if body["metadata"]["uid"] != asked.uid:
             raise NotPreparedError(f"claim {asked} is another one of this name")
+        if refused:
+            raise NotPreparedError("; ".join(refused))
         if claim is None:
             raise NotPreparedError(
                 f"claim {asked} has no allocation by {names.DRA_DRIVER}"

@@ -17,7 +17,7 @@ from extender.server.asgi import Application, Posts, Receive, Scope, Send
 from extender.server.public import Readiness, readiness_app
 from extender.webhook.review import ClaimQuestion, allowed, claim_question, denied
 from gpushare.cache.claims import ClaimBook
-from gpushare.kube.claims.allocated import Claim, read_claim
+from gpushare.kube.claims.allocated import Claim, read_claim, refused_access
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CLAIMS_PATH
@@ -128,15 +128,17 @@ def _answer(parts: ClaimParts, body: bytes) -> bytes:
 def _judge(parts: ClaimParts, asked: ClaimQuestion) -> tuple[Verdict, Sequence[str]]:
     if asked.claim is None:
         return Verdict.ALLOWED, ()
-    try:
-        claim = read_claim(asked.claim)
-    except Malformed as error:
-        return Verdict.DENIED, [f"the claim is not understood: {error}"]
-    if claim is None or _is_allocated(asked.old):
+    if _is_allocated(asked.old):
         # The API server lets nobody change an allocation.
         return Verdict.ALLOWED, ()
-    if why_not := _empty_requests(claim):
+    try:
+        claim, why_not = read_claim(asked.claim), refused_access(asked.claim)
+    except Malformed as error:
+        return Verdict.DENIED, [f"the claim is not understood: {error}"]
+    if why_not := why_not + (_empty_requests(claim) if claim else []):
         return Verdict.DENIED, why_not
+    if claim is None:
+        return Verdict.ALLOWED, ()
     if reasons := parts.readiness.why_not():
         said = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
         return Verdict.NOT_READY, [said]

@@ -82,13 +82,7 @@ def read_claim(claim: Json) -> Claim | None:
     """
     body = Reader(claim)
     status = body.optional_object("status")
-    allocation = status.optional_object("allocation").optional_object("devices")
-    ours = [
-        one
-        for one in allocation.optional_objects("results")
-        if one.optional_text("driver") == DRA_DRIVER
-        and not one.optional_boolean("adminAccess", default=False)
-    ]
+    ours = [one for one in _results(status) if not _has_admin_access(one)]
     if not ours:
         return None
     metadata = body.object("metadata")
@@ -108,6 +102,39 @@ def read_claim(claim: Json) -> Claim | None:
             if one.optional_text("resource") == _PODS
         ),
     )
+
+
+def refused_access(claim: Json) -> list[str]:
+    """Return a sentence for each of our devices that a claim may only look at.
+
+    Raises ``Malformed`` as ``read_claim`` does.
+    """
+    results = _results(Reader(claim).optional_object("status"))
+    looks = filter(_has_admin_access, results)
+    return [no_admin_access(one.optional_text("request")) for one in looks]
+
+
+def no_admin_access(request: str) -> str:
+    """Say that a request gets no card without a part of it.
+
+    Its containers would use what was given to others, with no limit. And one that only
+    wants to know what is used need not have the cards.
+    """
+    return (
+        f"request {request} has adminAccess, which {DRA_DRIVER} does not give; ask for "
+        "a part of a card, or see in the exporter's metrics what is used"
+    )
+
+
+def _results(status: Reader) -> list[Reader]:
+    """Return the results of an allocation that are devices of ours."""
+    devices = status.optional_object("allocation").optional_object("devices")
+    results = devices.optional_objects("results")
+    return [one for one in results if one.optional_text("driver") == DRA_DRIVER]
+
+
+def _has_admin_access(result: Reader) -> bool:
+    return result.optional_boolean("adminAccess", default=False)
 
 
 def amount(capacity: Reader) -> Amount:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.domain.model import NOTHING, UNIT_MIB, Amount
-from gpushare.kube.claims.allocated import amount
+from gpushare.kube.claims.allocated import amount, no_admin_access
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.names import DRA_CLASS, DRA_CORES, DRA_DRIVER, DRA_MEMORY, DRA_UUID
@@ -106,14 +106,14 @@ def _card(name: str, one: Reader, classes: Classes) -> CardRequest | str:
             f"request {name}: only kube-scheduler can tell which driver's devices the "
             f"DeviceClass {class_name} selects"
         )
-    if one.optional_boolean("adminAccess", default=False):
-        return f"request {name} has adminAccess, which holds nothing of a card"
     never = ""
     if class_name in classes and body is None:
         never = f"there is no DeviceClass {class_name}"
         if class_name == DRA_CLASS:
             never += ": gpusharectl install --dra creates it"
     asked, refused = _amount(name, one)
+    if one.optional_boolean("adminAccess", default=False):
+        never = no_admin_access(name)
     return CardRequest(
         name,
         asked,

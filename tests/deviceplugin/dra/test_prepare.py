@@ -167,6 +167,16 @@ def test_refused_claims(node: DraNode) -> None:
     assert "is not a claim's UID" in said["../x"]
 
 
+def test_admin_access_is_refused(node: DraNode) -> None:
+    """Also beside a part of a card: its container would start without a card."""
+    allocation = allocation_json(device_of(0))
+    looks = allocation_json(device_of(1), request="look")["devices"]["results"][0]
+    allocation["devices"]["results"].append(looks | {"adminAccess": True})
+    claim = node.claim_with("c", allocation)
+    said = node.prepare_one(claim).error
+    assert "request look has adminAccess, which vcuda.baidu.com does not give" in said
+
+
 def test_a_sick_card_is_refused_until_it_is_well(node: DraNode) -> None:
     node.cards.failures[UUIDS[0]] = "it does not answer"
     offer = node.serving.parts.offer

@@ -124,6 +124,16 @@ def test_nobody_gets_nothing_of_a_card(cores: int, units: int, said: str) -> Non
     assert "capacity.requests" in denial
 
 
+def test_admin_access_is_denied() -> None:
+    """The pod waits for a scheduler, with the reason, and not on a node."""
+    reviews = Reviews()
+    claim = claim_json("a", allocation_json(request="look"))
+    claim["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    said = reviews.ask(claim)
+    assert "request look has adminAccess, which vcuda.baidu.com does not give" in said
+    assert reviews.count("denied") == 1
+
+
 def test_what_is_not_understood_is_denied_with_the_field() -> None:
     reviews = Reviews()
     broken = claim_json("a", allocation_json())
