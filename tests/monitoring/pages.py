@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ssl import SSLContext
 from typing import NamedTuple, Self
@@ -37,8 +38,10 @@ class PageServer:
                 self.send_response(made.status)
                 self.send_header("Content-Type", made.kind)
                 self.send_header("Content-Length", str(len(made.body)))
-                self.end_headers()
-                self.wfile.write(made.body)
+                # Who lost patience on a busy machine asks again.
+                with suppress(ConnectionError):
+                    self.end_headers()
+                    self.wfile.write(made.body)
 
             def do_POST(self) -> None:
                 take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
