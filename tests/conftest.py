@@ -35,6 +35,7 @@ LONGEST = (
     "tests/monitoring/test_alerts.py",
     "tests/deviceplugin/allocation/test_isolation_law.py",
     "tests/gpusharectl/demo/test_run.py",
+    "tests/gpusharectl/install/test_interrupted.py",
     "tests/extender/server/test_page.py",
     "tests/contract/test_cluster.py",
     "tests/extender/test_webhook_conf.py",

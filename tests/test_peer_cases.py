@@ -53,7 +53,9 @@ from tests.deviceplugin.peer_runs import (
 HERE = Path(__file__).parent
 TEXT = (HERE / "cases" / "peer_cases.yaml").read_text()
 RECORD = HERE.parent / "docs" / "decisions" / "0018-peer-cases.md"
-CASES: Mapping[str, Json] = {one["id"]: one for one in yaml.safe_load(TEXT)["cases"]}
+# Each process that collects tests reads it: the C library is 8 times faster.
+_READ = yaml.load(TEXT, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+CASES: Mapping[str, Json] = {one["id"]: one for one in _READ["cases"]}
 
 N = NodeName("n")
 UNITS_WHERE_NONE_ARE_GIVEN = 16

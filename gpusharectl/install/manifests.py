@@ -105,18 +105,18 @@ def assemble(
 
 def _composed(root: Traversable, folder: str, below: list[Json]) -> list[Json]:
     """Return ``below`` with a folder's resources, then its components and patches."""
-    (content,) = _documents(root, f"{folder}/kustomization.yaml")
+    (content,) = documents(root, f"{folder}/kustomization.yaml")
     found = list(below)
     for one in content.get("resources") or ():
         path = posixpath.normpath(f"{folder}/{one}")
         is_folder = root.joinpath(*path.split("/")).is_dir()
-        found += _composed(root, path, []) if is_folder else _documents(root, path)
+        found += _composed(root, path, []) if is_folder else documents(root, path)
     # In kustomize's order: components first.
     for one in content.get("components") or ():
         found = _composed(root, posixpath.normpath(f"{folder}/{one}"), found)
     for patch in content.get("patches") or ():
         path, target = f"{folder}/{patch['path']}", patch["target"]
-        (steps,) = _documents(root, path)
+        (steps,) = documents(root, path)
         meant = [body for body in found if _is(body, target)]
         # As in kustomize: a component is for several overlays.
         if len(meant) != 1 and not (content["kind"] == "Component" and not meant):
@@ -139,7 +139,8 @@ def _is(body: Json, target: Json) -> bool:
     return (body["kind"], body["metadata"]["name"]) == (target["kind"], target["name"])
 
 
-def _documents(root: Traversable, path: str) -> list[Any]:
+def documents(root: Traversable, path: str) -> list[Any]:
+    """Return what a file of the manifests holds; its path is from their folder on."""
     text = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
     # With the C library if it is there: 8 times faster.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

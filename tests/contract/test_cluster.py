@@ -459,7 +459,7 @@ def test_claims_are_read_and_watched(seat: Seat) -> None:
     assert found["spec"]["devices"]["requests"][0]["name"] == "card"
     assert found["status"]["allocation"]["devices"]["results"] == [result]
     seen: list[tuple[str, bool]] = []
-    stream = seat.cluster.watch(Kind.CLAIMS, resource_version=version, timeout_s=5)
+    stream = seat.cluster.watch(Kind.CLAIMS, resource_version=version, timeout_s=30)
     for event in stream:
         if event.type != "BOOKMARK" and seat.is_ours(event.object):
             status = event.object.get("status") or {}

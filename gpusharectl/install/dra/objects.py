@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-import yaml
-
 from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import NotFound
@@ -17,6 +15,7 @@ from gpushare.kube.names import (
     DRA_DRIVER,
 )
 from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.manifests import documents
 from gpusharectl.install.webhook.objects import bundle_of, with_bundle
 
 GROUP = "resource.k8s.io/v1"
@@ -127,8 +126,8 @@ def _used(objects: Objects) -> Iterator[tuple[str, str]]:
 
 def configuration(authorities: bytes) -> Json:
     """Return the webhook's configuration; the API server trusts these authorities."""
-    text = files("manifests").joinpath("dra/webhook.yaml").read_text(encoding="utf-8")
-    return with_bundle(yaml.safe_load(text), authorities)
+    (body,) = documents(files("manifests"), "dra/webhook.yaml")
+    return with_bundle(body, authorities)
 
 
 def authorities_of(objects: Objects) -> bytes:

@@ -330,7 +330,7 @@ class Waiting:
         """Whether each wait ended because it was let."""
 
     def wait(self) -> None:
-        self.waits.append(self.may.wait(5))
+        self.waits.append(self.may.wait(30))
 
     def filter_at_once(self, _args: Any) -> None:
         return None
