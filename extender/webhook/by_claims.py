@@ -37,7 +37,9 @@ _SECOND = "--set-scheduler names a scheduler that the extender may not see"
 _Asking = list[tuple[PodContainer, ContainerSpec]]
 
 
-def by_claims(pod: Json, *, second_scheduler: bool) -> tuple[Json, list[str]]:
+def by_claims(
+    pod: Json, namespace: str, *, second_scheduler: bool
+) -> tuple[Json, list[str]]:
     """Return the pod with a claim in place of its request, and what to warn of.
 
     The pod must be valid. It is returned as it is if it asks for nothing, or if a claim
@@ -65,8 +67,8 @@ def by_claims(pod: Json, *, second_scheduler: bool) -> tuple[Json, list[str]]:
     claim = {"name": CLAIM, "resourceClaimTemplateName": name}
     spec = after["spec"]
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), claim]
-    make = f"gpusharectl claim-template {name} | kubectl apply -f -"
-    return after, [f"a claim is used; make its template once: {make}"]
+    make = f"gpusharectl claim-template {name} | kubectl -n {namespace} apply -f -"
+    return after, [f"a claim is used; make its template: {make}"]
 
 
 def _why_not(pod: Json, asking: _Asking) -> str:

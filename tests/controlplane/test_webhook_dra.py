@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.templates import template
+from gpushare.kube.claims.templates import MOST_PARTS, template, template_name
 from gpusharectl.commands import main
 from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, asking, container, limits_of
@@ -38,7 +38,8 @@ def test_a_pod_becomes_one_with_a_claim(claiming: Gate) -> None:
     done = claiming.kubectl("create", "-f", "-", stdin=asked)
     assert done.returncode == 0, done.stderr
     name = "vcuda-m20-c20-m4-c1"
-    assert f"gpusharectl claim-template {name} | kubectl apply -f -" in done.stderr
+    apply = f"kubectl -n {claiming.namespace} apply -f -"
+    assert f"gpusharectl claim-template {name} | {apply}" in done.stderr
     (made,) = claiming.pods()
     (claim,) = made["spec"]["resourceClaims"]
     assert claim == {"name": "vcuda", "resourceClaimTemplateName": name}
@@ -51,6 +52,17 @@ def test_a_pod_becomes_one_with_a_claim(claiming: Gate) -> None:
     for parts in ([Amount(20, 20)], [Amount(20, 20), Amount(1, 4)]):
         applied = claiming.kubectl("apply", "-f", "-", stdin=template(parts))
         assert applied.returncode == 0, applied.stderr
+
+
+def test_the_longest_command_arrives_whole(claiming: Gate) -> None:
+    """The API server cuts no warning of this length."""
+    most = {MEMORY: 999_999, CORE: 10}
+    pod = asking(*(container(most, f"part-{n}") for n in range(MOST_PARTS)))
+    done = claiming.kubectl("create", "--dry-run=server", "-f", "-", stdin=pod)
+    assert done.returncode == 0, done.stderr
+    name = template_name([Amount(10, 999_999)] * MOST_PARTS)
+    apply = f"kubectl -n {claiming.namespace} apply -f -"
+    assert f"gpusharectl claim-template {name} | {apply}" in done.stderr
 
 
 def test_what_a_claim_cannot_mean_stays(claiming: Gate) -> None:

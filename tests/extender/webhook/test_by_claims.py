@@ -8,20 +8,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.pool import UNKNOWN
-from extender.webhook.rules import Rules, Verdict, review
+from extender.webhook.rules import MOST_OF_A_WARNING, Rules, Verdict, review
 from gpushare.domain.model import Amount
 from gpushare.kube import codec, names
-from gpushare.kube.claims.templates import MOST_PARTS, parts_of, request_name
+from gpushare.kube.claims.templates import (
+    MOST_PARTS,
+    parts_of,
+    request_name,
+    template_name,
+)
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json, ref
 
 
-def judged(pod: Json, rules: Rules | None = None, *, dra: bool = True) -> Verdict:
+def judged(
+    pod: Json,
+    rules: Rules | None = None,
+    *,
+    dra: bool = True,
+    namespace: str = "default",
+) -> Verdict:
     """Review it as in a namespace with the label; what arrived stays as it is."""
     kept = deepcopy(pod)
     verdict = review(
         pod,
-        namespace="default",
+        namespace=namespace,
         mutating=True,
         mode="",
         rules=rules or Rules(),
@@ -71,8 +82,22 @@ def test_a_share_becomes_a_claim() -> None:
     }
     assert spec["containers"][1] == pod["spec"]["containers"][1]
     assert spec["containers"][2]["resources"] == {"limits": {}, "requests": {}}
-    command = "gpusharectl claim-template vcuda-m20-c20 | kubectl apply -f -"
-    assert found.warnings == (f"a claim is used; make its template once: {command}",)
+    make = "gpusharectl claim-template vcuda-m20-c20 | kubectl -n default apply -f -"
+    assert found.warnings == (f"a claim is used; make its template: {make}",)
+
+
+def test_the_command_of_the_warning_is_never_cut() -> None:
+    """Not even with the longest names; and it comes first, for the last may be lost."""
+    asking = [container_json(str(n), 999_999, 10) for n in range(MOST_PARTS)]
+    pod = pod_json(containers=asking, annotations={"baidu.com/vcuda-model": "x"})
+    namespace = "n" * 63
+    command, *others = judged(pod, namespace=namespace).warnings
+    name = template_name([Amount(10, 999_999)] * MOST_PARTS)
+    assert command.endswith(
+        f"gpusharectl claim-template {name} | kubectl -n {namespace} apply -f -"
+    )
+    assert len(command) <= MOST_OF_A_WARNING
+    assert others
 
 
 def test_defaults_and_mib_come_first() -> None:

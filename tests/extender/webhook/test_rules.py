@@ -181,10 +181,10 @@ def test_warnings_where_it_may_yet_work(pod: Json, pool: Pool, told: list[str]) 
 
 
 def test_a_warning_is_short_and_said_once() -> None:
-    """Longer ones would be cut in the middle of a word."""
+    """Longer ones could be cut in the middle of a word."""
     pod = pod_json(units=1, cores=1)
     for part in pod["spec"]["containers"][0]["resources"].values():
-        part[f"baidu.com/vcuda-{'x' * 200}"] = "1"
+        part[f"baidu.com/vcuda-{'x' * 300}"] = "1"
     (warning,) = judged(pod).warnings
     assert len(warning) == MOST_OF_A_WARNING
     assert warning.endswith("…")
