@@ -313,6 +313,10 @@ class SimulatedCluster:
         nodes = (self.ledger.node(name) for name, its in every if not its.closed)
         return sum(len(node.untouched) for node in nodes if node is not None)
 
+    def hold(self, claim: Placement) -> None:
+        """Charge what a ResourceClaim has of the cards of its node, for good."""
+        self.ledger.record(claim)
+
     def add_bound(self, pod: Json) -> PodRef:
         """Add a pod that already runs, by its own UID, which its placement names."""
         self._uid = str(pod["metadata"].get("uid") or "")

@@ -32,6 +32,7 @@ from gpusharectl.simulate.scenario import (
     whole_ms,
 )
 from gpusharectl.simulate.synthetic import before_it_ran, is_bound_to_node, named_after
+from gpusharectl.state.claims import has_claims
 
 LOOKS = 200
 """How often fragmentation is measured in a long run; it takes time."""
@@ -222,6 +223,8 @@ class _Game:
         every = (pod["metadata"] for pod in (*scenario.there, *arriving))
         self._taken = {(one["namespace"], one["name"]) for one in every}
         """Names that no new pod may get: of all pods that exist or will come."""
+        for claim in scenario.claims:
+            self.cluster.hold(claim)
         for pod in scenario.there:
             ref = self.cluster.add_bound(pod)
             self._there[ref.namespace, ref.name] = (ref, Arrive(pod))
@@ -358,7 +361,8 @@ class _Game:
         self.cluster.close_node(name)
         again: list[tuple[Arrive, str]] = []
         for key, (ref, bound) in list(self._there.items()):
-            stays = is_bound_to_node(bound.pod)
+            # Claims are not played, so nobody knows where such a pod would go.
+            stays = is_bound_to_node(bound.pod) or has_claims(bound.pod)
             if bound.pod["spec"]["nodeName"] != name or (stays and not drain.gone):
                 continue
             del self._there[key]

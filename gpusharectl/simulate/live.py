@@ -5,18 +5,21 @@ right counts however it was granted, even for one object by its name.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gpushare.cache.claims import placement_of
 from gpushare.cache.pods import UNFINISHED
+from gpushare.domain.model import Placement
 from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import users_words
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import ClusterError, Forbidden
+from gpushare.kube.claims.allocated import Claim
+from gpushare.kube.cluster import Cluster, Json, Kind
+from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
@@ -31,12 +34,19 @@ from gpusharectl.simulate.scenario import (
     Step,
 )
 from gpusharectl.simulate.synthetic import before_it_ran, is_bound_to_node, playable
+from gpusharectl.state.claims import (
+    allocated,
+    follows_claims,
+    has_claims,
+    offers_to_claims,
+)
 from gpusharectl.state.read import configured_choice, everything
 
 _POLICY = "GPUSHARE_POLICY"
 _HOSTNAME = "kubernetes.io/hostname"
 _PASSING = "node.kubernetes.io/"
 """Prefix of the taints of a node in trouble; a new node has none."""
+_CLAIMS_UNKNOWN = "What ResourceClaims hold of cards is not known, and counted as free"
 _MOST_NAMES = 5
 _MOST_NODES = 10
 _MOST_NAME = 200
@@ -65,20 +75,52 @@ def read_live(access: Access, what: WhatIf, more: Sequence["MorePods"]) -> Scena
         templates = [(str(one), _template(access, one), one.number) for one in more]
         nodes = list(everything(access.cluster, Kind.NODES))
         pods = list(everything(access.cluster, Kind.PODS, UNFINISHED))
+        claims, unknown = _read_claims(access.cluster, pods)
     except Forbidden as error:
         raise NotPlayable(without_rights(access, more, error)) from error
     except ClusterError as error:
         raise NotPlayable(f"{host}: {error}") from error
-    return live_scenario(nodes, pods, replace(what, more=templates), host)
+    found = live_scenario(nodes, pods, replace(what, more=templates), host, claims)
+    return replace(found, remarks=(*found.remarks, *unknown))
+
+
+def _read_claims(
+    cluster: Cluster, pods: Iterable[Json]
+) -> tuple[Sequence[Claim], Sequence[str]]:
+    """Return the ResourceClaims with parts of cards, and what is not known of others.
+
+    They are read if a pod has any, or a component of gpushare has to do with them.
+    """
+    signs = [
+        pod
+        for pod in pods
+        if has_claims(pod)
+        or offers_to_claims([pod])
+        or (facts.is_extender(pod) and follows_claims(pod))
+    ]
+    try:
+        found, wrong = allocated(everything(cluster, Kind.CLAIMS) if signs else ())
+    except NotFound:
+        # An API server without ResourceClaims has none.
+        return (), ()
+    except ClusterError as error:
+        return (), (f"{_CLAIMS_UNKNOWN}: they cannot be read: {error}.",)
+    names = words.listed(sorted(wrong), _MOST_NAMES)
+    return found, (f"{_CLAIMS_UNKNOWN}: {names}.",) if wrong else ()
 
 
 def live_scenario(
-    nodes: Sequence[Json], pods: Sequence[Json], what: WhatIf, host: str
+    nodes: Sequence[Json],
+    pods: Sequence[Json],
+    what: WhatIf,
+    host: str,
+    claims: Sequence[Claim] = (),
 ) -> Scenario:
     """Make a scenario of nodes and unfinished pods, or raise ``NotPlayable``.
 
     Nodes are added, then pending pods are tried by priority, then nodes are drained,
-    and further pods come last. The policy is the extender's.
+    and further pods come last. The policy is the extender's. ``claims`` keep their
+    parts of cards, whatever is played.
     """
     by_name = {facts.name_of(node): node for node in nodes}
     for name in (*what.add, *what.drain):
@@ -92,6 +134,7 @@ def live_scenario(
         there = [pod for pod in there if not _moves(pod)]
     pending = [pod for pod in pods if not (facts.node_of(pod) or facts.is_leaving(pod))]
     ours = [pod for pod in pending if codec.is_ours(pod)]
+    others = [pod for pod in pending if not codec.is_ours(pod)]
     tried = sorted((pod for pod in ours if not facts.gates(pod)), key=_queued)
     taken = frozenset(map(facts.full_name, pods))
     happenings: list[Event] = [
@@ -107,12 +150,18 @@ def live_scenario(
         nodes=tuple(nodes),
         steps=tuple(Step(0.0, one) for one in happenings),
         there=tuple(there),
+        claims=tuple(_charges(claims, by_name)),
         choice=choice,
         remarks=(
             _whose_policy(extender, choice),
             *_played(what, len(again), len(tried)),
             *_unknown(nodes, pods),
-            *_not_tried(len(ours) - len(tried), len(pending) - len(ours)),
+            *_kept(claims),
+            *_not_tried(
+                len(ours) - len(tried),
+                sum(map(has_claims, others)),
+                len(others) - sum(map(has_claims, others)),
+            ),
         ),
     )
 
@@ -175,10 +224,27 @@ def _unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
         )
 
 
-def _not_tried(gated: int, plain: int) -> Iterator[str]:
+def _charges(claims: Iterable[Claim], nodes: Mapping[str, Json]) -> Iterator[Placement]:
+    """Return what claims hold of the cards of these nodes."""
+    for claim in claims:
+        node = nodes.get(claim.node)
+        if node is not None and not is_dark(node):
+            yield placement_of(claim, codec.cards(node))
+
+
+def _kept(claims: Sequence[Claim]) -> Iterator[str]:
+    if claims:
+        keep = "keeps its part" if len(claims) == 1 else "keep their parts"
+        held = words.counted(len(claims), "ResourceClaim")
+        yield f"{held} {keep} of cards; pods with claims stay on drained nodes."
+
+
+def _not_tried(gated: int, claiming: int, plain: int) -> Iterator[str]:
     found = []
     if gated:
         found.append(f"{words.counted(gated, 'pod')} with scheduling gates")
+    if claiming:
+        found.append(f"{words.counted(claiming, 'pod')} with ResourceClaims")
     if plain:
         verb = "asks" if plain == 1 else "ask"
         found.append(f"{words.counted(plain, 'pod')} that {verb} for no card")

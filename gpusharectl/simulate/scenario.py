@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from gpushare.domain.model import Placement
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
@@ -91,14 +92,16 @@ class Expected:
 class Scenario:
     """The nodes and pods at the beginning, and the steps in the order of time.
 
-    ``there`` are pods that are bound at the beginning. ``waits``: a pod without room
-    stays pending and is tried again; else it is dropped, as in traces.
+    ``there`` are pods that are bound at the beginning. ``claims`` is what
+    ResourceClaims hold of cards, which they keep whatever happens. ``waits``: a pod
+    without room stays pending and is tried again; else it is dropped, as in traces.
     """
 
     name: str
     nodes: tuple[Json, ...]
     steps: tuple[Step, ...]
     there: tuple[Json, ...] = ()
+    claims: tuple[Placement, ...] = ()
     choice: Choice = field(default_factory=Choice)
     waits: bool = True
     expected: Expected = field(default_factory=Expected)

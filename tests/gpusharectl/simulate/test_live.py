@@ -11,15 +11,29 @@ from click.testing import CliRunner, Result
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
+from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.simulate.engine import Played, play
-from gpusharectl.simulate.live import MorePods, WhatIf, live_scenario, without_rights
+from gpusharectl.simulate.live import (
+    MorePods,
+    WhatIf,
+    live_scenario,
+    read_live,
+    without_rights,
+)
 from gpusharectl.simulate.result import not_played
 from gpusharectl.simulate.scenario import NotPlayable, Scenario
-from tests.builders import bound_json, card, container_json, placement, pod_json
-from tests.gpusharectl.cluster_states import MADE, extender, node_of
+from tests.builders import (
+    allocation_json,
+    bound_json,
+    card,
+    claim_json,
+    container_json,
+    placement,
+    pod_json,
+)
+from tests.gpusharectl.cluster_states import MADE, asking, extender, node_of
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.simulate.building import places
 
@@ -270,6 +284,84 @@ def test_what_nobody_knows() -> None:
     )
     assert of_pods.startswith("Card not known, so room is kept on every card of the no")
     assert of_pods.endswith(", for: default/astray, default/copied.")
+
+
+def claimed(name: str, units: int, device: str = A) -> Json:
+    allocation = allocation_json(device.lower(), units=units, cores=1, node="node-1")
+    return claim_json(name, allocation)
+
+
+def with_claim(name: str, node: str = "") -> Json:
+    pod = pod_json(name, node=node)
+    pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "c"}]
+    return pod
+
+
+def live_with_claims(
+    *bodies: Json,
+    pods: Sequence[Json],
+    error: ClusterError | None = None,
+    drain: Sequence[str] = (),
+) -> Scenario:
+    """Read such a cluster."""
+    cluster = Embedded()
+    for node in nodes():
+        cluster.create(Kind.NODES, node)
+    for pod in pods:
+        cluster.create(Kind.PODS, pod)
+    for body in bodies:
+        status = {"status": body["status"]}
+        name = body["metadata"]["name"]
+        cluster.create(Kind.CLAIMS, body)
+        cluster.patch(Kind.CLAIMS, "default", name, status, subresource="status")
+    read = cluster.list_page
+
+    def list_page(kind: Kind, **how: Any) -> Any:
+        if error and kind is Kind.CLAIMS:
+            raise error
+        return read(kind, **how)
+
+    cluster.list_page = list_page  # type: ignore[method-assign]
+    objects = SimpleNamespace(host="here")
+    access: Any = SimpleNamespace(cluster=cluster, objects=objects)
+    return read_live(access, WhatIf(drain=drain), [])
+
+
+def test_what_claims_hold_is_not_free() -> None:
+    """Not on a node that is drained either; a pod that waits for one is not tried."""
+    pods = [with_claim("uses", "node-1"), with_claim("waits"), asking("big", 25)]
+    for drain in ([], ["node-1"]):
+        found = live_with_claims(claimed("c", 8), pods=pods, drain=drain)
+        assert "1 ResourceClaim keeps its part of cards" in " ".join(found.remarks)
+        assert "1 pod with ResourceClaims" in " ".join(found.remarks)
+        played = play(found, found.choice)
+        assert places(played) == {"big": "node-2 card 0"}
+        assert played.moments[-1].held_units == 8 + 25
+
+
+@pytest.mark.parametrize(
+    ("pods", "error", "words"),
+    [
+        ([with_claim("a")], Forbidden("no right"), "cannot be read: no right"),
+        ([with_claim("a")], NotFound("no such path"), ""),
+        ([], Forbidden("no right"), ""),
+    ],
+)
+def test_claims_that_cannot_be_read_are_not_known(
+    pods: list[Json], error: ClusterError, words: str
+) -> None:
+    """Which is said; where nothing has to do with claims nobody asks for them."""
+    told = " ".join(live_with_claims(pods=pods, error=error).remarks)
+    assert ("counted as free" in told) is bool(words)
+    assert words in told
+
+
+def test_a_claim_that_is_not_understood_is_named() -> None:
+    broken = claimed("broken", 4)
+    results = broken["status"]["allocation"]["devices"]["results"]
+    del results[0]["consumedCapacity"]
+    told = live_with_claims(broken, pods=[with_claim("a")]).remarks
+    assert told[-1].endswith("counted as free: default/broken.")
 
 
 ELSEWHERE = {"name": "GPUSHARE_POLICY", "valueFrom": {"configMapKeyRef": {}}}
