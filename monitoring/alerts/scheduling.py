@@ -1,7 +1,14 @@
 """Alerts on pods without a card, extender, device plugin and webhook."""
 
 from monitoring.alerts.alert import Alert, Group, down, named_node
-from monitoring.queries import LARGEST_FREE, PENDING, UNITS, free_units
+from monitoring.queries import (
+    LARGEST_FREE,
+    PENDING,
+    PLACED,
+    UNITS,
+    booked,
+    free_units,
+)
 
 _LATE_S = 60 * 86400
 _EXTENDER = ("gpushare-extender", "gpushare-scheduler")
@@ -64,7 +71,7 @@ _BOOKS = (
         "warning",
         "Pods wait for a card: {{ $value }}",
         "`gpusharectl inspect` lists them and what would fit. `gpusharectl why POD` "
-        "shows what each card lacks.",
+        "shows what each card lacks. Pods that wait for ResourceClaims do not count.",
         "10m",
     ),
     Alert(
@@ -94,6 +101,27 @@ _BOOKS = (
         "Pods were bound without the extender: {{ $value }}",
         "Check the stanza in kube-scheduler's configuration. An upgrade of the control "
         f"plane removes it. Run gpusharectl install, {_WITH_OPTIONS}, to restore it.",
+        "5m",
+    ),
+    Alert(
+        "VcudaOverPlaced",
+        f"{booked(PLACED)} > {booked(UNITS)}",
+        "warning",
+        "A card of {{ $labels.NodeName }} has less than the {{ $value }} units that "
+        "are placed on it",
+        "The card is {{ $labels.UUID }}. `gpusharectl inspect --node "
+        "{{ $labels.NodeName }}` lists its pods and ResourceClaims: delete pods until "
+        "they fit. Where claims are used, the API server must ask the extender about "
+        "them: docs/dra.md, One ledger.",
+        "5m",
+    ),
+    Alert(
+        "VcudaClaimNotUnderstood",
+        "max(vcuda_extender_claims_not_understood) > 0",
+        "warning",
+        "ResourceClaims that the extender cannot read: {{ $value }}",
+        "What they hold of cards is not known: what they held before stays charged. "
+        "The extender's log names each claim and its wrong field.",
         "5m",
     ),
     Alert(

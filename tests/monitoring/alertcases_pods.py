@@ -69,6 +69,19 @@ UNANSWERING = {one("vcuda_card_healthy", CARD, UUID="GPU-0", NodeName="n-0"): "0
 WITHOUT = About(
     "VcudaPodWithoutPlacement", "Pods were bound without the extender: 1", WARNING
 )
+OVER_PLACED = About(
+    "VcudaOverPlaced",
+    "A card of n-0 has less than the 30 units that are placed on it",
+    WARNING,
+    NodeName="n-0",
+    UUID="GPU-1",
+)
+UNREAD = About(
+    "VcudaClaimNotUnderstood",
+    "ResourceClaims that the extender cannot read: 1",
+    WARNING,
+)
+UNREAD_CLAIMS = "vcuda_extender_claims_not_understood"
 LOST = "vcuda_extender_pods_without_placement"
 SECOND = {
     "job": "gpushare-extender",
@@ -233,6 +246,23 @@ CASES = (
     WITHOUT.fires("one", 6, extender(LOST, "1x20")),
     WITHOUT.silent("one that is soon found", 4, extender(LOST, "1x20")),
     WITHOUT.silent("none", 20, extender(LOST, "0x20")),
+    OVER_PLACED.fires("one unit too much", 6, cards(29, 30, 0, 29)),
+    OVER_PLACED.fires(
+        "two extenders tell the same, which is one card",
+        6,
+        merged(
+            cards(29, 30, 0, 29),
+            {
+                one("vcuda_card_placed_units", NodeName="n-0", UUID="GPU-1", job="b"): (
+                    "30x20"
+                )
+            },
+        ),
+    ),
+    OVER_PLACED.silent("all of it", 20, cards(29)),
+    OVER_PLACED.silent("two answers for one claim, of which one goes", 4, cards(30)),
+    UNREAD.fires("one", 6, extender(UNREAD_CLAIMS, "1x20")),
+    UNREAD.silent("none", 20, extender(UNREAD_CLAIMS, "0x20")),
     NOT_READY.fires("one of two", 6, ONE_READY),
     NOT_READY.silent("it starts", 4, extender(READY, "0x4 1x9")),
     DEAF.fires("for long", 6, {REGISTERED: "0x20"}),
