@@ -30,6 +30,7 @@ from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.limits import DriverLimits
 from deviceplugin.cards.source import CardSource, DriverLost
+from deviceplugin.dra.checks import ClaimChecks
 from deviceplugin.dra.driver import DraDriver, DraPlugin
 from deviceplugin.dra.prepare import Preparer
 from deviceplugin.dra.prepared import PreparedClaims
@@ -311,6 +312,14 @@ def _watcher(
 def _driver(base: _Base, parts: Parts) -> DraDriver:
     """Make the DRA driver, which offers the same cards to claims."""
     settings, name, offer = base.settings, base.settings.node, base.offer
+    checks = ClaimChecks(
+        base.occupancy,
+        offer,
+        parts.chooser,
+        parts.isolation,
+        parts.library,
+        parts.prestart,
+    )
     preparer = Preparer(
         name,
         base.cluster,
@@ -318,10 +327,10 @@ def _driver(base: _Base, parts: Parts) -> DraDriver:
         base.occupancy,
         offer,
         parts.chooser,
-        parts.isolation,
         parts.library,
         parts.prestart,
         base.claims,
+        checks,
         settings.cdi_dirs,
     )
     order = settings.dra_order

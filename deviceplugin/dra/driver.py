@@ -17,7 +17,8 @@ from threading import Event
 import grpc
 
 from deviceplugin.cards.advertised import Offer
-from deviceplugin.dra.prepare import ClaimRef, NotPreparedError, Preparer
+from deviceplugin.dra.checks import NotPreparedError
+from deviceplugin.dra.prepare import ClaimRef, Preparer
 from deviceplugin.dra.prepared import PreparedClaim
 from deviceplugin.dra.slices import (
     NotSharedError,

@@ -14,19 +14,19 @@ from pathlib import Path
 
 from deviceplugin.allocation.cdi import specification, specified
 from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import IsolationChooser, Tier
+from deviceplugin.allocation.isolation import Tier
 from deviceplugin.allocation.occupancy import Occupancy, Record
-from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
+from deviceplugin.allocation.preload import NodeLibrary, limits_text
 from deviceplugin.allocation.prestart import PreStart, allocation_text
 from deviceplugin.allocation.response import (
     HardLimit,
     container_setup,
     hard_limit_setup,
     limit_env,
-    why_unusable,
 )
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
+from deviceplugin.dra.checks import ClaimChecks, NotPreparedError, Part, parts_of
 from deviceplugin.dra.prepared import (
     SHARE_KIND,
     PreparedClaim,
@@ -37,12 +37,10 @@ from deviceplugin.dra.prepared import (
 )
 from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.pods import Listed
-from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, NodeName, PodUID
+from gpushare.domain.model import NodeName, PodUID
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import (
     Claim,
-    Device,
-    device_name,
     read_claim,
     refused_access,
 )
@@ -54,10 +52,6 @@ from gpushare.kube.proto import deviceplugin_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _LIST_WITHIN_S = 5.0
-
-
-class NotPreparedError(Exception):
-    """The claim's containers may not start now; ``str()`` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,35 +67,6 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What one request of a claim has: devices, each with its card."""
-
-    request: str
-    held: tuple[tuple[Device, Card], ...]
-
-    @property
-    def cards(self) -> tuple[CardUUID, ...]:
-        return tuple(dict.fromkeys(card.uuid for _, card in self.held))
-
-    @property
-    def amounts(self) -> Mapping[CardUUID, Amount]:
-        found: dict[CardUUID, Amount] = {}
-        for one, card in self.held:
-            found[card.uuid] = found.get(card.uuid, NOTHING) + one.amount
-        return found
-
-    @property
-    def total(self) -> Amount:
-        return sum((one.amount for one, _ in self.held), NOTHING)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the request has all of each of its cards."""
-        amounts = self.amounts
-        return all(card.capacity.fits(amounts[card.uuid]) for _, card in self.held)
-
-
-@dataclass(frozen=True, slots=True)
 class Preparer:
     """Checks claims, and writes what their containers get."""
 
@@ -111,10 +76,10 @@ class Preparer:
     occupancy: Occupancy
     offer: Offer
     chooser: InjectionChooser
-    isolation: IsolationChooser
     library: NodeLibrary
     prestart: PreStart
     claims: PreparedClaims
+    checks: ClaimChecks
     cdi_dirs: Sequence[Path]
     _warned: dict[str, str] = field(default_factory=dict)
     """The last refusal of each claim, because kubelet asks every few seconds."""
@@ -171,7 +136,7 @@ class Preparer:
         ``NotPreparedError``.
         """
         cards = self.offer.cards
-        parts = _parts(claim, cards)
+        parts = parts_of(claim, cards)
         of = self.prestart.limits
         limits = {
             part.request: of.of(tier, part.total.units)
@@ -251,16 +216,8 @@ class Preparer:
 
     def _new(self, claim: Claim, listed: Listed) -> PreparedClaim:
         cards = self.offer.cards
-        parts = _parts(claim, cards)
-        for part in parts:
-            self._insist_on_cards(part, cards)
-        self._insist_on_room(parts, listed, cards)
-        limits = {
-            part.request: limit
-            for part in parts
-            if (limit := self._limit(claim, part)) is not None
-        }
-        self._insist_on_memory(_needed(parts, limits), listed, cards)
+        parts = parts_of(claim, cards)
+        limits = self.checks.insist_on_all(claim, parts, listed, cards)
         prepared = self._put(claim, parts, limits, cards)
         facts = {
             "claim": str(claim),
@@ -277,9 +234,9 @@ class Preparer:
         lost are written anew; those of a running container are left alone.
         """
         cards = self.offer.cards
-        parts = _parts(claim, cards)
+        parts = parts_of(claim, cards)
         for part in parts:
-            self._insist_on_cards(part, cards)
+            self.checks.insist_on_cards(part, cards)
             for card in (card for _, card in part.held):
                 if not (has := part.amounts[card.uuid]).fits(card.capacity):
                     raise NotPreparedError(
@@ -306,7 +263,7 @@ class Preparer:
     def _put(
         self,
         claim: Claim,
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
         limits: Mapping[str, HardLimit],
         cards: Cards,
     ) -> PreparedClaim:
@@ -322,7 +279,7 @@ class Preparer:
     def _described(
         self,
         claim: Claim,
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
         limits: Mapping[str, HardLimit],
         cards: Cards,
     ) -> PreparedClaim:
@@ -353,101 +310,8 @@ class Preparer:
             logger.warning("kubelet lists no devices", extra={"because": str(error)})
             return self.occupancy.as_allocated()
 
-    def _insist_on_cards(self, part: _Part, cards: Cards) -> None:
-        for one, card in part.held:
-            if not card.healthy:
-                why = card.reason or "the reason is not known"
-                raise NotPreparedError(f"card {card.uuid} is sick: {why}")
-            if not one.amount.units:
-                raise NotPreparedError(
-                    f"request {part.request} has 0 MiB of card {card.uuid}; ask for at "
-                    "least 256Mi of memory"
-                )
-        found = cards.as_found(part.cards)
-        wrong = why_unusable(found, self.chooser.chosen)
-        if wrong := wrong or self.isolation.why_refused(found):
-            raise NotPreparedError(wrong)
-
-    def _insist_on_room(
-        self, parts: Sequence[_Part], listed: Listed, cards: Cards
-    ) -> None:
-        node = self.occupancy.charged(listed, cards)
-        wanted: dict[CardUUID, Amount] = {}
-        for part in parts:
-            for uuid, amount in part.amounts.items():
-                wanted[uuid] = wanted.get(uuid, NOTHING) + amount
-        for uuid, amount in wanted.items():
-            card = cards.of(uuid)
-            room = NOTHING if card is None else card.capacity
-            room -= Amount(*node.charged.get(uuid, (0, 0)))
-            if not amount.fits(room):
-                raise NotPreparedError(
-                    f"card {uuid} has {room.units} units and {room.cores} cores left, "
-                    f"not {amount.units} and {amount.cores}; the pod starts when there "
-                    "is room"
-                )
-
-    def _limit(self, claim: Claim, part: _Part) -> HardLimit | None:
-        """Return the hard limit of a request's containers; None if they have none."""
-        units = None if part.is_whole else part.total.units
-        limit = self.isolation.limit(units)
-        if limit is None:
-            return None
-        wrong = why_no_limits(part.cards)
-        if not wrong and limit.tier == "preload":
-            wrong = self.library.put_right()
-        if not wrong and limit.tier == "driver":
-            wrong = self._why_together(claim, part)
-        if wrong:
-            raise NotPreparedError(f"isolation tier {limit.tier}: {wrong}")
-        return limit
-
-    def _why_together(self, claim: Claim, part: _Part) -> str:
-        """Say which containers would each have all of a request's share; else empty.
-
-        NVIDIA's driver limits a container, and not what several have together.
-        """
-        names: list[str] = []
-        for user in claim.reserved_for:
-            name = (claim.namespace, user.name)
-            pod = self.prestart.pods.find(name)
-            try:
-                if pod is None or pod.uid != user.uid:
-                    pod = self.prestart.pods.fetch(name)
-            except ClusterError as error:
-                return f"it is not known which containers use the claim: {error}"
-            names += [
-                f"{user.name}/{use.container}"
-                for use in (() if pod is None else pod.claim_uses)
-                if use.claim == claim.name and use.request in ("", part.request)
-                # Init containers that end run one at a time.
-                if not use.ends
-            ]
-        if len(set(names)) <= 1:
-            return ""
-        which = ", ".join(dict.fromkeys(names))
-        return (
-            f"containers {which} use request {part.request} together, and each could "
-            "take all of its memory; give each container a request of its own"
-        )
-
-    def _insist_on_memory(
-        self, needed: Mapping[CardUUID, int], listed: Listed, cards: Cards
-    ) -> None:
-        for uuid, mib in needed.items():
-            card = cards.of(uuid)
-            if card is None:
-                continue
-            total = mib + self.prestart.started.sum_mib(card, (), listed, cards)
-            if total > (has := self.offer.usable_mib(uuid)):
-                raise NotPreparedError(
-                    f"with it the hard limits of containers on card {uuid} would be "
-                    f"{total} MiB, and the card has {has}; the pod starts when others "
-                    "have ended"
-                )
-
     def _setup(
-        self, claim: Claim, part: _Part, limit: HardLimit | None, cards: Cards
+        self, claim: Claim, part: Part, limit: HardLimit | None, cards: Cards
     ) -> pb.ContainerAllocateResponse:
         """Return what the containers with a request get, as kubelet would be told."""
         found = cards.as_found(part.cards)
@@ -464,9 +328,7 @@ class Preparer:
         setup.MergeFrom(more)
         return setup
 
-    def _files(
-        self, claim: Claim, part: _Part, limit: HardLimit | None
-    ) -> RequestFiles:
+    def _files(self, claim: Claim, part: Part, limit: HardLimit | None) -> RequestFiles:
         user = claim.reserved_for[0] if len(claim.reserved_for) == 1 else None
         owner = Record(
             namespace=claim.namespace,
@@ -483,31 +345,8 @@ class Preparer:
         return RequestFiles(part.request, text, limits_text(part.cards[0], limit.mib))
 
 
-def _parts(claim: Claim, cards: Cards) -> list[_Part]:
-    """Return the requests of a claim; a chosen alternative counts as its request."""
-    by_name = {device_name(card.uuid): card for card in cards.all}
-    held: dict[str, list[tuple[Device, Card]]] = {}
-    for one in claim.devices:
-        card = by_name.get(one.name)
-        if card is None:
-            raise NotPreparedError(f"this node has no card {one.name}")
-        held.setdefault(one.request.partition("/")[0], []).append((one, card))
-    return [_Part(request, tuple(its)) for request, its in held.items()]
-
-
-def _needed(
-    parts: Sequence[_Part], limits: Mapping[str, HardLimit]
-) -> Mapping[CardUUID, int]:
-    needed: dict[CardUUID, int] = {}
-    for part in parts:
-        if (limit := limits.get(part.request)) is not None:
-            uuid = part.cards[0]
-            needed[uuid] = needed.get(uuid, 0) + limit.needed_mib
-    return needed
-
-
 def _devices(
-    claim: Claim, part: _Part, setup: pb.ContainerAllocateResponse
+    claim: Claim, part: Part, setup: pb.ContainerAllocateResponse
 ) -> list[PreparedDevice]:
     """Return what kubelet is told of a request's devices.
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.isolation import tier_named
-from deviceplugin.dra.prepare import ClaimRef, NotPreparedError, Preparer
+from deviceplugin.dra.checks import NotPreparedError
+from deviceplugin.dra.prepare import ClaimRef, Preparer
 from deviceplugin.dra.prepared import PreparedClaim
 from deviceplugin.pods import NodePod
 from gpushare.kube.claims.allocated import Claim, read_claim
