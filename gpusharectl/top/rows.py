@@ -488,7 +488,8 @@ def _over(
 ) -> Sequence[str]:
     """Say by how much the pod, or which of its containers, exceeds its share."""
     found = []
-    for one in containers if len(containers) > 1 else ():
+    # What each container has of a claim is not known here.
+    for one in containers if len(containers) > 1 and not share.claim else ():
         if one.seen is None or not one.seen.over:
             continue
         mib = one.seen.used_mib

@@ -10,7 +10,7 @@ from gpushare.domain.model import Amount, CardUUID, Share
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import CLAIMS, Trouble
 from gpusharectl.state.view import overview
-from gpusharectl.top.rows import PodRow, joined, ordered
+from gpusharectl.top.rows import PodRow, Sign, joined, ordered
 from gpusharectl.top.serialize import top_data
 from tests.builders import allocation_json, bound_json, claim_json, placement, share
 from tests.gpusharectl.cluster_states import (
@@ -275,6 +275,18 @@ def test_a_pod_with_two_claims_on_one_card_is_one_row() -> None:
     (row,) = with_claims(*claims, uses=[Use("user", 700)]).top().pods
     assert (row.allotted, row.used_mib) == (Amount(8, 11), 700)
     assert row.claims == ("one", "two")
+
+
+def test_a_pod_above_its_claim_is_over_its_share() -> None:
+    """By how much as a whole: what each container has of the claim is not known."""
+    uses = [
+        Use("user", 1500, over=True),
+        Use("user", 1000, container="side", over=True),
+    ]
+    (row,) = with_claims(of_a("own", pods=["user"]), uses=uses).top().pods
+    over, by_claim = sorted(row.flags, key=lambda flag: flag.sign != Sign.OVER)
+    assert over.words == "uses 452 MiB more than its share"
+    assert by_claim.words == "by claim own"
 
 
 def test_a_claim_without_a_pod_has_a_row_of_its_own() -> None:
