@@ -317,12 +317,16 @@ class DraDriver:
 
     def _sweep(self, stop: Event) -> None:
         """Keep what claims have on disk right, and forget what is for nobody."""
-        claims, sweeper = self.plugin.preparer.claims, self.sweeper
+        claims, sweeper, is_clean = self.plugin.preparer.claims, self.sweeper, False
         while True:
             if self.wanted or self.sockets.have_folders():
                 claims.restore()
-            if not self.wanted and not claims.are_left():
+            if self.wanted or claims.are_left():
+                is_clean = False
+            elif not is_clean:
+                # Once: without DRA the folder may be read-only.
                 claims.remove_stale()
+                is_clean = True
             is_first = self.wanted and not sweeper.has_adopted
             if stop.wait(_LOOK_S if is_first else _SWEEP_S):
                 return

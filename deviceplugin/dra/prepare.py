@@ -339,6 +339,9 @@ class Preparer:
             ids=(),
         )
         said = {"claim": str(claim), "request": part.request}
+        if user is None:
+            # Several pods use it, or it is not known which.
+            said["pod"] = ""
         text = allocation_text(owner, part.amounts, limit, **said)
         if limit is None or limit.tier != "preload":
             return RequestFiles(part.request, text)

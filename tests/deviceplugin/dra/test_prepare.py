@@ -95,6 +95,15 @@ def test_what_the_container_gets(node: DraNode) -> None:
     assert [path.name for path in node.cdi.iterdir() if path.suffix != ".json"] == []
 
 
+def test_a_claim_of_several_pods_names_none(node: DraNode) -> None:
+    """All of them have the same file mounted."""
+    claim = node.claim("c", users=("p", "q"))
+    node.prepare(claim)
+    path = host_path(node.specification(claim), "/etc/vcuda") / "allocation.json"
+    said = json.loads(path.read_text())
+    assert (said["pod"], said["uid"], said["claim"]) == ("", "", "default/c")
+
+
 def test_without_nvidias_specification(tmp_path: Path) -> None:
     """The card's device nodes come with the share."""
     with DraNode(tmp_path, found_card(0), settings={"inject": "nodes"}) as node:
