@@ -1,0 +1,91 @@
+"""Prepared claims on disk: whenever the plugin is killed, nothing is lost or left."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.allocation.response import HardLimit
+from deviceplugin.dra import prepared
+from deviceplugin.dra.prepared import (
+    PreparedClaim,
+    PreparedClaims,
+    PreparedDevice,
+    RequestFiles,
+)
+from gpushare.domain.model import CardUUID
+from tests.deviceplugin.node_fixture import NODE, UUIDS
+
+DEVICE = PreparedDevice("card", "gpu-a", UUIDS[0], 10, 4, "share", ("k=uid-card",))
+LIMIT = HardLimit("preload", 1024, 1536)
+CLAIM = PreparedClaim("uid", "default", "c", (DEVICE,), {"card": LIMIT}, {"kind": "k"})
+FILES = [RequestFiles("card", "allocation", "limits")]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def claims(folder: Path) -> PreparedClaims:
+    """What a plugin that has just started reads."""
+    return PreparedClaims(folder / "claims", folder / "cdi", NODE)
+
+
+def left(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    claims(tmp_path).put(CLAIM, FILES)
+    (found,) = claims(tmp_path).all()
+    assert found == CLAIM
+    assert claims(tmp_path).limits_mib(UUIDS[0]) == 1536
+    assert claims(tmp_path).limits_mib(CardUUID("other")) == 0
+    assert not claims(tmp_path).lacking(CLAIM)
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_killed_while_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """The record, the limit, its region, what the container reads, and the names.
+
+    The next plugin knows the claim if anything of it is there, and removes all of it.
+    """
+    done = 0
+
+    def killed_at(name: str) -> None:
+        real = getattr(prepared, name)
+
+        def write(*what: object) -> None:
+            nonlocal done
+            if done == steps:
+                raise Killed
+            done += 1
+            real(*what)
+
+        monkeypatch.setattr(prepared, name, write)
+
+    killed_at("replace_file")
+    killed_at("make_region")
+    with pytest.raises(Killed):
+        claims(tmp_path).put(CLAIM, FILES)
+    monkeypatch.undo()
+    after = claims(tmp_path)
+    assert len(after.all()) == bool(steps)
+    assert bool(after.lacking(CLAIM)) == (steps < 4)
+    assert bool(left(tmp_path)) == bool(steps)
+    after.remove("uid")
+    assert not left(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", '{"v": 1', '{"v": 2, "uid": "uid"}', "[]"])
+def test_a_record_that_is_not_understood(tmp_path: Path, text: str) -> None:
+    """It holds nothing, but kubelet has still to take its claim back."""
+    claims(tmp_path).put(CLAIM, FILES)
+    (tmp_path / "claims" / "uid.json").write_text(text)
+    found = claims(tmp_path)
+    assert not found.all()
+    assert found.are_left()
+    found.remove("uid")
+    assert not found.are_left()
+    assert not left(tmp_path)
