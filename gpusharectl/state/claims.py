@@ -15,14 +15,13 @@ from gpushare.kube.claims.allocated import Claim, User, read_claim
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 
-LISTEN = "GPUSHARE_CLAIMS_LISTEN"
-"""The setting by which an extender follows claims."""
+_LISTEN = "GPUSHARE_CLAIMS_LISTEN"
 _DRIVER, _ON = "GPUSHARE_DRA", "on"
 
 
 def follows_claims(extender: Json) -> bool:
     """Return whether an extender's pod follows ResourceClaims."""
-    return bool(facts.settings_of(extender).get(LISTEN))
+    return bool(facts.settings_of(extender).get(_LISTEN))
 
 
 def offers_to_claims(parts: Iterable[Json]) -> bool:

@@ -28,7 +28,6 @@ from gpushare.kube.node_filters import NodeProperties, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.access import Access
 from gpusharectl.state.claims import (
-    LISTEN,
     allocated,
     charged,
     follows_claims,
@@ -405,7 +404,7 @@ class _ClaimsToRead:
             self._add(
                 f"the extender does not follow them, and {held} parts of cards: it may "
                 "give a pod the same part, and the later one then waits on its node",
-                f"set {LISTEN} of the extender: docs/dra.md, One ledger",
+                "gpusharectl install --dra",
             )
         return bodies
 

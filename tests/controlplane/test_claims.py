@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 import pytest
+from click.testing import CliRunner
 
 from gpushare.addresses import free_address
 from gpushare.domain.model import Amount
 from gpushare.kube.claims.templates import template
+from gpusharectl.commands import main
 from tests.controlplane.world import World, beside, node_of, post_all, shares_of
 from tests.extender.server.test_claims_app import review
 from tests.testbed.certificates import Certificates, certificates
@@ -247,9 +249,26 @@ def test_a_denial_is_the_event_of_the_pod(site: Claims) -> None:
     )
     assert 'admission webhook "claims.vcuda.baidu.com" denied' in " ".join(event)
     assert site.allocated("waits") == []
+    assert_explained(site, waits, sentence)
     site.world.delete(hog)
     site.world.bound(waits)
     assert site.allocated("waits") == [("gpu-edge-0", 20)]
+
+
+def assert_explained(site: Claims, waits: Json, sentence: str) -> None:
+    """``why`` has the arbiter's words, and reads slices and the class as they are."""
+    plane = site.world.plane
+    config = str(plane.kubeconfig(plane.admin.token, "why", insecure=False))
+    pod = f"{site.world.namespace}/{waits['metadata']['name']}"
+    words = ["why", "--kubeconfig", config, "-o", "json", pod]
+    found = CliRunner().invoke(main, words)
+    assert found.exit_code == 3, found.output
+    answer = json.loads(found.stdout)
+    (claim,) = answer["claims"]
+    assert sentence in claim["refusals"]
+    assert claim["room"] == []
+    assert claim["not_judged"] == answer["not_judged"] == []
+    assert sentence in answer["kube_scheduler"]
 
 
 def test_a_claim_counts_for_classic_pods(site: Claims) -> None:
