@@ -140,6 +140,7 @@ def parts(
     if not seen.only:
         yield from _namespaces(seen.namespaces, wide=wide)
         yield from _pending(seen, wide=wide)
+        yield from _claiming(seen, wide=wide)
     shown = [one for one in seen.troubles if seen.only in ("", one.about)]
     yield from warnings(shown, wrap=wrap)
 
@@ -430,6 +431,17 @@ def _left(quota: Quota) -> float:
 
 def _used(quota: Quota | None) -> str:
     return f"{rounded(quota.used)}/{rounded(quota.hard)}" if quota else "-"
+
+
+def _claiming(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
+    """Name the pods that wait with claims; which cards they lack, ``why`` says."""
+    if not seen.claiming:
+        return
+    many = words.counted(len(seen.claiming), "pod")
+    yield Words(f"\n{many} with ResourceClaims pending", "bold")
+    most = len(seen.claiming) if wide else _MOST_PENDING
+    yield indented(Words(words.listed(seen.claiming, most)), 2)
+    yield step(f"gpusharectl why {seen.claiming[0]}", 2)
 
 
 def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:

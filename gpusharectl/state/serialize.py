@@ -30,6 +30,8 @@ known, or it does not apply::
                   both only of a ResourceClaim, which is no pod and has no priority}]
     pending       [{namespace, name, uid, priority, policy, claims: [amount], since,
                   because, room, kube_scheduler, nominated}]
+    pending_claims  [namespace/name]: pods without a node that have ResourceClaims, of
+                  whichever driver
     namespaces    [{name, allotted: amount, quotas: null |
                   [{name, resource, hard, used}]}]
     warnings      [{about, what, do}]
@@ -79,6 +81,7 @@ def overview_data(seen: Overview) -> Data:
         "largest_free": _largest(seen),
         "nodes": [_node(node) for node in seen.nodes],
         "pending": [_waiting(one) for one in seen.pending],
+        "pending_claims": list(seen.claiming),
         "namespaces": [_namespace(one) for one in seen.namespaces],
         "warnings": trouble_data(seen.troubles),
     }

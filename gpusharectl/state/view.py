@@ -174,6 +174,7 @@ class Overview:
     ``others`` counts the nodes that share no cards.
 
     ``pending`` and ``namespaces`` are the whole cluster's, whichever nodes are shown.
+    ``claiming`` are pods without a node that have ResourceClaims, of whichever driver.
     ``free`` counts nodes that are ready and schedulable. If ``namespace`` is set, only
     its pods are here, the cards that they hold, and the warnings about them.
     """
@@ -189,6 +190,7 @@ class Overview:
     namespaces: tuple[NamespaceView, ...] = ()
     setup: Setup = Setup.INSTALLED
     namespace: str = ""
+    claiming: tuple[str, ...] = ()
 
     @property
     def cards(self) -> tuple[CardView, ...]:
@@ -233,6 +235,7 @@ def overview(
         tuple(troubles(state, of_host)),
         _namespaces(state),
         state.setup,
+        claiming=tuple(_claiming(state)),
     )
 
 
@@ -255,6 +258,9 @@ def of_namespace(seen: Overview, namespace: str) -> Overview:
         namespace=namespace,
         nodes=tuple(nodes),
         pending=tuple(p for p in seen.pending if p.request.pod.namespace == namespace),
+        claiming=tuple(
+            name for name in seen.claiming if name.startswith(f"{namespace}/")
+        ),
         namespaces=tuple(one for one in seen.namespaces if one.name == namespace),
         troubles=tuple(
             one
@@ -404,6 +410,11 @@ def _pending(state: ClusterState) -> Iterator[WaitingPod]:
             nodes, choice = state.placements.nodes, state.placements.choice
             why = shortage(record, nodes, choice, state.properties)
             yield WaitingPod(seen, why)
+
+
+def _claiming(state: ClusterState) -> Sequence[str]:
+    waiting = (pod for pod in state.with_claims.values() if not facts.node_of(pod))
+    return sorted(map(facts.full_name, waiting))
 
 
 def _by_priority(seen: SeenPod) -> tuple[int, str, str]:

@@ -32,7 +32,7 @@ from tests.gpusharectl.why.test_explain import pod_in
 
 TOP = (
     "v at namespace setup books policy card_order totals largest_free nodes pending "
-    "namespaces warnings"
+    "pending_claims namespaces warnings"
 )
 PARTS = {"cores", "units", "memory_mib"}
 

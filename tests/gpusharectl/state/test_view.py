@@ -148,6 +148,19 @@ def test_what_a_claims_pods_say_is_said_of_it() -> None:
     assert overview(state).cards[0].pods[0].leaving
 
 
+def test_pods_that_wait_with_claims_are_named() -> None:
+    """What each lacks needs more than the ledger, so ``why`` says it."""
+    pods = [pod_json(name) for name in ("b", "a")] + [pod_json("runs", node="n")]
+    by_uid = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
+    seen = overview(replace(cluster_state([node_of("n", card(0))]), with_claims=by_uid))
+    assert overview_data(seen)["pending_claims"] == ["default/a", "default/b"]
+    screen = drawn(partial(draw, seen=seen))
+    assert "2 pods with ResourceClaims pending" in screen
+    assert "default/a, default/b" in screen
+    assert "gpusharectl why default/a" in screen
+    assert of_namespace(seen, "edge").claiming == ()
+
+
 def test_requests_of_one_claim_on_one_card_are_one_part_of_it() -> None:
     """As a pod of several containers is."""
     allocation = allocation_json("gpu-0", units=8, cores=3, node="n")
