@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.response import HardLimit
+from deviceplugin.allocation.response import REGION, HardLimit
 from deviceplugin.dra import prepared
 from deviceplugin.dra.prepared import (
     PreparedClaim,
@@ -41,6 +41,15 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert claims(tmp_path).limits_mib(UUIDS[0]) == 1536
     assert claims(tmp_path).limits_mib(CardUUID("other")) == 0
     assert not claims(tmp_path).lacking(CLAIM)
+
+
+@pytest.mark.parametrize("name", ["allocation.json", "limits", REGION])
+def test_each_file_of_a_container_is_missed(tmp_path: Path, name: str) -> None:
+    """Without any of them the container could not start again."""
+    found = claims(tmp_path)
+    found.put(CLAIM, FILES)
+    (found.folder("uid", "card") / name).unlink()
+    assert found.lacking(CLAIM) == {"card"}
 
 
 @pytest.mark.parametrize("steps", range(5))
