@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from gpushare.addresses import free_address
 from gpushare.domain.model import Amount
 from gpushare.kube.claims.templates import template
+from gpushare.kube.facts import scheduler_says
 from gpusharectl.commands import main
 from tests.controlplane.world import World, beside, node_of, post_all, shares_of
 from tests.extender.server.test_claims_app import review
@@ -257,6 +258,11 @@ def test_a_denial_is_the_event_of_the_pod(site: Claims) -> None:
 
 def assert_explained(site: Claims, waits: Json, sentence: str) -> None:
     """``why`` has the arbiter's words, and reads slices and the class as they are."""
+    wait_until(
+        lambda: scheduler_says(read_pod(site.rest, waits)),
+        "condition of the pod",
+        accept=lambda told: sentence in told,
+    )
     plane = site.world.plane
     config = str(plane.kubeconfig(plane.admin.token, "why", insecure=False))
     pod = f"{site.world.namespace}/{waits['metadata']['name']}"
