@@ -91,6 +91,8 @@ class ClaimBook:
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
         self._broken: dict[PodUID, str] = {}
         self._numbered = 0
+        self._settled: set[PodUID] = set()
+        """Claims that were read by themselves since the newest list began."""
 
     def broken(self) -> dict[PodUID, str]:
         """Return the claims that cannot be read, and what is wrong."""
@@ -112,11 +114,14 @@ class ClaimBook:
         """
         with self._lock:
             before = self._holds.keys() | self._broken.keys()
+            self._settled.clear()
         seen: set[PodUID] = set()
         for page in pages:
             for claim in page.items:
-                seen.add(PodUID(claim["metadata"]["uid"]))
-                self._take(claim)
+                uid = PodUID(claim["metadata"]["uid"])
+                seen.add(uid)
+                if uid not in self._settled or not self._is_old(claim["metadata"]):
+                    self._take(claim)
         for uid in before - seen:
             self._end(uid)
 
@@ -144,16 +149,14 @@ class ClaimBook:
         """Return why a claim cannot have what it asks; reserve nothing."""
         with self._lock:
             placement = self._placement(claim, claim.uid)
-            if self._same(placement) is not None:
-                return ""
-            node = self._ledger.node(claim.node)
-            return why_no_room(node or Node(claim.node), placement)
+            hold = self._same(placement)
+            return self._no_room(placement if hold is None else hold.placement)
 
     def reserve(self, claim: Claim, version: str) -> str:
         """Reserve what a claim is to have; return why not, empty if it is reserved.
 
         ``version`` is the resource version of the claim that is to be written. The same
-        question again changes nothing.
+        question again changes nothing; it is denied if the card has got sick meanwhile.
         """
         with self._lock:
             if claim.uid in self._ended:
@@ -165,8 +168,9 @@ class ClaimBook:
             if hold is not None:
                 # Also if it is allocated: it may be so no longer, with the news of that
                 # still on its way.
-                hold.version, hold.since = _number(version), self._clock()
-                return ""
+                if not (why_not := self._no_room(hold.placement)):
+                    hold.version, hold.since = _number(version), self._clock()
+                return why_not
             if self._holds.get(claim.uid):
                 placement = self._placement(claim, self._other_uid(claim.uid))
             why_not = self._ledger.reserve_claim(placement)
@@ -202,6 +206,7 @@ class ClaimBook:
             for hold in self._holds.get(claim.uid, ()):
                 if self._is_overdue(hold):
                     hold.version = _NEVER
+            self._settled.add(claim.uid)
             self._take(found)
 
     def _is_overdue(self, hold: _Hold) -> bool:
@@ -211,7 +216,8 @@ class ClaimBook:
     def _is_old(self, metadata: Json) -> bool:
         """Return whether the watch is behind what ``settle`` has read meanwhile.
 
-        A list never is: the API server may have been restored from a backup.
+        A list that began after that read never is: the API server may have been
+        restored from a backup.
         """
         now = _number(metadata.get("resourceVersion", ""))
         with self._lock:
@@ -317,6 +323,10 @@ class ClaimBook:
             # Recorded before the other is released: for a moment it counts twice.
             self._ledger.record(hold.placement)
             self._ledger.release(other)
+
+    def _no_room(self, placement: Placement) -> str:
+        node = self._ledger.node(placement.node)
+        return why_no_room(node or Node(placement.node), placement)
 
     def _placement(self, claim: Claim, uid: PodUID) -> Placement:
         node = self._ledger.node(claim.node)

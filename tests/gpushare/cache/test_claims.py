@@ -156,6 +156,18 @@ def test_the_same_question_again_changes_nothing(site: Site) -> None:
     assert site.units() == {"GPU-0": 15}
 
 
+def test_the_same_question_after_the_card_got_sick(site: Site) -> None:
+    """A part that the claim still seems to have is no reason to give it again."""
+    body = allocated(units=15)
+    assert not reserve(site, body)
+    site.book.set_cards(N, (card(0, 20, healthy=False), card(1, 20)))
+    assert reserve(site, body).startswith("card GPU-0 of node n is sick")
+    site.book.set_cards(N, cards(10, 20))
+    site.seen(body)
+    said = "card GPU-0 of node n has 10 units left, not 15"
+    assert reserve(site, body) == site.book.why_not(read(body)) == said
+
+
 def test_a_full_card_is_refused_with_what_is_left(site: Site) -> None:
     """The sentence names card, what is left and what was asked."""
     site.seen(allocated("a", units=11))
@@ -260,6 +272,21 @@ def test_news_from_before_a_read_frees_nothing(site: Site) -> None:
     site.seen(claim_json("c", version=2))
     assert site.units() == {"GPU-0": 8}
     site.seen(claim_json("c", version=4))
+    assert site.units() == {}
+
+
+def test_a_list_from_before_a_read_frees_nothing(site: Site) -> None:
+    """A long list is applied page by page, and a claim may be read meanwhile."""
+    assert not reserve(site, allocated(units=8), version=2)
+    site.now = UNCONFIRMED_S + 1
+
+    def pages() -> Iterator[Page]:
+        site.book.settle(site.book.overdue()[0], allocated(units=8, version=3))
+        yield Page((claim_json("c", version=2),), "")
+
+    site.book.replace(pages())
+    assert site.units() == {"GPU-0": 8}
+    site.listed(claim_json("c", version=2))
     assert site.units() == {}
 
 
