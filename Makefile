@@ -35,7 +35,7 @@ hold: $(VENV)/.runtime  ## Start the demo's cluster and leave it running for kub
 
 test: $(STAMP)  ## All tests, on a real control plane and a real cluster if this machine can run them
 	@$(MAKE) --no-print-directory --jobs=2 check testbed compiled
-	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 4 --dist loadscope \
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 5 --dist loadscope \
 		--no-loadscope-reorder --basetemp=$$folder/p && rm -rf $$folder
 
 # Once, because pytest's processes would begin at once, each with all modules. What

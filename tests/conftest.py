@@ -17,17 +17,30 @@ addresses.free_address = Ports.of_this_process()
 
 pytest_plugins = ["tests.testbed.fixtures"]
 
-FROM_NOTHING = {
-    f"tests/cluster/test_{name}.py"
-    for name in (
-        *("install", "install_by_image", "scheduler_config", "two_control_planes"),
-        *("ui", "upgrade", "webhook"),
-    )
+CLUSTERS = {
+    "knows nothing of us": ("install",),
+    "knows nothing of us either": (
+        *("install_by_image", "scheduler_config", "ui", "upgrade", "webhook"),
+    ),
+    "has all of us": (
+        *("health", "hpa", "image", "inventory", "kubelet_defects", "mig", "preload"),
+        *("restarts", "two_nodes"),
+    ),
+    "makes its own": ("two_control_planes",),
 }
-"""They share a cluster of their own, on which nothing of ours runs in between; the one
-with two control planes makes its own."""
+"""Which of ``tests/cluster`` share a cluster; all others have one more with all of us.
+
+Each cluster takes half a minute and costs a fifth of a processor, and what is on one
+runs in turn: about as long on each.
+"""
+CLUSTER_OF = {
+    f"tests/cluster/test_{name}.py": f"a cluster that {kind}"
+    for kind, files in CLUSTERS.items()
+    for name in files
+}
 
 LONGEST = (
+    "tests/cluster/test_two_control_planes.py",
     "tests/test_executable.py",
     "tests/testbed_tests/test_kept_cluster.py",
     "tests/extender/test_gunicorn_conf.py",
@@ -90,24 +103,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if hypothesis.settings.get_current_profile_name() == "unit":
                 fewer_examples(item)
     first = {item.path for item in items if _waits(item)}
-    items.sort(
-        key=lambda item: (
-            not _on_one_plane(item),
-            _turn(item),
-            item.path not in first,
-        )
-    )
-
-
-def _on_one_plane(item: pytest.Item) -> bool:
-    """Tell what runs for minutes in one process, so that it has to begin first."""
-    return item.nodeid.startswith(("tests/cluster/", "tests/controlplane/"))
+    items.sort(key=lambda item: (_turn(item), item.path not in first))
 
 
 def _turn(item: pytest.Item) -> int:
-    """Give the place of its file among the longest; all others come after them."""
+    """Give a place in the order: what runs for minutes in one process has to be first.
+
+    Then come the longest files, and after them all others.
+    """
     path = item.nodeid.partition("::")[0]
-    return LONGEST.index(path) if path in LONGEST else len(LONGEST)
+    if path in LONGEST:
+        return LONGEST.index(path)
+    on_one_plane = path.startswith(("tests/cluster/", "tests/controlplane/"))
+    return -1 if on_one_plane else len(LONGEST)
 
 
 def _waits(item: pytest.Item) -> bool:
@@ -152,8 +160,8 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path in FROM_NOTHING:
-            return "a cluster that knows nothing of us"
+        if path in CLUSTER_OF:
+            return CLUSTER_OF[path]
         for folder in ("tests/cluster/", "tests/controlplane/"):
             if path.startswith(folder):
                 return folder

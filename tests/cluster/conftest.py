@@ -1,7 +1,8 @@
-"""Two real clusters: one with all of us in it, one that knows nothing of us.
+"""Real clusters of two kinds: with all of us in it, and one that knows nothing of us.
 
-Each exercise on the first begins with empty nodes; whoever installs on the second takes
-it all away again. Its cards and whatever else belongs to nodes may stay.
+``tests/conftest.py`` says which files share one. Each exercise on the first kind begins
+with empty nodes; whoever installs on the second takes it all away again. Its cards and
+whatever else belongs to nodes may stay.
 """
 
 from collections.abc import Iterator
