@@ -9,7 +9,12 @@ from tests.testbed.rest import Json
 MEMORY, CORE = "baidu.com/vcuda-memory", "baidu.com/vcuda-core"
 IMAGE = "docker.io/nvidia/cuda:11.0-base"
 SEED_COMMAND = 'while true; do echo $(date "+%Y-%m-%d %H:%M:%S"); sleep 1; done'
-"""The command that seed 001 gives its services, so that they go on running."""
+"""The command that seed 001 gives its services, so that they go on running.
+
+A first process heeds no signal by itself, so that kubelet ends it after two seconds.
+"""
+IDLE = "trap exit TERM; sleep 100000 & wait"
+"""Goes on as well, but ends as soon as it is told to."""
 
 
 def deployment(
@@ -18,10 +23,12 @@ def deployment(
     cores: int | None = 1,
     *,
     replicas: int = 1,
+    script: str = IDLE,
     **spec: Any,
 ) -> Json:
     """A Deployment as seed 001 has it: the image, and a command that goes on."""
     labels = {"app": name}
+    main = container("main", units, cores, script=script)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -31,7 +38,7 @@ def deployment(
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
-                "spec": {**pod_spec(container("main", units, cores)), **spec},
+                "spec": {**pod_spec(main), **spec},
             },
         },
     }
@@ -59,7 +66,7 @@ def container(
     units: int | None = None,
     cores: int | None = None,
     *,
-    script: str = SEED_COMMAND,
+    script: str = IDLE,
     **other: Any,
 ) -> Json:
     limits = {}

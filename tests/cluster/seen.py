@@ -10,8 +10,6 @@ from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 ALLOCATION = "/etc/vcuda/allocation.json"
-IDLE = "exec sleep 100000"
-"""A quieter command than the seed's, for pods in numbers."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from tests.cluster.manifests import CORE, EIGHT_P4, MEMORY, container, pod
-from tests.cluster.seen import IDLE, charged, planned, unschedulable
+from tests.cluster.seen import charged, planned, unschedulable
 from tests.cluster.site import Site
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
@@ -21,10 +21,10 @@ def burst(random: Random) -> list[Json]:
     made = []
     for number in random.sample(range(PODS), PODS):
         units, cores = random.randint(1, 12), random.choice((1, 5, 10, 20, 40))
-        several = [container("main", units, cores, script=IDLE)]
+        several = [container("main", units, cores)]
         if number % 4 == 0:
             units = random.randint(1, 4)
-            several.append(container("beside", units, 2, script=IDLE))
+            several.append(container("beside", units, 2))
         made.append(pod(f"burst-{number}", *several))
     return made
 

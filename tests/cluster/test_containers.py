@@ -1,6 +1,6 @@
 """Pods of several containers: each sees the card that its pod's placement names."""
 
-from tests.cluster.manifests import SEED_COMMAND, THREE_OF_4_GIB, container, pod
+from tests.cluster.manifests import THREE_OF_4_GIB, container, pod
 from tests.cluster.seen import (
     ALLOCATION,
     Planned,
@@ -81,7 +81,7 @@ def test_containers_apart(site: Site) -> None:
         "apart",
         container("left", 12, 40),
         container("right", 10, 30),
-        container("neither", script=SEED_COMMAND),
+        container("neither"),
     )
     made["metadata"]["annotations"] = {"baidu.com/vcuda-containers": "apart"}
     site.create(made)

@@ -18,7 +18,7 @@ from deviceplugin.allocation.isolation import HOOK
 from deviceplugin.allocation.response import LIMIT, REQUEST
 from tests.cluster.gpus import Gpus
 from tests.cluster.manifests import container, pod
-from tests.cluster.seen import IDLE, card_of, refused_with, variables
+from tests.cluster.seen import card_of, refused_with, variables
 from tests.cluster.site import Site
 from tests.machine import needs
 from tests.nvml.build import SONAME, STATE_VARIABLE
@@ -115,7 +115,7 @@ def test_cgroup_v1(site: Site, hook: Path) -> None:
         with tier(gpus, "auto"):
             gpus.wait_offered()
             assert "tier=none" in gpus.log
-            site.create(pod("free", container("main", 4, 1, script=IDLE)))
+            site.create(pod("free", container("main", 4, 1)))
             site.wait_running("free")
             assert limits(config(site, "free")) == {}
             site.clear()
@@ -136,8 +136,8 @@ def test_what_a_container_gets(site: Site, hook: Path) -> None:
     with hooked(gpus, hook), tier(gpus, "driver", HOST_ROOT=root):
         gpus.wait_offered()
         site.create(
-            pod("held", container("main", 4, 1, script=IDLE)),
-            pod("plain", container("main", script=IDLE)),
+            pod("held", container("main", 4, 1)),
+            pod("plain", container("main")),
         )
         site.wait_running("held", "plain")
         assert card_of(site, "held") == CARD.uuid

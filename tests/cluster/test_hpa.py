@@ -20,8 +20,7 @@ import pytest
 from gpushare.kube.names import MEMORY
 from gpusharectl.pki import SERVER_SIDE, Wanted, issue, make_authority
 from tests.cluster.exporter import Exporter, process_of
-from tests.cluster.manifests import IMAGE, RTX_3090
-from tests.cluster.seen import IDLE
+from tests.cluster.manifests import IDLE, IMAGE, RTX_3090
 from tests.cluster.site import Site
 from tests.monitoring.adapter import GROUP, ROOT, Adapter, MetricsApi, rules_of
 from tests.monitoring.pages import PageServer

@@ -19,7 +19,7 @@ from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import NodeName
 from gpushare.kube.apiserver.api import ApiServer
 from tests.cluster.gpus import PLUGIN
-from tests.cluster.manifests import container, pod
+from tests.cluster.manifests import SEED_COMMAND, container, pod
 from tests.cluster.site import Site
 from tests.deviceplugin.node_fixture import ids_of
 from tests.gpusharectl.fake_plugin import FakePlugin
@@ -153,7 +153,7 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
         real = made.parts.device_chooser.allocate
         kubelet = made.reporter.resources
         prefer = made.parts.device_chooser.prefer
-        site.create(pod("first", container("main", 2, 1)))
+        site.create(pod("first", container("main", 2, 1, script=SEED_COMMAND)))
         site.wait_running("first")
         end_slowly(site, "first")
 
@@ -213,9 +213,10 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
         limited["metadata"]["annotations"] = {"baidu.com/vcuda-uuids": first}
         site.create(limited)
         wait_until(lambda: "excluded by" in site.why_waiting("limited"), "it", 60)
-        for _ in range(2):
-            made.reporter.catch_up()
-            ours.wait_refused()
+        made.reporter.catch_up()
+        # kubelet tries again after ten seconds.
+        ours.wait_refused()
+        made.reporter.catch_up()
         assert site.phase("limited") == "Pending"
         annotations = site.get("pod", "limited")["metadata"]["annotations"]
         assert "baidu.com/vcuda-actual" not in annotations

@@ -1,7 +1,7 @@
 """MIG instances as cards: one pod each, sizes that fit, and instances that go."""
 
 from tests.cluster.manifests import container, pod
-from tests.cluster.seen import IDLE, card_of, refused_with
+from tests.cluster.seen import card_of, refused_with
 from tests.cluster.site import Site
 from tests.nvml.driver import StubInstance, stub_card, stub_instance
 from tests.testbed.rest import Json
@@ -23,7 +23,7 @@ NOT_ON_ONE = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory on 
 
 
 def share(name: str, units: int | None, cores: int = 1, **more: Json) -> Json:
-    return pod(name, container("main", units, cores, script=IDLE), **more)
+    return pod(name, container("main", units, cores), **more)
 
 
 def test_seven_instances_and_seven_pods(site: Site) -> None:

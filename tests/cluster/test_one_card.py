@@ -4,6 +4,7 @@ from tests.cluster.manifests import (
     MEMORY,
     ONE_CARD_APPS,
     RTX_3090,
+    SEED_COMMAND,
     container,
     deployment,
     lingering,
@@ -35,8 +36,9 @@ def test_limit_raised_and_put_back(site: Site) -> None:
     """
     site.gpus["cp"].set_cards([RTX_3090])
     assert site.allocatable("cp") == (100, 94)
-    first, second, third = ONE_CARD_APPS.items()
-    site.create(deployment(*first), deployment(*second), lingering(*third))
+    *others, third = ONE_CARD_APPS.items()
+    literal = [deployment(*one, script=SEED_COMMAND) for one in others]
+    site.create(*literal, lingering(*third))
     wait_until(lambda: site.ready(*ONE_CARD_APPS), "all three apps", 120)
     for each in ONE_CARD_APPS:
         assert site.visible(site.pod_of(each)) == [RTX_3090.uuid]

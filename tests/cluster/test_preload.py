@@ -24,7 +24,10 @@ from tests.testbed.waiting import wait_until
 
 TOLD = "/etc/ld.so.preload"
 HOG = "/hog/hog 64"
-ENDS = f"rm -f /tmp/end; {HOG} wait & until [ -e /tmp/end ]; do sleep 0.2; done"
+ENDS = (
+    f"trap exit TERM; rm -f /tmp/end; {HOG} wait & "
+    "until [ -e /tmp/end ]; do sleep 0.2; done"
+)
 """Takes all memory and keeps it; ends with its container, which ``/tmp/end`` ends."""
 NOBODY = {"runAsUser": 65532, "readOnlyRootFilesystem": True}
 

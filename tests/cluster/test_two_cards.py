@@ -1,7 +1,14 @@
 """Seed 001, one machine with two cards, done literally."""
 
+from tests.cluster.manifests import (
+    SEED_COMMAND,
+    TWO_OF_4_GIB,
+    TWO_P4,
+    container,
+    deployment,
+    pod,
+)
 from tests.cluster.manifests import TWO_CARD_APPS as APPS
-from tests.cluster.manifests import TWO_OF_4_GIB, TWO_P4, container, deployment, pod
 from tests.cluster.seen import card_of, refused_with
 from tests.cluster.site import EDGE, Site
 from tests.testbed.waiting import wait_until
@@ -41,7 +48,8 @@ def test_three_apps_on_two_p4(site: Site) -> None:
     """
     site.gpus["cp"].set_cards(TWO_P4)
     assert site.allocatable("cp") == (200, 58)
-    site.create(*(deployment(*one) for one in APPS.items()), namespace=EDGE)
+    literal = [deployment(*one, script=SEED_COMMAND) for one in APPS.items()]
+    site.create(*literal, namespace=EDGE)
     wait_until(lambda: site.ready(*APPS, namespace=EDGE), "all three apps", 120)
 
     host = site.gpus["cp"].host_list()

@@ -89,6 +89,7 @@ def _write_apps(path: Path) -> None:
 
     from tests.cluster.manifests import (
         ONE_CARD_APPS,
+        SEED_COMMAND,
         TWO_CARD_APPS,
         deployment,
         replaced_first,
@@ -99,7 +100,8 @@ def _write_apps(path: Path) -> None:
     for node, apps in (("cp", TWO_CARD_APPS), ("worker1", ONE_CARD_APPS)):
         there = {"nodeSelector": {"kubernetes.io/hostname": node}}
         for name, units in apps.items():
-            one = replaced_first(deployment(name, units, **there))
+            app = deployment(name, units, script=SEED_COMMAND, **there)
+            one = replaced_first(app)
             one["metadata"]["namespace"] = EDGE
             made.append(one)
     path.write_text(yaml.safe_dump_all(made, sort_keys=False))
