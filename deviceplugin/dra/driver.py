@@ -7,12 +7,12 @@ with a prepared claim before.
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import grpc
 
@@ -33,7 +33,7 @@ from deviceplugin.threads import Loop, start
 from gpushare.domain.model import NodeName
 from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Kind
-from gpushare.kube.errors import ClusterError
+from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra
 from gpushare.kube.proto import drahealth_pb2 as health
@@ -174,6 +174,10 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         return answer
 
 
+def _are_alive(threads: Iterable[Thread]) -> bool:
+    return all(one.is_alive() for one in threads)
+
+
 def _ref(claim: dra.Claim) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
 
@@ -203,6 +207,7 @@ class DraDriver:
         """Set once the cards were read, and how they are given to containers."""
         self.plugin.off = _NO_CARDS if wanted else _SWITCHED_OFF
         self._logged = ""
+        self._threads: list[Thread] = []
 
     @property
     def off(self) -> str:
@@ -216,16 +221,16 @@ class DraDriver:
             ("dra sockets", partial(self.sockets.serve, wanted=self._is_needed)),
             ("sweep claims", self._sweep),
         ]
-        threads = start(loops, over)
-        while not stop.is_set() and all(one.is_alive() for one in threads):
+        self._threads = start(loops, over)
+        while not stop.is_set() and _are_alive(self._threads):
             wait_s = self._run_once(stop) if self.wanted else self._withdraw()
             self._log_why_off()
             until = time.monotonic() + wait_s
             while time.monotonic() < until and not stop.wait(_LOOK_S):
-                if not all(one.is_alive() for one in threads):
+                if not _are_alive(self._threads):
                     break
         over.set()
-        for thread in threads:
+        for thread in self._threads:
             thread.join(_STOP_WITHIN_S)
 
     def _add_services(self, server: grpc.Server) -> None:
@@ -245,13 +250,12 @@ class DraDriver:
         return self.sockets.have_folders() and (not self.wanted or claims.are_left())
 
     def _log_why_off(self) -> None:
-        claims = self.plugin.preparer.claims.are_left()
-        if self.off in ("", _NO_CARDS, self._logged):
-            return
-        self._logged = self.off
-        if self.wanted:
+        if self.wanted and self.off not in ("", _NO_CARDS, self._logged):
+            self._logged = self.off
             logger.warning("DRA is off", extra={"because": self.off})
-        elif claims and not self.sockets.have_folders():
+        stuck = not self.wanted and self.plugin.preparer.claims.are_left()
+        if stuck and not self.sockets.have_folders() and self._logged != self.off:
+            self._logged = self.off
             facts = {"because": f"{_SWITCHED_OFF}, and its folders are not mounted"}
             message = "prepared claims are left, and kubelet cannot end their pods"
             logger.warning(message, extra=facts)
@@ -264,9 +268,14 @@ class DraDriver:
         if self.sockets.have_folders():
             try:
                 self.publisher.withdraw()
+            except NotFound:
+                # Where the API server has no such objects there are none of ours.
+                pass
             except ClusterError as error:
-                facts = {"because": str(error), "wait_s": _AGAIN_S}
-                logger.warning("resource slices not removed", extra=facts)
+                if self._logged != str(error):
+                    facts = {"because": str(error), "wait_s": _AGAIN_S}
+                    logger.warning("resource slices not removed", extra=facts)
+                self._logged = str(error)
         return _AGAIN_S
 
     def _run_once(self, stop: Event) -> float:
@@ -306,7 +315,7 @@ class DraDriver:
 
         loops: list[tuple[str, Loop]] = [("publish slices", publish)]
         threads = start([("follow slices", follow.run), *loops], over)
-        while not stop.wait(_LOOK_S) and all(one.is_alive() for one in threads):
+        while not stop.wait(_LOOK_S) and _are_alive([*threads, *self._threads]):
             pass
         over.set()
         # A watch ends when the API server says something.

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from deviceplugin.cards.source import Found
+from deviceplugin.dra.prepared import PreparedClaims
 from deviceplugin.dra.sockets import _Server
 from deviceplugin.kubelet.registration import look
 from gpushare.kube.cluster import Kind, Page
@@ -213,6 +215,25 @@ def test_who_cannot_take_claims_back_says_so(
     words = "prepared claims are left, and kubelet cannot end their pods"
     wait_until(lambda: because(caplog, words), "the log line")
     assert not node.registry_socket.parent.exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_half_a_driver_ends(node: DraNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the whole process does, and a new one is complete."""
+    node.end()
+    made = node.assembled()
+    made.driver.cards_read.set()
+    broken = Mock(side_effect=RuntimeError("a defect"))
+    monkeypatch.setattr(PreparedClaims, "restore", broken)
+    stop = Event()
+    thread = Thread(target=made.driver.run, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: not thread.is_alive(), "the driver to end")
+    finally:
+        stop.set()
+        monkeypatch.undo()
+    node.start()
 
 
 def test_off_by_default(tmp_path: Path) -> None:
