@@ -144,6 +144,9 @@ def init_documents(
             # What a device plugin offers is told at once, and the same again seldom.
             "nodeStatusUpdateFrequency": "500ms",
             "nodeStatusReportFrequency": "10s",
+            # Static pods that ran before the node was known are shown at the next look
+            # at all pods: after a minute by default.
+            "syncFrequency": "5s",
             "evictionHard": dict.fromkeys(
                 ("memory.available", "nodefs.available", "imagefs.available"), "0%"
             ),
