@@ -174,13 +174,13 @@ def test_tier_reason_and_the_card_of_instances(browser: Browser) -> None:
 
 
 def test_a_claim_is_marked_as_one(browser: Browser) -> None:
-    """It holds a part of its card, and is no pod."""
+    """It holds a part of its card, and is no pod; its pods use it and find it."""
     listen = Address("127.0.0.1", 39996)
     reviews = {"claims_tls_cert": "unread", "claims_tls_key": "unread"}
     with Scene(claims_listen=listen, **reviews) as scene:
         scene.node("n", card(0, 29))
         scene.cluster.create(Kind.CLAIMS, claim_json("mine"))
-        made = claim_json("mine", allocation_json(units=8), pods=["web-1"])
+        made = claim_json("mine", allocation_json(units=8), pods=["web-1", "web-2"])
         scene.cluster.patch(
             Kind.CLAIMS,
             "default",
@@ -193,11 +193,17 @@ def test_a_claim_is_marked_as_one(browser: Browser) -> None:
             "claim in the books",
             accept=lambda nodes: bool(nodes and nodes[0].get("claims")),
         )
-        tab = scene.shown(browser)
-        said = "default/mine 8 units, 10 cores (claim, allocated for web-1)"
-        assert said in tab.text("#nodes")
-        assert "8/29 units" in tab.text("#nodes")
-        assert tab.complaints == []
+        use = {"card": "GPU-0", "namespace": "default", "over": False}
+        pods = [use | {"name": f"web-{n}", "used_mib": 256 * n} for n in (1, 2)]
+        told = {"n": {"cards": {}, "pods": pods}}
+        with PageServer(0, scene.get, lambda: {"v": 1, "nodes": told}) as server:
+            tab = browser.open(f"{server.url}#find=web-2")
+            tab.wait_for("!!document.querySelector('.pods .found')", "the claim")
+            text = tab.text("#nodes")
+            assert "default/mine 8 units, 10 cores, uses 768 MiB" in text
+            assert "(claim, allocated for web-1, web-2)" in text
+            assert "8/29 units" in text
+            assert tab.complaints == []
 
 
 def test_a_cluster_without_cards_says_what_to_do(browser: Browser) -> None:
