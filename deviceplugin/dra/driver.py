@@ -7,10 +7,10 @@ with a prepared claim before.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -29,6 +29,7 @@ from deviceplugin.dra.slices import (
 from deviceplugin.dra.sockets import DriverSockets
 from deviceplugin.dra.sweep import Sweeper
 from deviceplugin.metrics import PluginMetrics
+from deviceplugin.pods import Listed
 from deviceplugin.threads import Loop, start
 from gpushare.domain.model import NodeName
 from gpushare.kube.claims.allocated import device_name
@@ -82,11 +83,13 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         """Prepare each claim; kubelet insists on an answer about each."""
         del context
         answer = dra.NodePrepareResourcesResponse()
+        # Once for all: kubelet waits 45 s for the whole answer, and may be slow itself.
+        listed = cache(self.preparer.listed)
         for one in request.claims:
             call = "NodePrepareResources"
             with self.metrics.calls.labels(call, DRA_DRIVER).time():
                 try:
-                    prepared = self._prepare(_ref(one))
+                    prepared = self._prepare(_ref(one), listed)
                 except NotPreparedError as error:
                     self.metrics.refused.labels(call, DRA_DRIVER).inc()
                     answer.claims[one.uid].error = str(error)
@@ -129,10 +132,10 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
                 if time.monotonic() - sent_at >= _HEALTH_AGAIN_S:
                     break
 
-    def _prepare(self, asked: ClaimRef) -> PreparedClaim:
+    def _prepare(self, asked: ClaimRef, listed: Callable[[], Listed]) -> PreparedClaim:
         if self.off:
             raise NotPreparedError(f"claim {asked} is not prepared: {self.off}")
-        return self.preparer.prepare(asked)
+        return self.preparer.prepare(asked, listed)
 
     def _answer(self, prepared: PreparedClaim) -> dra.NodePrepareResourceResponse:
         answer = dra.NodePrepareResourceResponse()

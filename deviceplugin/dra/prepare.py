@@ -7,7 +7,7 @@ whose sentence it shows in an event of the pod.
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,13 +86,16 @@ class Preparer:
     _unprepared: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
     """The UIDs of claims that were taken back last."""
 
-    def prepare(self, asked: ClaimRef) -> PreparedClaim:
+    def prepare(
+        self, asked: ClaimRef, listed: Callable[[], Listed] | None = None
+    ) -> PreparedClaim:
         """Let the claim's containers start, or raise ``NotPreparedError``.
 
-        A claim that was prepared before gets the same answer.
+        A claim that was prepared before gets the same answer. ``listed`` returns what
+        ``listed()`` of here does.
         """
         try:
-            found = self._prepared(asked)
+            found = self._prepared(asked, listed or self.listed)
         except NotPreparedError as error:
             if self._warned.get(asked.uid) != str(error):
                 facts = {"claim": str(asked), "because": str(error)}
@@ -150,7 +153,9 @@ class Preparer:
         extra = {"claim": str(claim)}
         logger.warning("the record of a claim was lost; written anew", extra=extra)
 
-    def _prepared(self, asked: ClaimRef) -> PreparedClaim:
+    def _prepared(
+        self, asked: ClaimRef, list_pods: Callable[[], Listed]
+    ) -> PreparedClaim:
         if not is_uid(asked.uid):
             raise NotPreparedError(f"{asked.uid!r} is not a claim's UID")
         before = self.claims.get(asked.uid)
@@ -163,7 +168,7 @@ class Preparer:
             # What was prepared is still right as far as this node can know.
             claim = None
         is_new = claim is not None and (before is None or not _same(before, claim))
-        listed = self._listed() if is_new else self.occupancy.as_allocated()
+        listed = list_pods() if is_new else self.occupancy.as_allocated()
         with self._writing():
             # Another call may have prepared it meanwhile: kubelet asks for two pods of
             # one claim at once.
@@ -303,7 +308,8 @@ class Preparer:
             ),
         )
 
-    def _listed(self) -> Listed:
+    def listed(self) -> Listed:
+        """Return what pods hold by kubelet's list, or as it was allocated here."""
         try:
             return self.resources.list(_LIST_WITHIN_S)
         except KubeletSilentError as error:

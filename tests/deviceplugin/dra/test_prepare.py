@@ -9,10 +9,13 @@ from pathlib import Path
 from shutil import rmtree
 from threading import Barrier
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from deviceplugin.cards.source import Found, FoundCard
+from deviceplugin.dra.prepare import Preparer
+from deviceplugin.pods import Listed
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
@@ -279,6 +282,17 @@ def test_one_claim_for_two_pods_at_once(
     first, second = (one.result() for one in answers)
     assert not first.error
     assert first == second
+
+
+def test_kubelet_is_asked_once_for_all_claims_of_a_pod(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the answer about all of them, and may be slow to list its pods."""
+    listed = Mock(return_value=Listed({}))
+    monkeypatch.setattr(Preparer, "listed", listed)
+    claims = [node.claim(f"c{number}", units=1) for number in range(3)]
+    assert not any(one.error for one in node.prepare(*claims).values())
+    assert listed.call_count == 1
 
 
 def test_a_new_claim_of_the_same_name(node: DraNode) -> None:
