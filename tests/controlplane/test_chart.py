@@ -17,10 +17,13 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import OURS, SYSTEM, WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import WORKLOADS, load
+from gpusharectl.install.survey import owned_by
 from gpusharectl.install.webhook.objects import (
     SECRET,
     bundle_of,
     files_of,
+    secret_of,
+    with_bundle,
 )
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
@@ -68,7 +71,7 @@ def helm(
     """Helm's user; nothing of ours is left afterwards."""
     user = Helm(helm_program, tmp_path, alone.kubeconfig(alone.admin.token, "helm"))
     yield user
-    for name in yaml.safe_load(user.must("list", "--all", "-o=json")):
+    for name in yaml.safe_load(user.must("list", "-o=json")):
         user.must("uninstall", name["name"], "--no-hooks")
     for overlay in ("kubeadm", "monitoring", "webhook"):
         for body in load(overlay):
@@ -199,6 +202,35 @@ def test_a_release_lives_as_any_other(
     assert not left_over
 
 
+def test_a_release_can_take_over_an_install(helm: Helm, objects: Objects) -> None:
+    """Helm refuses that by itself, until it is told to.
+
+    The API server keeps the same of both, so no pod is replaced; the webhook keeps its
+    certificate.
+    """
+    parts = ("kubeadm", "webhook")
+    authority = {f"{name}.{end}": b"PEM" for name, end in CERTIFICATE}
+    objects.create(secret_of(authority))
+    for body in (body for part in parts for body in load(part)):
+        hooks = "webhooks" in body
+        objects.apply(with_bundle(body, b"PEM") if hooks else body)
+    ours = there(objects, *parts)
+    on = "--set=webhook.enabled=true"
+    refused = helm.run("install", "gpushare", CHART, on)
+    assert refused.returncode != 0
+    assert "invalid ownership metadata" in refused.stderr
+    assert versions(there(objects, *parts)) == versions(ours)
+
+    helm.must("install", "gpushare", CHART, on, "--take-ownership")
+    taken = there(objects, *parts)
+    assert {ref: plain(body) for ref, body in taken.items()} == {
+        ref: plain(body) for ref, body in ours.items()
+    }
+    assert files_of(objects.get(SECRET)) == authority
+    assert set(owned_by(taken.values()).values()) == {"Helm's release gpushare"}
+    assert len(owned_by(taken.values())) == len(taken)
+
+
 def test_cert_managers_authority_stays(helm: Helm, objects: Objects) -> None:
     """An upgrade leaves the caBundle that cert-manager has written meanwhile."""
     serve_kinds(objects, CERT_MANAGER)
@@ -233,9 +265,21 @@ def test_cert_managers_authority_stays(helm: Helm, objects: Objects) -> None:
         assert set(bundles.values()) == {"YXV0aG9yaXR5"}
 
 
-def test_the_second_schedulers_notes(helm: Helm) -> None:
-    """They say nothing of the hosts of a control plane that is somebody else's."""
+def test_the_notes_know_the_cluster(helm: Helm, objects: Objects) -> None:
+    """With a second scheduler no host is named; a RuntimeClass that is there is."""
+    runtime_class = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    }
+    objects.create(runtime_class)
     values = {"scheduler.kind": "second", "scheduler.image": "kube-scheduler:v1.36.3"}
-    said = helm.must("install", "other", CHART, "--dry-run=server", *settings(values))
-    assert "schedulerName: vcuda-scheduler" in said.partition("NOTES:")[2]
-    assert "--host-only" not in said.partition("NOTES:")[2]
+    dry = ("install", "other", CHART, "--dry-run=server", *settings(values))
+    notes = helm.must(*dry).partition("NOTES:")[2]
+    assert "schedulerName: vcuda-scheduler" in notes
+    assert "--host-only" not in notes
+    assert "--set runtimeClassName=nvidia" in notes
+    notes = helm.must(*dry, "--set=runtimeClassName=nvidia").partition("NOTES:")[2]
+    assert "--set runtimeClassName=nvidia" not in notes
+    assert objects.delete(Ref.of(runtime_class))
