@@ -314,7 +314,7 @@ class Install(InstallPlan):
         nodes = self.facts.nodes
         runs = self.dra.on and any(one.ready and one.labelled for one in nodes)
         return [
-            Step("DRA off", lambda: plugins_without(self.context), "DRA"),
+            Step("DRA off", lambda: plugins_without(self.context)),
             *([self._rollout("device plugins", DEVICE_PLUGIN)] if runs else []),
             Step("the ResourceSlices", lambda: take_slices(self.context), "DRA"),
             self._applying("the extender's DaemonSet", HOSTS_EXTENDER, now=True),

@@ -114,7 +114,7 @@ class DraSteps:
         wanted = configuration(joined(self.found))
         them = ", ".join(sorted(self.found))
         if not object_changes(objects, [wanted]):
-            screen.say(f"as before, the API server asks the extender of {them}")
+            screen.say(f"as before, the API server of {them} asks the extender there")
             return
         objects.apply(wanted)
         screen.say(
