@@ -18,10 +18,8 @@ addresses.free_address = Ports.of_this_process()
 pytest_plugins = ["tests.testbed.fixtures"]
 
 CLUSTERS = {
-    "knows nothing of us": ("install",),
-    "knows nothing of us either": (
-        *("install_by_image", "scheduler_config", "ui", "upgrade", "webhook"),
-    ),
+    "knows nothing of us": ("install", "scheduler_config"),
+    "knows nothing of us either": ("install_by_image", "ui", "upgrade", "webhook"),
     "has all of us": (
         *("health", "hpa", "image", "inventory", "kubelet_defects", "mig", "preload"),
         *("restarts", "two_nodes"),
