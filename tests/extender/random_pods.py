@@ -1,5 +1,8 @@
 """Pods at random: valid ones, wrong ones, for Bitfusion, and JSON that is no pod."""
 
+import json
+from typing import Any
+
 from hypothesis import strategies as st
 
 from gpushare.kube import names
@@ -109,6 +112,13 @@ CONTAINER = st.fixed_dictionaries(
         "volumeMounts": st.just([{"name": "v", "mountPath": "/usr/bin/bitfusion"}]),
     },
 )
+
+
+def _as_sent(pod: Any) -> Any:
+    """Copy a pod, because samples are shared: a patch of one place would change two."""
+    return json.loads(json.dumps(pod))
+
+
 PODS = st.fixed_dictionaries(
     {
         "metadata": st.fixed_dictionaries(
@@ -128,7 +138,7 @@ PODS = st.fixed_dictionaries(
             },
         ),
     }
-)
+).map(_as_sent)
 LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXTS
 KEYS = st.sampled_from(
     ["metadata", "spec", "annotations", "containers", "env", "resources", "limits"]
