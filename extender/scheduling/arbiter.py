@@ -44,7 +44,15 @@ class ClaimWatch:
         self.reflector.run(stop)
 
     def settle_overdue(self) -> None:
-        """Read the claims whose reservation was never seen to take effect."""
+        """Read the claims whose reservation was never seen to take effect.
+
+        And look whether the API server has claims at all, if it tells nothing of them:
+        it may be an older one than before.
+        """
+        if self.reflector.in_touch.is_set():
+            self._missing = False
+        elif self.reflector.synced.is_set():
+            self._is_missing()
         for claim in self._book.overdue():
             found: Json | None
             try:

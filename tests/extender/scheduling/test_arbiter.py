@@ -100,6 +100,26 @@ def test_claims_are_followed_where_they_are(followed: Followed) -> None:
     wait_until(lambda: not followed.ledger.claims(), "claim's end")
 
 
+def test_an_api_server_that_has_claims_no_more() -> None:
+    """After a way back to an older one pods are scheduled; until claims are there."""
+    site = Followed(cluster := WithoutClaims())
+    site.watch.reflector.synced.set()
+    for error, missing in (
+        (Unavailable("down"), False),
+        (NotFound("the server could not find it"), True),
+        (Unavailable("down"), False),
+    ):
+        cluster.error = error
+        site.watch.settle_overdue()
+        assert bool(site.watch.notes()) is missing
+    cluster.error = NotFound("the server could not find it")
+    site.watch.settle_overdue()
+    cluster.error = None
+    site.watch.reflector.in_touch.set()
+    site.watch.settle_overdue()
+    assert site.watch.notes() == {}
+
+
 def test_late_reservations_are_settled_by_what_is_there() -> None:
     """A claim without an allocation, and one that is gone, free their room."""
     site = Followed(Embedded())
