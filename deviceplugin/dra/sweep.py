@@ -38,16 +38,17 @@ class Sweeper:
         knows none of before if its state was deleted, as by ``kubeadm reset``. ``now``
         is in seconds. Raises ``ClusterError``.
         """
-        used = {
+        users = Counter(
             (pod.ref.namespace, name)
             for pod in self.preparer.prestart.pods.all()
             for name in pod.claims
-        }
+        )
         prepared = self.preparer.claims.all()
         known = {one.uid for one in prepared}
-        # Of two claims of one name, the pod uses one.
+        # Of two claims of one name, a pod uses one. The earlier one may be deleted
+        # while its pod runs, by somebody who may edit claims.
         of_name = Counter((one.namespace, one.name) for one in prepared)
-        used = {name for name in used if of_name[name] == 1}
+        used = {name for name, count in users.items() if of_name[name] <= count}
         self._gone_since = {u: t for u, t in self._gone_since.items() if u in known}
         for claim in prepared:
             if (claim.namespace, claim.name) in used or not self._is_gone(claim):

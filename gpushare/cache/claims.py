@@ -128,6 +128,7 @@ class ClaimBook:
     def apply(self, event: WatchEvent) -> None:
         """Apply one change."""
         if event.type == "DELETED":
+            _log_if_used(event.object)
             self._end(PodUID(event.object["metadata"]["uid"]))
         elif not self._is_old(event.object["metadata"]):
             self._take(event.object)
@@ -351,6 +352,25 @@ class ClaimBook:
             facts = {"claim": str(hold.claim), "node": hold.placement.node}
             facts["devices"] = ",".join(strays)
             logger.warning("claim on devices that the node does not have", extra=facts)
+
+
+def _log_if_used(deleted: Json) -> None:
+    """Log that a claim was deleted under its pods, which run on.
+
+    kube-controller-manager takes the allocation off first, and then the finalizer.
+    Somebody else may take off the finalizer alone.
+    """
+    try:
+        claim = read_claim(deleted)
+    except Malformed:
+        return
+    if claim is not None and claim.reserved_for:
+        facts = {"claim": str(claim), "node": claim.node}
+        facts["pods"] = ",".join(user.name for user in claim.reserved_for)
+        logger.warning(
+            "claim deleted while pods use it; their node keeps its cards for them",
+            extra=facts,
+        )
 
 
 def placement_of(

@@ -93,6 +93,20 @@ def test_the_claims_of_a_pod_are_not_asked_about(
     assert charges(node) == {uid(later)}
 
 
+def test_a_claim_that_is_deleted_under_its_pod_stays(node: DraNode) -> None:
+    """Whoever may edit claims may take off the finalizer and make another of the name.
+
+    Each of the two pods may run with one of them.
+    """
+    for pod in ("p", "q"):
+        node.pod_with(pod, {"main": "c"})
+    node.prepare(earlier := node.claim("c", units=4))
+    node.cluster.delete(Kind.CLAIMS, "default", "c")
+    node.prepare(later := node.claim("c", units=4))
+    sweep(node)
+    assert charges(node) == {uid(earlier), uid(later)}
+
+
 def test_lost_files_of_a_running_claim_come_back(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -306,6 +306,19 @@ def test_a_late_reservation_of_a_claim_that_is_gone(site: Site, found: Json) -> 
     assert site.units() == {}
 
 
+def test_a_claim_that_is_deleted_under_its_pods_is_logged(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not the usual end, of which the allocation is taken off before."""
+    site.gone(claim_json("a"))
+    site.gone(claim_json("b", allocation_json()))
+    assert not caplog.text
+    site.gone(claim_json("c", allocation_json(), pods=["web-1"]))
+    (record,) = caplog.records
+    assert "claim deleted while pods use it" in record.message
+    assert record.__dict__["pods"] == "web-1"
+
+
 def test_a_claim_that_is_deleted_gets_nothing(site: Site) -> None:
     """Its review was under way; until a restore from a backup brings it back."""
     site.gone(claim_json("c"))
