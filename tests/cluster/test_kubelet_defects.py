@@ -275,7 +275,7 @@ def test_a_pod_that_runs_without_devices(site: Site, checkpoint: str | None) -> 
     node.start_kubelet()
     site.cluster.wait_node_ready("cp")
     wait_until(
-        lambda: gpus.log.count("registered  resource=") == before + 2, "both again", 60
+        lambda: gpus.log.count("registered  resource=") >= before + 2, "both again", 60
     )
     gpus.wait_offered()
     kubelet = PodResources(node.path(KUBELET) / "pod-resources" / "kubelet.sock")
@@ -313,7 +313,9 @@ def static_pod(site: Site, body: Json) -> Iterator[None]:
 
 def test_channel_to_a_dead_kubelet_is_no_trouble(site: Site) -> None:
     """kubelet's sockets come and go; a client of ours finds the new one."""
-    node = site.cluster.nodes["cp"]
+    gpus, node = site.gpus["cp"], site.cluster.nodes["cp"]
+    gpus.set_cards(CARDS)
+    before = gpus.log.count("registered  resource=")
     kubelet = PodResources(node.path(KUBELET) / "pod-resources" / "kubelet.sock")
     kubelet.list(5)
     node.restart_kubelet()
@@ -328,3 +330,11 @@ def test_channel_to_a_dead_kubelet_is_no_trouble(site: Site) -> None:
 
     wait_until(answers, "kubelet to answer", 30)
     kubelet.close()
+    # What ended pods held is not free to those that kubelet finds as it starts: the
+    # next test's pods have to come later.
+    wait_until(
+        lambda: gpus.log.count("registered  resource=") >= before + 2, "both again", 60
+    )
+    gpus.wait_offered()
+    site.create(pod("later", container("main", 1, 1)))
+    site.wait_running("later")
