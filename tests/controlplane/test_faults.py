@@ -6,30 +6,19 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 
 import pytest
 
 from tests.controlplane.books import checked_book, pending_though_fitting
 from tests.controlplane.extender import USER
-from tests.controlplane.world import EAGER, World, beside, node_of, post_all
-from tests.testbed.controlplane import ControlPlane
+from tests.controlplane.world import World, node_of, post_all
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
 SEED = 20240613
-QUICK_LEASE = replace(
-    EAGER,
-    leader_elect=True,
-    # Quicker than by default, and not so quick that a busy machine makes a scheduler
-    # lose its lease, and so end.
-    lease_duration_s=12.0,
-    renew_deadline_s=9.0,
-    retry_period_s=0.5,
-)
 
 
 def bound_pods(world: World) -> list[Json]:
@@ -129,35 +118,6 @@ def test_apiserver_restarted(world: World) -> None:
     free = {("edge", "edge-0"): (96, 0), ("edge", "edge-1"): (91, 2)}
     assert checked_book(world.rest).free() == free
     world.extender.wait_ready()
-
-
-@contextmanager
-def pair(plane: ControlPlane, space: str) -> Iterator[tuple[World, World]]:
-    """Two kube-schedulers under leader election, each with an extender of its own."""
-    with ExitStack() as stack:
-        worlds = [
-            stack.enter_context(
-                beside(plane, "elected", QUICK_LEASE, part=part, BIND_TIMEOUT_S="2")
-            )
-            for part in ("first", "second")
-        ]
-        first, second = (replace(w, namespace=space, nodes=set()) for w in worlds)
-        yield first, second
-
-
-def test_leader_killed(plane: ControlPlane, space: str) -> None:
-    """The other scheduler and its extender take over, and the sums stay right."""
-    with pair(plane, space) as (first, second):
-        for number in range(4):
-            first.node(f"big-{number}", *[28] * 8)
-        with burst(first):
-            assert first.scheduler is not None
-            first.scheduler.kill()
-            first.extender.kill()
-        wait_for_bound(second, 200)
-        checked_book(plane.rest)
-        served = second.extender.metrics()
-        assert served['vcuda_extender_binds_total{outcome="bound"}'] > 0
 
 
 def test_three_hundred_pods_of_random_sizes(world: World) -> None:

@@ -1,7 +1,9 @@
 """A bare Kubernetes control plane: etcd and kube-apiserver, and more on request."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Self
 
@@ -63,6 +65,8 @@ class ControlPlane:
         self._etcd_peer_port = free_address().port
         self._processes: dict[str, Process] = {}
 
+        self._localhost = ""
+
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
@@ -116,6 +120,27 @@ class ControlPlane:
         process.wait_ready(self._serves)
         return process
 
+    @contextmanager
+    def other_host(self, localhost: str) -> Iterator["ControlPlane"]:
+        """Run one more API server on the same etcd, as a second host has.
+
+        ``localhost`` is this address for it, such as ``127.0.0.2``: what listens there
+        is on its own host. What is given starts schedulers that use this API server,
+        and writes kubeconfigs for it. It takes root.
+        """
+        other = copy(self)
+        other.port = free_address().port
+        other.rest = other.rest_as(self.admin.token)
+        other._processes, other._localhost = {}, localhost
+        audit = f"--audit-log-path={self.folder / f'audit-{localhost}.log'}"
+        other._apiserver_flags = (*self._apiserver_flags, audit)
+        other.start_apiserver()
+        try:
+            yield other
+        finally:
+            for process in other._processes.values():
+                process.kill()
+
     def stop_apiserver(self) -> None:
         """End kube-apiserver in an orderly way; ``start_apiserver`` brings it back."""
         self._processes["kube-apiserver"].stop()
@@ -163,7 +188,14 @@ class ControlPlane:
         return process
 
     def _start(self, name: str, flags: Sequence[str]) -> Process:
-        process = self.launcher.start(name, [self.binaries.path(name), *flags])
+        command, log = [self.binaries.path(name), *flags], name
+        if self._localhost:
+            log = f"{name}-{self._localhost}"
+            hosts = self.folder / f"hosts-{self._localhost}"
+            hosts.write_text(f"{self._localhost} localhost\n")
+            script = 'mount --bind "$0" /etc/hosts && exec "$@"'
+            command = ["unshare", "-m", "sh", "-c", script, str(hosts), *command]
+        process = self.launcher.start(log, command)
         self._processes[name] = process
         return process
 
