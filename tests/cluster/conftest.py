@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.dra_on import TEMPLATES, arbiter_on, driver_on
 from tests.cluster.fresh import Before, Fresh, fresh
 from tests.cluster.site import Site
 from tests.nvml.build import the_stub
@@ -36,6 +37,30 @@ def site(whole_site: Site) -> Iterator[Site]:
     """The cluster without any pod but its own; afterwards again."""
     yield whole_site
     whole_site.clear()
+
+
+@pytest.fixture(scope="module")
+def driver(whole_site: Site) -> Iterator[None]:
+    """Cards are given to claims too, while the tests of this file run."""
+    with driver_on(whole_site):
+        yield
+
+
+@pytest.fixture(scope="module")
+def arbiter(
+    whole_site: Site, driver: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """One ledger for claims and classic pods, from the first test that wants it on."""
+    with arbiter_on(whole_site, tmp_path_factory.mktemp("arbiter")):
+        yield
+
+
+@pytest.fixture
+def claims(driver: None, site: Site) -> Iterator[Site]:
+    """The cluster with the driver; each test begins and ends without a template."""
+    yield site
+    site.clear()
+    site.cluster.rest.must("DELETE", TEMPLATES)
 
 
 @pytest.fixture(scope="session")

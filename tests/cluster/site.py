@@ -56,6 +56,7 @@ class Site:
     folder: Path
     gpus: dict[str, Gpus] = field(default_factory=dict)
     extender: Process | None = None
+    extender_settings: dict[str, str] = field(default_factory=dict)
 
     def install(self) -> None:
         """Do by hand what ``gpusharectl install`` will do; a namespace for apps too."""
@@ -96,6 +97,7 @@ class Site:
             "PYTHONPATH": str(ROOT),
             "GPUSHARE_KUBECONFIG": str(self.kubeconfig(EXTENDER)),
             "GPUSHARE_LOG_FORMAT": "text",
+            **{f"GPUSHARE_{k}": value for k, value in self.extender_settings.items()},
         }
         command = [
             sys.executable,

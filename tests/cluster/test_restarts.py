@@ -1,4 +1,4 @@
-"""Each part ends the hard way, alone and all at once; nothing moves or doubles."""
+"""Parts end the hard way, alone and all at once; nothing moves or doubles."""
 
 from collections.abc import Callable
 
@@ -24,26 +24,10 @@ def identity(site: Site, name: str) -> Identity:
     return str(status["containerID"]), int(status["restartCount"]), seen
 
 
-def plugin(site: Site) -> None:
-    site.gpus["cp"].kill()
-    site.gpus["cp"].start()
-
-
-def kubelet(site: Site) -> None:
-    site.cluster.nodes["cp"].restart_kubelet()
-    site.cluster.wait_node_ready("cp")
-
-
 def containerd(site: Site) -> None:
     node = site.cluster.nodes["cp"]
     node.kill_containerd()
     node.start_containerd()
-
-
-def extender(site: Site) -> None:
-    assert site.extender is not None
-    site.kill_extender()
-    site.start_extender()
 
 
 def socket(site: Site) -> None:
@@ -67,7 +51,8 @@ def everything(site: Site) -> None:
     site.start_extender()
 
 
-ENDS = [plugin, kubelet, containerd, extender, socket, everything]
+ENDS = [containerd, socket, everything]
+"""Each of the others alone: ``test_dra_race.py``."""
 
 
 @pytest.fixture

@@ -59,6 +59,18 @@ class Host:
                     found[int(path.parent.name)] = text.rstrip("\0").split("\0")
         return found
 
+    def kill_program(self, name: str) -> None:
+        """Kill whatever was started as this program, in containers too.
+
+        A static pod's container is started again by kubelet.
+        """
+        found = [
+            str(pid)
+            for pid, words in self.command_lines().items()
+            if Path(words[0]).name == name
+        ]
+        self.must("kill", "-KILL", *found)
+
     def launch(
         self,
         name: str,
