@@ -24,7 +24,11 @@ from extender.main import CERTIFICATE_ENDS
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
-from extender.server.metrics import CertificateCollector, LedgerCollector
+from extender.server.metrics import (
+    CertificateCollector,
+    ClaimsCollector,
+    LedgerCollector,
+)
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from extender.server.webhook_app import Result, ReviewMetrics
@@ -113,6 +117,7 @@ def extender_page(folder: Path) -> str:
     metrics.bound(Bound(Outcome.CONFLICT, "taken"))
     heard = (("pods", reflector(extender.clock, listed=True)),)
     registry.register(LedgerCollector(extender.state, Readiness(heard, 60)))
+    registry.register(ClaimsCollector(extender.state))
     held = certificates(folder / "tls")
     registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
     return generate_latest(registry).decode()
