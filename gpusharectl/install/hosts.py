@@ -63,6 +63,14 @@ def judge_hosts(facts: Facts) -> Iterator[Finding]:
         yield no_scheduler(facts)
     else:
         yield from judge_host(facts)
+        if facts.dra:
+            yield Finding(
+                Weight.WARNING,
+                "cards are offered to ResourceClaims (DRA), and --host-only does not "
+                "tell the API server of new hosts or authorities: until it knows "
+                "them, no claim is allocated there",
+                "afterwards also: gpusharectl install (docs/dra.md)",
+            )
 
 
 @dataclass

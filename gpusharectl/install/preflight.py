@@ -165,6 +165,12 @@ def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         )
     elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
         yield no_scheduler(facts)
+    elif options.second_scheduler and facts.dra and options.dra is None:
+        yield _refusal(
+            "the device plugin offers cards to ResourceClaims (GPUSHARE_DRA=on), and "
+            "with a second scheduler nothing keeps claims and pods apart on a card",
+            "install with --no-dra",
+        )
 
 
 def no_scheduler(facts: Facts) -> Finding:

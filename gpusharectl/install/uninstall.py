@@ -155,7 +155,9 @@ class Uninstall(Plan):
     held: Sequence[tuple[str, str]] = ()
     """The pods that hold cards now, after their nodes."""
     in_use: frozenset[str] = frozenset()
-    """The nodes whose pods use claims now; uninstall is forced then."""
+    """The nodes whose pods use claims now; "" is one that is not known."""
+    has_claims: bool = False
+    """Whether the API server serves ResourceClaims."""
     image: str = ""
     """The image of the pods that clean the nodes."""
     remains: dict[str, str] = field(default_factory=dict)
@@ -171,7 +173,8 @@ class Uninstall(Plan):
         self.manifests = served(objects, loaded)
         kubeadm = flavour(context.files) is Flavour.KUBEADM
         more = (*LEFTOVERS, STATUS) if options.wait else LEFTOVERS
-        if any(Ref.of(body) == CLASS for body in self.manifests):
+        self.has_claims = any(Ref.of(body) == CLASS for body in self.manifests)
+        if self.has_claims:
             more += RIGHTS_BACK
         refs = map(Ref.of, self.manifests)
         rights = needed(refs, "get", "list", "delete", more=more, jobs=kubeadm)
@@ -181,7 +184,8 @@ class Uninstall(Plan):
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
         found += judge_owners(facts.owned, _THERE_FIRST)
         weigh(found, self.screen)
-        if facts.dra and not options.force:
+        # Pods use claims also after the driver was switched off.
+        if self.has_claims and not options.force:
             forced = replace(options, force=True).again()
             weigh(judge_used(used_claims(objects), forced), self.screen)
         self.found = tuple(installed(objects, self.manifests))
@@ -200,7 +204,7 @@ class Uninstall(Plan):
         """Refuse while pods hold cards, unless forced."""
         objects = self.context.objects
         self.held = holding(objects.list("v1", "Pod"))
-        self.in_use = nodes_of_claims(objects) if self.facts.dra else frozenset()
+        self.in_use = nodes_of_claims(objects) if self.has_claims else frozenset()
         if not self.held:
             self.screen.say("no pod holds a card")
             return
@@ -287,7 +291,7 @@ class Uninstall(Plan):
         for node in self._touched:
             if not node.label:
                 continue
-            if node.name in held:
+            if node.name in held or "" in held:
                 self.screen.say(
                     f"{node.name}: {FOLDER} stays, because running containers use its "
                     f"files; when they have ended: {_REMOVE}"

@@ -56,7 +56,10 @@ def read_dra(
         )
     found = objects.get(CLASS) if may_get(objects, CLASS) else None
     left = left_of(objects, refs) if found and is_part(found) else ()
-    return InstalledDra(facts.dra, left, used=used_claims(objects) if facts.dra else ())
+    # Claims outlive a driver that somebody has switched off, or an install that was
+    # cut off. A missing right to list them is refused with the others.
+    asks = (facts.dra or left) and objects.may("list", _CLAIMS, "")
+    return InstalledDra(facts.dra, left, used=used_claims(objects) if asks else ())
 
 
 def judge_dra(
@@ -65,8 +68,9 @@ def judge_dra(
     """Judge DRA, with the settings that are kept filled in ``options``."""
     if options.dra:
         yield from _wanted(facts, options, seen)
-    elif seen.on and not options.force:
-        yield from judge_used(seen.used, replace(options, force=True).again())
+    elif seen.there and not options.force:
+        forced = replace(options, dra=False, force=True).again()
+        yield from judge_used(seen.used, forced)
     if seen.left and not seen.on:
         yield Finding(
             Weight.OK,

@@ -15,6 +15,7 @@ from gpusharectl.install.progress import Exit
 from gpusharectl.install.survey import Facts, node_facts
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.builders import allocation_json, claim_json
+from tests.gpusharectl.install.fake_objects import copied
 from tests.gpusharectl.install.installed_cluster import (
     AUTHORITY,
     CONTROL_PLANE,
@@ -186,8 +187,40 @@ def test_claims_in_use_forbid_it(on: InstalledCluster) -> None:
     assert not offers(on)
 
 
-def test_a_forced_uninstall_leaves_their_files(on: InstalledCluster) -> None:
+def set_driver(world: InstalledCluster, value: str) -> None:
+    """As by ``kubectl set env``; with off, pods with claims end by themselves."""
+    body = copied(world.objects.get(PLUGIN) or {})
+    (container,) = body["spec"]["template"]["spec"]["containers"]
+    others = [one for one in container["env"] if one["name"] != "GPUSHARE_DRA"]
+    container["env"] = [*others, {"name": "GPUSHARE_DRA", "value": value}]
+    world.objects.apply(body)
+    world.objects.writes.clear()
+
+
+def test_claims_are_in_use_also_without_the_driver(on: InstalledCluster) -> None:
+    """Switched off by hand, or by an install that was cut off: their pods still run."""
+    set_driver(on, "off")
     on.objects.create(used_claim())
+    on.objects.writes.clear()
+    for refused in (on.install(dra=False), on.install(), on.uninstall()):
+        assert refused == Exit.REFUSED
+        assert "claim on gpu-1, used by trainer. Without" in on.screen.text
+    assert on.objects.writes == []
+    assert on.install() == Exit.REFUSED
+    assert "install --nodes gpu-1 --tls --no-dra --force --yes" in on.screen.text
+    assert on.uninstall(force=True) == Exit.DONE
+    assert "gpu-1: /var/lib/vcuda stays" in on.screen.text
+
+
+@pytest.mark.parametrize("understood", [True, False])
+def test_a_forced_uninstall_leaves_their_files(
+    on: InstalledCluster, *, understood: bool
+) -> None:
+    """On all nodes where it is not known which one it is."""
+    body = used_claim()
+    if not understood:
+        del body["status"]["allocation"]["devices"]["results"][0]["pool"]
+    on.objects.create(body)
     assert on.uninstall(force=True) == Exit.DONE, on.screen.text
     assert "gpu-1: /var/lib/vcuda stays" in on.screen.text
     assert not [one for one in on.objects.writes if "gpushare-clean" in one]
@@ -229,6 +262,25 @@ def test_set_by_hand_it_is_not_taken_for_off(on: InstalledCluster) -> None:
     assert "still has GPUSHARE_DRA=on, set by somebody else" in on.screen.text
     assert "env daemonset/gpushare-device-plugin GPUSHARE_DRA-" in on.screen.text
     assert trusted(on) == authority_of("cp")
+
+
+def test_hosts_only_is_not_enough(on: InstalledCluster) -> None:
+    """It may renew a host's authority, and the API server trusts the one before."""
+    assert on.install(nodes=(), host_only=True) == Exit.DONE
+    assert "afterwards also: gpusharectl install (docs/dra.md)" in on.screen.text
+
+
+def test_a_second_scheduler_with_the_driver_on(world: InstalledCluster) -> None:
+    """Somebody has set the variable; an install for another reason does not keep it."""
+    second = {"second_scheduler": True, "scheduler_image": "kube-scheduler:v1.36.3"}
+    assert world.install(**second) == Exit.DONE, world.screen.text
+    set_driver(world, "on")
+    assert world.install(**second) == Exit.REFUSED
+    assert "(GPUSHARE_DRA=on), and with a second scheduler" in world.screen.text
+    assert "To go on: install with --no-dra" in world.screen.text
+    assert world.objects.writes == []
+    assert world.install(dra=False, **second) == Exit.DONE, world.screen.text
+    assert not offers(world)
 
 
 def test_a_driver_that_offers_nothing_is_told(world: InstalledCluster) -> None:
