@@ -58,7 +58,9 @@ def device(card: Card, left: Amount) -> Json:
     """Return a card as a device; ``left`` is what classic pods have left of it.
 
     The API server accepts no device without capacity. So a card with too little left
-    has the least that it accepts, and a taint, as a sick or cordoned card has.
+    has the least that it accepts, and a taint, as a sick or cordoned card has. All
+    cores of a card mean that nothing else is on it. So if pods have memory alone, a
+    claim can have all cores but one: kube-scheduler would try this card for ever.
     """
     full = left.units < _LEAST_UNITS or left.cores < _LEAST_CORES
     states = ((SICK, not card.healthy), (CORDONED, card.cordoned), (FULL, full))
@@ -71,6 +73,8 @@ def device(card: Card, left: Amount) -> Json:
     }
     unit = _quantity(1)
     memory, cores = max(left.units, _LEAST_UNITS), max(left.cores, _LEAST_CORES)
+    memory_alone = left.units < card.units and left.cores == CORES_PER_CARD
+    most = str(CORES_PER_CARD - 1) if memory_alone else ""
     found: Json = {
         "name": device_name(card.uuid),
         "allowMultipleAllocations": True,
@@ -78,7 +82,7 @@ def device(card: Card, left: Amount) -> Json:
         "capacity": {
             # With a minimum of one unit, a card of one unit would be refused.
             DRA_MEMORY: _capacity(_quantity(memory), unit, least="0", step=unit),
-            DRA_CORES: _capacity(str(cores), "1", least="1", step="1"),
+            DRA_CORES: _capacity(str(cores), "1", least="1", step="1", most=most),
         },
     }
     return found | ({"taints": taints} if taints else {})
@@ -159,9 +163,14 @@ def _quantity(units: int) -> str:
     return f"{mib // _MIB_PER_GIB}Gi"
 
 
-def _capacity(value: str, default: str, *, least: str, step: str) -> Json:
-    policy = {"default": default, "validRange": {"min": least, "step": step}}
-    return {"value": value, "requestPolicy": policy}
+def _capacity(
+    value: str, default: str, *, least: str, step: str, most: str = ""
+) -> Json:
+    valid = {"min": least, "step": step} | ({"max": most} if most else {})
+    return {
+        "value": value,
+        "requestPolicy": {"default": default, "validRange": valid},
+    }
 
 
 def own_slices(node: str) -> str:

@@ -5,7 +5,7 @@ The slices are the test's own. Everything is added up from the API server's obje
 
 import base64
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -59,6 +59,10 @@ class Claims:
 
     def offer(self, node: str, left: dict[str, int]) -> None:
         """Write the node's slice: what classic pods leave of each card."""
+        self.put_slice(node, [device(uuid, units) for uuid, units in left.items()])
+
+    def put_slice(self, node: str, devices: Sequence[Json]) -> None:
+        """Write the node's slice with these devices."""
         path = f"{RESOURCE}/resourceslices"
         status, found = self.rest.get(f"{path}/{node}")
         generation = found["spec"]["pool"]["generation"] + 1 if status == 200 else 1
@@ -73,7 +77,7 @@ class Claims:
                     "generation": generation,
                     "resourceSliceCount": 1,
                 },
-                "devices": [device(uuid, units) for uuid, units in left.items()],
+                "devices": list(devices),
             },
         }
         if status == HTTPStatus.OK:
@@ -82,8 +86,8 @@ class Claims:
         else:
             self.rest.must("POST", path, body)
 
-    def claim(self, name: str, units: int) -> Json:
-        amounts = {"memory": f"{units * 256}Mi", "cores": "1"}
+    def claim(self, name: str, units: int, cores: int = 1) -> Json:
+        amounts = {"memory": f"{units * 256}Mi", "cores": str(cores)}
         exactly = {"deviceClassName": "vcuda", "capacity": {"requests": amounts}}
         body = {
             "kind": "ResourceClaim",
@@ -92,16 +96,16 @@ class Claims:
         }
         return self.rest.must("POST", self.claims, body)
 
-    def pod(self, name: str, units: int) -> Json:
+    def pod(self, name: str, units: int, cores: int = 1) -> Json:
         """Describe a pod with a claim, which is created."""
-        self.claim(name, units)
+        self.claim(name, units, cores)
         a_pod = self.world.pod(name)
         a_pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
         a_pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "card"}]
         return a_pod
 
-    def post(self, name: str, units: int) -> Json:
-        return post_all(self.world, [self.pod(name, units)])[0]
+    def post(self, name: str, units: int, cores: int = 1) -> Json:
+        return post_all(self.world, [self.pod(name, units, cores)])[0]
 
     def end(self, a_pod: Json) -> None:
         """Delete the pod of a claim and the claim."""

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from deviceplugin.dra.slices import devices
 from gpushare.addresses import free_address
-from gpushare.domain.model import Amount
+from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube.claims.templates import template
 from gpushare.kube.facts import scheduler_says
 from gpusharectl.commands import main
@@ -104,6 +105,23 @@ def test_a_claim_counts_for_classic_pods(site: Claims) -> None:
     )
     site.end(first)
     assert site.world.bound(second).cards == ("GPU-edge-0",)
+
+
+def test_a_whole_card_is_one_that_nobody_uses(site: Claims) -> None:
+    """Also where a pod has memory of the first card and no core.
+
+    kube-scheduler would try it again and again, and never another one.
+    """
+    site.node("edge", 20, 20)
+    uses = site.world.bound(site.world.post("uses", 4, 0))
+    uuids = [CardUUID(f"GPU-edge-{index}") for index in (0, 1)]
+    assert uses.cards == (uuids[0],)
+    offered = [Card(uuid, index, 20) for index, uuid in enumerate(uuids)]
+    site.put_slice("edge", devices(offered, {uuids[0]: (0, 4)}))
+    site.world.bound(site.post("whole", 4, 100))
+    site.world.bound(site.post("part", 4, 99))
+    assert site.allocated("whole") == [("gpu-edge-1", 4)]
+    assert site.allocated("part") == [("gpu-edge-0", 4)]
 
 
 def test_the_parts_of_a_template_are_of_one_card(site: Claims) -> None:

@@ -101,6 +101,17 @@ def test_no_new_claims(card: Card, left: Amount, keys: list[str]) -> None:
     assert int(one["capacity"]["cores"]["value"]) == max(2, left.cores)
 
 
+@pytest.mark.parametrize(
+    ("left", "most"),
+    [(Amount(100, 94), None), (Amount(100, 90), "99"), (Amount(99, 90), None)],
+    ids=["nobody", "memory alone", "memory and a core"],
+)
+def test_a_card_in_use_is_no_whole_card(left: Amount, most: str | None) -> None:
+    """Also of one whose pods have memory and no core, claims get 99 cores at most."""
+    policy = device(CARD, left)["capacity"]["cores"]["requestPolicy"]
+    assert policy["validRange"].get("max") == most
+
+
 def test_claims_are_not_subtracted() -> None:
     """What classic pods hold is; cards keep their order."""
     other = replace(CARD, uuid=UUIDS[1], index=1)
