@@ -369,10 +369,10 @@ def test_the_device_plugin_writes_nothing_else(
 
 
 def startup_tainted(admin: Rest, path: str) -> tuple[str, list[Json]]:
-    """Put the startup taint and another one on a node; its version, and the taints."""
+    """Put the startup taint and another's on a node; its version, and the taints."""
     taints: list[Json] = [
         {"key": STARTUP_TAINT, "value": "true", "effect": "NoSchedule"},
-        {"key": "theirs", "effect": "NoSchedule"},
+        {"key": STARTUP_TAINT.replace("/vcuda", "/theirs"), "effect": "NoSchedule"},
     ]
     made = admin.must("PATCH", path, {"spec": {"taints": taints}})
     return made["metadata"]["resourceVersion"], taints
