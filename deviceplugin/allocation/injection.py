@@ -60,6 +60,17 @@ class InjectionChooser:
         """The reason of the last choice; empty before the first look."""
         return self._logged[1]
 
+    def why_unread(self) -> str:
+        """Say why CDI specifications may not be read here; empty if nothing says so.
+
+        What is not read is not injected either, and nobody is told: a container would
+        start with all cards that its image asks for.
+        """
+        status = self._status()
+        if self._choice == "cdi" or not _names_runtime(status):
+            return ""
+        return _why_not_read(status["nodeInfo"])
+
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
@@ -156,6 +167,11 @@ def _why_no_cdi(status: Json) -> str:
     kubelet = str(node.get("kubeletVersion", ""))
     if _version(kubelet) < _CDI_KUBELET:
         return f"kubelet is {kubelet or 'of unknown version'}, CDI needs 1.31"
+    return _why_not_read(node)
+
+
+def _why_not_read(node: Json) -> str:
+    """Say why the runtime that ``nodeInfo`` names may read no CDI specification."""
     name, _, version = str(node.get("containerRuntimeVersion", "")).partition("://")
     if name == "cri-o":
         return ""

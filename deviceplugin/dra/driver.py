@@ -287,8 +287,15 @@ class DraDriver:
             if stop.is_set():
                 return 0.0
         one = self.publisher
+        if not one.node.exists():
+            # It tells what the runtime can do.
+            self.plugin.off = _NO_CARDS
+            return _WAIT_S
         try:
             self.plugin.off = why_not_served(one.cluster, one.name)
+            if not self.off and (why := self.plugin.preparer.chooser.why_unread()):
+                self.plugin.off = why
+                one.withdraw()
             if not self.off:
                 self.plugin.off = self._offer(stop)
         except ClusterError as error:

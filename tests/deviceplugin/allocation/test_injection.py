@@ -47,6 +47,27 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
+    ("choice", "runtime", "unread"),
+    [
+        ("auto", "containerd://2.1.4", False),
+        ("env", "containerd://2.1.4", False),
+        ("env", "containerd://1.7.27", True),
+        ("auto", "docker://28.0", True),
+        ("cdi", "containerd://1.7.27", False),
+        # It is away just now.
+        ("auto", "containerd://Unknown", False),
+    ],
+)
+def test_whether_specifications_are_read(
+    folder: Path, choice: InjectionChoice, runtime: str, *, unread: bool
+) -> None:
+    """What a claim has comes by CDI, also where cards come in another way."""
+    node = status(runtime=runtime)
+    why = InjectionChooser(choice, [folder], lambda: node).why_unread()
+    assert bool(why) == unread
+
+
+@pytest.mark.parametrize(
     ("node", "chosen", "why"),
     [
         (status("v1.31.0-rc.1+k3s1"), "cdi", "support it"),

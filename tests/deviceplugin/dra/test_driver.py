@@ -19,7 +19,13 @@ from gpushare.kube.errors import NotFound
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import drahealth_pb2 as health
 from tests.deviceplugin.dra.dra_fixture import DraNode, device_of, env_of
-from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, because, found_card
+from tests.deviceplugin.node_fixture import (
+    NODE,
+    UUIDS,
+    NodeFixture,
+    because,
+    found_card,
+)
 from tests.testbed.waiting import wait_until
 
 
@@ -215,6 +221,32 @@ def test_who_cannot_take_claims_back_says_so(
     words = "prepared claims are left, and kubelet cannot end their pods"
     wait_until(lambda: because(caplog, words), "the log line")
     assert not node.registry_socket.parent.exists()
+
+
+def set_runtime(node: DraNode, runtime: str) -> None:
+    info = {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": runtime}
+    status = {"status": {"nodeInfo": info}}
+    node.cluster.patch(Kind.NODES, "", NODE, status, subresource="status")
+
+
+def test_a_runtime_that_may_not_read_specifications(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its containers would start with all cards that their image asks for."""
+    with DraNode(tmp_path) as node:
+        wait_until(node.published, "devices")
+        claim = node.claim("c")
+        node.end()
+        set_runtime(node, "containerd://1.7.27")
+        node.is_found = False
+        node.start()
+        words = "whether the runtime containerd 1.7.27 reads CDI specifications"
+        said = lambda: because(caplog, "DRA is off")  # noqa: E731
+        wait_until(lambda: any(words in one for one in said()), "the log line")
+        wait_until(lambda: not node.slices(), "no slices")
+        set_runtime(node, "containerd://2.1.4")
+        assert not node.prepare_one(claim).error
+        wait_until(node.published, "devices")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
