@@ -228,7 +228,14 @@ class InstallPlan(Plan):
             secret = [self.webhook.secret] if self.webhook.secret else []
             bodies = [*self.manifests, *secret, *self.webhook.asking]
         if self.options.dra:
-            bodies.append(trusted_now(context.objects, self.host.authority))
+            others, own = self.other_hosts, self.host.authority
+            here, objects = self.facts.here, context.objects
+            bodies.append(trusted_now(objects, here, own, alone=not others))
+            if self.options.dry_run and self.facts.dra and others:
+                self.screen.say(
+                    f"a dry run does not look at {', '.join(others)}: whether the API "
+                    "server trusts the authority there, is seen by the install itself"
+                )
         self.changes = object_changes(context.objects, bodies)
         self._refuse_owned()
 

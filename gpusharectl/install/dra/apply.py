@@ -208,6 +208,11 @@ def objects_of_dra(context: Context, refs: Sequence[Ref]) -> Step:
     return Step("the objects of DRA", act, "DRA")
 
 
-def trusted_now(objects: Objects, own: bytes) -> Json:
-    """Return the configuration as far as it is known before the hosts are looked at."""
+def trusted_now(objects: Objects, here: str, own: bytes, *, alone: bool) -> Json:
+    """Return the configuration as far as it is known before the hosts are looked at.
+
+    ``alone``: there is no other host, so it is known.
+    """
+    if alone and own:
+        return configuration(joined({here: own}))
     return configuration(authorities_of(objects) or own)

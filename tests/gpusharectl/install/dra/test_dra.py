@@ -369,7 +369,11 @@ def test_all_hosts_are_trusted(two: InstalledCluster) -> None:
         known["cp-2"] = authority_of("renewed")
     assert two.install(nodes=()) == Exit.DONE
     assert trusted(two) == authority_of("cp") + authority_of("renewed")
+    assert two.install(nodes=(), dry_run=True) == Exit.DONE
+    assert "a dry run does not look at cp-2: whether the API" in two.screen.text
     two.objects.delete(Ref("v1", "Node", "cp-2"))
+    assert two.install(nodes=(), dry_run=True) == Exit.DONE
+    assert f"+++ {CONFIGURATION}" in two.screen.text
     assert two.install(nodes=()) == Exit.DONE
     assert trusted(two) == authority_of("cp")
 
