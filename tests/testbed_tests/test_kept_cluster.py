@@ -35,7 +35,7 @@ def test_installed_and_entered(
                 else pytest.fail(log.read_text())
             ),
             "the cluster",
-            240,
+            480,
             accept=lambda records: any(one.ready for one in records),
         )
         asked = ["gpusharectl", "inspect", "-o", "json"]

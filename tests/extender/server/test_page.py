@@ -199,7 +199,11 @@ def test_a_claim_is_marked_as_one(browser: Browser) -> None:
         with PageServer(0, scene.get, lambda: {"v": 1, "nodes": told}) as server:
             tab = browser.open(f"{server.url}#find=web-2")
             tab.wait_for("!!document.querySelector('.pods .found')", "the claim")
-            text = tab.text("#nodes")
+            text = wait_until(
+                lambda: tab.text("#nodes"),
+                "what its pods use, which the page asks for by itself",
+                accept=lambda found: "uses" in found,
+            )
             assert "default/mine 8 units, 10 cores, uses 768 MiB" in text
             assert "(claim, allocated for web-1, web-2)" in text
             assert "8/29 units" in text
