@@ -20,6 +20,9 @@ from tests.testbed.kubeadm.network import INSTANCES, Addresses
 from tests.testbed.waiting import wait_until
 
 RECORDS = Path("/run/gpushare-kubeadm")
+INOTIFY = "fs.inotify.max_user_instances"
+ENOUGH_INOTIFY = 1024
+"""The usual 128 are used up by four or five clusters: containerd has no CRI then."""
 SYSCTLS = (
     "vm.overcommit_memory",
     "vm.panic_on_oom",
@@ -27,8 +30,9 @@ SYSCTLS = (
     "kernel.panic_on_oops",
     "kernel.keys.root_maxkeys",
     "kernel.keys.root_maxbytes",
+    INOTIFY,
 )
-"""What a kubelet changes for the whole machine."""
+"""What a kubelet changes for the whole machine, and what a cluster here raises."""
 
 
 class NoRoomError(RuntimeError):
@@ -72,6 +76,7 @@ class Claim:
                     _unlock(lock, instance)
                     continue
                 _keep_sysctls()
+                _raise_inotify()
                 record = Record(instance, str(folder), os.getpid(), kept=kept)
                 claim = cls(record, lock)
                 claim.write(claim.record)
@@ -192,6 +197,14 @@ def _keep_sysctls() -> None:
     saved = RECORDS / "sysctls.json"
     if not saved.exists():
         saved.write_text(json.dumps(read_sysctls()))
+
+
+def _raise_inotify() -> None:
+    """Let several clusters run at once, where the machine allows the change."""
+    limit = _sysctl(INOTIFY)
+    with contextlib.suppress(OSError):
+        if int(limit.read_text()) < ENOUGH_INOTIFY:
+            limit.write_text(str(ENOUGH_INOTIFY))
 
 
 def _restore_sysctls() -> None:
