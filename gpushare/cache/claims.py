@@ -204,9 +204,12 @@ class ClaimBook:
             )
             return
         with self._lock:
-            for hold in self._holds.get(claim.uid, ()):
-                if self._is_overdue(hold):
-                    hold.version = _NEVER
+            late = [*filter(self._is_overdue, self._holds.get(claim.uid, ()))]
+            if not late:
+                # The watch has told meanwhile, and perhaps of more than was read.
+                return
+            for hold in late:
+                hold.version = _NEVER
             self._settled.add(claim.uid)
             self._take(found)
 

@@ -290,6 +290,24 @@ def test_a_list_from_before_a_read_frees_nothing(site: Site) -> None:
     assert site.units() == {}
 
 
+def test_a_read_that_the_watch_has_overtaken_changes_nothing(site: Site) -> None:
+    """The API server answered, and before the answer was used the watch told more."""
+    assert not reserve(site, allocated(units=8))
+    site.now = UNCONFIRMED_S + 1
+    (late,) = site.book.overdue()
+    site.seen(allocated(units=8, version=2))
+    site.gone(allocated(units=8, version=3))
+    site.book.settle(late, allocated(units=8, version=2))
+    assert site.units() == {}
+
+    assert not reserve(site, claim_json("d", allocation_json(units=8), version=4), 4)
+    site.now += UNCONFIRMED_S + 1
+    (late,) = site.book.overdue()
+    site.seen(claim_json("d", allocation_json("gpu-1", units=8), version=5))
+    site.book.settle(late, claim_json("d", version=4))
+    assert site.units() == {"GPU-1": 8}
+
+
 def test_a_list_counts_whatever_its_version(site: Site) -> None:
     """After a restore from a backup the versions begin again."""
     site.seen(allocated(units=8, version=9))
