@@ -6,6 +6,7 @@ The slices are the test's own. Everything is added up from the API server's obje
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from http import HTTPStatus
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +22,7 @@ from tests.controlplane.claims import (
     Claims,
     asked_about_claims,
     claims_settings,
+    remove_claim,
     sweep_claims,
 )
 from tests.controlplane.world import beside, post_all
@@ -31,6 +33,7 @@ from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
+SHARE = "5d0ff1ab-8b6f-4d6e-9c9b-1f1d8f4a9d10"
 
 
 @pytest.fixture(scope="module")
@@ -162,12 +165,31 @@ def test_an_extender_that_dies_loses_nothing(site: Claims) -> None:
     assert site.review(meant)["allowed"] is True
     assert site.in_the_ledger()["gpu-edge-0"] == 20
     site.world.extender.kill()
+    assert_only_ours_wait(site)
     site.world.extender.start()
     assert site.in_the_ledger() == site.on_cards() == {"gpu-edge-0": 8}
     assert site.review(meant)["allowed"] is True
     meant["metadata"]["uid"] = "another"
     assert "has 0 units left, not 12" in site.review(meant)["status"]["message"]
     site.world.bound(first)
+
+
+def assert_only_ours_wait(site: Claims) -> None:
+    """Nobody is asked now, so no card of ours is given; other drivers go on."""
+
+    def written(name: str, driver: str) -> tuple[int, Json]:
+        claim = site.claim(name, 1)
+        given = allocation("gpu-edge-0", 1)
+        given["devices"]["results"][0] |= {"driver": driver, "shareID": SHARE}
+        body = claim | {"status": {"allocation": given}}
+        return site.rest.put(f"{site.claims}/{name}/status", body)
+
+    status, said = written("ours", DRIVER)
+    assert status == HTTPStatus.INTERNAL_SERVER_ERROR
+    assert 'failed calling webhook "claims.vcuda.baidu.com"' in said["message"]
+    status, said = written("theirs", "gpu.example.com")
+    assert status == HTTPStatus.OK, said
+    remove_claim(site.rest, f"{site.claims}/theirs")
 
 
 def allocation(name: str, units: int) -> Json:
