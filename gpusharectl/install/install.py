@@ -311,8 +311,9 @@ class Install(InstallPlan):
 
     def _dra_back(self) -> list[Step]:
         """Return the steps that take cards back from claims, then stop the asking."""
-        nodes = self.facts.nodes
-        runs = self.dra.on and any(one.ready and one.labelled for one in nodes)
+        # Also if the DaemonSet has it off already: a run that stopped may have left
+        # pods of before, which would write their slices again.
+        runs = any(one.ready and one.labelled for one in self.facts.nodes)
         return [
             Step("DRA off", lambda: plugins_without(self.context)),
             *([self._rollout("device plugins", DEVICE_PLUGIN)] if runs else []),

@@ -29,6 +29,7 @@ from tests.gpusharectl.install.installed_cluster import (
 
 PLUGIN = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", "kube-system")
 EXTENDER = Ref("apps/v1", "DaemonSet", "gpushare-extender", "kube-system")
+PLUGIN_POD = Ref("v1", "Pod", f"{PLUGIN.name}-gpu-1", PLUGIN.namespace)
 SLICE = Ref.of(slice_of("gpu-1"))
 
 
@@ -150,6 +151,20 @@ def test_it_is_taken_back_in_the_opposite_order(on: InstalledCluster) -> None:
     assert not offers(on)
     assert not [ref for ref in left if "dra" in ref.name or "claims" in ref.name]
     assert "/etc/vcuda/tls" in str(on.spec("gpushare-extender"))
+
+
+def test_the_asking_goes_when_no_plugin_offers_cards(on: InstalledCluster) -> None:
+    """A pod that was not replaced yet writes its slice again: run again, it waits."""
+    assert on.objects.delete(PLUGIN_POD)
+    on.nodes.stuck.add(PLUGIN_POD.name)
+    for _ in range(2):
+        assert on.install(dra=False) == Exit.STOPPED
+        assert "gpushare-device-plugin on gpu-1" in on.screen.text
+        assert trusted(on) == authority_of("cp")
+    on.nodes.stuck.clear()
+    assert on.objects.delete(PLUGIN_POD)
+    assert on.install(dra=False) == Exit.DONE, on.screen.text
+    assert trusted(on) == b""
 
 
 def test_a_dry_run_shows_what_goes(on: InstalledCluster) -> None:
