@@ -50,6 +50,8 @@ class FoundCard:
     ``/dev/nvidiaN``, ``variables`` what a container needs beside them. NVIDIA's cards
     have no variables here, because ``allocation`` knows them. An ``integrated`` one has
     no memory of its own, as a Jetson's: it is measured, and no part of it is allotted.
+    One that is not ``offered`` has memory of its own and is only measured too: the
+    device plugin does not know it.
     """
 
     uuid: CardUUID
@@ -63,6 +65,7 @@ class FoundCard:
     known_to_driver: bool = True
     simulated: bool = False
     integrated: bool = False
+    offered: bool = True
     instance: MigInstance | None = None
 
     @property

@@ -35,15 +35,14 @@ class ContainerUse:
     """One container on one card: what it was allocated and what it uses.
 
     ``allotted`` is None for a container that uses a card without having asked for it,
-    or whose placement is not known; then ``placed`` is False, as on a card of which no
-    part can be allotted. ``memory_mib`` in
-    MiB, the rest in percent of the whole card; None is unknown. ``exclusive``: its pod
-    has the card to itself by its request (whole cards). ``last_busy`` is when it was
-    last seen at work, at the earliest when it was first seen at all; seconds since
-    1970. ``contexts_mib`` is the part of its memory that counts as CUDA contexts, which
-    are no part of a share. ``beside_mib`` is what other containers use of the same part
-    of the card, their contexts left out: several may use one ResourceClaim. All names
-    are empty for processes outside Kubernetes.
+    or whose placement is not known; then ``placed`` is False, as on a card that is only
+    measured. ``memory_mib`` in MiB, the rest in percent of the whole card; None is
+    unknown. ``exclusive``: its pod has the card to itself by its request (whole cards).
+    ``last_busy`` is when it was last seen at work, at the earliest when it was first
+    seen at all; seconds since 1970. ``contexts_mib`` is the part of its memory that
+    counts as CUDA contexts, which are no part of a share. ``beside_mib`` is what other
+    containers use of the same part of the card, their contexts left out: several may
+    use one ResourceClaim. All names are empty for processes outside Kubernetes.
     """
 
     card: CardUUID
@@ -210,6 +209,7 @@ class _CardAccount:
         self._owner_pods = owner_pods
         self._card = card.uuid
         self._integrated = card.integrated
+        self._measured_only = card.integrated or not card.offered
         self._consumers = consumers
         self._of_unknown_pods = False
         processes = snapshot.processes
@@ -277,7 +277,10 @@ class _CardAccount:
                 encoder=encoder,
                 decoder=decoder,
                 last_busy=last,
-                placed=not (self._integrated or (owner_pod and owner_pod.unplaced)),
+                placed=not (
+                    (self._measured_only and consumer.allotted is None)
+                    or (owner_pod and owner_pod.unplaced)
+                ),
                 contexts_mib=sum(
                     min(process.memory_mib or 0.0, context_mib)
                     for process in (consumer.processes if owner_pod else ())

@@ -203,6 +203,8 @@ def _described(place: Place) -> FoundCard | LeftOut:
         bus=bus,
         device_nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
         known_to_driver=False,
+        # The device plugin offers those of its inventory, which come before these.
+        offered=False,
     )
 
 

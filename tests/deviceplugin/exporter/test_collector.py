@@ -315,6 +315,23 @@ def test_of_an_integrated_card_nothing_is_allotted() -> None:
         assert set(fixture.by(what.name, "UUID")) == {B}, what.name
 
 
+def test_on_a_card_that_is_only_measured_nobody_is_over_its_share() -> None:
+    """An AMD card without an inventory: who uses it could not have asked for it.
+
+    If a placement names it all the same, the device plugin's inventory has it.
+    """
+    cards = [found_card(0, offered=False), found_card(1)]
+    round_ = processes(
+        {A: [use(1, 5000), use(2, 5000)], B: [use(3, 5000)]},
+        {1: owner("a"), 2: owner("b"), 3: owner("a")},
+    )
+    pods = [held("a", on="GPU-elsewhere"), held("b", 4)]
+    fixture = ExpositionFixture(snapshot(*cards, round_=round_), pods=pods)
+    told = {(its["UUID"], its["PodName"]): n for its, n in fixture.samples(OVER)}
+    assert told == {(A, "b"): 1, (B, "a"): 1}
+    assert fixture.by(own.CARD_ALLOCATED.name, "UUID") == {A: 4 * 2**28, B: 0}
+
+
 def test_a_field_is_shown_as_the_file_of_fields_says() -> None:
     """By its name of 1.x and by no other; with the file's help."""
     (temperature,) = parse_fields("dcgm_gpu_temp, gauge, My own words.").fields

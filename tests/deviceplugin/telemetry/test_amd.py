@@ -64,6 +64,7 @@ def test_a_card_is_described(tree: Host) -> None:
     assert (card.bus, card.minor) == ("0000:03:00.0", None)
     assert card.device_nodes == ("/dev/dri/renderD128",)
     assert not card.known_to_driver
+    assert not card.offered
 
 
 @pytest.mark.parametrize("unique", ["", "0000000000000000", "unknown"])

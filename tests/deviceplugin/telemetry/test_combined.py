@@ -163,6 +163,7 @@ def test_an_amd_card_of_the_inventory_is_one_card(tmp_path: Path) -> None:
     found = (ours.uuid, ours.index, ours.memory_mib, ours.model, ours.bus)
     assert found == (f"GPU-{UNIQUE}", 4, 16000, "AMD 73bf", "0000:03:00.0")
     assert (other.uuid, other.index) == ("other", 0)
+    assert ours.offered
     answers = joined.read("any", [fields.FB_TOTAL, USED, UTIL, fields.GPU_TEMP])
     values = {fields.FB_TOTAL: 16000, USED: 100, UTIL: 0}
     assert answers[ours.uuid] == CardAnswer(values, frozenset({fields.GPU_TEMP}))
