@@ -185,7 +185,6 @@ def _ref(claim: dra.Claim) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
-@dataclass
 class DraDriver:
     """All of the driver. ``wanted``: whether it is to be on.
 
@@ -323,8 +322,11 @@ class DraDriver:
             except NotSharedError as error:
                 reasons.append(str(error))
 
-        loops: list[tuple[str, Loop]] = [("publish slices", publish)]
-        threads = start([("follow slices", follow.run), *loops], over)
+        loops: list[tuple[str, Loop]] = [
+            ("follow slices", follow.run),
+            ("publish slices", publish),
+        ]
+        threads = start(loops, over)
         while not stop.wait(_LOOK_S) and _are_alive([*threads, *self._threads]):
             pass
         over.set()

@@ -41,13 +41,14 @@ class ClaimsFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._is_there = False
         self._read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
         self._found = ClaimsFound()
 
     def read(self) -> ClaimsFound:
         """Return the claims: the same object until one of them changes."""
         read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
-        complete = self._folder.is_dir()
+        is_there = self._folder.is_dir()
         for path in records_in(self._folder):
             try:
                 stat = path.stat()
@@ -58,12 +59,11 @@ class ClaimsFolder:
             known = self._read.get(path)
             same = known is not None and known[0] == seen
             read[path] = known if known and same else (seen, read_record(path))
-        if read != self._read or complete != self._found.complete:
+        if (is_there, read) != (self._is_there, self._read):
             claims = [claim for _, claim in read.values()]
             its = tuple(one for one in claims if one is not None)
-            complete = complete and len(its) == len(claims)
-            self._found = ClaimsFound(its, complete)
-            self._read = read
+            self._found = ClaimsFound(its, is_there and len(its) == len(claims))
+            self._is_there, self._read = is_there, read
         return self._found
 
 
