@@ -341,7 +341,8 @@ class DraDriver:
         claims, sweeper, is_clean = self.plugin.preparer.claims, self.sweeper, False
         while True:
             if self.wanted or self.sockets.have_folders():
-                claims.restore()
+                with self.plugin.preparer.prestart.filling:
+                    claims.restore()
             if self.wanted or claims.are_left():
                 is_clean = False
             elif not is_clean:

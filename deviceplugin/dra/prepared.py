@@ -178,7 +178,8 @@ class PreparedClaims:
         Its folder is in memory on most systems, so it is empty after a reboot.
         """
         path, text = self._specification(claim.uid), json.dumps(claim.cdi)
-        if path.is_file() and path.read_text() == text:
+        # As bytes: what a loss of power has left may be no text.
+        if path.is_file() and path.read_bytes() == text.encode():
             return
         self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
         replace_file(path, text)
@@ -207,7 +208,11 @@ class PreparedClaims:
             return self._claims.pop(uid, None) is not None
 
     def restore(self) -> None:
-        """Write all specifications that are missing."""
+        """Write all specifications that are missing.
+
+        Hold ``PreStart.filling``: one of a claim that is taken back meanwhile would
+        stay for ever.
+        """
         for claim in self.all():
             try:
                 self.put_right(claim)

@@ -315,7 +315,7 @@ def test_a_damaged_specification_is_written_anew(node: DraNode) -> None:
     first = node.prepare_one(claim)
     said = node.specification(claim)
     path = node.cdi / f"vcuda.baidu.com-share_{claim['metadata']['uid']}.json"
-    path.write_text(path.read_text()[:20])
+    path.write_bytes(path.read_bytes()[:20] + b"\xff")
     assert node.prepare_one(claim) == first
     assert node.specification(claim) == said
 

@@ -4,11 +4,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
+from threading import Event, Thread
 from unittest.mock import Mock
 
 import pytest
 
 from deviceplugin.dra import driver
+from deviceplugin.dra.prepare import ClaimRef
+from deviceplugin.dra.prepared import PreparedClaim, PreparedClaims
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from tests.builders import allocation_json
@@ -121,6 +124,32 @@ def test_lost_files_of_a_running_claim_come_back(
     rmtree(node.cdi)
     wait_until((folder / "allocation.json").exists, "the file")
     wait_until(lambda: any(node.cdi.glob("*share*")), "the specification")
+
+
+def test_no_specification_comes_back_while_its_claim_is_taken_back(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stay for ever."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    node.end()
+    put_right, written = PreparedClaims.put_right, Event()
+    asked = ClaimRef("default", "c", uid(claim))
+    taking = Thread(target=lambda: node.serving.driver.plugin.preparer.unprepare(asked))
+
+    def put_right_meanwhile(claims: PreparedClaims, one: PreparedClaim) -> None:
+        if taking.ident is None:
+            taking.start()
+            # It waits for what happens here.
+            taking.join(0.2)
+        put_right(claims, one)
+        written.set()
+
+    monkeypatch.setattr(PreparedClaims, "put_right", put_right_meanwhile)
+    node.start()
+    wait_until(written.is_set, "the specification")
+    taking.join(20)
+    assert not list(node.cdi.glob("*share*"))
 
 
 def lose_records(node: DraNode) -> None:
