@@ -142,47 +142,47 @@ def assemble(
     ``limits`` tells of memory limits in place of NVIDIA's driver. ``library`` is that
     of tier ``preload``.
     """
-    base = _Base.of(settings, cluster, registry)
+    shared = _SharedParts.of(settings, cluster, registry)
     on_node = NodeLibrary(settings.state_dir / "preload", library)
     chooser = InjectionChooser(
         settings.inject,
         settings.cdi_dirs,
-        base.node.status,
+        shared.node.status,
         settings.state_dir / "inject",
     )
-    isolation = _isolation(base, chooser, limits or DriverLimits(), on_node)
+    isolation = _isolation(shared, chooser, limits or DriverLimits(), on_node)
     recorder = EventRecorder(cluster, settings.node)
-    prestart = _prestart(base, recorder, on_node)
+    prestart = _prestart(shared, recorder, on_node)
     parts = Parts(
-        base.offer,
-        DeviceChooser(base.pods, base.resources, base.occupancy, recorder),
+        shared.offer,
+        DeviceChooser(shared.pods, shared.resources, shared.occupancy, recorder),
         prestart,
-        base.records,
+        shared.records,
         chooser,
         isolation,
         on_node,
-        base.metrics,
+        shared.metrics,
     )
-    publisher = Publisher(cluster, settings.node, base.node, base.offer)
+    publisher = Publisher(cluster, settings.node, shared.node, shared.offer)
     registrars = _registrars(settings, parts)
     services = tuple(one.plugin for one in registrars)
     taint = StartupTaint(publisher, services) if settings.startup_taint else None
     return PluginParts(
         parts,
-        _watcher(base, source, chooser, isolation),
+        _watcher(shared, source, chooser, isolation),
         publisher,
         prestart.reporter,
         recorder,
         registrars,
-        reflectors=(("node", base.follow_node), ("pods", base.follow_pods)),
-        driver=_driver(base, parts),
+        reflectors=(("node", shared.follow_node), ("pods", shared.follow_pods)),
+        driver=_driver(shared, parts),
         startup_taint=taint,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
-    """What all features of one plugin share: what is known of its node."""
+class _SharedParts:
+    """Parts that other parts are made with: what is known of the node, and who asks."""
 
     settings: DevicePluginSettings
     cluster: Cluster
@@ -239,10 +239,13 @@ class _Base:
 
 
 def _isolation(
-    base: _Base, chooser: InjectionChooser, limits: LimitsSource, library: NodeLibrary
+    shared: _SharedParts,
+    chooser: InjectionChooser,
+    limits: LimitsSource,
+    library: NodeLibrary,
 ) -> IsolationChooser:
     """Make what chooses the node's isolation tier, and checks its cards for it."""
-    settings = base.settings
+    settings = shared.settings
     checks = Checks(
         limits,
         settings.host_root,
@@ -252,68 +255,72 @@ def _isolation(
     )
     file = settings.state_dir / "isolation"
     return IsolationChooser(
-        settings.isolation, base.limits(), checks, base.is_idle, file
+        settings.isolation, shared.limits(), checks, shared.is_idle, file
     )
 
 
-def _prestart(base: _Base, recorder: EventRecorder, library: NodeLibrary) -> PreStart:
+def _prestart(
+    shared: _SharedParts, recorder: EventRecorder, library: NodeLibrary
+) -> PreStart:
     """Make the last check of classic pods, and what reports where they are."""
-    synced, claims = base.follow_pods.synced, base.claims
+    synced, claims = shared.follow_pods.synced, shared.claims
     reporter = Reporter(
-        base.cluster,
-        base.pods,
-        base.resources,
-        base.occupancy,
-        base.offer,
-        base.records,
+        shared.cluster,
+        shared.pods,
+        shared.resources,
+        shared.occupancy,
+        shared.offer,
+        shared.records,
         synced,
         claims.tiers,
     )
     return PreStart(
-        base.pods,
-        base.resources,
-        base.occupancy,
-        base.records,
+        shared.pods,
+        shared.resources,
+        shared.occupancy,
+        shared.records,
         reporter,
         recorder,
-        base.follow_pods.in_touch,
-        StartedLimits(base.pods, base.records, base.offer, synced, claims.limits_mib),
+        shared.follow_pods.in_touch,
+        StartedLimits(
+            shared.pods, shared.records, shared.offer, synced, claims.limits_mib
+        ),
         library,
-        base.limits(),
+        shared.limits(),
     )
 
 
 def _watcher(
-    base: _Base,
+    shared: _SharedParts,
     source: CardSource,
     chooser: InjectionChooser,
     isolation: IsolationChooser,
 ) -> Watcher:
     """Make what watches the cards, with the faults of before."""
-    settings = base.settings
+    settings = shared.settings
     health = Health(settings.harmless_xids)
     file = HealthFile(settings.state_dir / "health.json")
     file.load(health)
     return Watcher(
         source,
-        base.offer,
+        shared.offer,
         health,
         file,
-        base.node,
+        shared.node,
         settings.node,
-        base.cluster,
+        shared.cluster,
         chooser,
         isolation,
-        base.metrics,
-        base.occupancy.holders,
+        shared.metrics,
+        shared.occupancy.holders,
     )
 
 
-def _driver(base: _Base, parts: Parts) -> DraDriver:
+def _driver(shared: _SharedParts, parts: Parts) -> DraDriver:
     """Make the DRA driver, which offers the same cards to claims."""
-    settings, name, offer = base.settings, base.settings.node, base.offer
+    settings, name, offer = shared.settings, shared.settings.node, shared.offer
     checks = ClaimChecks(
-        base.occupancy,
+        shared.occupancy,
         offer,
         parts.chooser,
         parts.isolation,
@@ -322,21 +329,23 @@ def _driver(base: _Base, parts: Parts) -> DraDriver:
     )
     preparer = Preparer(
         name,
-        base.cluster,
-        base.resources,
-        base.occupancy,
+        shared.cluster,
+        shared.resources,
+        shared.occupancy,
         offer,
         parts.chooser,
         parts.library,
         parts.prestart,
-        base.claims,
+        shared.claims,
         checks,
         settings.cdi_dirs,
     )
     order = settings.dra_order
     return DraDriver(
-        DraPlugin(name, offer, preparer, base.metrics),
-        SlicePublisher(base.cluster, name, base.node, offer, base.occupancy, order),
+        DraPlugin(name, offer, preparer, shared.metrics),
+        SlicePublisher(
+            shared.cluster, name, shared.node, offer, shared.occupancy, order
+        ),
         settings.kubelet_dir,
         wanted=settings.dra,
     )
