@@ -1,9 +1,9 @@
 """A tree of files as amdgpu and amdkfd make it under ``/sys``."""
 
-import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+
+from tests.deviceplugin.driver_files import DriverFiles
 
 MIB = 2**20
 UNIQUE = "2151e1bb9ee21440"
@@ -11,37 +11,20 @@ BUS = "0000:{:02x}:00.0"
 HOST_BRIDGE = "cpu_cores_count 64\nlocation_id 0\n"
 
 
-@dataclass(frozen=True)
-class AmdFiles:
-    """One card's folder; each fact may be written anew."""
-
-    device: Path
-
-    def write(self, name: str, text: object) -> None:
-        path = self.device / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
+class AmdFiles(DriverFiles):
+    """One card's folder."""
 
     def metrics(self, revision: tuple[int, int], at: int, energy: int) -> None:
         """The binary file of a revision, with all ones but for the energy."""
         table = bytearray(b"\xff" * 128)
         struct.pack_into("<HBB", table, 0, len(table), *revision)
         struct.pack_into("<Q", table, at, energy)
-        (self.device / "gpu_metrics").write_bytes(table)
+        (self.root / "gpu_metrics").write_bytes(table)
 
     def spoil(self, name: str) -> None:
         """Let reading it fail, whoever reads, as a card in reset does."""
-        (self.device / name).unlink(missing_ok=True)
-        (self.device / name).mkdir(parents=True)
-
-    def hang(self, name: str) -> None:
-        """Let who opens it wait; ``let_go`` ends that."""
-        (self.device / name).unlink(missing_ok=True)
-        os.mkfifo(self.device / name)
-
-    def let_go(self, name: str) -> None:
-        # Only this opening never waits itself; closing it ends the reader's file.
-        os.close(os.open(self.device / name, os.O_RDWR | os.O_NONBLOCK))
+        (self.root / name).unlink(missing_ok=True)
+        (self.root / name).mkdir(parents=True)
 
 
 class AmdTree:
@@ -79,10 +62,10 @@ class AmdTree:
         made.write("gpu_busy_percent", 0)
         made.write(f"drm/renderD{128 + number}/dev", f"226:{128 + number}")
         node = f"MAJOR=226\nMINOR={number}\nDEVNAME=dri/card{number}\n"
-        (made.device.parent / "uevent").write_text(node)
+        (made.root.parent / "uevent").write_text(node)
         connector = self.drm / f"card{number}-DP-1"
         connector.mkdir()
-        (connector / "device").symlink_to(made.device.parent)
+        (connector / "device").symlink_to(made.root.parent)
         if unique:
             made.write("unique_id", unique)
         return made
@@ -129,6 +112,6 @@ def full_card(tree: AmdTree) -> AmdFiles:
     }.items():
         card.write(name, text)
     # What amdgpu has no errors of it refuses to read.
-    (card.device / "ras/hdp_err_count").symlink_to("nowhere")
+    (card.root / "ras/hdp_err_count").symlink_to("nowhere")
     card.metrics((1, 3), 24, 5 * 65536)
     return card

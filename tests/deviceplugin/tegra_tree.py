@@ -4,25 +4,16 @@ The layouts are those that programs for Jetsons read (jetson-stats, glances, hto
 was copied from a Jetson here.
 """
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from tests.deviceplugin.driver_files import DriverFiles
 
 CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
 HEADER = "CLIENT                        PROCESS      PID        SIZE"
 
 
-@dataclass(frozen=True)
-class TegraTree:
-    """A host's root; each fact may be written anew."""
-
-    root: Path
-
-    def write(self, name: str, text: object) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-        return path
+class TegraTree(DriverFiles):
+    """A host's root."""
 
     def gpu(self, node: str, load: int | None = 0, link: str = "") -> None:
         """The GPU's folder under ``sys/devices``; ``link`` is another name of it."""
@@ -54,14 +45,6 @@ class TegraTree:
     def clients(self, *lines: str, header: str = HEADER) -> None:
         """What ``nvmap`` knows, as root sees it in debugfs."""
         self.write(CLIENTS, "\n".join([header, *lines]))
-
-    def hang(self, name: str) -> None:
-        (self.root / name).unlink()
-        os.mkfifo(self.root / name)
-
-    def let_go(self, name: str) -> None:
-        # Only this opening never waits itself; closing it ends the reader's file.
-        os.close(os.open(self.root / name, os.O_RDWR | os.O_NONBLOCK))
 
 
 def orin(root: Path) -> TegraTree:

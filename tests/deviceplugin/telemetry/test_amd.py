@@ -103,7 +103,7 @@ def test_a_card_that_is_gone_stays_listed(tree: Host) -> None:
     gone = "0000:03:00.0 is not there any more"
     assert failures(tree.telemetry) == [gone, ""]
     assert [one.failure for one in tree.telemetry.processes().values()] == [gone, ""]
-    shutil.rmtree(other.device.parent)
+    shutil.rmtree(other.root.parent)
     with pytest.raises(NoCardsYet, match="no card of the amdgpu driver"):
         tree.telemetry.cards()
     tree.card(7, bus=4)
@@ -135,7 +135,7 @@ def test_other_makers_cards_are_none_of_ours(tree: Host) -> None:
 def test_a_card_without_memory_is_left_out(tree: Host) -> None:
     tree.card(0, memory_mib=0)
     tree.card(1)
-    (tree.card(2).device / "mem_info_vram_total").unlink()
+    (tree.card(2).root / "mem_info_vram_total").unlink()
     found = tree.telemetry.cards()
     assert [one.uuid for one in found.cards] == [SECOND]
     because = "amdgpu does not report its memory"
@@ -195,7 +195,7 @@ def test_a_card_that_hangs_while_it_is_looked_for_hides_no_other(
     assert found.left_out == (LeftOut("0000:03:00.0", HANGS),)
     assert failures(hasty) == [""]
     card.let_go("mem_info_vram_total")
-    (card.device / "mem_info_vram_total").unlink()
+    (card.root / "mem_info_vram_total").unlink()
     card.write("mem_info_vram_total", 16384 * 2**20)
     before = wait_found(hasty, 2)
     assert [one.index for one in before.cards] == [0, 1]
@@ -287,9 +287,9 @@ def test_energy_is_read_from_the_tables_we_know(
     unsupported = CardAnswer({}, frozenset({ENERGY}))
     wanted = unsupported if told is None else CardAnswer({ENERGY: told})
     assert says(tree.telemetry, ENERGY) == wanted
-    table = (card.device / "gpu_metrics").read_bytes()
+    table = (card.root / "gpu_metrics").read_bytes()
     for cut in (0, 1, 3, 4, at, at + 7):
-        (card.device / "gpu_metrics").write_bytes(table[:cut])
+        (card.root / "gpu_metrics").write_bytes(table[:cut])
         assert says(tree.telemetry, ENERGY) == unsupported
 
 
@@ -301,10 +301,10 @@ def test_a_field_that_fails_now_is_missing(tree: Host) -> None:
     found = tree.telemetry.read("any", [GPU_UTIL, FB_TOTAL])
     assert found[FIRST] == CardAnswer({FB_TOTAL: 16384}, frozenset(), "")
     found = tree.telemetry.read("utilization", [GPU_UTIL])
-    reason = f"{card.device}/gpu_busy_percent: Is a directory"
+    reason = f"{card.root}/gpu_busy_percent: Is a directory"
     assert found[FIRST] == CardAnswer(failure=reason)
     assert found[SECOND].values == {GPU_UTIL: 0}
-    (card.device / "gpu_busy_percent").rmdir()
+    (card.root / "gpu_busy_percent").rmdir()
     card.write("gpu_busy_percent", 5)
     again = tree.telemetry.read("utilization", [GPU_UTIL])
     assert again[FIRST].values == {GPU_UTIL: 5}
