@@ -135,7 +135,10 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubDriver:
 
 
 def test_it_reads_the_driver_s_cards(node: Node, driver: StubDriver) -> None:
-    """The edge agent is answered before: one failure spoils its whole round."""
+    """The edge agent is answered before: one failure spoils its whole round.
+
+    Each page is waited for.
+    """
     driver.unload()
     with node.running(SIMULATED_CARDS=None, HOST_ROOT=str(node.folder)):
         node.wait_for('"deviceNum": 0', "/v1/collect")

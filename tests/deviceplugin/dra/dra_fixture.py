@@ -1,7 +1,7 @@
 """A node with the DRA driver on, and the part of kubelet that calls it."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -114,24 +114,17 @@ class DraNode(NodeFixture):
             )
         return {uid: one.error for uid, one in answer.claims.items()}
 
-    def health(self, count: int) -> list[dict[str, tuple[int, str]]]:
-        """The first so many messages of the health stream: state and text by device."""
-        found = []
+    def health(self) -> Iterator[dict[str, tuple[int, str]]]:
+        """The messages of one health stream: state and text by device."""
         with self._channel(Path(self.kubelet_finds().endpoint)) as channel:
             stream = DRAResourceHealthStub(channel).NodeWatchResources(
                 health.NodeWatchResourcesRequest(), timeout=WITHIN_S
             )
             for answer in stream:
-                found.append(
-                    {
-                        one.device.device_name: (one.health, one.message)
-                        for one in answer.devices
-                    }
-                )
-                if len(found) == count:
-                    stream.cancel()
-                    break
-        return found
+                yield {
+                    one.device.device_name: (one.health, one.message)
+                    for one in answer.devices
+                }
 
     def claim(
         self,

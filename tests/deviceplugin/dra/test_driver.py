@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from deviceplugin.cards.source import Found
+from deviceplugin.dra import driver
 from deviceplugin.dra.prepared import PreparedClaims
 from deviceplugin.dra.sockets import _Server
 from deviceplugin.kubelet.registration import look
@@ -87,13 +88,21 @@ def test_the_end_leaves_no_socket(node: DraNode) -> None:
 
 
 def test_health_is_told_at_each_change(node: DraNode) -> None:
-    well = (health.HEALTHY, "")
-    assert node.health(1) == [{device_of(0): well, device_of(1): well}]
+    """In one stream, which kubelet leaves open."""
+    well, sick = (health.HEALTHY, ""), (health.UNHEALTHY, "XID 79")
+    told = node.health()
+    assert next(told) == {device_of(0): well, device_of(1): well}
     node.cards.failures[UUIDS[1]] = "XID 79"
-    offer = node.serving.parts.offer
-    wait_until(lambda: not offer.cards.all[1].healthy, "the card to be sick")
-    sick = (health.UNHEALTHY, "XID 79")
-    assert node.health(1) == [{device_of(0): well, device_of(1): sick}]
+    assert next(told) == {device_of(0): well, device_of(1): sick}
+
+
+def test_health_is_told_again_though_nothing_changes(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubelet takes one that it did not hear for 30 s for unknown."""
+    monkeypatch.setattr(driver, "_HEALTH_AGAIN_S", 0.02)
+    told = node.health()
+    assert next(told) == next(told)
 
 
 def test_health_of_a_card_that_only_a_claim_still_has(node: DraNode) -> None:
@@ -104,10 +113,10 @@ def test_health_of_a_card_that_only_a_claim_still_has(node: DraNode) -> None:
     node.start()
     gone = (health.UNHEALTHY, "this node has no such card any more")
     well = (health.HEALTHY, "")
-    assert node.health(1) == [{device_of(0): well, device_of(1): gone}]
+    assert next(node.health()) == {device_of(0): well, device_of(1): gone}
     with driver_alone(node):
         unknown = (health.UNKNOWN, "no card of this node has been found yet")
-        assert node.health(1) == [{device_of(1): unknown}]
+        assert next(node.health()) == {device_of(1): unknown}
     node.start()
 
 
@@ -251,7 +260,7 @@ def test_a_runtime_that_may_not_read_specifications(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_half_a_driver_ends(node: DraNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the whole process does, and a new one is complete."""
+    """Then the whole process does, and a new one is complete: it is waited for."""
     node.end()
     made = node.assembled()
     made.driver.cards_read.set()

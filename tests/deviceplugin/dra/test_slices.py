@@ -173,6 +173,7 @@ def test_the_slice_belongs_to_the_node(node: DraNode) -> None:
 
 
 def test_classic_pods_and_cordons_are_seen(node: DraNode) -> None:
+    """Each change is published: it is waited for."""
     wait_until(node.published, "devices")
     node.bind("classic", 10, 20, card=1)
     wait_until(

@@ -113,7 +113,7 @@ def test_a_claim_that_is_deleted_under_its_pod_stays(node: DraNode) -> None:
 def test_lost_files_of_a_running_claim_come_back(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By themselves: kubelet asks for no claim whose pod runs."""
+    """By themselves: kubelet asks for no claim whose pod runs. They are waited for."""
     claim = node.claim("c", units=20)
     node.prepare(claim)
     folder = host_path(node.specification(claim), "/etc/vcuda")

@@ -186,7 +186,7 @@ def test_claims_of_other_drivers_are_no_part_of_a_card(tmp_path: Path) -> None:
 
 
 def test_nothing_is_joined_again_while_nothing_changes(tmp_path: Path) -> None:
-    """The usage is computed again only for other objects, beside a damaged record too."""
+    """Else the usage is computed anew; a damaged record makes no difference."""
     folder = Folder(tmp_path, claimed("a", main="c"))
     folder.prepare("c")
     (folder.path / "damaged.json").write_text("{")
