@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import Timing
-from bench.running import until_running
+from bench.running import add_two_cards, in_turns, site_of_one_node
 from bench.server import CARDS, ECHO, UNITS
 from bench.serving import wait_ready
 from bench.stage import FAST, cpu_s, facts, stage
@@ -42,13 +42,10 @@ from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM, Site
 from tests.controlplane.world import World, beside, node_of, post_all
 from tests.extender.server.test_claims_app import review
-from tests.nvml.build import the_stub
-from tests.nvml.driver import stub_card
-from tests.testbed.binaries import cache_folder
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant
-from tests.testbed.kubeadm import Cluster, ensure_programs, why_not
+from tests.testbed.kubeadm import why_not
 from tests.testbed.kubeadm.files import CDI_OF_CLAIMS
 from tests.testbed.manifests import FOLDER, documents, rights
 from tests.testbed.objects import read_pod
@@ -365,15 +362,16 @@ def running_claims_table(console: Console) -> dict[str, Any] | None:
     if missing := why_not():
         console.print(f"From create to Running: not measured, {missing}")
         return None
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        programs = ensure_programs(cache_folder(os.environ))
-        with Cluster(programs, folder / "cluster") as cluster:
-            site = Site(cluster, the_stub(), folder)
-            site.install()
-            _switch_on(site)
-            taken = _running_in_turns(site)
-    timed = {way: Timing(tuple(sorted(each))).as_ms() for way, each in taken.items()}
+    using = container("main", resources={"claims": [{"name": "card"}]})
+    asked = {"name": "card", "resourceClaimTemplateName": "vcuda-m4-c1"}
+    bodies = {
+        _CLASSIC: pod("classic", container("main", 4, 1)),
+        _CLAIM: pod("claimed", using, resourceClaims=[asked]),
+    }
+    with site_of_one_node() as site:
+        _switch_on(site)
+        taken = in_turns(site.cluster.rest, bodies, RUNNING)
+    timed = {way: timing.as_ms() for way, timing in taken.items()}
     table = Table("from create to Running, real kubelet", "p50 / p95 / p99 ms")
     for way, row in timed.items():
         table.add_row(way, "{p50:.0f} / {p95:.0f} / {p99:.0f}".format(**row))
@@ -391,25 +389,7 @@ def _switch_on(site: Site) -> None:
     for body in documents("dra/device-class.yaml"):
         rest.must("POST", f"{_API}/deviceclasses", body)
     rest.must("POST", _TEMPLATES, template([Amount(1, 4)]))
-    settings = {"DRA": "on", "CDI_DIRS": f"/etc/cdi,{CDI_OF_CLAIMS}"}
-    cards = [stub_card(0), stub_card(1)]
-    site.add_cards(site.cluster.nodes["cp"], cards, **settings)
+    add_two_cards(site, DRA="on", CDI_DIRS=f"/etc/cdi,{CDI_OF_CLAIMS}")
     wait_until(
         lambda: rest.must("GET", f"{_API}/resourceslices")["items"], "the slice", 60
     )
-
-
-def _running_in_turns(site: Site) -> Mapping[str, list[float]]:
-    using = container("main", resources={"claims": [{"name": "card"}]})
-    asked = {"name": "card", "resourceClaimTemplateName": "vcuda-m4-c1"}
-    bodies = {
-        _CLASSIC: pod("classic", container("main", 4, 1)),
-        _CLAIM: pod("claimed", using, resourceClaims=[asked]),
-    }
-    taken: dict[str, list[float]] = {way: [] for way in bodies}
-    for number in range(RUNNING + 1):
-        for way, body in bodies.items():
-            seconds = until_running(site.cluster.rest, body)
-            if number:
-                taken[way].append(seconds)
-    return taken

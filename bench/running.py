@@ -3,6 +3,8 @@
 import os
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,13 @@ def running_table(console: Console) -> dict[str, Any] | None:
     if missing := why_not():
         console.print(f"From create to Running: not measured, {missing}")
         return None
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        programs = ensure_programs(cache_folder(os.environ))
-        with Cluster(programs, folder / "cluster") as cluster:
-            site = Site(cluster, the_stub(), folder)
-            site.install()
-            site.add_cards(cluster.nodes["cp"], [stub_card(0), stub_card(1)])
-            took = in_turns(cluster.rest)
+    bodies = {
+        "without": pod("plain", container("main")),
+        "with a card": pod("carded", container("main", 4, 1)),
+    }
+    with site_of_one_node() as site:
+        add_two_cards(site)
+        took = in_turns(site.cluster.rest, bodies, ROUNDS)
     table = Table("from create to Running, real kubelet", "p50 / p95 / p99 / max ms")
     for what, timing in took.items():
         shown = "{p50:.0f} / {p95:.0f} / {p99:.0f} / {max:.0f}".format(**timing.as_ms())
@@ -48,14 +49,28 @@ def running_table(console: Console) -> dict[str, Any] | None:
     return found | {"more_ms": round(more_s * 1000, 1)}
 
 
-def in_turns(rest: Rest) -> dict[str, Timing]:
-    """Run pods of both kinds one after another; the first of each warms up."""
-    bodies = {
-        "without": pod("plain", container("main")),
-        "with a card": pod("carded", container("main", 4, 1)),
-    }
+@contextmanager
+def site_of_one_node() -> Iterator[Site]:
+    """Give a real cluster with gpushare, still without cards."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        programs = ensure_programs(cache_folder(os.environ))
+        with Cluster(programs, folder / "cluster") as cluster:
+            site = Site(cluster, the_stub(), folder)
+            site.install()
+            yield site
+
+
+def add_two_cards(site: Site, **settings: str) -> None:
+    """Start the device plugin, with these settings, on the node of pods."""
+    cards = [stub_card(0), stub_card(1)]
+    site.add_cards(site.cluster.nodes["cp"], cards, **settings)
+
+
+def in_turns(rest: Rest, bodies: Mapping[str, Json], rounds: int) -> dict[str, Timing]:
+    """Run pods of each kind one after another; the first of each warms up."""
     took: dict[str, list[float]] = {what: [] for what in bodies}
-    for number in range(ROUNDS + 1):
+    for number in range(rounds + 1):
         for what, body in bodies.items():
             seconds = until_running(rest, body)
             if number:
