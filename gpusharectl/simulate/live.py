@@ -91,22 +91,18 @@ def _read_claims(
 
     They are read if a pod has any, or a component of gpushare has to do with them.
     """
-    signs = [
-        pod
-        for pod in pods
-        if has_claims(pod)
-        or offers_to_claims([pod])
-        or (facts.is_extender(pod) and follows_claims(pod))
-    ]
+    signs = (has_claims, offers_to_claims, follows_claims)
+    if not any(sign(pod) for pod in pods for sign in signs):
+        return (), ()
     try:
-        found, wrong = allocated(everything(cluster, Kind.CLAIMS) if signs else ())
+        found, wrong = allocated(everything(cluster, Kind.CLAIMS))
     except NotFound:
         # An API server without ResourceClaims has none.
         return (), ()
     except ClusterError as error:
         return (), (f"{_CLAIMS_UNKNOWN}: they cannot be read: {error}.",)
-    names = words.listed(sorted(wrong), _MOST_NAMES)
-    return found, (f"{_CLAIMS_UNKNOWN}: {names}.",) if wrong else ()
+    listed = words.listed(sorted(wrong), _MOST_NAMES)
+    return found, (f"{_CLAIMS_UNKNOWN}: {listed}.",) if wrong else ()
 
 
 def live_scenario(
@@ -135,6 +131,7 @@ def live_scenario(
     pending = [pod for pod in pods if not (facts.node_of(pod) or facts.is_leaving(pod))]
     ours = [pod for pod in pending if codec.is_ours(pod)]
     others = [pod for pod in pending if not codec.is_ours(pod)]
+    claiming = sum(map(has_claims, others))
     tried = sorted((pod for pod in ours if not facts.gates(pod)), key=_queued)
     taken = frozenset(map(facts.full_name, pods))
     happenings: list[Event] = [
@@ -157,11 +154,7 @@ def live_scenario(
             *_played(what, len(again), len(tried)),
             *_unknown(nodes, pods),
             *_kept(claims),
-            *_not_tried(
-                len(ours) - len(tried),
-                sum(map(has_claims, others)),
-                len(others) - sum(map(has_claims, others)),
-            ),
+            *_not_tried(len(ours) - len(tried), claiming, len(others) - claiming),
         ),
     )
 

@@ -19,18 +19,15 @@ _LISTEN = "GPUSHARE_CLAIMS_LISTEN"
 _DRIVER, _ON = "GPUSHARE_DRA", "on"
 
 
-def follows_claims(extender: Json) -> bool:
-    """Return whether an extender's pod follows ResourceClaims."""
-    return bool(facts.settings_of(extender).get(_LISTEN))
+def follows_claims(pod: Json) -> bool:
+    """Return whether this is a pod of an extender that follows ResourceClaims."""
+    return facts.is_extender(pod) and bool(facts.settings_of(pod).get(_LISTEN))
 
 
-def offers_to_claims(parts: Iterable[Json]) -> bool:
-    """Return whether a device plugin among these pods offers cards to claims."""
-    return any(
-        facts.is_part(pod, facts.DEVICE_PLUGIN)
-        and facts.settings_of(pod).get(_DRIVER) == _ON
-        for pod in parts
-    )
+def offers_to_claims(pod: Json) -> bool:
+    """Return whether this is a pod of a device plugin that offers cards to claims."""
+    is_plugin = facts.is_part(pod, facts.DEVICE_PLUGIN)
+    return is_plugin and facts.settings_of(pod).get(_DRIVER) == _ON
 
 
 def has_claims(pod: Json) -> bool:

@@ -377,7 +377,7 @@ class _ClaimsToRead:
 
         ``followed``: an extender knows them.
         """
-        ours = followed or offers_to_claims(self.parts)
+        ours = followed or any(map(offers_to_claims, self.parts))
         if not (ours or self.used):
             return ()
         try:

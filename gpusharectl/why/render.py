@@ -70,7 +70,7 @@ def _by_claims(answer: ByClaims, *, verbose: bool) -> Iterator[RenderableType]:
         for line in shown:
             yield Hanging(Words("    "), Words(line))
         if left := len(lines) - len(shown):
-            yield Words(f"    and {words.counted(left, 'card')} more (-v)", _DIM)
+            yield Words(f"    and {left} more (-v)", _DIM)
         for text in claim.not_judged:
             yield Hanging(Words("    not judged: "), Words(text))
     for text in answer.not_judged:

@@ -83,6 +83,23 @@ def plugin(node: str, **more: Any) -> Json:
     return part(name, "gpushare-device-plugin", node=node, **more)
 
 
+def following(name: str) -> Json:
+    """An extender that follows ResourceClaims."""
+    pod = extender(name)
+    setting = {"name": "GPUSHARE_CLAIMS_LISTEN", "value": "127.0.0.1:39996"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
+def offering(name: str) -> Json:
+    """A device plugin whose driver offers cards to claims."""
+    pod = plugin("n")
+    pod["metadata"]["name"] = name
+    setting = {"name": "GPUSHARE_DRA", "value": "on"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
 def kube_scheduler(*words: str, node: str = "cp") -> Json:
     """kube-scheduler's mirror pod, as kubeadm runs it."""
     pod = pod_json(f"kube-scheduler-{node}", node=node, phase="Running")

@@ -174,6 +174,8 @@ def _amount(name: str, one: Reader) -> tuple[Amount, str]:
     unknown = sorted(asked.raw.keys() - least.keys())
     if unknown:
         return found, f"request {name}: cards have no capacity {unknown[0]}"
+    # The API server accepts 0 cores, and kube-scheduler takes the slice's least.
+    found = replace(found, cores=max(1, found.cores))
     if not found.units:
         least_memory = f"ask for {DRA_MEMORY}: {least[DRA_MEMORY]} or more"
         return found, f"request {name} asks for 0 MiB, which is denied; {least_memory}"

@@ -33,7 +33,14 @@ from tests.builders import (
     placement,
     pod_json,
 )
-from tests.gpusharectl.cluster_states import MADE, asking, extender, node_of
+from tests.gpusharectl.cluster_states import (
+    MADE,
+    asking,
+    extender,
+    following,
+    node_of,
+    offering,
+)
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.simulate.building import places
 
@@ -302,10 +309,11 @@ def live_with_claims(
     pods: Sequence[Json],
     error: ClusterError | None = None,
     drain: Sequence[str] = (),
+    more: Sequence[Json] = (),
 ) -> Scenario:
-    """Read such a cluster."""
+    """Read such a cluster, with ``more`` nodes."""
     cluster = Embedded()
-    for node in nodes():
+    for node in [*nodes(), *more]:
         cluster.create(Kind.NODES, node)
     for pod in pods:
         cluster.create(Kind.PODS, pod)
@@ -344,6 +352,8 @@ def test_what_claims_hold_is_not_free() -> None:
     [
         ([with_claim("a")], Forbidden("no right"), "cannot be read: no right"),
         ([with_claim("a")], NotFound("no such path"), ""),
+        ([offering("p")], Forbidden("no right"), "cannot be read: no right"),
+        ([following("x")], Forbidden("no right"), "cannot be read: no right"),
         ([], Forbidden("no right"), ""),
     ],
 )
@@ -354,6 +364,16 @@ def test_claims_that_cannot_be_read_are_not_known(
     told = " ".join(live_with_claims(pods=pods, error=error).remarks)
     assert ("counted as free" in told) is bool(words)
     assert words in told
+
+
+def test_claims_on_nodes_whose_cards_are_not_known_are_left_out() -> None:
+    """Such a node is played without cards, and one that is gone not at all."""
+    bad = claimed("bad", 8)
+    bad["status"]["allocation"]["devices"]["results"][0]["pool"] = "broken"
+    gone = claimed("gone", 8)
+    gone["status"]["allocation"]["devices"]["results"][0]["pool"] = "gone"
+    found = live_with_claims(bad, gone, pods=[with_claim("a")], more=[broken()])
+    assert found.claims == ()
 
 
 def test_a_claim_that_is_not_understood_is_named() -> None:

@@ -44,11 +44,12 @@ from tests.gpusharectl.cluster_states import (
     NOW,
     OURS,
     extender,
+    following,
     guarded,
     in_namespace,
     kube_scheduler,
     node_of,
-    plugin,
+    offering,
     quota,
 )
 from tests.testbed.certificates import certificates
@@ -348,23 +349,6 @@ def test_an_installation_that_was_interrupted(kind: str) -> None:
     assert state.reviewed is False
 
 
-def following(name: str) -> Json:
-    """An extender that follows ResourceClaims."""
-    pod = extender(name)
-    setting = {"name": "GPUSHARE_CLAIMS_LISTEN", "value": "127.0.0.1:39996"}
-    pod["spec"]["containers"][0]["env"] = [setting]
-    return pod
-
-
-def offering(name: str) -> Json:
-    """A device plugin whose driver offers cards to claims."""
-    pod = plugin("n")
-    pod["metadata"]["name"] = name
-    setting = {"name": "GPUSHARE_DRA", "value": "on"}
-    pod["spec"]["containers"][0]["env"] = [setting]
-    return pod
-
-
 def using(name: str) -> Json:
     """A pod with a ResourceClaim."""
     pod = pod_json(name)
@@ -440,9 +424,15 @@ def test_a_claim_that_is_not_understood_is_named() -> None:
     assert trouble.do == "kubectl -n default get resourceclaim c -o yaml"
 
 
-def test_claims_that_cannot_be_read_are_not_known() -> None:
-    """Which is said, since none is not the same."""
-    reach = FakeReach(following("x"), answers={"x": Unavailable("reset")})
+@pytest.mark.parametrize(
+    ("pods", "told"),
+    [([following("x")], True), ([extender("x"), using("web")], False)],
+)
+def test_claims_that_cannot_be_read_are_not_known(
+    pods: Sequence[Json], *, told: bool
+) -> None:
+    """Which is said, since none is not the same; not where all must be others'."""
+    reach = FakeReach(*pods, answers={"x": SILENT})
     read = reach.cluster.list_page
 
     def list_page(kind: Kind, **how: Any) -> Any:
@@ -451,10 +441,11 @@ def test_claims_that_cannot_be_read_are_not_known() -> None:
         return read(kind, **how)
 
     reach.cluster.list_page = list_page  # type: ignore[method-assign]
-    (trouble,) = read_state(reach, NOW).troubles
-    assert trouble.about == "ResourceClaims"
-    assert "is not known" in trouble.what
-    assert "resourceclaims.resource.k8s.io" in trouble.do
+    found = read_state(reach, NOW).troubles
+    assert [one.about for one in found] == ["ResourceClaims"] * told
+    for trouble in found:
+        assert "is not known" in trouble.what
+        assert "resourceclaims.resource.k8s.io" in trouble.do
 
 
 def test_the_extender_tells_which_claims_are_only_reserved() -> None:

@@ -143,9 +143,9 @@ def test_what_a_claims_pods_say_is_said_of_it() -> None:
     )
     share = overview(state).cards[0].pods[0]
     assert (share.leaving, share.waits.split(":")[0]) == (False, waiting["reason"])
-    for pod in bodies:
+    for pod, all_leave in zip(bodies, (False, True), strict=True):
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert overview(state).cards[0].pods[0].leaving
+        assert overview(state).cards[0].pods[0].leaving is all_leave
 
 
 def test_pods_that_wait_with_claims_are_named() -> None:

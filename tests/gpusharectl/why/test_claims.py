@@ -84,6 +84,7 @@ def explained(
     offers: Iterable[Json] = (OFFER,),
     kinds: Kinds | None = None,
     state: ClusterState = STATE,
+    phase: str = "Pending",
     **spec: Any,
 ) -> ByClaims | None:
     cluster = Embedded()
@@ -93,7 +94,7 @@ def explained(
         status = {"status": claim["status"]}
         cluster.create(Kind.CLAIMS, claim)
         cluster.patch(Kind.CLAIMS, "default", "mine", status, subresource="status")
-    pod = pod_json("p")
+    pod = pod_json("p", phase=phase)
     pod["spec"] |= spec
     named = {"resourceClaimTemplateName": "vcuda-m10-c10"} if template else {}
     pod["spec"]["resourceClaims"] = [
@@ -148,8 +149,10 @@ def test_claims_of_others_are_not_explained(claim: Json | None) -> None:
 
 
 def test_a_pod_without_claims_is_explained_as_before() -> None:
+    """And so is one that has ended: its claim may be another's by now."""
     kinds: Any = Kinds()
     assert by_claims(Embedded(), kinds, STATE, pod_json("p", units=4)) is None
+    assert explained(claimed(), phase="Succeeded") is None
 
 
 def test_a_claim_that_cannot_be_read_is_not_known() -> None:
@@ -182,10 +185,11 @@ def test_a_card_that_is_not_offered_has_no_room() -> None:
     )
 
 
-def test_a_taint_of_a_card_is_its_answer() -> None:
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_a_taint_of_a_card_is_its_answer(effect: str) -> None:
     """If the request does not tolerate it."""
     full = devices(cards_of("n"), {})
-    full[1]["taints"] = [{"key": FULL, "effect": "NoSchedule"}]
+    full[1]["taints"] = [{"key": FULL, "effect": effect}]
     found = verdict(claimed(), offers=[offered(*full)])
     assert found.room == ()
     assert f"card GPU-1 of node n has the taint {FULL} in its ResourceSlice" in (
@@ -193,6 +197,8 @@ def test_a_taint_of_a_card_is_its_answer() -> None:
     )
     tolerant = claimed(tolerations=[{"key": FULL, "operator": "Exists"}])
     assert verdict(tolerant, offers=[offered(*full)]).room
+    full[1]["taints"][0]["effect"] = "None"
+    assert verdict(claimed(), offers=[offered(*full)]).room
 
 
 def test_a_slice_that_is_behind_is_named() -> None:

@@ -57,6 +57,8 @@ def test_what_is_asked_of_a_card() -> None:
         (),
     )
     assert asked(plain).cards[0].amount == Amount(1, 1)
+    of_no_cores = exactly(capacity={"requests": {"memory": "1Gi", "cores": "0"}})
+    assert asked(of_no_cores).cards[0].amount == Amount(1, 4)
 
 
 @pytest.mark.parametrize(
