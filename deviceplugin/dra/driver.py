@@ -283,7 +283,7 @@ class DraDriver:
     def _run_once(self, stop: Event) -> float:
         """Offer the cards while that can be done; return when to try again."""
         while not self.cards_read.wait(_LOOK_S):
-            if stop.is_set():
+            if stop.is_set() or not _are_alive(self._threads):
                 return 0.0
         one = self.publisher
         if not one.node.exists():

@@ -259,11 +259,15 @@ def test_a_runtime_that_may_not_read_specifications(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_half_a_driver_ends(node: DraNode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_cards", [True, False])
+def test_half_a_driver_ends(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch, has_cards: bool
+) -> None:
     """Then the whole process does, and a new one is complete: it is waited for."""
     node.end()
     made = node.assembled()
-    made.driver.cards_read.set()
+    if has_cards:
+        made.driver.cards_read.set()
     broken = Mock(side_effect=RuntimeError("a defect"))
     monkeypatch.setattr(PreparedClaims, "restore", broken)
     stop = Event()

@@ -164,6 +164,15 @@ def test_refused(node: DraNode, how: dict[str, object], why: str) -> None:
     assert not list(node.cdi.glob("*share*"))
 
 
+def test_requests_on_one_card_need_room_together(node: DraNode) -> None:
+    results = [
+        allocation_json(device_of(0), units=15, request=one)["devices"]["results"][0]
+        for one in ("left", "right")
+    ]
+    claim = node.claim_with("c", {"devices": {"results": results}})
+    assert "has 29 units and 100 cores left, not 30" in node.prepare_one(claim).error
+
+
 def test_refused_claims(node: DraNode) -> None:
     """Each claim of a call has its own answer."""
     good, bare = node.claim("good"), node.claim_with("bare", None)
@@ -263,6 +272,14 @@ def test_the_same_answer_again(node: DraNode) -> None:
     node.cut_off()
     assert node.prepare_one(claim) == first
     assert path.stat().st_ino == before
+
+
+def test_a_claim_that_was_deleted_is_not_prepared_again(node: DraNode) -> None:
+    """Only an API server that does not answer leaves it as it was."""
+    claim = node.claim("c")
+    assert not node.prepare_one(claim).error
+    node.cluster.delete(Kind.CLAIMS, "default", "c")
+    assert "claim default/c cannot be read" in node.prepare_one(claim).error
 
 
 def test_one_claim_for_two_pods_at_once(

@@ -203,3 +203,13 @@ def test_a_claim_of_others_is_not_taken_for_the_pods(node: DraNode) -> None:
     node.prepare(node.claim("c", units=20, users={"p": "uid-another"}))
     lose_records(node)
     assert charges(node) == set()
+
+
+def test_what_kubelet_has_taken_back_is_not_taken_for_lost(node: DraNode) -> None:
+    """The pod's status is late: it says that the container still runs."""
+    claim = node.claim("c", users={"p": running_pod(node, "c")})
+    node.prepare(claim)
+    node.unprepare(claim)
+    node.serving.driver.sweeper.has_adopted = False
+    node.serving.driver.sweeper.adopt()
+    assert charges(node) == set()
