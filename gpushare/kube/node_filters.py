@@ -5,7 +5,7 @@ tainttoleration, nodeaffinity (selectors and required terms) and noderesources, 
 their messages. Pod affinity, spreading, volumes and ports are left out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.domain.model import HostAmount
@@ -103,11 +103,7 @@ def tolerations_of(bodies: Iterable[Reader]) -> tuple[Toleration, ...]:
 def properties_of(node: Json) -> NodeProperties:
     """Read a node's labels, taints and limit of pods; unschedulable becomes a taint."""
     spec = node.get("spec") or {}
-    taints = [
-        (str(one.get("key", "")), str(one.get("value") or ""), str(one["effect"]))
-        for one in spec.get("taints") or ()
-        if one.get("effect") in _HARD
-    ]
+    taints = list(hard_taints(spec))
     if spec.get("unschedulable"):
         taints.append((_UNSCHEDULABLE, "", "NoSchedule"))
     pods = str(((node.get("status") or {}).get("allocatable") or {}).get("pods", ""))
@@ -118,11 +114,27 @@ def properties_of(node: Json) -> NodeProperties:
     )
 
 
+def hard_taints(holder: Json) -> Iterator[Taint]:
+    """Return the taints of a node's spec, or of a device, that keep pods away."""
+    for one in holder.get("taints") or ():
+        if one.get("effect") in _HARD:
+            yield str(one.get("key", "")), str(one.get("value") or ""), one["effect"]
+
+
+def intolerable(
+    taints: Iterable[Taint], tolerations: Sequence[Toleration]
+) -> Taint | None:
+    """Return the first taint that is not tolerated; None if all are."""
+    for taint in taints:
+        if not any(_covers(one, taint) for one in tolerations):
+            return taint
+    return None
+
+
 def bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
     """Return why a node does not fit the pod even if it is empty; None if it does."""
-    for taint in properties.taints:
-        if not any(covers(one, taint) for one in constraints.tolerations):
-            return _tainted(taint)
+    if taint := intolerable(properties.taints, constraints.tolerations):
+        return _tainted(taint)
     labels = properties.labels
     for key, value in constraints.selector:
         if labels.get(key) != value:
@@ -189,7 +201,7 @@ def is_number(text: str) -> bool:
     return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
 
 
-def covers(toleration: Toleration, taint: Taint) -> bool:
+def _covers(toleration: Toleration, taint: Taint) -> bool:
     """Return whether a toleration is for this taint."""
     key, operator, value, effect = toleration
     if effect not in ("", taint[2]) or key not in ("", taint[0]):

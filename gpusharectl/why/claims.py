@@ -5,7 +5,8 @@ whether a card has the room, is offered to claims, and has a taint. What only
 kube-scheduler can judge, as selectors in CEL, is named beside it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.cache.claims import placement_of
@@ -34,14 +35,13 @@ from gpushare.kube.claims.templates import parts_of
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed, Reader
-from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
-from gpushare.kube.node_filters import Toleration, covers
+from gpushare.kube.names import DRA_DRIVER
+from gpushare.kube.node_filters import hard_taints, intolerable
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.state.read import ClusterState, everything
 from gpusharectl.why.explain import ByClaims, ClaimVerdict
 
 _API = "resource.k8s.io/v1"
-_HARD = ("NoSchedule", "NoExecute")
 _SEVERAL = "the pod has several claims; they are judged one by one"
 
 
@@ -56,8 +56,6 @@ def by_claims(
         named = {} if facts.is_terminal(pod) else claims_of(pod)
     except Malformed:
         named = {}
-    if not named:
-        return None
     looked = _Looked(cluster, objects, state, pod)
     found = [
         verdict for own, name in named.items() if (verdict := looked.at(own, name))
@@ -72,33 +70,56 @@ def by_claims(
 
 @dataclass(frozen=True, slots=True)
 class _Offers:
-    """The devices that nodes offer to claims, by node and device; None: not known."""
+    """The devices that each node offers to claims, by name; None: not known."""
 
-    devices: Mapping[tuple[str, str], Json] | None
+    nodes: Mapping[str, Mapping[str, Json]] | None
     problem: str = ""
 
-    def has_node(self, name: str) -> bool:
-        """Return whether a node offers anything."""
-        return any(node == name for node, _ in self.devices or ())
+    @classmethod
+    def read(cls, cluster: Cluster) -> "_Offers":
+        """Read the ResourceSlices, of each pool the newest generation."""
+        try:
+            found = everything(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}")
+            specs = [one["spec"] for one in found]
+        except ClusterError as error:
+            return cls(None, f"ResourceSlices cannot be read: {error}")
+        newest: defaultdict[str, int] = defaultdict(int)
+        for spec in specs:
+            pool = spec["pool"]
+            newest[pool["name"]] = max(newest[pool["name"]], pool["generation"])
+        nodes: defaultdict[str, dict[str, Json]] = defaultdict(dict)
+        for spec in specs:
+            if spec["pool"]["generation"] == newest[spec["pool"]["name"]]:
+                devices = {one["name"]: one for one in spec.get("devices") or ()}
+                nodes[spec.get("nodeName", "")] |= devices
+        return cls(nodes)
 
+    def why_not_node(self, name: str) -> str:
+        """Return why no card of a node is offered; empty if some may be."""
+        if self.nodes is None or self.nodes.get(name):
+            return ""
+        return (
+            f"node {name} offers no card to claims: it has no ResourceSlice of "
+            f"{DRA_DRIVER}"
+        )
 
-def _read_offers(cluster: Cluster) -> _Offers:
-    try:
-        found = list(everything(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}"))
-    except ClusterError as error:
-        return _Offers(None, f"ResourceSlices cannot be read: {error}")
-    newest: dict[str, int] = {}
-    for one in found:
-        pool = one["spec"]["pool"]
-        newest[pool["name"]] = max(newest.get(pool["name"], 0), pool["generation"])
-    return _Offers(
-        {
-            (one["spec"].get("nodeName", ""), device["name"]): device
-            for one in found
-            if one["spec"]["pool"]["generation"] == newest[one["spec"]["pool"]["name"]]
-            for device in one["spec"].get("devices") or ()
-        }
-    )
+    def why_not_card(self, node: NodeName, card: Card, one: CardRequest) -> str:
+        """Return why a card that has the room is not offered; empty if it is."""
+        if self.nodes is None:
+            return ""
+        name = f"card {card.uuid} of node {node}"
+        device = self.nodes[node].get(device_name(card.uuid))
+        if device is None:
+            return f"{name} is not in the node's ResourceSlice"
+        if taint := intolerable(hard_taints(device), one.tolerations):
+            return f"{name} has the taint {taint[0]} in its ResourceSlice"
+        shown = _shown(device)
+        if shown is None or one.amount.fits(shown):
+            return ""
+        return (
+            f"{name} has the room, but its ResourceSlice shows only "
+            f"{words.bare(shown)}; the device plugin of the node writes it again"
+        )
 
 
 @dataclass
@@ -170,7 +191,7 @@ class _Looked:
         return self._classes
 
     def _waits(self, name: str, body: Json, asked: Requests) -> ClaimVerdict:
-        self._offers = self._offers or _read_offers(self.cluster)
+        self._offers = self._offers or _Offers.read(self.cluster)
         uid = PodUID(body["metadata"]["uid"])
         ref = PodRef(uid, body["metadata"]["namespace"], name, is_claim=True)
         room: list[str] = []
@@ -215,22 +236,14 @@ class _Looked:
             if not node.cards:
                 continue
             if node.name in barred:
-                why = f"the pod may not use node {node.name}: {barred[node.name]}"
+                yield "", f"the pod may not use node {node.name}: {barred[node.name]}"
+            elif why := offers.why_not_node(node.name):
                 yield "", why
-            elif offers.devices is not None and not offers.has_node(node.name):
-                yield (
-                    "",
-                    (
-                        f"node {node.name} offers no card to claims: it has no "
-                        f"ResourceSlice of {DRA_DRIVER}"
-                    ),
-                )
             else:
                 for card in node.cards:
                     held = Placement(claim, node.name, (Share(card.uuid, one.amount),))
-                    why = why_no_room(node, held) or _why_not_offered(
-                        node, card, one, offers
-                    )
+                    why = why_no_room(node, held)
+                    why = why or offers.why_not_card(node.name, card, one)
                     yield f"card {card.index} of node {node.name}", why
 
     def _barred(self) -> Mapping[NodeName, str]:
@@ -245,40 +258,11 @@ def _unknown(name: str, text: str) -> ClaimVerdict:
     return ClaimVerdict(name, allocated=False, words=text)
 
 
-def _why_not_offered(node: Node, card: Card, one: CardRequest, offers: _Offers) -> str:
-    """Return why the node's ResourceSlice does not offer a card that has the room."""
-    if offers.devices is None:
-        return ""
-    name = f"card {card.uuid} of node {node.name}"
-    device = offers.devices.get((node.name, device_name(card.uuid)))
-    if device is None:
-        return f"{name} is not in the node's ResourceSlice"
-    if taint := _taint(device, one.tolerations):
-        return f"{name} has the taint {taint} in its ResourceSlice"
-    shown = _shown(device)
-    if shown is not None and not one.amount.fits(shown):
-        return (
-            f"{name} has the room, but its ResourceSlice shows only "
-            f"{words.bare(shown)}; the device plugin of the node writes it again"
-        )
-    return ""
-
-
-def _taint(device: Json, tolerations: Sequence[Toleration]) -> str:
-    """Return a device's taint that the request does not tolerate; empty if none."""
-    for one in device.get("taints") or ():
-        taint = (str(one.get("key")), str(one.get("value") or ""), str(one["effect"]))
-        if taint[2] in _HARD and not any(covers(each, taint) for each in tolerations):
-            return taint[0]
-    return ""
-
-
 def _shown(device: Json) -> Amount | None:
     """Return what a ResourceSlice shows of a card; None if it is not understood."""
     capacity = device.get("capacity") or {}
-    values = {key: (capacity.get(key) or {}).get("value") for key in capacity}
     try:
-        return amount(Reader({key: values.get(key) for key in (DRA_MEMORY, DRA_CORES)}))
+        return amount(Reader({key: one.get("value") for key, one in capacity.items()}))
     except Malformed:
         return None
 
