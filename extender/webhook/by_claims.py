@@ -33,7 +33,7 @@ CLAIM = "vcuda"
 _CHOOSING = (names.MODELS, names.UUIDS, names.POLICY, names.CONTAINERS)
 """Annotations by which a pod chooses cards; a template by its content cannot."""
 _OURS = (names.MEMORY, names.CORE)
-_SECOND = "--set-scheduler names a scheduler that the extender may not see"
+_SECOND = "with --set-scheduler the extender may not be asked about claims"
 _Asking = list[tuple[PodContainer, ContainerSpec]]
 
 
@@ -54,7 +54,8 @@ def by_claims(
     amounts = [spec.amount for _, spec in asking]
     name = None if why else template_name(amounts)
     if name is None:
-        return pod, [*told, f"the pod gets no claim: {why or 'it asks too much'}"]
+        why = why or "its amounts are too large"
+        return pod, [*told, f"the pod gets no claim: {why}"]
     after = copy_to_change(pod)
     places = [container.path for container, _ in asking]
     for container in pod_containers(after, INIT, APP):
@@ -68,7 +69,7 @@ def by_claims(
     spec = after["spec"]
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), claim]
     make = f"gpusharectl claim-template {name} | kubectl -n {namespace} apply -f -"
-    return after, [f"a claim is used; make its template: {make}"]
+    return after, [f"it gets a claim; create its template: {make}"]
 
 
 def _why_not(pod: Json, asking: _Asking) -> str:
@@ -77,25 +78,26 @@ def _why_not(pod: Json, asking: _Asking) -> str:
     own = annotations(pod)
     chosen = [name for name in _CHOOSING if name in own]
     if chosen:
-        return f"a template has no place for {chosen[0]}"
+        return f"a claim cannot express {chosen[0]}"
     if resources.STATUS in own:
         return "it was written for Bitfusion"
     if spec.optional_text("nodeName"):
-        return "with spec.nodeName no scheduler would allocate it"
+        return "with spec.nodeName no scheduler would allocate one"
     if any(
         claim.optional_text("name") == CLAIM
         for claim in spec.optional_objects("resourceClaims")
     ):
-        return f"spec.resourceClaims has one of the name {CLAIM} already"
+        return f"spec.resourceClaims already has one with the name {CLAIM}"
     if len(asking) > MOST_PARTS:
-        return f"more than {MOST_PARTS} containers ask"
+        return f"more than {MOST_PARTS} containers ask for a part of a card"
     for container, asked in asking:
         if asked.role is Role.INIT:
-            return f"{container.path} ends, and its part would be held on"
+            return f"{container.path} ends first, but a claim keeps its part"
         if not (asked.amount.units and asked.amount.cores):
-            return f"{container.path} asks 0 units or 0 cores, a claim 1 or more"
+            least = "a claim has at least 1 of each"
+            return f"{container.path} asks for 0 units or 0 cores; {least}"
     if sum((asked.amount for _, asked in asking), Amount()).cores >= CORES_PER_CARD:
-        return "it asks for whole cards, with all of their memory"
+        return "it asks for whole cards, and a claim does not get all their memory"
     return ""
 
 
@@ -124,7 +126,7 @@ def _without_defaults(pod: Json) -> tuple[Json, list[str]]:
             asked = container.asked(part)
             asked.update((name, "0") for name in _OURS if name in asked)
     return after, [
-        f"{path}: its claim has its part of a card; what it asks beside it is set to 0"
+        f"{path}: it has its part of a card by a claim; its own request is set to 0"
         for path in sorted(twice)
     ]
 

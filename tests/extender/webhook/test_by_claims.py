@@ -83,7 +83,7 @@ def test_a_share_becomes_a_claim() -> None:
     assert spec["containers"][1] == pod["spec"]["containers"][1]
     assert spec["containers"][2]["resources"] == {"limits": {}, "requests": {}}
     make = "gpusharectl claim-template vcuda-m20-c20 | kubectl -n default apply -f -"
-    assert found.warnings == (f"a claim is used; make its template: {make}",)
+    assert found.warnings == (f"it gets a claim; create its template: {make}",)
 
 
 def test_the_command_of_the_warning_is_never_cut() -> None:
@@ -168,7 +168,7 @@ STAYS: dict[str, tuple[Json, str]] = {
     ),
     "nodeName": (pod_json(units=4, cores=1, node="n-1"), "spec.nodeName"),
     "many": (pod_json(containers=MANY), "more than 8"),
-    "huge": (pod_json(units=10**6, cores=1), "too much"),
+    "huge": (pod_json(units=10**6, cores=1), "too large"),
     "name taken": (with_claim(), "spec.resourceClaims"),
     "bitfusion": (for_bitfusion(), "Bitfusion"),
 }
@@ -210,7 +210,7 @@ def test_a_container_that_is_added_later_stays() -> None:
     first["spec"]["containers"].append(container_json("late", 2, 1))
     found = judged(first)
     assert found.pod == first
-    assert "has one of the name vcuda already" in found.warnings[0]
+    assert "already has one with the name vcuda" in found.warnings[0]
 
 
 def test_a_default_that_comes_again_is_0() -> None:
@@ -223,7 +223,7 @@ def test_a_default_that_comes_again_is_0() -> None:
     for part in ("limits", "requests"):
         assert set(main["resources"][part].values()) == {"0"}
     (told,) = found.warnings
-    assert told.startswith("spec.containers[0]: its claim")
+    assert told.startswith("spec.containers[0]: it has its part")
     assert judged(found.pod) == Verdict(found.pod)
 
 
