@@ -138,6 +138,15 @@ def test_a_claim_counts_once_for_all_that_use_it(tmp_path: Path) -> None:
     assert {is_over(one) for one in alone.containers} == {False}
 
 
+def test_who_also_holds_more_is_not_charged_to_who_holds_less(tmp_path: Path) -> None:
+    """Of which part it uses the card is not known."""
+    folder = Folder(tmp_path, claimed("a", left="c/left", both="c"))
+    folder.prepare("c", device(request="left"), device(request="right"))
+    half = 0.5 * SHARE_MIB
+    found = folder.usage(a__left=half + CONTEXT_MIB, a__both=3 * half + CONTEXT_MIB)
+    assert {is_over(one) for one in found.containers} == {False}
+
+
 def test_a_whole_card_has_no_share_to_exceed(tmp_path: Path) -> None:
     folder = Folder(tmp_path, claimed("a", main="c"))
     folder.prepare("c", device(cores=100))
@@ -156,6 +165,16 @@ def test_an_init_container_holds_its_claim_while_it_runs(tmp_path: Path) -> None
     folder.pods = owner_pods(with_ids(pod))
     names = {one.container for one in folder.usage().containers}
     assert names == {"first", "main"}
+
+
+def test_a_restarted_container_is_not_its_init_container(tmp_path: Path) -> None:
+    """Its new id is not known yet. The init container, which has ended, is not it."""
+    pod = pod_json("a", init=[container_json("first")], node=NODE)
+    pod = with_ids(with_claims(pod, {"first": "c", "main": "c"}))
+    pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
+    folder = Folder(tmp_path, pod)
+    folder.prepare("c")
+    assert of(folder.usage(a__new=100), "a").memory_mib == 100
 
 
 def test_what_is_not_known_is_not_judged(tmp_path: Path) -> None:
