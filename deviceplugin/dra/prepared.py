@@ -242,7 +242,11 @@ class PreparedClaims:
         """Shorten the regions that containers have made too large."""
         for claim in self.all():
             for request in claim.requests:
-                cut_region(self.folder(claim.uid, request) / REGION)
+                if cut_region(self.folder(claim.uid, request) / REGION):
+                    facts = {"claim": f"{claim.namespace}/{claim.name}"}
+                    facts["request"] = request
+                    message = "a container wrote too much into its region"
+                    logger.warning(message, extra=facts)
 
     def _specification(self, uid: str) -> Path:
         return self._cdi / _specification_name(uid)

@@ -9,6 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from deviceplugin.allocation.preload import MOST_REGION_BYTES
+from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepare import ClaimRef
 from deviceplugin.dra.prepared import PreparedClaim, PreparedClaims
@@ -124,6 +126,21 @@ def test_lost_files_of_a_running_claim_come_back(
     rmtree(node.cdi)
     wait_until((folder / "allocation.json").exists, "the file")
     wait_until(lambda: any(node.cdi.glob("*share*")), "the specification")
+
+
+def test_a_region_that_is_too_large_is_cut(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The containers of the claim can write it, and it would fill the disk."""
+    node.prepare(claim := node.claim("c", units=20))
+    region = host_path(node.specification(claim), "/etc/vcuda") / REGION
+    region.write_bytes(bytes(2 * MOST_REGION_BYTES))
+    node.end()
+    monkeypatch.setattr(driver, "_SWEEP_S", 0.02)
+    node.start()
+    wait_until(lambda: region.stat().st_size == MOST_REGION_BYTES, "the cut")
+    said = "a container wrote too much into its region"
+    wait_until(lambda: said in [one.message for one in list(caplog.records)], said)
 
 
 def test_no_specification_comes_back_while_its_claim_is_taken_back(
