@@ -36,6 +36,12 @@ WEBHOOK_CONFIGURATIONS = tuple(
     for kind in ("Mutating", "Validating")
 )
 """What makes the API server call the gpushare webhook."""
+CLAIMS_CONFIGURATION = Ref(
+    "admissionregistration.k8s.io/v1",
+    "ValidatingWebhookConfiguration",
+    names.CLAIMS_WEBHOOK,
+)
+"""What makes the API server ask the arbiter before it stores a claim's allocation."""
 PROBE_ONLY = "installer-probe-pod-only"
 """Name of the matchCondition that limits the webhook to the installer's probe pod."""
 _PROBE_ONLY_NAMES = (PROBE_ONLY, "the-installers-trial-alone")

@@ -183,6 +183,8 @@ def read_state(
     if whole:
         quotas = _quotas(access.objects, troubles)
         reviewed = _reviewed(access.objects, troubles)
+        if any(map(offers_to_claims, parts)):
+            troubles += _unasked(access.objects)
         if reviewed or any(one.about == _WEBHOOK for one in troubles):
             setup = Setup.INSTALLED
     return ClusterState(
@@ -422,6 +424,18 @@ def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | Non
         do = "get the right to `list` resourcequotas in all namespaces"
         troubles.append(Trouble("quotas", f"they cannot be read: {error}", do))
     return None
+
+
+def _unasked(objects: Objects) -> Iterator[Trouble]:
+    """Report that allocations of claims are stored unasked; nothing if not known."""
+    with suppress(ClusterError):
+        if objects.get(facts.CLAIMS_CONFIGURATION) is None:
+            what = (
+                f"{facts.CLAIMS_CONFIGURATION} does not exist: the API server stores "
+                "allocations without asking the extender, so a claim and a pod may be "
+                "given the same part of a card, and the later one waits on its node"
+            )
+            yield Trouble(CLAIMS, what, "gpusharectl install --dra")
 
 
 def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:

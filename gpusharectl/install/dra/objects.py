@@ -7,23 +7,16 @@ from importlib.resources import files
 from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import NotFound
-from gpushare.kube.facts import full_name
+from gpushare.kube.facts import CLAIMS_CONFIGURATION, full_name
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.names import (
-    CLAIMS_WEBHOOK,
-    DRA_CLASS,
-    DRA_DRIVER,
-)
+from gpushare.kube.names import DRA_CLASS, DRA_DRIVER
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import documents
 from gpusharectl.install.webhook.objects import bundle_of, with_bundle
 
 GROUP = "resource.k8s.io/v1"
 CLASS = Ref(GROUP, "DeviceClass", DRA_CLASS)
-CONFIGURATION = Ref(
-    "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", CLAIMS_WEBHOOK
-)
-"""It makes the API server ask the arbiter before it stores an allocation."""
+CONFIGURATION = CLAIMS_CONFIGURATION
 SLICE = (GROUP, "ResourceSlice")
 CLAIM = (GROUP, "ResourceClaim")
 OLDEST = (1, 36)

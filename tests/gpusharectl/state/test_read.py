@@ -50,6 +50,7 @@ from tests.gpusharectl.cluster_states import (
     kube_scheduler,
     node_of,
     offering,
+    plugin,
     quota,
 )
 from tests.testbed.certificates import certificates
@@ -67,8 +68,8 @@ def answered(answer: Any) -> Any:
 class FakeReach:
     """A cluster in memory, what each extender answers, and who leads.
 
-    ``quotas`` and ``webhook`` are what is read of them, or why it cannot be. ``node``
-    is the cluster's only one.
+    ``quotas`` and ``webhook`` are what is read of them, or why it cannot be; the
+    configuration of claims is there by its name. ``node`` is the cluster's only one.
     """
 
     def __init__(
@@ -115,6 +116,8 @@ class FakeReach:
         return answered(self.answers[pod])
 
     def get(self, ref: Ref) -> Json | None:
+        if ref == facts.CLAIMS_CONFIGURATION:
+            return answered(self.webhook).get(ref.name)
         if ref in WEBHOOK_CONFIGURATIONS:
             return answered(self.webhook).get(ref.kind)
         lease, _, host = self.leader.rpartition(":")
@@ -395,6 +398,28 @@ def test_claims_that_the_extender_does_not_tell(
         assert found.placements.users == {uid: (User("web", PodUID("uid-web")),)}
     assert [one.about for one in found.troubles] == [CLAIMS] * (not known)
     assert known or "the extender does not follow them" in found.troubles[0].what
+
+
+ASKED = {facts.CLAIMS_CONFIGURATION.name: CALLED}
+
+
+@pytest.mark.parametrize(
+    ("pods", "webhook", "about"),
+    [
+        ([offering("p")], {}, [CLAIMS]),
+        ([offering("p")], ASKED, []),
+        # Without the right, it is not known.
+        ([offering("p")], Forbidden("webhooks is forbidden"), []),
+        ([plugin("n")], {}, []),
+    ],
+)
+def test_cards_offered_to_claims_while_nobody_is_asked(
+    pods: Sequence[Json], webhook: Any, about: Sequence[str]
+) -> None:
+    """Somebody has deleted what makes the API server ask the extender."""
+    found = read_state(FakeReach(*pods, webhook=webhook), NOW, whole=True).troubles
+    assert [one.about for one in found] == about
+    assert [one.do for one in found] == ["gpusharectl install --dra"] * len(about)
 
 
 def test_the_extender_is_believed_if_it_follows_claims() -> None:
