@@ -272,9 +272,11 @@ def test_pods_that_share_a_claim_have_a_row_each() -> None:
 def test_a_pod_with_two_claims_on_one_card_is_one_row() -> None:
     """Otherwise what it uses would be there twice."""
     claims = [of_a("one", 8, ["user"]), of_a("two", 3, ["user"])]
-    (row,) = with_claims(*claims, uses=[Use("user", 700)]).top().pods
+    found = with_claims(*claims, uses=[Use("user", 700)]).top()
+    (row,) = found.pods
     assert (row.allotted, row.used_mib) == (Amount(8, 11), 700)
     assert row.claims == ("one", "two")
+    assert top_data(found)["pods"][0]["claims"] == ["one", "two"]
 
 
 def test_a_pod_above_its_claim_is_over_its_share() -> None:

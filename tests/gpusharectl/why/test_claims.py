@@ -273,6 +273,22 @@ def test_a_template_that_is_missing_is_named_with_its_command() -> None:
         )
 
 
+def test_of_many_cards_the_first_are_shown() -> None:
+    """Those with room stand before the others, so they are seen; ``-v`` shows all."""
+    many = [card(n, 29, healthy=n == 11) for n in range(12)]
+    state = cluster_state([node_of("n", *many)])
+    offer = offered(*devices(many, {}))
+    answer = explained(claimed(), offers=[offer], state=state)
+    assert answer is not None
+    few, all_of_them = (
+        drawn(partial(draw_answer, answer=answer, state=state, verbose=verbose))
+        for verbose in (False, True)
+    )
+    assert few.index("card 11 of node n has room") < few.index("GPU-0 of node n")
+    assert "and 2 more (-v)" in few
+    assert all_of_them.count("is sick") == 11
+
+
 def test_a_pod_with_several_claims_needs_them_on_one_node() -> None:
     """That is not judged, and said."""
     cluster, kinds, pod = Embedded(), Kinds(), pod_json("p")
@@ -286,6 +302,8 @@ def test_a_pod_with_several_claims_needs_them_on_one_node() -> None:
     answer = by_claims(cluster, kinds, STATE, pod)  # type: ignore[arg-type]
     assert answer is not None
     assert len(answer.not_judged) == 1
+    data = answer_data(answer, STATE.placements)
+    assert data["not_judged"] == list(answer.not_judged)
     assert answer.not_judged[0] in drawn(
         partial(draw_answer, answer=answer, state=STATE)
     )
