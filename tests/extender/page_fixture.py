@@ -19,6 +19,8 @@ from tests.testbed.browser import Browser, Tab
 from tests.testbed.waiting import wait_until
 
 RTX, P4, A10 = "NVIDIA GeForce RTX 3090", "Tesla P4", "NVIDIA A10"
+ENTER = ("Enter", 13, "\r")
+NODES = "document.getElementById('nodes').innerText"
 
 
 class Scene:
@@ -179,3 +181,16 @@ def furnished_use(scene: Scene) -> dict[str, Any]:
             cards[one["uuid"]] = known if one["healthy"] else {}
         nodes[node["name"]] = {"cards": cards, "pods": pods}
     return {"v": 1, "nodes": nodes}
+
+
+def refreshed(tab: Tab, expression: str) -> None:
+    """Have the page look at once, instead of after some seconds."""
+    tab.evaluate("look()")
+    tab.wait_for(expression, "the news on the page")
+
+
+def focused(tab: Tab) -> str:
+    """Name what has the focus, by its id or else its tag."""
+    return str(
+        tab.evaluate("document.activeElement.id || document.activeElement.tagName")
+    )
