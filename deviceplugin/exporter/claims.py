@@ -5,6 +5,7 @@ Which container uses which claim is in the pod. So no right to read claims is ne
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -36,7 +37,7 @@ class ClaimsFolder:
     """Reads the folder in which the device plugin keeps its prepared claims.
 
     The plugin makes the folder at its start. So where there is none, nothing is known:
-    most likely it is not mounted.
+    most likely it is not mounted, or was removed since.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +49,7 @@ class ClaimsFolder:
     def read(self) -> ClaimsFound:
         """Return the claims: the same object until one of them changes."""
         read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
-        is_there = self._folder.is_dir()
+        is_there = _is_there(self._folder)
         for path in records_in(self._folder):
             try:
                 stat = path.stat()
@@ -65,6 +66,13 @@ class ClaimsFolder:
             self._found = ClaimsFound(its, is_there and len(its) == len(claims))
             self._is_there, self._read = is_there, read
         return self._found
+
+
+def _is_there(folder: Path) -> bool:
+    """Return whether a folder is there; a mounted one stays after its removal."""
+    with suppress(OSError):
+        return folder.is_dir() and folder.stat().st_nlink > 0
+    return False
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Claims that are for nobody are forgotten; what running ones have lost comes back."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import rmtree
 from threading import Event, Thread
@@ -9,11 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from deviceplugin import serve
 from deviceplugin.allocation.preload import MOST_REGION_BYTES
 from deviceplugin.allocation.response import REGION
+from deviceplugin.cards.source import Found
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepare import ClaimRef
 from deviceplugin.dra.prepared import PreparedClaim, PreparedClaims
+from deviceplugin.dra.sweep import Sweeper
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from tests.builders import allocation_json
@@ -121,9 +124,9 @@ def test_lost_files_of_a_running_claim_come_back(
     folder = host_path(node.specification(claim), "/etc/vcuda")
     node.end()
     monkeypatch.setattr(driver, "_SWEEP_S", 0.02)
-    node.start()
     rmtree(folder.parent)
     rmtree(node.cdi)
+    node.start()
     wait_until((folder / "allocation.json").exists, "the file")
     wait_until(lambda: any(node.cdi.glob("*share*")), "the specification")
 
@@ -197,6 +200,52 @@ def test_a_running_claim_whose_record_was_lost(node: DraNode) -> None:
     assert "9 units" in node.prepare_one(node.claim("d", units=10)).error
     assert set(node.unprepare(claim).values()) == {""}
     assert charges(node) == set()
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set once a sweep has ended."""
+    done, forget_gone = Event(), Sweeper.forget_gone
+
+    def tell(sweeper: Sweeper, now: float) -> None:
+        forget_gone(sweeper, now)
+        done.set()
+
+    monkeypatch.setattr(Sweeper, "forget_gone", tell)
+    return done
+
+
+def no_cards(node: DraNode, *, late: bool) -> None:
+    node.cards.found = Found(() if late else (found_card(0),))
+
+
+def no_api_server(node: DraNode, *, late: bool) -> None:
+    node.line.cut = late
+
+
+@pytest.mark.parametrize("lacks", [no_cards, no_api_server])
+def test_a_lost_record_is_looked_for_once_all_is_known(
+    node: DraNode,
+    lacks: Callable[..., None],
+    swept: Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver of the cards may load late, and the API server answer late."""
+    monkeypatch.setattr(serve, "_SYNC_WITHIN_S", 0.05)
+    claim = node.claim("c", users={"p": running_pod(node, "c")})
+    node.prepare(claim)
+    node.end()
+    rmtree(node.folder / "vcuda" / "claims")
+    swept.clear()
+    lacks(node, late=True)
+    node.is_found = False
+    starting = Thread(target=node.start)
+    starting.start()
+    wait_until(swept.is_set, "a sweep that knows too little")
+    lacks(node, late=False)
+    starting.join(20)
+    wait_until(lambda: node.serving.driver.sweeper.has_adopted, "the first look")
+    assert charges(node) == {uid(claim)}
 
 
 def test_its_limit_is_that_of_its_pod(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Pods that have their cards by ResourceClaims are seen as classic pods are."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
@@ -193,6 +194,17 @@ def test_what_is_not_known_is_not_judged(tmp_path: Path) -> None:
     folder.prepare("c")
     folder.prepare("c", uid="uid-earlier")
     assert judged() == (None, 20)
+
+
+def test_a_folder_that_was_removed_tells_nothing(tmp_path: Path) -> None:
+    """The exporter has it mounted, so it goes on to see the former one, and empty."""
+    folder = Folder(tmp_path, claimed("a", main="c"))
+    folder.path.mkdir()
+    mounted = os.open(folder.path, os.O_RDONLY)
+    folder.path.rmdir()
+    its = ClaimsFolder(Path(f"/proc/self/fd/{mounted}"))
+    assert not its.read().complete
+    os.close(mounted)
 
 
 def test_claims_of_other_drivers_are_no_part_of_a_card(tmp_path: Path) -> None:
