@@ -343,9 +343,7 @@ class DraDriver:
             if self.wanted or self.sockets.have_folders():
                 with self.plugin.preparer.prestart.filling:
                     claims.restore()
-            if self.wanted or claims.are_left():
-                is_clean = False
-            elif not is_clean:
+            if not (self.wanted or is_clean or claims.are_left()):
                 # Once: without DRA the folder may be read-only.
                 claims.remove_stale()
                 is_clean = True

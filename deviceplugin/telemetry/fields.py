@@ -44,7 +44,11 @@ GROUPS = (
     Group(ENVIRONMENT, 5.0, "temperature, power, energy, clocks, throttling"),
     Group(FAULTS, 60.0, "ECC errors, remapped rows, PCIe replays, vGPU licence"),
     Group(NVLINK, 60.0, "NVLink traffic"),
-    Group(ALLOTMENT, 5.0, "what was allotted to containers, by their placements"),
+    Group(
+        ALLOTMENT,
+        5.0,
+        "what was allotted to containers, by placements and claims",
+    ),
     Group(KUBELET, 60.0, "whether kubelet's record agrees with the placements"),
     Group(RETIRED, 300.0, "retired memory pages", slow="reads the card's own storage"),
     Group(PCIE, 10.0, "PCIe throughput", slow="blocks 20 ms a call"),

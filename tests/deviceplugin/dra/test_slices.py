@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import device_name
-from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import NotFound
+from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.errors import NotFound, Unavailable
 from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of
 from tests.deviceplugin.node_fixture import NODE, UUIDS, because, found_card
 from tests.testbed.waiting import wait_until
@@ -210,6 +211,46 @@ def test_wiped_and_changed_slices_come_back(node: DraNode) -> None:
     wait_until(node.published, "the devices")
 
 
+def test_slices_come_back_when_the_api_server_fails_first(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the cards are the same as in the last writing."""
+    wait_until(node.published, "devices")
+    lists, failed = node.cluster.list_page, Event()
+
+    def fail_once(kind: Kind, **how: Any) -> Page:
+        if (kind, how["limit"]) == (Kind.SLICES, 500) and not failed.is_set():
+            failed.set()
+            raise Unavailable("it starts")
+        return lists(kind, **how)
+
+    [before] = node.slices()
+    monkeypatch.setattr(node.cluster, "list_page", fail_once)
+    node.cluster.delete(Kind.SLICES, "", before["metadata"]["name"])
+    wait_until(failed.is_set, "the failure")
+    wait_until(node.published, "devices")
+
+
+def test_a_slice_that_claims_cannot_share_does_not_stay(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the API server has restarted with its feature gate off."""
+    wait_until(node.published, "devices")
+    create = node.cluster.create
+
+    def create_unshared(kind: Kind, body: Json, **how: Any) -> Json:
+        return create(
+            kind, without_sharing(body) if kind is Kind.SLICES else body, **how
+        )
+
+    monkeypatch.setattr(node.cluster, "create", create_unshared)
+    [before] = node.slices()
+    node.cluster.delete(Kind.SLICES, "", before["metadata"]["name"])
+    off = lambda: "DRAConsumableCapacity" in node.serving.driver.off  # noqa: E731
+    wait_until(off, "the reason")
+    assert node.slices() == []
+
+
 def test_no_slice_before_kubelet_knows_the_driver(tmp_path: Path) -> None:
     """kubelet looks at a pod that came before its driver a minute later only."""
     made = DraNode(tmp_path)
@@ -246,6 +287,15 @@ def generation(one: Json) -> int:
     return int(one["spec"]["pool"]["generation"])
 
 
+def without_sharing(body: Json) -> Json:
+    """A slice as an API server stores it whose gate DRAConsumableCapacity is off."""
+    devices = [
+        {k: v for k, v in one.items() if k != "allowMultipleAllocations"}
+        for one in body["spec"]["devices"]
+    ]
+    return {**body, "spec": {**body["spec"], "devices": devices}}
+
+
 class OldApi(Embedded):
     """An API server whose gate DRAConsumableCapacity is off, or without DRA."""
 
@@ -265,12 +315,7 @@ class OldApi(Embedded):
         if kind is not Kind.SLICES:
             return super().create(kind, body)
         self.stored |= not dry_run
-        found = [
-            {k: v for k, v in one.items() if k != "allowMultipleAllocations"}
-            for one in body["spec"]["devices"]
-        ]
-        body = {**body, "spec": {**body["spec"], "devices": found}}
-        return super().create(kind, body, dry_run=dry_run)
+        return super().create(kind, without_sharing(body), dry_run=dry_run)
 
 
 @pytest.mark.parametrize(
