@@ -198,9 +198,9 @@ def _pending(
     if answer.in_sum is not None:
         free = words.bare(answer.in_sum.free)
         yield Words(
-            f"No autoscaler adds a node for this: {answer.in_sum.node} has {free} free "
-            "in all, and autoscalers compare only such sums. What follows helps, or a "
-            "node that you add yourself."
+            f"No autoscaler adds a node for its card: {answer.in_sum.node} has {free} "
+            "free in all, and autoscalers compare only such sums. The steps below "
+            "help, or a node that you add yourself."
         )
     fits = answer.nominated or any(node.fits for node in answer.nodes)
     first = "Next" if fits else "To run it"

@@ -379,5 +379,5 @@ def test_an_autoscaler_does_not_help_against_fragmentation(
         pod["status"]["nominatedNodeName"] = nominated
     seen = cluster_state([node], [*pods, pod])
     assert answer_data(why(seen, pod), seen.placements)["fits_in_sum"] == in_sum
-    words = "No autoscaler adds a node for this: n has 28 units and 198 cores free"
+    words = "No autoscaler adds a node for its card: n has 28 units and 198 cores free"
     assert (words in " ".join(shown(seen, pod).split())) == bool(in_sum)
