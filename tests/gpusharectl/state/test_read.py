@@ -422,6 +422,17 @@ def test_cards_offered_to_claims_while_nobody_is_asked(
     assert [one.do for one in found] == ["gpusharectl install --dra"] * len(about)
 
 
+def test_claims_that_the_extender_does_not_know_stand_beside_its_pods() -> None:
+    """What it tells of a node stays, and what the claims hold of it is added."""
+    page = node(card(0, 29), name="n", holds=[placement("p", 0, 4, 1)])
+    told = orjson.dumps(snapshot([page], [], Choice()))
+    reach = FakeReach(extender("x"), using("web"), answers={"x": told})
+    uid = allocated(reach)
+    (found,) = read_state(reach, NOW).placements.nodes
+    assert found.placements.keys() == {*page.placements, uid}
+    assert found.free[found.cards[0].uuid].units == 29 - 4 - 8
+
+
 def test_the_extender_is_believed_if_it_follows_claims() -> None:
     """It has seen the last reservation; then the API server is not asked."""
     held = as_claim(placement("c", "GPU-told", 2, 1))

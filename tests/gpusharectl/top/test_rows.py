@@ -267,6 +267,11 @@ def test_pods_that_share_a_claim_have_a_row_each() -> None:
     (flag,) = rows["a"].flags
     assert flag.words == "by claim own, shared with b"
     assert scene.top().cards[0].view.charged == Amount(4, 8)
+    placements = scene.seen.placements
+    unseen = replace(placements, reserved=frozenset(placements.users))
+    scene = replace(scene, seen=replace(scene.seen, placements=unseen))
+    rows = {row.name: row for row in scene.top().pods}
+    assert rows["a"].flags[0].words == "by claim own, reserved, shared with b"
 
 
 def test_a_pod_with_two_claims_on_one_card_is_one_row() -> None:

@@ -230,6 +230,15 @@ def test_slices_that_cannot_be_read_are_not_known() -> None:
     assert "which cards are offered to claims is not known" in found.not_judged[0]
 
 
+def test_a_class_that_cannot_be_read_is_not_judged() -> None:
+    """It may be there: nobody is told to create it."""
+    found = verdict(claimed(), kinds=Kinds(error=Forbidden("no")))
+    assert found.room == ("card 1 of node n",)
+    assert found.not_judged == (
+        "the DeviceClass vcuda cannot be read, so it is not judged",
+    )
+
+
 def test_what_is_not_judged_is_shown() -> None:
     """Beside the room, so that nobody takes it for a card that fits."""
     model = {"cel": {"expression": "device.attributes['vcuda.baidu.com'].index == 7"}}
