@@ -26,6 +26,15 @@ def plane(
 
 
 @pytest.fixture(scope="module")
+def alone(
+    binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane of a module's own, for objects that would stop others' parts."""
+    with ControlPlane(binaries, tmp_path_factory.mktemp("alone")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def shared(plane: ControlPlane) -> Iterator[World]:
     """The extender with its defaults, and a kube-scheduler and kubelet beside it."""
     with beside(plane) as world:

@@ -25,7 +25,6 @@ from gpusharectl.install.webhook.objects import (
     secret_of,
     with_bundle,
 )
-from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.helm import CHART, Helm, settings
 from tests.testbed.operators import CERT_MANAGER, serve_kinds
@@ -46,15 +45,6 @@ PLUGIN = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", SYSTEM)
 BEFORE = "0.0.9"
 CERTIFICATE = (("ca", "crt"), ("tls", "crt"), ("tls", "key"))
 MANAGER = "app.kubernetes.io/managed-by"
-
-
-@pytest.fixture(scope="module")
-def alone(
-    binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
-    """A control plane of this module's own: the guard would stop others' extender."""
-    with ControlPlane(binaries, tmp_path_factory.mktemp("chart")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

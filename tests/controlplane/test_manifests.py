@@ -33,7 +33,6 @@ from gpusharectl.install.manifests import (
     load,
 )
 from gpusharectl.pki import make_authority
-from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.manifests import FOLDER
 from tests.testbed.operators import CERT_MANAGER, PROMETHEUS, serve_kinds
@@ -66,15 +65,6 @@ EDGE = {
     "metadata": {"name": "baetyl-edge-system"},
 }
 """BIE makes it."""
-
-
-@pytest.fixture(scope="module")
-def alone(
-    binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
-    """A control plane of this module's own: the guard would stop others' extender."""
-    with ControlPlane(binaries, tmp_path_factory.mktemp("manifests")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
