@@ -116,8 +116,8 @@ class SchedulerPod:
                 inside = PurePosixPath(path).relative_to(str(mount["mountPath"]))
                 return str(base / inside)
         raise Obstacle(
-            f"has {CONFIG_FLAG}={path}, which is in no hostPath volume of the pod: put "
-            "the file into a folder of the host and mount that folder"
+            f"names {path}, which is in no hostPath volume of the pod: put the file "
+            "into a folder of the host and mount that folder"
         )
 
 

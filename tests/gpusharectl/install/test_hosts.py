@@ -153,6 +153,19 @@ def test_other_hosts_are_set_up_by_jobs(objects: FakeObjects, tmp_path: Any) -> 
     assert world.scheduler.did[-1] == "probe"
 
 
+@pytest.mark.parametrize("overlay", ["kubeadm", "with-tls"])
+def test_jobs_write_the_certificates_that_the_extender_waits_for(
+    objects: FakeObjects, tmp_path: Any, overlay: str
+) -> None:
+    """With TLS before its rollout, which would not end otherwise."""
+    world = InstalledCluster(objects, tmp_path)
+    world.populate(node("cp-2", "10.0.0.3", labels={CONTROL_PLANE: ""}))
+    release(world.objects, overlay)
+    world.nodes.stuck.add(f"{EXTENDER}-cp-2")
+    assert hosts_only(world) is Exit.STOPPED
+    assert ("apply on cp-2" in world.scheduler.did) is (overlay == "with-tls")
+
+
 def test_the_extenders_settings_say_how(world: InstalledCluster) -> None:
     """With TLS the certificates are written; policy frag is kube-scheduler's too."""
     release(world.objects, "with-tls", **{POLICY: "frag"})

@@ -295,6 +295,22 @@ def test_a_look_returns_the_authority(tmp_path: Path) -> None:
     assert host.manifest == (GOLDEN / "kubeadm.yaml").read_bytes()
 
 
+def test_the_kubeconfig_is_read_where_the_host_has_it(tmp_path: Path) -> None:
+    """Which may be another path than that in kube-scheduler's container."""
+    host = OtherHost(tmp_path)
+    inside, outside = "/etc/kubernetes/scheduler.conf", "/etc/kubernetes/own.conf"
+    host.files.write(KUBEADM_APISERVER, APISERVER.encode())
+    host.files.write(inside, OWN.replace("10.0.0.2", "lb").encode())
+    host.files.write(outside, OWN.encode())
+    moved = (host.manifest or b"").replace(
+        b"      path: %s\n" % inside.encode(), b"      path: %s\n" % outside.encode()
+    )
+    assert moved != host.manifest
+    host.files.write(KubeadmFile.path, moved)
+    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
+    assert (done.code, done.words) == (0, "")
+
+
 def test_a_kube_scheduler_that_is_told_no_kubeconfig(tmp_path: Path) -> None:
     host = OtherHost(tmp_path)
     flag = b"    - --kubeconfig=/etc/kubernetes/scheduler.conf\n"
