@@ -6,13 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.kube.cluster import Json
 from gpusharectl.install.context import Context, SchedulerTarget
-from gpusharectl.install.options import (
-    CommonOptions,
-)
-from gpusharectl.install.preflight import (
-    Finding,
-    Weight,
-)
+from gpusharectl.install.options import CommonOptions
+from gpusharectl.install.preflight import Finding, Weight
 from gpusharectl.install.progress import (
     NOTHING_DONE,
     Exit,
@@ -20,10 +15,7 @@ from gpusharectl.install.progress import (
     Screen,
     Step,
 )
-from gpusharectl.install.survey import (
-    Facts,
-    leader,
-)
+from gpusharectl.install.survey import Facts, leader
 from gpusharectl.kube_scheduler.drift import KUBEADM_SCHEDULER, Flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
