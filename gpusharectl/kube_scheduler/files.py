@@ -328,6 +328,12 @@ class SchedulerFiles:
         """
         state = self._read()
         text, _ = self._built(state, self._desired)
+        if master := self._found(state).flags.get("master"):
+            return (
+                f"{self._starter.path} has --master={master}, and kube-scheduler uses "
+                "that API server, not its kubeconfig's; remove the flag, or leave DRA "
+                "off (--no-dra)"
+            )
         told = (read(text).get("clientConnection") or {}).get("kubeconfig") or ""
         if not told:
             return f"kube-scheduler's configuration in {self.config} has no kubeconfig"

@@ -311,6 +311,20 @@ def test_the_kubeconfig_is_read_where_the_host_has_it(tmp_path: Path) -> None:
     assert (done.code, done.words) == (0, "")
 
 
+def test_a_flag_that_replaces_the_kubeconfigs_api_server(tmp_path: Path) -> None:
+    """By ``createKubeConfig`` in cmd/kube-scheduler/app/options/options.go."""
+    host = OtherHost(tmp_path)
+    host.files.write("/etc/kubernetes/scheduler.conf", OWN.encode())
+    host.files.write(KUBEADM_APISERVER, APISERVER.encode())
+    flag = b"    - --kubeconfig=/etc/kubernetes/scheduler.conf\n"
+    master = b"    - --master=https://lb:6443\n"
+    changed = (host.manifest or b"").replace(flag, flag + master)
+    host.files.write(KubeadmFile.path, changed)
+    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
+    assert done.code == 1
+    assert f"{KubeadmFile.path} has --master=https://lb:6443, and" in done.words
+
+
 def test_a_kube_scheduler_that_is_told_no_kubeconfig(tmp_path: Path) -> None:
     host = OtherHost(tmp_path)
     flag = b"    - --kubeconfig=/etc/kubernetes/scheduler.conf\n"
