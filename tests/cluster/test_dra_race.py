@@ -250,14 +250,17 @@ def cards_of_pods(site: Site) -> dict[str, str]:
 
 @contextmanager
 def never_above(site: Site) -> Iterator[None]:
-    """Look at what is held of each card again and again; no card is above its units."""
-    seen: list[int] = []
+    """Look at what is held of each card again and again; no card is above its units.
+
+    If one is, this is told even if the block fails, since it may be the reason.
+    """
+    seen: list[Counter[str]] = []
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(0.2):
             if held := answered(lambda: held_units(site)):
-                seen.append(max(held.values()))
+                seen.append(held)
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -266,7 +269,9 @@ def never_above(site: Site) -> Iterator[None]:
     finally:
         stop.set()
         looking.join()
-    assert max(seen) <= UNITS
+        above = [held for held in seen if max(held.values()) > UNITS]
+        assert not above, f"{len(above)} of {len(seen)} times, first {above[0]}"
+    assert seen
 
 
 def in_the_ledger(site: Site) -> list[Json]:
