@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpusharectl.install.install import first_pod
+from tests.conftest import CLUSTER_OF, LONGEST
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
@@ -192,3 +193,29 @@ def test_a_decision_has_a_number_of_its_own() -> None:
     records = [path.name[:4] for path in (ROOT / "docs/decisions").glob("*.md")]
     assert records
     assert len(set(records)) == len(records)
+
+
+def takes(path: Path, fixture: str) -> bool:
+    """Tell whether a function of a file has this fixture among its parameters."""
+    return any(
+        isinstance(node, ast.arg) and node.arg == fixture
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_files_that_share_a_cluster_are_named() -> None:
+    """Those with ``bare``, which a process with ``site`` would start beside it."""
+    named = {
+        ROOT / path
+        for path, kind in CLUSTER_OF.items()
+        if "knows nothing of us" in kind
+    }
+    files = (ROOT / "tests/cluster").glob("test_*.py")
+    assert named == {path for path in files if takes(path, "bare")}
+
+
+def test_files_that_begin_first_are_there() -> None:
+    """A file with another name would be put last, with another cluster."""
+    assert [
+        path for path in (*CLUSTER_OF, *LONGEST) if not (ROOT / path).exists()
+    ] == []
