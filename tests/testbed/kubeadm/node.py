@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.testbed.kubeadm import cgroups, files
+from tests.testbed.kubeadm.instances import INOTIFY
 from tests.testbed.kubeadm.namespaces import HERE, InsideProcess, Namespaces, succeeded
 from tests.testbed.kubeadm.programs import Programs
-from tests.testbed.process import Launcher
+from tests.testbed.process import Launcher, ProcessDiedError
 from tests.testbed.rest import Json
 
 
@@ -148,8 +149,13 @@ class Node(Host):
         containerd = self._programs.runtime.path("containerd")
         flags = ["--config=/etc/containerd/config.toml", "--log-level=warn"]
         process = self.launch("containerd", [containerd, *flags], folder=Path("/"))
-        # Its socket answers when every plugin of it is up.
+        # Its socket answers when every plugin of it is up, or has failed.
         process.wait_ready(self._containerd_answers)
+        ctr = self._programs.runtime.path("ctr")
+        if "Error:" in self.must(ctr, "plugins", "ls", "--detailed", "id==cri"):
+            words = "containerd runs without CRI, which kubelet needs; if there are "
+            words += f'"too many open files", raise the sysctl {INOTIFY}'
+            raise ProcessDiedError(f"{words}{process.log_tail()}")
         return process
 
     def kill_containerd(self) -> None:
