@@ -1,13 +1,20 @@
 """What the real Helm makes of the chart: the objects of ``gpusharectl install``."""
 
 import base64
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from cryptography import x509
 
+from deviceplugin.allocation.occupancy import Record
+from deviceplugin.allocation.prestart import allocation_text
+from gpushare.domain.model import Amount, CardUUID, PodUID
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load, loaded
@@ -272,6 +279,55 @@ def test_an_older_cluster_has_no_policies(helm: Helm) -> None:
     kinds = {ref.kind for ref in objects_in(helm.template({}, "--kube-version=1.29.5"))}
     assert "DaemonSet" in kinds
     assert not [kind for kind in kinds if "Policy" in kind]
+
+
+SECOND = {"scheduler.kind": "second", "scheduler.image": "kube-scheduler:v1.36.3"}
+
+
+@pytest.mark.parametrize(
+    ("values", "scheduler", "remedy"),
+    [
+        ({}, None, "as root: gpusharectl install --host-only"),
+        (SECOND, "vcuda-scheduler", "did not ask the extender for a card"),
+    ],
+)
+def test_the_pod_of_helm_test(
+    helm: Helm,
+    tmp_path: Path,
+    values: Mapping[str, str],
+    scheduler: str | None,
+    remedy: str,
+) -> None:
+    """It reads what the device plugin writes, or says why there is nothing."""
+    only = "--show-only=templates/tests/card.yaml"
+    version = f"--kube-version={KUBERNETES}"
+    wanted = ("template", "gpushare", CHART, only, version, *settings(values))
+    spec = yaml.safe_load(helm.must(*wanted))["spec"]
+    assert spec.get("schedulerName") == scheduler
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    (container,) = spec["containers"]
+    assert container["resources"] == {"limits": {names.MEMORY: 1, names.CORE: 1}}
+
+    owner = Record("kube-system", "gpushare-test", PodUID("u"), "test", "", ())
+    file = tmp_path / "allocation.json"
+    file.write_text(allocation_text(owner, {CardUUID("GPU-1"): Amount(1, 1)}, None))
+    (*_, script) = container["command"]
+    command = [
+        sys.executable,
+        "-c",
+        script.replace("/etc/vcuda/allocation.json", f"{file}"),
+    ]
+
+    def says(placement: str) -> subprocess.CompletedProcess[str]:
+        env = {"PLACEMENT": placement}
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False
+        )
+
+    assert says("{}").stdout == "this pod has 256 MiB of card GPU-1\n"
+    missing = says("")
+    assert missing.returncode == 1
+    assert missing.stderr.endswith(f"{remedy}\n")
 
 
 @pytest.mark.parametrize("values", [{}, CASES["webhook"].values])
