@@ -29,6 +29,8 @@ from tests.deviceplugin.node_fixture import (
 )
 from tests.testbed.waiting import wait_until
 
+STUCK = "prepared claims are left, and kubelet cannot end their pods"
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[DraNode]:
@@ -157,7 +159,9 @@ def switch_off(node: DraNode) -> None:
     node.start()
 
 
-def test_claims_are_taken_back_while_dra_is_off(node: DraNode) -> None:
+def test_claims_are_taken_back_while_dra_is_off(
+    node: DraNode, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else their pods would never end. None is prepared, and no card is offered."""
     claim, late = node.claim("c"), node.claim("late")
     node.prepare(claim)
@@ -169,6 +173,7 @@ def test_claims_are_taken_back_while_dra_is_off(node: DraNode) -> None:
     assert set(node.unprepare(claim, late).values()) == {""}
     assert not list(node.cdi.glob("*share*"))
     wait_until(lambda: not node.slices(), "the slices to go")
+    assert not because(caplog, STUCK)
 
 
 def test_files_without_a_claim_are_removed_while_dra_is_off(node: DraNode) -> None:
@@ -227,8 +232,7 @@ def test_who_cannot_take_claims_back_says_so(
     node.settings = replace(node.settings, dra=False)
     node.is_found = False
     node.start()
-    words = "prepared claims are left, and kubelet cannot end their pods"
-    wait_until(lambda: because(caplog, words), "the log line")
+    wait_until(lambda: because(caplog, STUCK), "the log line")
     assert not node.registry_socket.parent.exists()
 
 

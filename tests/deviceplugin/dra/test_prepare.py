@@ -164,12 +164,16 @@ def test_refused(node: DraNode, how: dict[str, object], why: str) -> None:
     assert not list(node.cdi.glob("*share*"))
 
 
-def test_requests_on_one_card_need_room_together(node: DraNode) -> None:
-    results = [
-        allocation_json(device_of(0), units=15, request=one)["devices"]["results"][0]
+def two_results(units: int) -> list[Json]:
+    """Two requests, ``left`` and ``right``, on one card."""
+    return [
+        allocation_json(device_of(0), units=units, request=one)["devices"]["results"][0]
         for one in ("left", "right")
     ]
-    claim = node.claim_with("c", {"devices": {"results": results}})
+
+
+def test_requests_on_one_card_need_room_together(node: DraNode) -> None:
+    claim = node.claim_with("c", {"devices": {"results": two_results(units=15)}})
     assert "has 29 units and 100 cores left, not 30" in node.prepare_one(claim).error
 
 
@@ -348,6 +352,19 @@ def test_lost_files_are_written_anew(node: DraNode) -> None:
     assert (folder / "allocation.json").read_text() == text
 
 
+def test_files_of_other_requests_are_left_alone(node: DraNode) -> None:
+    """A container that runs has them mounted."""
+    claim = node.claim_with("c", {"devices": {"results": two_results(units=4)}})
+    node.prepare(claim)
+    left = host_path(node.specification(claim), "/etc/vcuda")
+    right = left.with_name("right") / "allocation.json"
+    before = right.stat().st_ino
+    rmtree(left)
+    node.prepare(claim)
+    assert (left / "allocation.json").exists()
+    assert right.stat().st_ino == before
+
+
 def test_the_device_node_of_now(tmp_path: Path) -> None:
     """After a reboot a card may have another one; its former may be another card's."""
     with DraNode(tmp_path, found_card(0), settings={"inject": "nodes"}) as node:
@@ -518,13 +535,19 @@ def test_containers_that_would_each_have_all(tmp_path: Path) -> None:
         assert not node.prepare_one(claim).error
 
 
-def test_a_limit_is_for_one_card(tmp_path: Path) -> None:
-    """NVIDIA's limit is of all cards together, so it would hold on none of them."""
+@pytest.mark.parametrize("first", [(5, 10), (25, 100)], ids=["part", "whole"])
+def test_a_limit_is_for_one_card(tmp_path: Path, first: tuple[int, int]) -> None:
+    """NVIDIA's limit is of all cards together, so it would hold on none of them.
+
+    A whole card beside a part of another is a part.
+    """
     settings = with_limits(tmp_path)
     with DraNode(tmp_path, found_card(0), found_card(1), settings=settings) as node:
         results = [
-            allocation_json(device_of(card), units=5)["devices"]["results"][0]
-            for card in (0, 1)
+            allocation_json(device_of(card), units=units, cores=cores)["devices"][
+                "results"
+            ][0]
+            for card, (units, cores) in enumerate((first, (5, 10)))
         ]
         claim = node.claim_with("c", {"devices": {"results": results}})
         assert "share of 2 cards" in node.prepare_one(claim).error

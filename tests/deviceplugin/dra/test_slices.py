@@ -211,6 +211,17 @@ def test_wiped_and_changed_slices_come_back(node: DraNode) -> None:
     wait_until(node.published, "the devices")
 
 
+def test_a_restart_goes_on_with_the_generation(node: DraNode) -> None:
+    """kube-scheduler heeds only the newest one of a pool."""
+    wait_until(node.published, "devices")
+    [before] = node.slices()
+    node.end()
+    node.start()
+    wait_until(
+        lambda: generation(node.slices()[0]) > generation(before), "the next writing"
+    )
+
+
 def test_slices_come_back_when_the_api_server_fails_first(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,18 @@ def test_claims_that_are_gone_are_forgotten(node: DraNode) -> None:
     assert charges(node) == {uid(here)}
 
 
+def test_ten_minutes_begin_anew(node: DraNode) -> None:
+    """When a claim is allocated here again, as it was prepared."""
+    claim = node.claim("c")
+    node.prepare(claim)
+    held = claim["status"]["allocation"]
+    for now, allocation in ((BEGAN, None), (BEGAN + 1, held), (LATER, None)):
+        status = {"status": {"allocation": allocation}}
+        node.cluster.patch(Kind.CLAIMS, "default", "c", status, subresource="status")
+        node.serving.driver.sweeper.forget_gone(now)
+    assert charges(node) == {uid(claim)}
+
+
 @pytest.mark.parametrize(
     "allocation",
     [None, allocation_json(device_of(0), node="other")],
@@ -89,10 +101,13 @@ def test_the_claims_of_a_pod_are_not_asked_about(
     """All nodes together would ask a lot; but of two of one name one may be gone."""
     node.pod_with("p", {"main": "c"})
     node.prepare(earlier := node.claim("c", units=4))
+    node.tell_running("p")
     get = Mock(wraps=node.cluster.get)
     with monkeypatch.context() as patch:
         patch.setattr(node.cluster, "get", get)
         sweep(node)
+        node.serving.driver.sweeper.has_adopted = False
+        node.serving.driver.sweeper.adopt()
     assert not get.called
     node.cluster.delete(Kind.CLAIMS, "default", "c")
     node.prepare(later := node.claim("c", units=4))

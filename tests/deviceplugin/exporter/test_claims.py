@@ -119,6 +119,7 @@ def test_each_container_has_its_request(tmp_path: Path) -> None:
     folder.prepare("c", device(A, "left"), device(B, "right"))
     found = folder.usage(a__left=1, a__none=1)
     assert of(found, "a", "left").allotted == Amount(10, 8)
+    assert {one.card for one in found.containers if one.container == "left"} == {A}
     assert of(found, "a", "right", B).allotted == Amount(10, 8)
     assert of(found, "a", "both", B).allotted == Amount(10, 8)
     assert of(found, "a", "none").allotted is None
