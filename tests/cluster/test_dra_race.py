@@ -95,8 +95,9 @@ class Crowd:
             self.site.cluster.rest.must("DELETE", path, {"gracePeriodSeconds": 1})
             del self.units[name]
 
-    def wait_for_more(self, before: set[str]) -> None:
-        """Wait until a pod has a card that had none before."""
+    def wait_for_more(self) -> None:
+        """Wait until more pods have a card than now."""
+        before = self.placed()
         wait_until(
             self.placed,
             "another pod to be placed",
@@ -199,12 +200,11 @@ def test_the_race(claims: Site) -> None:
     bodies = crowd.bodies()
     with never_above(claims), ThreadPoolExecutor(4) as pool:
         for number, kill in enumerate(KILLED):
-            before = crowd.placed()
             crowd.end_some(6)
             made = [
                 pool.submit(crowd.post, one) for one in bodies[number :: len(KILLED)]
             ]
-            crowd.wait_for_more(before)
+            crowd.wait_for_more()
             if not crowd.kept:
                 crowd.keep_some(4)
             kill(claims)
