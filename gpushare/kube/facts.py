@@ -31,6 +31,8 @@ SECOND_SCHEDULER = "gpushare-scheduler"
 WEBHOOK = names.WEBHOOK_NAME
 SYSTEM = "kube-system"
 """The namespace of gpushare's components and of kube-scheduler."""
+CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
+"""The label, with any value, of a node that is a host of the control plane."""
 WEBHOOK_CONFIGURATIONS = tuple(
     Ref("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", WEBHOOK)
     for kind in ("Mutating", "Validating")
@@ -194,6 +196,11 @@ def host_capacity(node: Json) -> HostAmount | None:
 def is_labelled(node: Json) -> bool:
     """Return whether the device plugin is to run there."""
     return label(node, names.GPU_NODE_LABEL) == "true"
+
+
+def is_control_plane(node: Json) -> bool:
+    """Return whether the node is a host of the control plane."""
+    return CONTROL_PLANE_LABEL in (node["metadata"].get("labels") or {})
 
 
 def is_unschedulable(node: Json) -> bool:

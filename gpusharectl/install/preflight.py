@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpushare.kube import names
-from gpushare.kube.facts import EXPORTER, WEBHOOK
+from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
 from gpusharectl.install.manifests import NVIDIA
 from gpusharectl.install.options import AUTO, NO_TIER, InstallOptions
 from gpusharectl.install.survey import (
-    CONTROL_PLANE_LABEL,
     Facts,
     NodeFacts,
     minor,

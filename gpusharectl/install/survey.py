@@ -34,7 +34,6 @@ from gpusharectl.kube_scheduler.drift import Flavour, flavour, has_driver, this_
 from gpusharectl.kube_scheduler.host_files import HostFiles
 from gpusharectl.kube_scheduler.static_pod import STAMP
 
-CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
 LABELLED = f'label {names.GPU_NODE_LABEL}: "true"'
 OUR_RESOURCES = (names.CORE, names.MEMORY)
 _WITH_QUOTA = (*OUR_RESOURCES, names.BITFUSION_GPU)
@@ -118,7 +117,7 @@ def node_facts(node: Json) -> NodeFacts:
         name=metadata["name"],
         ready=facts.is_ready(node),
         silent=facts.is_silent(node),
-        control_plane=CONTROL_PLANE_LABEL in labels,
+        control_plane=facts.is_control_plane(node),
         label=names.GPU_NODE_LABEL in labels,
         labelled=facts.is_labelled(node),
         takes_scheduler=labels.get(names.SCHEDULER_NODE_LABEL) == "true",

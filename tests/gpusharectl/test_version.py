@@ -1,5 +1,6 @@
 """``version``: this command, and what runs in the cluster."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,24 @@ from click.testing import CliRunner, Result
 from gpushare import __version__
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import facts, names
-from gpushare.kube.cluster import Json
+from gpushare.kube.cluster import Json, Kind
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.version import components_of
-from tests.gpusharectl.cluster_states import part
+from gpusharectl.version import between, components_of, kubelet_differs, nodes_of
+from tests.gpusharectl.cluster_states import node_of, part
 from tests.gpusharectl.conftest import put
+
+API = "v1.36.3"
+NEW, OLD = f"r/gpushare:{__version__}", "r/gpushare:0.0.9"
 
 
 def of(
-    name: str, component: str, container: str, image: str, node: str = "n-1"
+    name: str,
+    component: str,
+    container: str,
+    image: str,
+    node: str = "n-1",
+    build: str = "",
 ) -> Json:
     """A pod of a component; beside its container there is kube-scheduler's."""
     pod = part(name, component, node=node)
@@ -27,11 +36,28 @@ def of(
         {"name": "kube-scheduler", "image": "kube-scheduler:v1"},
         {"name": container, "image": image},
     ]
+    if build:
+        pod["status"]["containerStatuses"] = [{"name": container, "imageID": build}]
     return pod
 
 
-def plugin(name: str, image: str, node: str) -> Json:
-    return of(name, facts.DEVICE_PLUGIN, "device-plugin", image, node)
+def plugin(name: str, image: str, node: str, build: str = "") -> Json:
+    return of(name, facts.DEVICE_PLUGIN, "device-plugin", image, node, build)
+
+
+def host(name: str, kubelet: str = API, *, control_plane: bool = False) -> Json:
+    """A node that shares cards, or else one of the control plane."""
+    node = node_of(name, labelled=not control_plane)
+    if control_plane:
+        node["metadata"]["labels"] = {facts.CONTROL_PLANE_LABEL: ""}
+    node["status"]["nodeInfo"] = {"kubeletVersion": kubelet}
+    return node
+
+
+def differences(nodes: Sequence[Json], pods: Sequence[Json]) -> dict[str, list[str]]:
+    """In which each node differs, of those that do."""
+    rows = nodes_of(nodes, pods, API)
+    return {row["name"]: row["differences"] for row in rows if row["differences"]}
 
 
 def ran(kubeconfig: Path | str, *words: str) -> Result:
@@ -45,29 +71,54 @@ def data(found: Result) -> Any:
 
 
 def test_what_runs_is_shown(tmp_path: Path) -> None:
-    """An image that is being replaced is shown beside the new one."""
+    """An image that is being replaced is shown beside the new one, and on its node."""
     cluster = Embedded()
-    put(cluster, of("ext", facts.SECOND_SCHEDULER, "extender", "r/gpushare:0.1.0"))
-    put(cluster, plugin("p-1", "r/gpushare:0.0.9", "n-1"))
-    put(cluster, plugin("p-2", "r/gpushare:0.1.0", "n-2"))
-    put(cluster, plugin("p-3", "r/gpushare:0.1.0", "n-3"))
+    for node in (
+        host("cp", control_plane=True),
+        host("n-1", "v1.35.4"),
+        host("n-2"),
+        host("n-3"),
+    ):
+        cluster.create(Kind.NODES, node)
+    cluster.create(Kind.NODES, node_of("without-cards", labelled=False))
+    put(cluster, of("ext", facts.SECOND_SCHEDULER, "extender", NEW, "cp"))
+    put(cluster, plugin("p-1", OLD, "n-1"))
+    put(cluster, plugin("p-2", NEW, "n-2", "sha256:2"))
+    put(cluster, plugin("p-3", NEW, "n-3"))
     with ApiServerOnLoopback(cluster) as server:
         place = server.kubeconfig(tmp_path / "kubeconfig")
         found, shown = ran(place, "-o", "json"), ran(place)
     assert found.exit_code == shown.exit_code == 0
+    new, old = ({"image": one, "id": None} for one in (NEW, OLD))
+    new, old = new | {"version": __version__}, old | {"version": "0.0.9"}
+    skew = "kubelet v1.35.4 is 1 minor version older than the API server"
+    image = f"device-plugin {OLD}; on 2 of 3 nodes it is {NEW}"
+    ours = f"device-plugin 0.0.9 is not the version of this command, {__version__}"
+
+    def row(name: str, *differs: str, **more: object) -> Json:
+        told = {"kubelet": API, "extender": [], "device-plugin": [], **more}
+        return {"name": name, **told, "differences": list(differs)}
+
     assert data(found) == {
         "v": 1,
         "gpusharectl": __version__,
-        "kubernetes": "v1.36.3",
+        "kubernetes": API,
         "components": {
-            "extender": [{"image": "r/gpushare:0.1.0", "pods": 1, "nodes": ["n-1"]}],
+            "extender": [{"image": NEW, "pods": 1, "nodes": ["cp"]}],
             "device-plugin": [
-                {"image": "r/gpushare:0.1.0", "pods": 2, "nodes": ["n-2", "n-3"]},
-                {"image": "r/gpushare:0.0.9", "pods": 1, "nodes": ["n-1"]},
+                {"image": NEW, "pods": 2, "nodes": ["n-2", "n-3"]},
+                {"image": OLD, "pods": 1, "nodes": ["n-1"]},
             ],
             "exporter": [],
             "webhook": [],
         },
+        "nodes": [
+            row("cp", extender=[new]),
+            row("n-1", skew, image, kubelet="v1.35.4", **{"device-plugin": [old]}),
+            row("n-2", **{"device-plugin": [new | {"id": "sha256:2"}]}),
+            row("n-3", **{"device-plugin": [new]}),
+        ],
+        "differences": [ours],
     }
     assert shown.output == (
         f"gpusharectl    {__version__}\n"
@@ -76,7 +127,75 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
         "device-plugin  r/gpushare:0.1.0, 2 pods; r/gpushare:0.0.9, 1 pod\n"
         "exporter       no pod\n"
         "webhook        no pod\n"
+        "\n"
+        "NODE  KUBELET  EXTENDER          DEVICE-PLUGIN\n"
+        "cp    v1.36.3  r/gpushare:0.1.0  -\n"
+        "n-1   v1.35.4  -                 r/gpushare:0.0.9\n"
+        "n-2   v1.36.3  -                 r/gpushare:0.1.0\n"
+        "n-3   v1.36.3  -                 r/gpushare:0.1.0\n"
+        "\n"
+        "Differences\n"
+        f"  {ours}\n"
+        f"  n-1: {skew}\n"
+        f"  n-1: {image}\n"
     )
+
+
+def test_an_image_that_was_built_again_under_its_name_is_found() -> None:
+    """Not between a node that pulled it and one where it was imported."""
+    nodes = [host(f"n-{number}") for number in range(4)]
+    builds = ("sha256:1", "sha256:2", "sha256:1", "r/gpushare@sha256:3")
+    pods = [
+        plugin(f"p-{number}", NEW, f"n-{number}", build)
+        for number, build in enumerate(builds)
+    ]
+    said = f"device-plugin {NEW} is another build of this name than on 2 of 4 nodes"
+    assert differences(nodes, pods) == {"n-1": [said]}
+
+
+def test_a_node_whose_image_has_no_known_build_does_not_differ() -> None:
+    pods = [plugin("p-1", NEW, "n-1", "sha256:1"), plugin("p-2", NEW, "n-2")]
+    assert differences([host("n-1"), host("n-2")], pods) == {}
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "words"),
+    [
+        (API, ""),
+        ("v1.36.2", "another patch"),
+        ("v1.36.3+k3s1", "another patch or build"),
+        ("v1.33.9", "3 minor versions older than the API server"),
+        ("v1.32.9", "4 minor versions older than the API server; Kubernetes supports"),
+        ("v1.37.0", "newer than the API server, which Kubernetes does not support"),
+        ("custom", "not the version of the API server"),
+        (None, ""),
+    ],
+)
+def test_kubelets_version_is_compared_with_the_api_servers(
+    kubelet: str | None, words: str
+) -> None:
+    assert words in kubelet_differs(kubelet, API)
+    assert bool(kubelet_differs(kubelet, API)) is bool(words)
+
+
+def test_components_of_different_images_are_named() -> None:
+    """Also where no tag is a version."""
+    pods = [
+        of("ext", facts.EXTENDER, "extender", "r/gpushare:blue", "cp"),
+        plugin("p-1", "r/gpushare:green", "n-1"),
+    ]
+    (said,) = between(components_of(pods))
+    assert "extender r/gpushare:blue, device-plugin r/gpushare:green" in said
+
+
+def test_one_difference_of_many_nodes_is_one_line(tmp_path: Path) -> None:
+    cluster = Embedded()
+    for number in range(5):
+        cluster.create(Kind.NODES, host(f"n-{number}", "v1.36.1"))
+    with ApiServerOnLoopback(cluster) as server:
+        shown = ran(server.kubeconfig(tmp_path / "kubeconfig"))
+    (line,) = (one for one in shown.output.splitlines() if "another patch" in one)
+    assert line.startswith("  n-0, n-1, n-2 and 2 more: kubelet v1.36.1")
 
 
 @pytest.mark.parametrize("words", [[], ["-o", "json"]])
@@ -89,14 +208,21 @@ def test_without_a_cluster_the_commands_own_is_shown(
     assert "there is no file" in found.stderr
     if words:
         assert data(found)["kubernetes"] is None
+        assert data(found)["nodes"] is data(found)["differences"] is None
         assert set(data(found)["components"].values()) == {None}
     else:
-        assert found.stdout.count("n/a") == 5
+        assert found.stdout.count("n/a") == 6
 
 
 def test_of_a_demo_no_image_is_known(tmp_path: Path) -> None:
-    with ApiServerOnLoopback(Embedded(), names.DEMO_BUILD) as server:
-        found = ran(server.kubeconfig(tmp_path / "kubeconfig"), "-o", "json")
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_of("n-1"))
+    with ApiServerOnLoopback(cluster, names.DEMO_BUILD) as server:
+        place = server.kubeconfig(tmp_path / "kubeconfig")
+        found, shown = ran(place, "-o", "json"), ran(place)
+    (node,) = data(found)["nodes"]
+    assert node["kubelet"] is node["extender"] is node["device-plugin"] is None
+    assert shown.output.endswith("\nn-1   n/a      n/a       n/a\n")
     assert data(found)["kubernetes"] == f"v1.36.3{names.DEMO_BUILD}"
     assert set(data(found)["components"].values()) == {None}
 
