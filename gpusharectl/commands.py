@@ -19,6 +19,11 @@ _LAST_WORD = ":4"
 """cobra's ShellCompDirective for: these are all, do not offer files."""
 _AS_PLUGIN = "kubectl-vcuda"
 _PLUGINS_COMPLETION = "kubectl_complete-vcuda"
+_COMPLETE = "__complete"
+"""The first word to cobra's programs when a shell completes the words after it.
+
+kubectl calls ``kubectl_complete-vcuda``, mostly a script that calls this.
+"""
 
 
 class LazyCommand(click.Command):
@@ -58,7 +63,7 @@ def _command(name: str, place: str, about: str = "") -> LazyCommand:
 class TwoNames(click.Group):
     """A group whose usage line shows the name by which it was called.
 
-    It is also ``kubectl_complete-vcuda``, which kubectl calls to complete its words.
+    It also completes words: as ``kubectl_complete-vcuda``, or after ``__complete``.
     """
 
     def run(self) -> Never:
@@ -66,7 +71,9 @@ class TwoNames(click.Group):
         path = sys.argv[0]
         try:
             if Path(path).name == _PLUGINS_COMPLETION:
-                click.echo(for_kubectl(self, sys.argv[1:]))
+                sys.argv.insert(1, _COMPLETE)
+            if sys.argv[1:2] == [_COMPLETE]:
+                click.echo(for_kubectl(self, sys.argv[2:]))
                 sys.exit(0)
             name = program(path)
             variable = f"_{name.replace(' ', '_').upper()}_COMPLETE"
@@ -187,7 +194,7 @@ def program(path: str) -> str:
 
 
 def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
-    """Answer as ``kubectl_complete-vcuda``, which kubectl calls for plugins.
+    """Complete words as kubectl asks its plugins to.
 
     The last argument is the word to complete; the answer has a line for each offer.
     """

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import __version__
+from release.archives import unpack
+from release.krew import write_plugin
 from tests.machine import needs
 
 pytestmark = pytest.mark.processes
@@ -32,7 +34,24 @@ def executable() -> Path:
 @pytest.fixture
 def bare_path(tmp_path: Path) -> Path:
     """A folder with what every host has, and no Python."""
-    folder = tmp_path / "bin"
+    return with_programs(tmp_path / "bin")
+
+
+@pytest.fixture(scope="module")
+def home(executable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's, into which the file has unpacked itself by this Python."""
+    folder = tmp_path_factory.mktemp("user")
+    path = with_programs(folder / "bin")
+    (path / "python3").symlink_to(sys.executable)
+    before = os.umask(0o022)
+    try:
+        ran(executable, path, folder / "home", "--version")
+    finally:
+        os.umask(before)
+    return folder / "home"
+
+
+def with_programs(folder: Path) -> Path:
     folder.mkdir()
     for name in UNIX:
         if found := shutil.which(name):
@@ -90,21 +109,30 @@ def test_has_compiled_packages_for_each_python(executable: Path) -> None:
             assert re.search(rf"/{package}-[\w.]+-{tag}-", names), (package, tag)
 
 
-def test_only_its_owner_may_change_what_it_unpacked(
-    executable: Path, bare_path: Path, tmp_path: Path
-) -> None:
+def test_only_its_owner_may_change_what_it_unpacked(home: Path) -> None:
     """It is run by root: nobody else may put code there."""
-    (bare_path / "python3").symlink_to(sys.executable)
-    before = os.umask(0o022)
-    try:
-        ran(executable, bare_path, tmp_path / "home", "--version")
-    finally:
-        os.umask(before)
-    paths = (tmp_path / "home").rglob("*")
-    unpacked = [each.lstat() for each in paths if not each.is_symlink()]
+    unpacked = [each.lstat() for each in home.rglob("*") if not each.is_symlink()]
     assert unpacked
     assert {each.st_uid for each in unpacked} == {os.geteuid()}
     assert not any(each.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for each in unpacked)
+
+
+def test_kubectl_runs_it_as_krew_installs_it(
+    executable: Path, kubectl: Path, bare_path: Path, home: Path, tmp_path: Path
+) -> None:
+    """From its archive, by a link; kubectl completes its words by the usual script."""
+    write_plugin(executable, "1.2.3", "https://example.org", 86400, tmp_path)
+    unpack(tmp_path / "kubectl-vcuda-1.2.3-linux-amd64.tar.gz", tmp_path / "store")
+    (bare_path / "kubectl-vcuda").symlink_to(tmp_path / "store/kubectl-vcuda")
+    (bare_path / "kubectl").symlink_to(kubectl)
+    (bare_path / "python3").symlink_to(sys.executable)
+    script = bare_path / "kubectl_complete-vcuda"
+    told = ran(kubectl, bare_path, home, "vcuda", "inspect", "--help")
+    assert told.stdout.startswith("Usage: kubectl vcuda inspect"), told.stderr
+    script.write_text('#!/bin/sh\nexec kubectl vcuda __complete "$@"\n')
+    script.chmod(0o755)
+    told = ran(kubectl, bare_path, home, "__complete", "vcuda", "cord")
+    assert told.stdout.startswith("cordon-card\t"), told.stderr
 
 
 def test_says_which_python_it_needs(

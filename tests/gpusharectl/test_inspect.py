@@ -258,6 +258,21 @@ def test_kubectl_asks_for_its_plugins_words(kubeconfig: str) -> None:
     assert for_kubectl(main, ["insp"]).startswith("inspect\t")
 
 
+@pytest.mark.parametrize(
+    "words", [["kubectl_complete-vcuda"], ["kubectl-vcuda", "__complete"]]
+)
+def test_words_are_completed_under_both_names(
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its own, and the one that scripts for kubectl call."""
+    monkeypatch.setattr(sys, "argv", [*words, "insp"])
+    with pytest.raises(SystemExit):
+        main.run()
+    assert capsys.readouterr().out.startswith("inspect\t")
+
+
 @pytest.mark.parametrize("name", ["gpusharectl", "kubectl-vcuda"])
 def test_both_names_work(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
