@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from charts.template_text import Document, TemplateText, steps_of
+from charts.template_text import Document, Step, TemplateText, steps_of
 from gpushare.domain.policies import FRAG
 from gpushare.kube.facts import SECOND_SCHEDULER, WEBHOOK
 from gpushare.settings import PREFIX
@@ -59,7 +59,9 @@ COMPONENTS: Mapping[str, str] = {
 """The folders whose patches become conditions."""
 WORDS: Mapping[str, str] = {
     "path: /etc/kubernetes/vcuda/tls": "path: {{ .Values.extender.tls.folder }}",
-    "runtimeClassName: nvidia": "runtimeClassName: {{ .Values.runtimeClassName }}",
+    "runtimeClassName: nvidia": (
+        "runtimeClassName: {{ .Values.runtimeClassName | quote }}"
+    ),
     # Each webhook's own, also that of a component.
     r"(\n +)(  path: /(mutate|validate)\S*)": (
         r"\1\2\1{{- with $certificate.authority }}"
@@ -88,10 +90,17 @@ def _switch(name: str, condition: str) -> list[str]:
     return [f"{{{{- if {condition} }}}}", f"- name: {name}", '  value: "on"', _END]
 
 
-def _others(container: str) -> list[str]:
-    """Return the variables that the user adds."""
+def _others(container: str, taken: str) -> list[str]:
+    """Return the variables that the user adds; none twice, as Helm 4 refuses it."""
+    text = (
+        f"{container}.env.%s: the chart sets this variable itself; use its value of "
+        "values.yaml if it has one, or leave it out"
+    )
     return [
         f"{{{{- range $name, $value := .Values.{container}.env }}}}",
+        f"{{{{- if {taken} }}}}",
+        f'{{{{- fail (printf "{text}" $name) }}}}',
+        _END,
         "- name: {{ $name }}",
         "  value: {{ $value | quote }}",
         _END,
@@ -102,14 +111,12 @@ VARIABLES: Mapping[str, Sequence[str]] = {
     "extender": [
         *_switch(UI, ".Values.extender.ui"),
         *_variable(POLICY, "extender.policy"),
-        *_others("extender"),
     ],
     "devicePlugin": [
         *_switch(QUOTA, f"and {_WEBHOOK} .Values.webhook.bitfusion.quota"),
         *_variable(ISOLATION, "devicePlugin.isolation"),
-        *_others("devicePlugin"),
     ],
-    "exporter": _others("exporter"),
+    "exporter": [],
     "webhook": [
         *_variable(f"{PREFIX}SET_SCHEDULER", "webhook.setScheduler"),
         *_variable(f"{PREFIX}SET_RUNTIME_CLASS", "webhook.setRuntimeClass"),
@@ -123,12 +130,11 @@ VARIABLES: Mapping[str, Sequence[str]] = {
         f"- name: {PREFIX}CARD_CLASSES",
         "  value: {{ . | quote }}",
         _END,
-        *_others("webhook"),
     ],
 }
 """What is added to the environment of each container, by its name in the values.
 
-In the order of ``gpusharectl install``.
+In the order of ``gpusharectl install``. The user's own variables come last.
 """
 VALUES_OF: Mapping[str, str] = {
     "extender": "extender",
@@ -206,17 +212,18 @@ def _template(path: str) -> str:
 
 def _patch(document: Document) -> None:
     """Make the patches of all components conditions."""
+    for condition, steps in _patches(document):
+        document.patch(steps, condition)
+
+
+def _patches(document: Document) -> Iterator[tuple[str, Sequence[Step]]]:
+    """Return the patches of components for an object, each with its condition."""
     body = document.value
+    here = (body["kind"], body["metadata"]["name"])
     for component, condition in COMPONENTS.items():
         for patch in _kustomization(component).get("patches") or ():
-            target = patch["target"]
-            if (body["kind"], body["metadata"]["name"]) == (
-                target["kind"],
-                target["name"],
-            ):
-                document.patch(
-                    steps_of(_text(f"{component}/{patch['path']}")), condition
-                )
+            if here == (patch["target"]["kind"], patch["target"]["name"]):
+                yield condition, steps_of(_text(f"{component}/{patch['path']}"))
 
 
 def _workload(document: Document) -> None:
@@ -242,14 +249,35 @@ def _container(document: Document, path: str, values: str) -> None:
     """Put in a container's image, variables and resources."""
     image = '{{ include "gpushare.image" . }}'
     if values == "scheduler":
-        image = "{{ .Values.scheduler.image }}"
+        image = "{{ .Values.scheduler.image | quote }}"
     else:
-        document.add(f"{path}/env/-", VARIABLES[values])
+        variables = VARIABLES[values]
+        others = _others(values, _taken(document, path, variables))
+        document.add(f"{path}/env/-", [*variables, *others])
     document.replace(f"{path}/image", image)
     document.replace(f"{path}/imagePullPolicy", "{{ .Values.image.pullPolicy }}")
     own = f"{path}/resources"
     lines = [f"{{{{- toYaml . | nindent {document.column(own)} }}}}"]
     document.instead(own, f"with .Values.{values}.resources", lines)
+
+
+def _taken(document: Document, path: str, variables: Sequence[str]) -> str:
+    """Return the condition that ``$name`` is one that the container has already."""
+    found = [_is_one_of([*document.written(f"{path}/env"), *variables])]
+    for condition, steps in _patches(document):
+        added = [step for step in steps if step.path == f"{path}/env/-"]
+        if added:
+            one = _is_one_of([line for step in added for line in step.value])
+            # In a range the dot is something else.
+            found.append(f"(and {condition.replace('.Values', '$.Values')} {one})")
+    return f"or {' '.join(found)}" if found[1:] else found[0][1:-1]
+
+
+def _is_one_of(lines: Sequence[str]) -> str:
+    """Return the condition that ``$name`` is a variable in these lines."""
+    named = re.findall(r"name: ([A-Z_]\w*)", "\n".join(lines))
+    words = " ".join(f'"{one}"' for one in named)
+    return f"(has $name (list {words}))"
 
 
 def _configuration(document: Document) -> None:

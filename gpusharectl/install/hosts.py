@@ -46,7 +46,15 @@ def install_hosts(context: Context, options: InstallOptions) -> Exit:
 def judge_hosts(facts: Facts) -> Iterator[Finding]:
     """Judge whether there is an extender that a kube-scheduler here has to call."""
     yield judge_rights(facts)
-    if facts.second:
+    if facts.second and facts.stamped:
+        yield Finding(
+            Weight.REFUSAL,
+            "the second scheduler is installed, and kube-scheduler on "
+            f"{', '.join(facts.stamped)} still calls an extender that is gone",
+            "helm uninstall, then gpusharectl uninstall, which restores its "
+            "configuration; then helm install again (docs/helm.md)",
+        )
+    elif facts.second:
         yield Finding(
             Weight.REFUSAL,
             "the second scheduler is installed, whose pod has its own extender",

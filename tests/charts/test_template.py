@@ -1,6 +1,7 @@
 """What the real Helm makes of the chart: the objects of ``gpusharectl install``."""
 
 import base64
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ K3S_TLS = "/etc/rancher/k3s/vcuda/tls"
 SERVICE = "gpushare-webhook.kube-system.svc"
 ON = {"webhook.enabled": "true", "webhook.certificate.source": "given"}
 BUNDLE = base64.b64encode(b"an authority").decode()
+DIGEST = f"sha256:{'1f' * 32}"
 GIVEN = {**ON, "webhook.certificate.caBundle": BUNDLE}
 EVERYTHING = WebhookOptions(
     wanted=True,
@@ -75,6 +77,10 @@ CASES = {
     "image": Case(
         {"image.repository": "local.test:5000/gpushare", "image.tag": "9-rc"},
         image="local.test:5000/gpushare:9-rc",
+    ),
+    "digest": Case(
+        {"image.repository": "Local.test:5000/gpushare", "image.digest": DIGEST},
+        image=f"Local.test:5000/gpushare@{DIGEST}",
     ),
     "with-tls": Case({"extender.tls.enabled": "true"}, tls=True),
     "k3s-with-tls": Case(
@@ -224,6 +230,8 @@ def test_what_only_the_chart_has(helm: Helm) -> None:
     values = {
         **GIVEN,
         "extender.env.GPUSHARE_LOG_LEVEL": "DEBUG",
+        # Without extender.tls the chart has none.
+        "extender.env.GPUSHARE_TLS_CERT": "/mine.crt",
         "devicePlugin.resources.requests.cpu": "1",
         "imagePullSecrets[0].name": "registry",
         "webhook.replicas": "3",
@@ -241,7 +249,8 @@ def test_what_only_the_chart_has(helm: Helm) -> None:
 
     (extender,) = pod("DaemonSet", "gpushare-extender")["containers"]
     level = {"name": "GPUSHARE_LOG_LEVEL", "value": "DEBUG"}
-    assert extender["env"][-1] == level
+    own = {"name": "GPUSHARE_TLS_CERT", "value": "/mine.crt"}
+    assert extender["env"][-2:] == [level, own]
     (plugin,) = pod("DaemonSet", "gpushare-device-plugin")["containers"]
     assert plugin["resources"] == {"requests": {"cpu": 1}}
     (webhook,) = pod("Deployment", "gpushare-webhook")["containers"]
@@ -271,7 +280,10 @@ def test_prometheus_operator_is_seen(helm: Helm) -> None:
 
     assert kinds() == set()
     assert kinds(kind) == operators
-    assert kinds(kind, "--set=monitoring.prometheusOperator=off") == set()
+    # As YAML reads on and off without quotes.
+    for word, expected in {"off": set(), "false": set(), "true": operators}.items():
+        told = f"--set=monitoring.prometheusOperator={word}"
+        assert kinds(kind, told) == expected
 
 
 def test_an_older_cluster_has_no_policies(helm: Helm) -> None:
@@ -356,6 +368,24 @@ def test_helm_has_no_complaint(helm: Helm, values: Mapping[str, str]) -> None:
         ),
         ({"monitoring.evict": "true"}, "add monitoring.enabled=true"),
         (ON, "webhook.certificate.caBundle is empty"),
+        ({"scheduler.kind": "null"}, "'/scheduler': missing property 'kind'"),
+        ({"webhook": "null"}, "missing property 'webhook'"),
+        (
+            {"image.repository": "local.test:5000/gpushare:9-rc"},
+            "image.repository has a tag or digest",
+        ),
+        (
+            {"extender.env.GPUSHARE_POLICY": "spread"},
+            "extender.env.GPUSHARE_POLICY: the chart sets this variable itself",
+        ),
+        (
+            {
+                "monitoring.enabled": "true",
+                "monitoring.evict": "true",
+                "exporter.env.GPUSHARE_WATCHDOG": "report",
+            },
+            "exporter.env.GPUSHARE_WATCHDOG: the chart sets",
+        ),
     ],
 )
 def test_values_that_cannot_be_are_refused(
@@ -377,3 +407,18 @@ def test_places_that_cannot_be_are_refused(helm: Helm) -> None:
     old = [*template, "--kube-version=1.29.5", "--set=webhook.enabled=true"]
     assert "Kubernetes 1.30 or newer, and this is v1.29.5" in helm.run(*old).stderr
     assert ">=1.26.0-0" in helm.run(*template, "--kube-version=1.25.0").stderr
+
+
+def test_a_chart_can_depend_on_this_one(helm: Helm, tmp_path: Path) -> None:
+    """Also by the usual condition, which Helm passes on with the values."""
+    parent = tmp_path / "parent"
+    shutil.copytree(CHART, parent / "charts/gpushare")
+    (parent / "values.yaml").write_text("gpushare: {enabled: true}")
+    needs = {"name": "gpushare", "version": "*", "condition": "gpushare.enabled"}
+    about = {"apiVersion": "v2", "name": "parent", "version": "1.0.0"}
+    (parent / "Chart.yaml").write_text(
+        yaml.safe_dump({**about, "dependencies": [needs]})
+    )
+    template = ("template", "parent", parent, f"--kube-version={KUBERNETES}")
+    assert "gpushare-device-plugin" in helm.must(*template)
+    assert helm.must(*template, "--set=gpushare.enabled=false").strip() == ""

@@ -19,8 +19,8 @@ from tests.testbed.helm import CHART
 
 TEXTS = rendered()
 BY_HAND = {"_gpushare.tpl", "checks.yaml", "NOTES.txt", "tests/card.yaml"}
-NOT_OURS = {"global"}
-"""Helm passes it to every chart."""
+NOT_OURS = {".global", ".enabled"}
+"""Helm passes them to charts that another one depends on."""
 
 
 @pytest.mark.parametrize("path", TEXTS)
@@ -86,7 +86,7 @@ def properties(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
         return
     assert schema["additionalProperties"] is False, path
     for key, each in inner.items():
-        if key not in NOT_OURS:
+        if f"{path}.{key}" not in NOT_OURS:
             yield from properties(each, f"{path}.{key}")
 
 
@@ -99,6 +99,26 @@ def test_the_schema_knows_every_value_and_its_choices() -> None:
     assert policies == ["", *POLICIES]
     tiers = parts["devicePlugin"]["properties"]["isolation"]["enum"]
     assert tiers == ["", *ISOLATION_CHOICES]
+
+
+def not_required(values: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    """The groups, and the values with a default of their own, that may be absent."""
+    for key, value in values.items():
+        inner = schema["properties"][key]
+        group = "properties" in inner and "requests" not in inner["properties"]
+        if (value or group) and key not in schema.get("required", ()):
+            yield f"{path}.{key}"
+        if group:
+            yield from not_required(value, inner, f"{path}.{key}")
+
+
+def test_what_no_template_can_do_without_is_required() -> None:
+    """Helm drops a value that is null, and --reuse-values has none that is new.
+
+    Without its kind of scheduler the chart would have no extender.
+    """
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert list(not_required(chart("values.yaml"), schema, "")) == []
 
 
 LIST = """\

@@ -258,6 +258,47 @@ def test_cert_managers_authority_stays(helm: Helm, objects: Objects) -> None:
         assert set(bundles.values()) == {"YXV0aG9yaXR5"}
 
 
+def test_a_secret_of_helms_is_not_lost_to_another_source(
+    helm: Helm, objects: Objects
+) -> None:
+    """Helm would delete it, although it has the user's certificate now."""
+    on = settings({"webhook.enabled": "true"})
+    helm.must("install", "gpushare", CHART, *on)
+    mine = {"tls.crt": "bWluZQ==", "tls.key": "bWluZQ=="}
+    objects.merge(SECRET, {"data": mine})
+    given = {"source": "given", "caBundle": "bWluZQ=="}
+    more = settings({f"webhook.certificate.{key}": text for key, text in given.items()})
+    upgrade = ("upgrade", "gpushare", CHART, *on, *more)
+    refused = helm.run(*upgrade)
+    assert "Helm has made the Secret gpushare-webhook-tls" in refused.stderr
+    keep = {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}}
+    objects.merge(SECRET, keep)
+    helm.must(*upgrade)
+    helm.must(*upgrade)
+    assert (objects.get(SECRET) or {})["data"].items() >= mine.items()
+    managers = {"metadata": {"annotations": {"cert-manager.io/certificate-name": "x"}}}
+    objects.merge(SECRET, managers)
+    refused = helm.run("upgrade", "gpushare", CHART, *on)
+    assert "Helm would not renew it" in refused.stderr
+
+
+def test_a_cluster_has_one_kind_of_scheduler(helm: Helm, objects: Objects) -> None:
+    """An upgrade would leave kube-scheduler's configuration on the hosts.
+
+    Beside objects of the installer there would be two ledgers for the same cards.
+    """
+    second = settings(
+        {"scheduler.kind": "second", "scheduler.image": "kube-scheduler:v1.36.3"}
+    )
+    helm.must("install", "gpushare", CHART)
+    refused = helm.run("upgrade", "gpushare", CHART, *second)
+    assert "the cluster has the DaemonSet gpushare-extender" in refused.stderr
+    helm.must("uninstall", "gpushare")
+    helm.must("install", "gpushare", CHART, *second)
+    refused = helm.run("upgrade", "gpushare", CHART, "--reset-values")
+    assert "the cluster has the Deployment gpushare-scheduler" in refused.stderr
+
+
 def test_the_notes_know_the_cluster(helm: Helm, objects: Objects) -> None:
     """With a second scheduler no host is named; a RuntimeClass that is there is."""
     runtime_class = {

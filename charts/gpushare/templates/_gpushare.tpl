@@ -1,12 +1,17 @@
 {{- define "gpushare.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}
+{{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{- /* Not empty if the objects for Prometheus Operator are rendered. */}}
+{{- /*
+Not empty if the objects for Prometheus Operator are rendered. In a file of values, on and
+off without quotes are true and false.
+*/}}
 {{- define "gpushare.operator" -}}
 {{- $kind := "monitoring.coreos.com/v1/ServiceMonitor" }}
-{{- $served := and (eq .Values.monitoring.prometheusOperator "auto") (.Capabilities.APIVersions.Has $kind) }}
-{{- if or $served (eq .Values.monitoring.prometheusOperator "on") }}yes{{ end }}
+{{- $wanted := toString .Values.monitoring.prometheusOperator }}
+{{- $served := and (eq $wanted "auto") (.Capabilities.APIVersions.Has $kind) }}
+{{- if or $served (has $wanted (list "on" "true")) }}yes{{ end }}
 {{- end }}
 
 {{- /*
@@ -20,7 +25,7 @@ authority: {{ .Values.webhook.certificate.caBundle | quote }}
 {{- else if eq .Values.webhook.certificate.source "helm" }}
 {{- $name := "gpushare-webhook-tls" }}
 {{- $data := (lookup "v1" "Secret" "kube-system" $name).data }}
-{{- if not (and $data (index (default dict $data) "ca.crt")) }}
+{{- if not (and $data (get (default dict $data) "ca.crt")) }}
 {{- $days := 3650 }}
 {{- $service := "gpushare-webhook.kube-system.svc" }}
 {{- $authority := genCA "gpushare-webhook-ca" $days }}

@@ -24,6 +24,7 @@ from tests.gpusharectl.install.installed_cluster import (
     InstalledCluster,
     node,
 )
+from tests.gpusharectl.install.test_uninstall import scheduler_of
 
 HELMS: Json = {
     "labels": {"app.kubernetes.io/managed-by": "Helm"},
@@ -201,3 +202,15 @@ def test_hosts_without_an_extender_are_refused(
     assert hosts_only(world) is Exit.REFUSED
     assert said in world.screen.text
     assert world.files.read(SCHEDULER) == BEFORE
+
+
+def test_a_second_scheduler_does_not_hide_what_is_left_on_hosts(
+    world: InstalledCluster,
+) -> None:
+    """kube-scheduler there would go on asking an extender that is gone."""
+    release(world.objects, "second-scheduler")
+    world.objects.create(scheduler_of("cp", stamped=True))
+    assert hosts_only(world) is Exit.REFUSED
+    said = " ".join(world.screen.text.split())
+    assert "kube-scheduler on cp still calls an extender that is gone" in said
+    assert "nothing is left to do" not in said
