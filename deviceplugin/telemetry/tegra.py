@@ -50,6 +50,8 @@ _NODES = (
 _THOR = "sys/class/devfreq/gpu-gpc-0"
 _ZONES = frozenset({"gpu-thermal", "gpu-therm"})
 """Types of the GPU's thermal zone, in small letters; the second is JetPack 5's."""
+_COLDEST = -100_000
+"""A sensor without power may tell -256 degrees, where other kernels say EAGAIN."""
 _MEMINFO = "proc/meminfo"
 _CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
 _MODEL = "sys/firmware/devicetree/base/model"
@@ -190,7 +192,10 @@ def _temperature_c(root: Path) -> float:
     """Read the GPU's thermal zone; zones have numbers, only their type is a name."""
     for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
         if text_or_nothing(zone / "type").lower() in _ZONES:
-            return number(zone / "temp") / 1000
+            millidegrees = number(zone / "temp")
+            if millidegrees < _COLDEST:
+                raise BlockingIOError(errno.EAGAIN, "the GPU is off", str(zone))
+            return millidegrees / 1000
     raise NotThere("gpu-thermal")
 
 

@@ -44,8 +44,8 @@ from gpusharectl.state.read import configured_choice, everything
 
 _POLICY = "GPUSHARE_POLICY"
 _HOSTNAME = "kubernetes.io/hostname"
-_PASSING = "node.kubernetes.io/"
-"""Prefix of the taints of a node in trouble; a new node has none."""
+_PASSING = ("node.kubernetes.io/", "startup-taint.cluster-autoscaler.kubernetes.io/")
+"""Prefixes of the taints of a node in trouble or at its start; a new node has none."""
 _CLAIMS_UNKNOWN = "What ResourceClaims hold of cards is not known, and counted as free"
 _MOST_NAMES = 5
 _MOST_NODES = 10

@@ -6,7 +6,7 @@ looks for the smallest set of pods to delete and for closed cards to open.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 from gpushare.domain.card_selector import Limit
 from gpushare.domain.model import (
@@ -179,7 +179,8 @@ def room_in_sum(request: PodRequest, nodes: Iterable[Node]) -> InSum | None:
     """Return the node with the most free memory on which the request fits by sums.
 
     None if it fits on none. The sums are kube-scheduler's own: without sick cards, with
-    cordoned ones, and without ResourceClaims, which request no resource of the node.
+    cordoned ones, with pods whose card is gone, and without ResourceClaims, which
+    request no resource of the node.
     """
     asked = sum((claim.amount for claim in request.claims), NOTHING)
     found = (InSum(node.name, _in_sum(node)) for node in nodes)
@@ -190,7 +191,17 @@ def room_in_sum(request: PodRequest, nodes: Iterable[Node]) -> InSum | None:
 def _in_sum(node: Node) -> Amount:
     healthy = [card for card in node.cards if card.healthy]
     total = sum((card.capacity for card in healthy), NOTHING)
-    held = (one.amount for one in _holders(node).values())
+    placements = (*node.nominations.values(), *node.placements.values())
+    placed = {
+        one.pod.uid: [share.amount for share in one.shares]
+        for one in placements
+        if not one.pod.is_claim
+    }
+    unplaced = {
+        uid: [claim.amount for claim in asked.claims]
+        for uid, asked in node.unplaced.items()
+    }
+    held = chain.from_iterable((placed | unplaced).values())
     return total - sum(held, NOTHING)
 
 

@@ -128,6 +128,14 @@ def test_a_load_out_of_range_is_a_failure_and_no_value(tree: TegraTree) -> None:
     assert says(telemetry, GPU_UTIL, GPU_TEMP) == CardAnswer({GPU_TEMP: 48.5})
 
 
+def test_a_sensor_without_power_tells_no_temperature(tree: TegraTree) -> None:
+    """It is unknown now, and neither a failure nor -256 degrees."""
+    orin(tree.root)
+    tree.zones(gpu_thermal=-256000)
+    answer = says(TegraTelemetry(tree.root), GPU_UTIL, GPU_TEMP)
+    assert answer == CardAnswer({GPU_UTIL: 43.7})
+
+
 def test_a_node_without_known_memory_has_no_card(tree: TegraTree) -> None:
     tree.gpu("platform/17000000.gpu")
     telemetry = TegraTelemetry(tree.root)

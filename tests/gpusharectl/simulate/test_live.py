@@ -101,6 +101,19 @@ def test_pods_that_wait_are_tried_where_the_cluster_is_now() -> None:
     assert sentence in not_played(found)
 
 
+def test_a_new_node_has_started() -> None:
+    """A taint that only keeps pods away at the start is not copied; others are."""
+    (old,) = nodes()[:1]
+    waits = pod_json("waits", units=1, cores=1)
+
+    def tainted(key: str) -> dict[str, str]:
+        old["spec"]["taints"] = [{"key": key, "effect": "NoSchedule"}]
+        return places(live([old], waits, add={"node-1": 1})[1])
+
+    assert tainted(names.STARTUP_TAINT) == {"waits": "node-1-new-1 card 0"}
+    assert tainted("team") == {"waits": "nowhere"}
+
+
 def test_instances_stay_instances() -> None:
     """In the cluster as it is, and on a node like one of it."""
     model = "NVIDIA A100-SXM4-40GB MIG {}"

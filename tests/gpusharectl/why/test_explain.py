@@ -379,5 +379,8 @@ def test_an_autoscaler_does_not_help_against_fragmentation(
         pod["status"]["nominatedNodeName"] = nominated
     seen = cluster_state([node], [*pods, pod])
     assert answer_data(why(seen, pod), seen.placements)["fits_in_sum"] == in_sum
+    # kube-scheduler counts also what requests a card that is gone.
+    lost = cluster_state([node], [*pods, held("c", "GPU-gone", 20, node="n"), pod])
+    assert answer_data(why(lost, pod), lost.placements)["fits_in_sum"] is None
     words = "No autoscaler adds a node for its card: n has 28 units and 198 cores free"
     assert (words in " ".join(shown(seen, pod).split())) == bool(in_sum)
