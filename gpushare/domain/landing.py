@@ -1,0 +1,219 @@
+"""Where the replacement of an evicted pod lands. Pure.
+
+Its controller makes it, and kube-scheduler and the policy place it, so the landing is a
+prediction, made by the same functions. ``moves`` searches over it.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpushare.domain.model import (
+    HostAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.node import Node
+from gpushare.domain.placement import best_node, place, refusal, score
+from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.preemption import Facts, violating
+from gpushare.domain.refusal import Refusal
+
+_REPLACEMENT = PodUID("the replacement")
+_NO_HOST = HostAmount()
+
+
+def _anywhere(_node: NodeName) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A pod that may be moved, because its controller makes another one.
+
+    ``request`` is what the replacement asks, ``may_use`` whether it may run on a node,
+    apart from cards, CPU and memory. ``after_end``: the replacement is made only when
+    the pod has ended, as a StatefulSet does, because it has the same name.
+    """
+
+    request: PodRequest
+    may_use: Callable[[NodeName], bool] = _anywhere
+    after_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Who holds what, and which pods may be moved.
+
+    ``may_use`` is whether the waiting pod may run on a node. Pods that are not in
+    ``movable`` stay, and so do those of higher priority than the waiting pod, those
+    that are only reserved, and those that a disruption budget of ``facts`` protects.
+    """
+
+    nodes: tuple[Node, ...]
+    movable: Mapping[PodUID, Movable]
+    choice: Choice = field(default_factory=Choice)
+    facts: Facts = field(default_factory=Facts)
+    may_use: Callable[[NodeName], bool] = _anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One eviction: the pod, what it holds, and what its replacement is to hold."""
+
+    pod: PodRef
+    source: Placement
+    landing: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The cluster after some moves: what differs from the beginning.
+
+    ``nodes`` are those that changed, and the target's with its cards cordoned. ``host``
+    is by how much the free CPU and memory of a node changed.
+    """
+
+    nodes: Mapping[NodeName, Node] = field(default_factory=dict)
+    host: Mapping[NodeName, HostAmount] = field(default_factory=dict)
+    moved: Mapping[PodUID, Placement] = field(default_factory=dict)
+
+    @property
+    def key(self) -> object:
+        """What is equal for states that differ in nothing but the order of moves."""
+        return frozenset((uid, at.node, at.cards()) for uid, at in self.moved.items())
+
+
+_Ranked = list[tuple[int, NodeName]]
+"""Nodes on which a kind of pod fits: the score, negative, and the name."""
+
+
+class World:
+    """Where pods are, and where each of them would land."""
+
+    def __init__(
+        self, request: PodRequest, situation: Situation, policy: Policy
+    ) -> None:
+        self.request = request
+        self.policy = policy
+        self.start = State()
+        self._situation = situation
+        self._nodes = {node.name: node for node in situation.nodes}
+        self._ranked: dict[object, _Ranked] = {}
+        self.at: dict[PodUID, Placement] = {}
+        for node in situation.nodes:
+            for uid, placement in node.placements.items():
+                if self._may_move(placement):
+                    self.at[uid] = placement
+
+    def _may_move(self, placement: Placement) -> bool:
+        uid, facts = placement.pod.uid, self._situation.facts
+        return (
+            uid in self._situation.movable
+            and not placement.pod.is_claim
+            and placement.pod.priority <= self.request.pod.priority
+            and uid not in facts.reserved
+            and not violating([uid], facts.budgets)
+        )
+
+    def begin(self, node: Node) -> State:
+        """Return the state in which a node differs from the beginning."""
+        return State({node.name: node})
+
+    def now(self, name: NodeName, state: State) -> Node:
+        """Return a node as it is in a state."""
+        return state.nodes.get(name) or self._nodes[name]
+
+    def placement(self, uid: PodUID, state: State) -> Placement:
+        """Return what a pod, or its replacement, holds in a state."""
+        return state.moved.get(uid) or self.at[uid]
+
+    def fits(self, node: Node, state: State) -> bool:
+        """Return whether the waiting pod fits on a node: cards, CPU and memory."""
+        if not self.has_host(self.request.host, node.name, state):
+            return False
+        seen = node.as_seen_by(self.request.pod)
+        return refusal(self.request, seen, self.policy) is None
+
+    def has_host(self, asked: HostAmount | None, name: NodeName, state: State) -> bool:
+        """Return whether a node has the CPU and memory, as far as it is known."""
+        room = self._situation.facts.hosts.free(name)
+        if asked is None or room is None:
+            return True
+        return asked.fits(room + state.host.get(name, _NO_HOST))
+
+    def without(self, uid: PodUID, state: State) -> State:
+        """Return the state in which a pod has ended."""
+        name = self.placement(uid, state).node
+        host = self._situation.movable[uid].request.host or _NO_HOST
+        nodes = {**state.nodes, name: self.now(name, state).without({uid})}
+        changed = {**state.host, name: state.host.get(name, _NO_HOST) + host}
+        return State(nodes, changed, state.moved)
+
+    def moved(
+        self, uid: PodUID, state: State, gone: State
+    ) -> tuple[Move, State] | None:
+        """Return a pod's move, and the state after it; ``gone`` is without the pod.
+
+        None if it would land nowhere, or where depends on when it ends.
+        """
+        pod, source = self._situation.movable[uid], self.placement(uid, state)
+        landing = self._landing(pod, gone)
+        if not pod.after_end:
+            early = self._landing(pod, state)
+            if early is not None and early != landing:
+                return None
+        if landing is None:
+            return None
+        landing = replace(landing, pod=source.pod)
+        name, host = landing.node, pod.request.host or _NO_HOST
+        nodes = {**gone.nodes, name: self.now(name, gone).with_placement(landing)}
+        changed = {**gone.host, name: gone.host.get(name, _NO_HOST) - host}
+        after_it = State(nodes, changed, {**gone.moved, uid: landing})
+        return Move(source.pod, source, landing), after_it
+
+    def _landing(self, pod: Movable, state: State) -> Placement | None:
+        """Return what ``schedule`` does, without judging unchanged nodes again."""
+        request = replace(pod.request, pod=replace(pod.request.pod, uid=_REPLACEMENT))
+        policy = self._situation.choice.policy(request.policy)
+        if isinstance(policy, Refusal):
+            return None
+        fitting = list(self._unchanged(pod, request, policy, state))
+        for name in state.nodes:
+            if pod.may_use(name) and self.has_host(request.host, name, state):
+                node = self.now(name, state).as_seen_by(request.pod)
+                if refusal(request, node, policy) is None:
+                    fitting.append(node)
+        if not fitting:
+            return None
+        placed = place(request, best_node(request, fitting, policy), policy)
+        return None if isinstance(placed, Refusal) else placed
+
+    def _unchanged(
+        self, pod: Movable, request: PodRequest, policy: Policy, state: State
+    ) -> Iterator[Node]:
+        """Return the best of the nodes that are as at the beginning, if one fits.
+
+        All of them if the policy has a chooser, which compares them itself.
+        """
+        for _, name in self._ranks(request, policy):
+            known = name not in state.nodes and pod.may_use(name)
+            if known and self.has_host(request.host, name, state):
+                yield self._nodes[name].as_seen_by(request.pod)
+                if policy.chooser is None:
+                    return
+
+    def _ranks(self, request: PodRequest, policy: Policy) -> _Ranked:
+        amounts = tuple(claim.amount for claim in request.claims)
+        key = (amounts, request.cards, policy.name, request.pod.priority)
+        found = self._ranked.get(key)
+        if found is None:
+            found = self._ranked[key] = []
+            for name, each in self._nodes.items():
+                node = each.as_seen_by(request.pod)
+                if refusal(request, node, policy) is None:
+                    insort(found, (-score(node, policy), name))
+        return found

@@ -1,0 +1,514 @@
+"""The fewest and cheapest moves, beside an exhaustive search on small clusters."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.landing import Movable, Situation
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import (
+    CardUUID,
+    HostAmount,
+    NodeName,
+    Placement,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.moves import (
+    Bounds,
+    NoPlan,
+    Plan,
+    Why,
+    after,
+    plan_moves,
+)
+from gpushare.domain.node import Node
+from gpushare.domain.placement import refusal, schedule
+from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.preemption import Budget, Facts
+from tests.builders import apart, card, cards, node, placement, request
+
+MOVES = 3
+CLUSTERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cluster, a pod that waits, and the CPU that is free on each node."""
+
+    asks: PodRequest
+    situation: Situation
+    cpu: dict[NodeName, int]
+
+
+def may_use(names: Iterable[str]) -> Callable[[NodeName], bool]:
+    return frozenset(names).__contains__
+
+
+def random_case(seed: int) -> Case:
+    """One to three nodes of one or two cards each, some pods, and a pod that waits."""
+    dice = Random(seed)
+    sizes = [dice.choice((8, 8, 10)) for _ in range(dice.randint(2, 4))]
+    whole = dice.choice((0, 0, 0, 0, 1, 2))
+    names = [f"n{number}" for number in range(dice.randint(1, 3))]
+    homes = [dice.choice(names) for _ in sizes]
+    asked, held = {}, []
+    own = [
+        card(i, units, cordoned=dice.random() < 0.05) for i, units in enumerate(sizes)
+    ]
+    free = {one.uuid: [one.units, 100] for one in own}
+    for number in range(dice.randint(4, 8)):
+        units, cores = dice.randint(1, 5), dice.choice((1, 1, 10, 30))
+        at = dice.choice(own)
+        left = free[at.uuid]
+        if units > left[0] or cores > left[1]:
+            continue
+        left[0] -= units
+        left[1] -= cores
+        name, priority = f"p{number}", dice.choice((0, 0, 0, 5, 20))
+        host = HostAmount(dice.choice((0, 0, 1000)))
+        asked[name] = request(name, units, cores, priority=priority, host=host)
+        where = homes[at.index]
+        held.append(
+            placement(name, at.index, units, cores, node=where, priority=priority)
+        )
+    nodes = [
+        node(
+            *(one for one in own if homes[one.index] == name),
+            name=name,
+            holds=[one for one in held if one.node == name],
+        )
+        for name in names
+        if name in homes
+    ]
+    cpu = {one.name: dice.choice((500, 1500, 5000, 5000)) for one in nodes}
+    hosts = Hosts()
+    for one in nodes:
+        hosts.set_allocatable(one.name, HostAmount(cpu[one.name]))
+    movable = {}
+    for name, asks in asked.items():
+        uid = PodUID(f"uid-{name}")
+        if dice.random() < 0.95:
+            fit = [n for n in names if dice.random() < 0.95]
+            movable[uid] = Movable(asks, may_use(fit), after_end=dice.random() < 0.5)
+    protected = frozenset(uid for uid in movable if dice.random() < 0.1)
+    facts = Facts(hosts, [Budget(protected, 0), Budget(frozenset(movable), 1)])
+    choice = Choice(dice.choice(("first-fit", "best-fit", "spread", "frag")))
+    most = max(units for units, _ in free.values())
+    units = min(most + dice.randint(1, 3), 8)
+    units, cores = (0, 100 * whole) if whole else (units, dice.choice((1, 1, 60)))
+    waits = request(
+        "w", units, cores, priority=10, host=HostAmount(dice.choice((0, 1000)))
+    )
+    usable = may_use(n for n in names if dice.random() < 0.9)
+    situation = Situation(tuple(nodes), movable, choice, facts, usable)
+    return Case(waits, situation, cpu)
+
+
+def policy_of(case: Case) -> Policy:
+    found = case.situation.choice.policy(None)
+    assert isinstance(found, Policy)
+    return found
+
+
+def marked(one: Node, shut: Callable[[CardUUID], bool]) -> Node:
+    own = (replace(c, cordoned=c.cordoned or shut(c.uuid)) for c in one.cards)
+    return replace(one, cards=tuple(own))
+
+
+class Played:
+    """A cluster in which pods are evicted and land, without anything of the planner."""
+
+    def __init__(
+        self, case: Case, nodes: dict[NodeName, Node], cpu: dict[NodeName, int]
+    ) -> None:
+        self.case, self.nodes, self.cpu = case, nodes, cpu
+
+    @property
+    def key(self) -> object:
+        return frozenset(
+            (uid, name, held.cards())
+            for name, one in self.nodes.items()
+            for uid, held in one.placements.items()
+        )
+
+    def fits(self, target: frozenset[CardUUID], name: NodeName) -> bool:
+        asks = self.case.asks
+        here = marked(self.nodes[name], lambda uuid: uuid not in target)
+        # The target's own cards are open again.
+        opened = (
+            replace(c, cordoned=False) if c.uuid in target else c for c in here.cards
+        )
+        enough = self.has_cpu(asks, name)
+        here = replace(here, cards=tuple(opened))
+        return enough and refusal(asks, here, policy_of(self.case)) is None
+
+    def has_cpu(self, asks: PodRequest, name: NodeName) -> bool:
+        assert asks.host is not None
+        return not asks.host.cpu_milli or asks.host.cpu_milli <= self.cpu[name]
+
+    def lands(self, pod: Movable) -> Placement | None:
+        asks = replace(pod.request, pod=replace(pod.request.pod, uid=PodUID("new")))
+        open_to = [
+            one
+            for name, one in self.nodes.items()
+            if pod.may_use(name) and self.has_cpu(asks, name)
+        ]
+        found = schedule(asks, open_to, policy_of(self.case))
+        return found if isinstance(found, Placement) else None
+
+    def evicted(self, uid: PodUID) -> "Played":
+        (name,) = (n for n, one in self.nodes.items() if uid in one.placements)
+        asks = self.case.situation.movable[uid].request
+        assert asks.host is not None
+        left = {**self.nodes, name: self.nodes[name].without({uid})}
+        return Played(
+            self.case, left, {**self.cpu, name: self.cpu[name] + asks.host.cpu_milli}
+        )
+
+    def moved(self, uid: PodUID) -> "Played | None":
+        """Evict one pod; None if its landing is nowhere or depends on the time."""
+        pod, gone = self.case.situation.movable[uid], self.evicted(uid)
+        landing, early = gone.lands(pod), None if pod.after_end else self.lands(pod)
+        if landing is None or early not in (None, landing):
+            return None
+        return gone.landed(replace(landing, pod=replace(landing.pod, uid=uid)))
+
+    def landed(self, at: Placement) -> "Played":
+        asks = self.case.situation.movable[at.pod.uid].request
+        assert asks.host is not None
+        nodes = {**self.nodes, at.node: self.nodes[at.node].with_placement(at)}
+        left = self.cpu[at.node] - asks.host.cpu_milli
+        return Played(self.case, nodes, {**self.cpu, at.node: left})
+
+
+def start(case: Case, target: frozenset[CardUUID] = frozenset()) -> Played:
+    nodes = {
+        one.name: marked(one, lambda uuid: uuid in target)
+        for one in case.situation.nodes
+    }
+    return Played(case, nodes, case.cpu)
+
+
+def targets(case: Case) -> Iterator[tuple[NodeName, frozenset[CardUUID]]]:
+    count = max(1, case.asks.claims[0].whole_cards)
+    for one in case.situation.nodes:
+        if case.situation.may_use(one.name):
+            for chosen in combinations([c for c in one.cards if c.open], count):
+                yield one.name, frozenset(c.uuid for c in chosen)
+
+
+def allowed(case: Case) -> list[PodUID]:
+    facts = case.situation.facts
+    return [
+        uid
+        for uid, pod in case.situation.movable.items()
+        if pod.request.pod.priority <= case.asks.pod.priority
+        and all(each.allowed for each in facts.budgets if uid in each.pods)
+    ]
+
+
+def cost(case: Case, moves: Iterable[PodUID]) -> tuple[int, int]:
+    pods = [case.situation.movable[uid].request for uid in moves]
+    units = sum(one.claims[0].amount.units for one in pods)
+    return max((one.pod.priority for one in pods), default=0), units
+
+
+def cheapest(case: Case, most: int) -> tuple[int, tuple[int, int]] | None:
+    """Try all orders of evictions for each target; the fewest, then the cheapest."""
+    levels: dict[tuple[NodeName, frozenset[CardUUID]], Level] = {
+        (name, target): {0: ((), start(case, target))} for name, target in targets(case)
+    }
+    for length in range(most + 1):
+        done = [
+            cost(case, moves)
+            for (name, target), level in levels.items()
+            for moves, at in level.values()
+            if at.fits(target, name)
+        ]
+        if done:
+            return length, min(done)
+        if length < most:
+            levels = {where: one_more(case, level) for where, level in levels.items()}
+    return None
+
+
+Level = dict[object, tuple[tuple[PodUID, ...], Played]]
+"""The states after equally many moves, each with the cheapest way to it."""
+
+
+def one_more(case: Case, level: Level) -> Level:
+    found: Level = {}
+    for moves, at in level.values():
+        for uid in allowed(case):
+            then = at.moved(uid)
+            if then is not None:
+                way, known = (*moves, uid), found.get(then.key)
+                if known is None or cost(case, way) < cost(case, known[0]):
+                    found[then.key] = way, then
+    return found
+
+
+def carry_out(case: Case, plan: Plan) -> None:
+    """Carry a plan out on a ledger; every card and each prediction is checked."""
+    ledger = Ledger()
+    closed = set(plan.cards)
+    for one in case.situation.nodes:
+        ledger.set_cards(one.name, marked(one, closed.__contains__).cards)
+        for held in one.placements.values():
+            ledger.record(held)
+    for move in plan.moves:
+        uid = move.pod.uid
+        assert ledger.release(uid) == move.source
+        asks = case.situation.movable[uid].request
+        where = move.landing.node
+        assert case.situation.movable[uid].may_use(where)
+        assert ledger.reserve(asks, where, policy_of(case)) == move.landing
+        for one in ledger.nodes():
+            assert all(min(left.units, left.cores) >= 0 for left in one.free.values())
+    for one in case.situation.nodes:
+        ledger.set_cards(one.name, one.cards)
+    found = ledger.reserve(case.asks, plan.node, policy_of(case))
+    assert isinstance(found, Placement)
+
+
+def test_no_sequence_of_evictions_is_shorter_or_cheaper() -> None:
+    """Over random small clusters; and each plan works, step by step on a ledger."""
+    lengths, chains = Counter[int](), 0
+    for seed in range(CLUSTERS):
+        case = random_case(seed)
+        found = plan_moves(case.asks, case.situation, Bounds(MOVES))
+        best = cheapest(case, MOVES)
+        assert found.exact
+        if isinstance(found, NoPlan):
+            expected = best and best[0]
+            assert expected == (0 if found.why is Why.FITS else None), (seed, found)
+            continue
+        moved = [move.pod.uid for move in found.moves]
+        assert best == (len(moved), cost(case, moved)), (seed, found, best)
+        carry_out(case, found)
+        lengths[len(moved)] += 1
+        on_it = {u for move in found.moves for u in move.source.cards()}
+        chains += not on_it <= set(found.cards)
+    # Else the random clusters would not test what they are for.
+    assert min(lengths[1], lengths[2], lengths[3], chains) >= 5, (lengths, chains)
+
+
+def situation(*nodes: Node, stay: Iterable[str] = (), **more: Any) -> Situation:
+    """Nodes whose pods may all move, but for those that are to stay."""
+    movable = {
+        uid: Movable(
+            request(
+                held.pod.name,
+                held.shares[0].amount.units,
+                held.shares[0].amount.cores,
+                priority=held.pod.priority,
+            )
+        )
+        for one in nodes
+        for uid, held in one.placements.items()
+        if held.pod.name not in stay
+    }
+    return Situation(nodes, movable, **more)
+
+
+def split(**big: Any) -> Node:
+    """Two cards of 8 units with 5 free on each: 2 and 1 are held, and 3."""
+    held = [placement("a", 0, 2, 10, **big), placement("b", 0, 1, 10)]
+    return node(*cards(8, 8), holds=[*held, placement("c", 1, 3, 10)])
+
+
+def moves_of(found: Plan | NoPlan) -> list[tuple[str, tuple[CardUUID, ...]]]:
+    assert isinstance(found, Plan), found
+    return [(move.pod.name, move.landing.cards()) for move in found.moves]
+
+
+def test_the_pod_with_the_fewest_units_moves() -> None:
+    """Of the single moves that suffice; the target's cards and placement are named."""
+    found = plan_moves(request("w", 6, 10), situation(split()))
+    assert moves_of(found) == [("b", ("GPU-1",))]
+    assert isinstance(found, Plan)
+    assert (found.node, found.cards, found.exact) == ("n", ("GPU-0",), True)
+    assert found.placement.cards() == ("GPU-0",)
+
+
+def test_a_lower_priority_goes_before_fewer_units() -> None:
+    """The most important pod of a plan counts first."""
+    one = node(
+        *cards(8, 8),
+        holds=[
+            placement("a", 0, 2, 10),
+            placement("b", 0, 1, 10, priority=5),
+            placement("c", 1, 3, 10, priority=5),
+        ],
+    )
+    found = plan_moves(request("w", 6, 10, priority=5), situation(one))
+    assert moves_of(found) == [("a", ("GPU-1",))]
+
+
+def alone(name: str, uuid: str, units: int, pod: str, held: int) -> Node:
+    """A node of one card, and one pod on it."""
+    own = placement(pod, uuid, held, 1, node=name)
+    return node(card(0, units, uuid=uuid), name=name, holds=[own])
+
+
+def test_another_pod_moves_first_where_the_first_one_could_not_land() -> None:
+    """A chain; without steps for it, the answer says that the search was cut."""
+    nodes = (
+        alone("n1", "A", 8, "p", 4),
+        alone("n2", "B", 4, "q", 3),
+        alone("n3", "C", 4, "r", 1),
+    )
+    full = situation(*nodes, stay="r")
+    found = plan_moves(request("w", 8, 1), full)
+    assert moves_of(found) == [("q", ("C",)), ("p", ("B",))]
+    cut = plan_moves(request("w", 8, 1), full, Bounds(chain_steps=0))
+    assert isinstance(cut, NoPlan)
+    assert (cut.why, cut.exact) == (Why.NO_PLAN, False)
+
+
+def test_whole_cards_are_emptied_together() -> None:
+    """Of sets of two cards, that with the fewest pods."""
+    held = [placement(f"p{i}", on, 1, 1) for i, on in enumerate((0, 0, 1, 2))]
+    one = node(*cards(8, 8, 8), holds=held)
+    found = plan_moves(request("w", 0, 200), situation(one))
+    assert isinstance(found, Plan)
+    assert found.cards == ("GPU-1", "GPU-2")
+    assert moves_of(found) == [("p2", ("GPU-0",)), ("p3", ("GPU-0",))]
+    last = after((one,), found.moves)[0]
+    assert {c.uuid for c in last.untouched} == {"GPU-1", "GPU-2"}
+
+
+def halves() -> Node:
+    """Two cards of 8 units, each with a pod of 5."""
+    return node(*cards(8, 8), holds=[placement(n, i, 5, 1) for i, n in enumerate("ab")])
+
+
+def a_claim() -> Node:
+    held = placement("c", 0, 5, 10)
+    return node(
+        *cards(8, 8),
+        holds=[
+            replace(held, pod=replace(held.pod, is_claim=True)),
+            placement("d", 1, 5, 10),
+        ],
+    )
+
+
+UID_A, UID_B = PodUID("uid-a"), PodUID("uid-b")
+
+
+@pytest.mark.parametrize(
+    ("asks", "where", "why"),
+    [
+        pytest.param(request("w", 5, 1), situation(split()), Why.FITS, id="fits"),
+        pytest.param(request("w", 9, 1), situation(split()), Why.NEVER, id="never"),
+        pytest.param(
+            request("w", 6, 1),
+            situation(split(), may_use=may_use(["other"])),
+            Why.NEVER,
+            id="may-use-no-node",
+        ),
+        pytest.param(
+            request("w", 6, 1, policy="none"),
+            situation(split()),
+            Why.NEVER,
+            id="unknown-policy",
+        ),
+        pytest.param(
+            request("w", 6, 1),
+            situation(node(card(0, 8, cordoned=True), card(1, 4))),
+            Why.CLOSED,
+            id="closed",
+        ),
+        pytest.param(apart("w", 6, 6), situation(split()), Why.APART, id="apart"),
+        pytest.param(
+            request("w", 6, 1),
+            situation(split(), stay=["a", "b", "c"]),
+            Why.NONE_MAY_MOVE,
+            id="all-stay",
+        ),
+        pytest.param(request("w", 6, 1), situation(halves()), Why.NO_PLAN, id="full"),
+        pytest.param(
+            request("w", 7, 1),
+            situation(a_claim(), stay="d"),
+            Why.NONE_MAY_MOVE,
+            id="claim",
+        ),
+        pytest.param(
+            request("w", 7, 1, priority=-1),
+            situation(split()),
+            Why.NONE_MAY_MOVE,
+            id="higher",
+        ),
+    ],
+)
+def test_why_there_is_no_plan(asks: PodRequest, where: Situation, why: Why) -> None:
+    """Each reason is a value of its own, with a sentence."""
+    found = plan_moves(asks, where)
+    assert isinstance(found, NoPlan)
+    assert (found.why, found.exact) == (why, True)
+    assert found.words
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(Facts(budgets=[Budget(frozenset({UID_B}), 0)]), id="budget"),
+        pytest.param(Facts(reserved=[UID_B]), id="reserved"),
+    ],
+)
+def test_another_pod_moves_if_one_is_protected(facts: Facts) -> None:
+    """By a disruption budget, or because its binding was not seen yet."""
+    found = plan_moves(request("w", 6, 10), situation(split(), facts=facts))
+    assert moves_of(found) == [("a", ("GPU-1",))]
+
+
+def test_a_budget_allows_one_move_after_the_other() -> None:
+    """Each pod is replaced before the next one is evicted."""
+    facts = Facts(budgets=[Budget(frozenset({UID_A, UID_B}), 1)])
+    full = situation(split(), stay="c", facts=facts)
+    found = plan_moves(request("w", 8, 10), full)
+    assert [name for name, _ in moves_of(found)] == ["b", "a"]
+
+
+def test_what_is_kept_for_a_nominated_pod_stays_kept() -> None:
+    """No replacement lands there, and the waiting pod does not get it."""
+    one = split()
+    kept = placement("k", 1, 5, 1, priority=50)
+    full = replace(one, nominations={kept.pod.uid: kept})
+    found = plan_moves(request("w", 6, 10), situation(full))
+    assert isinstance(found, NoPlan)
+    assert found.why is Why.NO_PLAN
+
+
+@pytest.mark.parametrize("after_end", [False, True])
+def test_a_landing_that_depends_on_when_the_pod_ends_is_not_planned(
+    *, after_end: bool
+) -> None:
+    """While the pod is there, n1 has no CPU for its replacement, and n2 takes it."""
+    hosts, host = Hosts(), HostAmount(1000)
+    hosts.set_allocatable(NodeName("n1"), host)
+    hosts.hold(UID_A, NodeName("n1"), host)
+    n1 = node(
+        card(0, 8, uuid="A"),
+        card(1, 2, uuid="B"),
+        name="n1",
+        holds=[placement("a", "A", 2, 1, node="n1")],
+    )
+    n2 = node(card(0, 2, uuid="C"), name="n2")
+    movable = {UID_A: Movable(request("a", 2, 1, host=host), after_end=after_end)}
+    choice = Choice("spread")
+    found = plan_moves(
+        request("w", 8, 1), Situation((n1, n2), movable, choice, Facts(hosts))
+    )
+    if after_end:
+        assert moves_of(found) == [("a", ("B",))]
+    else:
+        assert isinstance(found, NoPlan)
