@@ -20,6 +20,7 @@ from extender.scheduling.wire import (
     PreemptionArgs,
 )
 from gpushare.domain.cache import Answer, Fitting, Scores
+from gpushare.domain.links import with_links
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.placement import best_node, place, refusal
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
@@ -204,11 +205,16 @@ class Verbs:
                 chooser = policy.chooser
                 best = chooser and chooser.best(request, names, policy)
                 known = {best: HIGHEST_SCORE} if best else self._scores.of(policy)
+                linked = {} if best else self._scores.of_links(request, policy)
+                if linked:
+                    asked = {name: known.get(name, 0) for name in names}
+                    known = with_links(asked, linked)
         # There may be thousands of names: in C, and only what differs in a loop here.
         scores = list(map(known.get, names, repeat(0)))
         least = min(scores, default=0)
         found = zip(names, scores, strict=True)
-        return [(name, score - least) for name, score in found if score > least]
+        most = least + HIGHEST_SCORE
+        return [(n, min(most, score) - least) for n, score in found if score > least]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:
         """Choose victims that free a card; for a pod that asks none, keep all.

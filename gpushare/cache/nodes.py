@@ -7,7 +7,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube import codec
-from gpushare.kube.annotations import decode_isolation
+from gpushare.kube.annotations import broken_links, decode_isolation
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.facts import annotation, host_capacity
 from gpushare.kube.json_reader import Malformed
@@ -43,6 +43,7 @@ class NodeBook:
         self.isolation: dict[NodeName, str] = {}
         self._broken: dict[NodeName, str] = {}
         self._strays: dict[NodeName, frozenset[CardUUID]] = {}
+        self._broken_links: dict[NodeName, str] = {}
         self._known: set[NodeName] = set()
 
     def replace(self, pages: Iterator[Page]) -> None:
@@ -80,6 +81,7 @@ class NodeBook:
             self._broken[name] = str(error)
         if cards:
             self._log_strays(name, codec.cordon(node) - {c.uuid for c in cards})
+            self._log_links(name, broken_links(annotation(node, CARDS)))
         self._set_cards(name, cards)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, host_capacity(node))
@@ -102,8 +104,19 @@ class NodeBook:
             logger.warning("cordon on cards that the node does not have", extra=facts)
         self._strays[name] = strays
 
+    def _log_links(self, name: NodeName, problem: str) -> None:
+        """Log once that links cannot be read; the cards are used without them."""
+        if problem and problem != self._broken_links.get(name):
+            facts = {"node": name, "because": problem}
+            logger.warning("links between cards not understood", extra=facts)
+        if problem:
+            self._broken_links[name] = problem
+        else:
+            self._broken_links.pop(name, None)
+
     def _forget(self, name: NodeName) -> None:
         self._broken.pop(name, None)
+        self._broken_links.pop(name, None)
         self._strays.pop(name, None)
         self._known.discard(name)
         self._ledger.forget(name)

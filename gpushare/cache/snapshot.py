@@ -18,7 +18,14 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Block, Node, free_units
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.refusal import Refusal
-from gpushare.kube.annotations import card_json, read_card, read_share, share_json
+from gpushare.kube.annotations import (
+    card_json,
+    linked,
+    links_json,
+    read_card,
+    read_share,
+    share_json,
+)
 from gpushare.kube.claims.allocated import User
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
@@ -87,6 +94,7 @@ def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, An
     return {
         "name": node.name,
         "cards": cards,
+        **links_json(node.cards),
         "pods": [_placement(held) for held in placed if not held.pod.is_claim],
         "unplaced": [_request(request) for request in node.unplaced.values()],
         "nominations": [_placement(kept) for kept in node.nominations.values()],
@@ -206,7 +214,7 @@ def _read_node(node: Reader) -> Node:
     unplaced = [_read_request(one) for one in node.objects("unplaced")]
     return Node(
         name,
-        tuple(_read_card(card) for card in node.objects("cards")),
+        linked(tuple(_read_card(card) for card in node.objects("cards")), node),
         held,
         kept,
         {asked.pod.uid: asked for asked in unplaced},

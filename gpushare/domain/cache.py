@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
+from gpushare.domain import links
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import Decider, score
+from gpushare.domain.placement import Decider, link_score, score
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 
@@ -133,11 +134,11 @@ def _in_one_region(names: Iterable[NodeName]) -> list[NodeName]:
 
 
 class Scores:
-    """The scores of all nodes of one ledger, by policy."""
+    """The scores of all nodes of one ledger, by policy, and those of their links."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._kept: dict[str, tuple[int, dict[NodeName, int]]] = {}
+        self._kept: OrderedDict[Shape, tuple[int, dict[NodeName, int]]] = OrderedDict()
         self._lock = Lock()
 
     def of(self, policy: Policy) -> Mapping[NodeName, int]:
@@ -145,17 +146,38 @@ class Scores:
 
         It is copied only when a score changes, which is rare with eleven scores.
         """
+        return self._updated(policy.name, lambda node: score(node, policy))
+
+    def of_links(self, request: PodRequest, policy: Policy) -> Mapping[NodeName, int]:
+        """Return the ``link_score`` of each node that has one, as an immutable map.
+
+        Empty for most requests: those for which links do not count.
+        """
+        if not links.count_for(request):
+            return {}
+        shape = (policy.name, request.claims[0].amount, request.cards)
+        return self._updated(
+            shape, lambda node: link_score(request, node, policy) or None
+        )
+
+    def _updated(
+        self, shape: Shape, judge: Callable[[Node], int | None]
+    ) -> Mapping[NodeName, int]:
         with self._lock:
-            position, scores = self._kept.get(policy.name, (-1, {}))
+            position, scores = self._kept.get(shape, (-1, {}))
             position, names = self._ledger.changed_since(position)
             if names is None:
                 scores, names = {}, [node.name for node in self._ledger.nodes()]
             nodes = {name: self._ledger.node(name) for name in names}
-            now = {name: score(node, policy) for name, node in nodes.items() if node}
+            judged = ((name, judge(node)) for name, node in nodes.items() if node)
+            now = {name: found for name, found in judged if found is not None}
             gone = [name for name in nodes if name in scores and name not in now]
             if gone or any(scores.get(name) != now[name] for name in now):
                 scores = scores | now
                 for name in gone:
                     del scores[name]
-            self._kept[policy.name] = position, scores
+            self._kept[shape] = position, scores
+            self._kept.move_to_end(shape)
+            if len(self._kept) > _MOST_SHAPES:
+                self._kept.popitem(last=False)
         return scores

@@ -89,6 +89,8 @@ class Card:
     ``cordoned``: an operator allows no new placements on it; running pods continue.
     ``parent`` is the UUID of the card that a MIG instance is a part of, else empty.
     ``reason`` says in a few words why it is not healthy; empty if that is not known.
+    ``links`` has its pair score with each card of its node, in the order of the node's
+    list (``links``); 0 where it is not known, empty if none is known.
     """
 
     uuid: CardUUID
@@ -99,6 +101,7 @@ class Card:
     cordoned: bool = False
     parent: str = ""
     reason: str = ""
+    links: tuple[int, ...] = ()
 
     @property
     def open(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
+from gpushare.domain import links
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -56,6 +57,8 @@ class FreeCapacity:
     untouched: set[CardUUID] = field(default_factory=set)
     costs: Costs | None = None
     """Comes before the policy's own order, for the cards that it returns."""
+    listed: Cards = ()
+    """All cards of the node, in the order in which their links are listed."""
 
     @classmethod
     def of(
@@ -65,14 +68,15 @@ class FreeCapacity:
         cards = {c.uuid: c for c in node.cards if c.open and request.allows(c)}
         free = {uuid: node.free[uuid] for uuid in cards}
         untouched = {card.uuid for card in node.untouched if card.uuid in cards}
-        return cls(cards, policy, free, untouched, costs)
+        return cls(cards, policy, free, untouched, costs, node.cards)
 
     def choices(self, claim: Claim) -> list[Cards]:
         """Return the ways to meet the claim, the policy's best one first.
 
         A share has one way for each card with enough free capacity. Whole cards have
         one way for each kind of cards, the largest untouched ones: full cards, or MIG
-        instances of one profile, because no claim mixes them.
+        instances of one profile, because no claim mixes them. Of equally large ones the
+        best linked set is taken (``links``), where links are known.
         """
         if claim.whole_cards:
             return self._whole(claim)
@@ -103,7 +107,7 @@ class FreeCapacity:
         ways: list[tuple[int, str, Cards]] = []
         for kind, cards in kinds.items():
             cards.sort(key=lambda card: (-card.units, self._rank(card)))
-            largest = tuple(cards[: claim.whole_cards])
+            largest = links.best_set(cards, claim.whole_cards, self.listed)
             units = sum(card.units for card in largest)
             if len(largest) == claim.whole_cards and units >= claim.amount.units:
                 ways.append((-units, kind, largest))
@@ -405,19 +409,35 @@ def score(node: Node, policy: Policy) -> int:
     return policy.node_score(node)
 
 
+def link_score(request: PodRequest, node: Node, policy: Policy) -> int:
+    """Return the sum of the pair scores of the cards that the pod would get on a node.
+
+    0 if it does not ask for several whole cards by one claim, if the links of the
+    node's cards are not known, or if it does not fit.
+    """
+    if not links.count_for(request) or not any(card.links for card in node.cards):
+        return 0
+    ways = FreeCapacity.of(node, policy, request).choices(request.claims[0])
+    return links.set_score(ways[0], node.cards) if ways else 0
+
+
 def best_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> Node:
     """Return the node that the policy prefers of those on which the pod fits.
 
-    The policy's chooser decides, else the score. Among nodes with the same score it is
-    the first by name. kube-scheduler chooses at random there, but a simulation must be
-    repeatable.
+    The policy's chooser decides, else the score, in which links may count
+    (``links.with_links``). Among nodes with the same score it is the first by name.
+    kube-scheduler chooses at random there, but a simulation must be repeatable.
     """
     nodes = {node.name: node for node in fitting}
     if policy.chooser is not None:
         name = policy.chooser.best(request, tuple(nodes), policy)
         if name is not None:
             return nodes[name]
-    return min(nodes.values(), key=lambda node: (-score(node, policy), node.name))
+    scores = {name: score(node, policy) for name, node in nodes.items()}
+    if links.count_for(request):
+        linked = {name: link_score(request, nodes[name], policy) for name in nodes}
+        scores = links.with_links(scores, linked)
+    return min(nodes.values(), key=lambda node: (-scores[node.name], node.name))
 
 
 def schedule(

@@ -5,7 +5,7 @@ the pod requests is rejected. Two are lists by which a pod limits its cards.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from gpushare.domain.card_selector import ANY, NOT, CardSelector, Limit
+from gpushare.domain.links import scores_of, with_scores
 from gpushare.domain.model import (
     Amount,
     Card,
@@ -31,12 +32,16 @@ from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
 """The version of both JSON formats; readers ignore unknown fields."""
+_LINKS = "links"
+_MOST_SCORE = 10_000
+"""More than a pair can have: an NVLink counts 100, and no card has 99."""
 
 
 def decode_cards(text: str) -> tuple[Card, ...]:
     """Read the node annotation ``vcuda-cards``.
 
-    ``Malformed`` when it is broken, or names one UUID twice.
+    ``Malformed`` when it is broken, or names one UUID twice. Broken links are left out,
+    because the cards can be used without (``broken_links``).
     """
     body = Reader.parse(text, names.CARDS)
     body.version(VERSION)
@@ -45,7 +50,7 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     for uuid in uuids:
         if uuids.count(uuid) > 1:
             raise Malformed(f"{names.CARDS}.cards", f"has {uuid} twice")
-    return found
+    return linked(found, body)
 
 
 def encode_cards(shared: Iterable[Card], isolation: str = "") -> str:
@@ -53,8 +58,10 @@ def encode_cards(shared: Iterable[Card], isolation: str = "") -> str:
 
     ``isolation`` is the node's tier; it is left out if it is not known.
     """
-    body: dict[str, Any] = {"v": VERSION, "cards": [card_json(card) for card in shared]}
-    return orjson.dumps(body | ({"isolation": isolation} if isolation else {})).decode()
+    cards = tuple(shared)
+    body: dict[str, Any] = {"v": VERSION, "cards": [card_json(card) for card in cards]}
+    body |= links_json(cards) | ({"isolation": isolation} if isolation else {})
+    return orjson.dumps(body).decode()
 
 
 def decode_isolation(text: str) -> str:
@@ -67,6 +74,56 @@ def decode_isolation(text: str) -> str:
         return Reader.parse(text, names.CARDS).optional_text("isolation")
     except Malformed:
         return ""
+
+
+def broken_links(text: str) -> str:
+    """Say what is wrong with the links in ``vcuda-cards``; empty if nothing is.
+
+    Also empty if the whole annotation is broken, which ``decode_cards`` tells.
+    """
+    if f'"{_LINKS}"' not in text:
+        return ""
+    try:
+        body = Reader.parse(text, names.CARDS)
+        _read_links(body, len(body.objects("cards")))
+    except Malformed as error:
+        return str(error) if error.field.endswith(_LINKS) else ""
+    return ""
+
+
+def links_json(cards: Sequence[Card]) -> dict[str, Any]:
+    """Return ``{"links": …}`` of a node's cards; empty if none is known.
+
+    The pair scores in the order of ``links.pairs``, or one number if all are the same.
+    """
+    scores = scores_of(cards)
+    if not scores:
+        return {}
+    return {_LINKS: scores[0] if len(set(scores)) == 1 else list(scores)}
+
+
+def linked(cards: tuple[Card, ...], body: Reader) -> tuple[Card, ...]:
+    """Return the cards with the links that ``links_json`` has written beside them."""
+    try:
+        scores = _read_links(body, len(cards))
+    except Malformed:
+        return cards
+    return with_scores(cards, scores) if scores else cards
+
+
+def _read_links(body: Reader, cards: int) -> tuple[int, ...]:
+    number = cards * (cards - 1) // 2
+    found = body.raw.get(_LINKS)
+    if found is None:
+        return ()
+    scores = found if isinstance(found, list) else [found] * number
+    if len(scores) != number:
+        problem = f"has {len(scores)} scores; {cards} cards have {number} pairs"
+        raise Malformed(body.path(_LINKS), problem)
+    if any(type(one) is not int or not 0 <= one <= _MOST_SCORE for one in scores):
+        problem = f"must be whole numbers of 0 to {_MOST_SCORE}"
+        raise Malformed(body.path(_LINKS), problem)
+    return tuple(scores)
 
 
 def card_json(card: Card) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from gpushare.cache.nodes import NodeBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json, Page
 from gpushare.kube.errors import Unavailable
 from tests.builders import card, event, left, node_json, page
@@ -106,3 +107,22 @@ def test_a_cordon_before_the_cards_is_no_slip(caplog: pytest.LogCaptureFixture) 
         notes = {names.CORDON: "GPU-0", **more}
         book.apply(event("MODIFIED", node_json("n", annotations=notes)))
     assert "cordon" not in " ".join(r.message for r in caplog.records)
+
+
+def test_links_that_cannot_be_read_are_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cards are used without them."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    text = encode_cards([card(0), card(1)])
+    broken = {names.CARDS: text.replace('"cards"', '"links":[7,7],"cards"')}
+    for _ in range(3):
+        book.apply(event("MODIFIED", node_json("n", annotations=broken)))
+    assert [r.message for r in caplog.records] == ["links between cards not understood"]
+    assert "has 2 scores; 2 cards have 1 pairs" in vars(caplog.records[0])["because"]
+    assert book.broken() == {}
+    assert ledger.node(N).summary.cards == 2
+    book.apply(event("MODIFIED", node_json("n", annotations={names.CARDS: text})))
+    book.apply(event("MODIFIED", node_json("n", annotations=broken)))
+    assert len(caplog.records) == 2

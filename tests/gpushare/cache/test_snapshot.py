@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from gpushare.cache.snapshot import read_snapshot, snapshot
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
@@ -111,6 +112,14 @@ def test_what_is_told_is_what_the_extender_has(page: Node) -> None:
     assert served(back) == served(page)
     assert back.free == page.free
     assert back.summary == page.summary
+
+
+def test_links_are_told_once_for_the_node() -> None:
+    page = node(*with_scores([card(0), card(1), card(2)], (250, 10, 30)))
+    (shown,) = snapshot([page], [], Choice())["nodes"]
+    assert shown["links"] == [250, 10, 30]
+    (back,) = read_snapshot(served(page)).nodes
+    assert back.cards == page.cards
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from gpushare.domain import cache
 from gpushare.domain.cache import Fitting, Scores
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
@@ -250,6 +251,21 @@ def test_a_journal_that_has_gone_on_is_no_harm(
     for number in range(8):
         ledger.record(placement(f"n{number}", units=1, node="empty"))
     assert scores.of(SPREAD) == {"full": 0, "half": 5, "empty": 7}
+
+
+def test_links_are_scored_where_they_count(ledger: Ledger) -> None:
+    """Of nodes with links, for one claim of several cards; a pod that fits nowhere has
+    no score."""
+    name, scores, pair = NodeName("linked"), Scores(ledger), request(cores=200)
+    assert scores.of_links(pair, FIRST_FIT) == {}
+    ledger.set_cards(name, with_scores(cards(64, 64, 64), (10, 10, 250)))
+    assert scores.of_links(pair, FIRST_FIT) == {name: 250}
+    assert scores.of_links(request(cores=100), FIRST_FIT) == {}
+    ledger.record(placement("r", on="GPU-1", units=1, node="linked"))
+    assert scores.of_links(pair, FIRST_FIT) == {name: 10}
+    assert scores.of_links(request(cores=300), FIRST_FIT) == {}
+    ledger.set_cards(name, cards(64, 64, 64))
+    assert scores.of_links(pair, FIRST_FIT) == {}
 
 
 @pytest.fixture(scope="module")

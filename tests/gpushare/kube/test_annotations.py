@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -18,6 +19,7 @@ from gpushare.domain.model import (
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import (
+    broken_links,
     card_selector,
     decode_cards,
     decode_isolation,
@@ -281,3 +283,56 @@ def test_a_list_has_an_end() -> None:
     names_of_32 = ",".join(f"m{n}" for n in range(32))
     assert isinstance(card_selector({names.MODELS: names_of_32}), CardSelector)
     assert "names 33 things; it may name 32" in words(models=f"{names_of_32},one-more")
+
+
+def test_links_are_listed_once_for_each_pair() -> None:
+    """In the order 0-1, 0-2, 1-2; as one number where all pairs are the same."""
+    shared = [card(index, 29) for index in range(3)]
+    uneven = with_scores(shared, (250, 10, 30))
+    assert orjson.loads(encode_cards(uneven))["links"] == [250, 10, 30]
+    assert orjson.loads(encode_cards(with_scores(shared, (50, 50, 50))))["links"] == 50
+    for told in (uneven, with_scores(shared, (50, 50, 50))):
+        assert decode_cards(encode_cards(told)) == told
+        assert broken_links(encode_cards(told)) == ""
+    assert encode_cards(with_scores(shared, (0, 0, 0))) == encode_cards(shared)
+
+
+def test_a_reader_from_before_links_reads_the_cards_as_they_are() -> None:
+    """The cards of the new text are those of the old one, and the old one has no links.
+
+    A reader ignores fields that it does not know.
+    """
+    shared = [card(index, 29) for index in range(3)]
+    old = encode_cards(shared)
+    new = orjson.loads(encode_cards(with_scores(shared, (250, 10, 30))))
+    assert {key: new[key] for key in ("v", "cards")} == orjson.loads(old)
+    assert all(one.links == () for one in decode_cards(old))
+
+
+@pytest.mark.parametrize(
+    ("links", "problem"),
+    [
+        ([250, 10], "has 2 scores; 3 cards have 3 pairs"),
+        ([250, 10, 30, 30], "has 4 scores; 3 cards have 3 pairs"),
+        ([250, 10, "30"], "must be whole numbers of 0 to 10000"),
+        ([250, 10, True], "must be whole numbers of 0 to 10000"),
+        ([250, 10, -1], "must be whole numbers of 0 to 10000"),
+        ([250, 10, 10_001], "must be whole numbers of 0 to 10000"),
+        ("dgx", "must be whole numbers of 0 to 10000"),
+        ({"0-1": 250}, "must be whole numbers of 0 to 10000"),
+        ([[0, 1], [1, 0], 3], "must be whole numbers of 0 to 10000"),
+    ],
+)
+def test_broken_links_are_told_and_leave_the_cards_usable(
+    links: object, problem: str
+) -> None:
+    shared = tuple(card(index, 29) for index in range(3))
+    body = orjson.loads(encode_cards(shared)) | {"links": links}
+    text = orjson.dumps(body).decode()
+    assert decode_cards(text) == shared
+    assert broken_links(text) == f"baidu.com/vcuda-cards.links: {problem}"
+
+
+def test_links_of_a_broken_annotation_are_no_second_problem() -> None:
+    assert broken_links('{"v":1,"links":[250') == ""
+    assert broken_links('{"v":1,"links":[250]}') == ""

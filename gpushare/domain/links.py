@@ -1,0 +1,195 @@
+"""Which cards are joined best, for a pod of several whole cards.
+
+The score of a pair of cards says how well they are joined: 10 to 60 by the part of PCIe
+that they share, and 100 more for each NVLink between them. The set that a pod gets
+belongs to the partition of the free cards into sets of that size with the highest sum,
+so that the sets that are left are good ones too.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations
+
+from gpushare.domain.model import Card, NodeName, PodRequest
+
+NVLINK = 100
+"""The score of one NVLink; a pair with less has none."""
+
+_MOST_EXACT = 8
+"""Up to so many cards all partitions are compared, in about a millisecond. Sixteen
+cards have two million partitions into pairs."""
+
+Rows = tuple[tuple[int, ...], ...]
+
+
+def pairs(number: int) -> Iterator[tuple[int, int]]:
+    """Return the pairs of so many cards, in the order in which scores are listed.
+
+    >>> list(pairs(3))
+    [(0, 1), (0, 2), (1, 2)]
+    """
+    return combinations(range(number), 2)
+
+
+@lru_cache(maxsize=1024)
+def rows_of(scores: tuple[int, ...], number: int) -> Rows:
+    """Return the row of each card by the scores of all ``pairs``.
+
+    Nodes of one kind have the same scores, so the rows are kept once for all of them.
+    """
+    rows = [[0] * number for _ in range(number)]
+    for (a, b), score in zip(pairs(number), scores, strict=True):
+        rows[a][b] = rows[b][a] = score
+    return tuple(map(tuple, rows))
+
+
+def scores_of(cards: Sequence[Card]) -> tuple[int, ...]:
+    """Return the scores of all ``pairs`` of a node's cards; empty if none is known."""
+    if not any(any(card.links) for card in cards):
+        return ()
+    return tuple(cards[a].links[b] for a, b in pairs(len(cards)))
+
+
+def with_scores(cards: Sequence[Card], scores: Sequence[int]) -> tuple[Card, ...]:
+    """Return a node's cards with these scores of all ``pairs``."""
+    rows = rows_of(tuple(scores), len(cards))
+    return tuple(
+        replace(card, links=row) for card, row in zip(cards, rows, strict=True)
+    )
+
+
+def count_for(request: PodRequest) -> bool:
+    """Return whether links count for a pod: it has one claim, of several whole cards.
+
+    The cards of several claims need not be joined.
+    """
+    return len(request.claims) == 1 and request.claims[0].whole_cards > 1
+
+
+def with_links(
+    scores: Mapping[NodeName, int], linked: Mapping[NodeName, int]
+) -> dict[NodeName, int]:
+    """Return the nodes' scores with one more for those with the best links.
+
+    ``linked`` has the sum of the pair scores that the pod would get on a node; of one
+    that is not there it is 0. One step of ten lets links decide among nodes that the
+    policy likes equally, and never against two steps. The result may be 11.
+    """
+    best = max((linked.get(name, 0) for name in scores), default=0)
+    return {
+        name: known + bool(best and linked.get(name, 0) == best)
+        for name, known in scores.items()
+    }
+
+
+def are_known(cards: Iterable[Card], listed: Sequence[Card]) -> bool:
+    """Return whether some cards of a node's list have their scores."""
+    return all(len(card.links) == len(listed) for card in cards)
+
+
+def set_score(cards: Sequence[Card], listed: Sequence[Card]) -> int:
+    """Return the sum of a set's pair scores; 0 if they are not known."""
+    if not are_known(cards, listed):
+        return 0
+    rows = _rows_among(cards, listed)
+    return sum(rows[a][b] for a, b in pairs(len(cards)))
+
+
+def best_set(
+    ranked: Sequence[Card], number: int, listed: Sequence[Card]
+) -> tuple[Card, ...]:
+    """Choose so many of the ranked cards: the largest, and of equal ones the best set.
+
+    ``ranked`` are the cards that are free, in the order in which they are taken without
+    scores: larger ones first. ``listed`` are all cards of the node. Those that are
+    larger than the last one needed are in any case in the set. The others are of one
+    size, and it counts what partition of them remains: the highest sum of the set and
+    of the remaining sets, then the sum of the set, then the given order.
+    """
+    first = tuple(ranked[:number])
+    pool = [card for card in ranked if card.units >= first[-1].units] if first else []
+    if number < 2 or len(pool) <= number or not are_known(pool, listed):  # noqa: PLR2004
+        return first
+    larger = sum(card.units > first[-1].units for card in pool)
+    return tuple(pool[i] for i in _best_of(_rows_among(pool, listed), number, larger))
+
+
+def _rows_among(cards: Sequence[Card], listed: Sequence[Card]) -> Rows:
+    places: Mapping[str, int] = {card.uuid: i for i, card in enumerate(listed)}
+    wanted = [places[card.uuid] for card in cards]
+    return tuple(tuple(card.links[i] for i in wanted) for card in cards)
+
+
+@lru_cache(maxsize=4096)
+def _best_of(rows: Rows, number: int, larger: int) -> tuple[int, ...]:
+    """Return the places of the best set, in order; the first ``larger`` belong to it.
+
+    Kept, because nodes of one kind have the same rows, and many have the same cards
+    free.
+    """
+    everything = frozenset(range(len(rows)))
+    if len({rows[a][b] for a, b in pairs(len(rows))}) == 1:
+        return tuple(range(number))
+    search = _Partitions(rows, number)
+    sets: Iterable[tuple[int, ...]] = (
+        (*range(larger), *others)
+        for others in combinations(range(larger, len(rows)), number - larger)
+    )
+    if len(rows) > _MOST_EXACT:
+        seeds = (
+            [tuple(range(larger))] if larger else [(card,) for card in range(len(rows))]
+        )
+        sets = [search.grown(seed, everything) for seed in seeds]
+
+    def worth(cards: tuple[int, ...]) -> tuple[int, int]:
+        own = search.score(cards)
+        return own + search.rest(everything.difference(cards)), own
+
+    return max(sets, key=worth)
+
+
+class _Partitions:
+    """Partitions of cards into sets of one size; the cards that remain count nothing.
+
+    Exact up to ``_MOST_EXACT`` cards. Of more the sets are taken one by one, always the
+    best of those that grow from a single card, until so many remain.
+    """
+
+    def __init__(self, rows: Rows, number: int) -> None:
+        self._rows = rows
+        self._number = number
+        self._known: dict[frozenset[int], int] = {}
+
+    def score(self, cards: Sequence[int]) -> int:
+        return sum(self._rows[a][b] for a, b in combinations(cards, 2))
+
+    def rest(self, cards: frozenset[int]) -> int:
+        """Return the highest sum of a partition."""
+        if len(cards) < self._number:
+            return 0
+        if cards not in self._known:
+            exact = len(cards) <= _MOST_EXACT
+            self._known[cards] = self._exact(cards) if exact else self._bounded(cards)
+        return self._known[cards]
+
+    def grown(self, seed: Sequence[int], cards: frozenset[int]) -> tuple[int, ...]:
+        """Return a set that grows by the card that adds most, the first of equals."""
+        chosen, left = list(seed), sorted(cards.difference(seed))
+        while len(chosen) < self._number:
+            gains = [sum(self._rows[card][one] for one in chosen) for card in left]
+            chosen.append(left.pop(gains.index(max(gains))))
+        return tuple(sorted(chosen))
+
+    def _exact(self, cards: frozenset[int]) -> int:
+        first, *others = sorted(cards)
+        best = self.rest(cards - {first}) if len(cards) % self._number else 0
+        for more in combinations(others, self._number - 1):
+            one = (first, *more)
+            best = max(best, self.score(one) + self.rest(cards.difference(one)))
+        return best
+
+    def _bounded(self, cards: frozenset[int]) -> int:
+        grown = (self.grown((card,), cards) for card in sorted(cards))
+        best = max(grown, key=self.score)
+        return self.score(best) + self.rest(cards.difference(best))

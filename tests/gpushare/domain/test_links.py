@@ -1,0 +1,215 @@
+"""Which set of whole cards a pod gets where the links between them are known."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.domain.links import best_set, pairs, with_links, with_scores
+from gpushare.domain.model import Card, NodeName, Placement
+from gpushare.domain.node import Node
+from gpushare.domain.placement import best_node, link_score, place
+from gpushare.domain.policies import Policy
+from tests.builders import (
+    BEST_FIT,
+    FIRST_FIT,
+    SPREAD,
+    card,
+    cards,
+    node,
+    placement,
+    request,
+    share,
+)
+from tests.topologies import dgx_1_scores
+
+DGX_1 = with_scores(cards(*[64] * 8), dgx_1_scores())
+Sets = tuple[tuple[int, ...], ...]
+
+
+def linked(*scores: int, units: Sequence[int] = ()) -> tuple[Card, ...]:
+    """Cards with these scores of their pairs; equal ones where no units are given."""
+    number = next(n for n in range(99) if n * (n - 1) // 2 == len(scores))
+    return with_scores(cards(*(units or [64] * number)), scores)
+
+
+def holding(its_cards: tuple[Card, ...], *held: int) -> Node:
+    """A node on which one pod has some cards."""
+    shares = [share(its_cards[i].uuid, its_cards[i].units, 100) for i in held]
+    return node(*its_cards, holds=[placement("held", shares=shares)] if held else [])
+
+
+def given_cards(page: Node, number: int, policy: Policy = FIRST_FIT) -> list[int]:
+    """Which cards a pod of so many gets."""
+    decision = place(request("pod", cores=100 * number), page, policy)
+    assert isinstance(decision, Placement)
+    return sorted(int(uuid.removeprefix("GPU-")) for uuid in decision.cards())
+
+
+def partitions(
+    free: Sequence[int], number: int, first: tuple[int, ...]
+) -> Iterator[Sets]:
+    """All partitions into sets of one size and a rest; ``first`` stay together."""
+    for one in combinations(free, number):
+        if not set(first) <= set(one):
+            continue
+        rest = [i for i in free if i not in one]
+        if len(rest) < number:
+            yield (one,)
+        for others in partitions(rest, number, ()):
+            yield (one, *others)
+
+
+def score(its_cards: Sequence[Card], one: Sequence[int]) -> int:
+    return sum(its_cards[a].links[b] for a, b in combinations(sorted(one), 2))
+
+
+def by_search(its_cards: Sequence[Card], number: int) -> tuple[int, ...]:
+    """The set by the rule, taken from all partitions; cards by size."""
+    least = its_cards[number - 1].units
+    pool = [i for i, one in enumerate(its_cards) if one.units >= least]
+    larger = tuple(i for i in pool if its_cards[i].units > least)
+    found = (
+        (sum(score(its_cards, one) for one in sets), score(its_cards, sets[0]), sets[0])
+        for sets in partitions(pool, number, larger)
+    )
+    return max(found, key=lambda one: (one[0], one[1], [-i for i in one[2]]))[2]
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[tuple[Card, ...], int]:
+    """Up to 8 cards of one or two sizes, larger ones first, and how many are asked."""
+    sizes = draw(st.lists(st.sampled_from([64, 64, 64, 96]), min_size=2, max_size=8))
+    units = sorted(sizes, reverse=True)
+    number = draw(st.integers(2, len(units)))
+    told = st.sampled_from([0, 10, 20, 50, 110, 250])
+    count = len(list(pairs(len(units))))
+    scores = draw(st.lists(told, min_size=count, max_size=count))
+    return linked(*scores, units=units), number
+
+
+@settings(max_examples=300)
+@given(nodes())
+def test_the_set_is_of_the_best_partition(drawn: tuple[tuple[Card, ...], int]) -> None:
+    """Of all partitions the highest sum, then the best set, then the given order."""
+    its_cards, number = drawn
+    chosen = best_set(its_cards, number, its_cards)
+    assert tuple(one.index for one in chosen) == by_search(its_cards, number)
+
+
+@given(nodes(), st.randoms(use_true_random=False))
+def test_the_order_of_the_list_does_not_matter(
+    drawn: tuple[tuple[Card, ...], int], random: Random
+) -> None:
+    """A node that lists the same cards in another order gives the same ones."""
+    its_cards, number = drawn
+    order = list(range(len(its_cards)))
+    random.shuffle(order)
+    turned = [its_cards[i] for i in order]
+    listed = [replace(one, links=tuple(one.links[i] for i in order)) for one in turned]
+    ranked = sorted(listed, key=lambda one: one.index)
+    chosen = best_set(ranked, number, listed)
+    expected = best_set(its_cards, number, its_cards)
+    assert [one.uuid for one in chosen] == [one.uuid for one in expected]
+
+
+@pytest.mark.parametrize("policy", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    ("held", "number", "expected"),
+    [
+        pytest.param((), 2, [2, 3], id="two links and one PCIe switch"),
+        pytest.param((2, 3), 2, [6, 7], id="the next pair"),
+        pytest.param((0, 3), 2, [1, 2], id="two links"),
+        pytest.param((), 4, [0, 1, 2, 3], id="one processor's"),
+        pytest.param((0,), 4, [4, 5, 6, 7], id="the other's, all of them joined"),
+        pytest.param((1, 2), 4, [4, 5, 6, 7], id="not the ones that are left over"),
+    ],
+)
+def test_a_hybrid_cube_mesh(
+    held: tuple[int, ...], number: int, expected: list[int], policy: Policy
+) -> None:
+    assert given_cards(holding(DGX_1, *held), number, policy) == expected
+
+
+def test_the_sets_that_are_left_count() -> None:
+    """The best pair is not taken if the two others would then have no link."""
+    #            0-1  0-2  0-3  1-2  1-3  2-3
+    page = node(*linked(200, 10, 250, 250, 10, 200))
+    assert given_cards(page, 2) == [0, 3]
+    page = node(*linked(200, 10, 10, 250, 10, 200))
+    assert given_cards(page, 2) == [0, 1]
+
+
+def test_larger_cards_come_first_and_links_among_equals() -> None:
+    """What a pod gets of memory does not depend on links."""
+    #                 0-1 0-2 0-3 1-2 1-3 2-3
+    its_cards = linked(10, 10, 110, 250, 250, 250, units=[96, 64, 64, 64])
+    assert given_cards(node(*its_cards), 2) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "its_cards",
+    [
+        pytest.param(cards(*[64] * 8), id="none is known"),
+        pytest.param(linked(*[50] * 28), id="all pairs are the same"),
+        pytest.param((*DGX_1[:7], card(7, 64)), id="one card tells nothing"),
+        pytest.param((*DGX_1, card(8, 64)), id="of another list"),
+    ],
+)
+def test_without_links_the_order_is_as_before(its_cards: tuple[Card, ...]) -> None:
+    for number in range(1, 8):
+        assert given_cards(node(*its_cards), number) == list(range(number))
+    assert given_cards(holding(its_cards, 0, 3), 3) == [1, 2, 4]
+
+
+def test_a_closed_card_belongs_to_no_set() -> None:
+    """Its row stays in the list, so that the others keep theirs."""
+    closed = tuple(
+        replace(one, healthy=one.index != 2, cordoned=one.index == 7) for one in DGX_1
+    )
+    assert given_cards(node(*closed), 2) == [0, 3]
+
+
+def test_sixteen_cards() -> None:
+    """Not all partitions are compared, and two boards are still told apart."""
+    scores = [
+        50 + 600 * (a % 2 == b % 2) - 40 * (a // 4 != b // 4) for a, b in pairs(16)
+    ]
+    page = node(*linked(*scores))
+    assert given_cards(page, 8) == list(range(0, 16, 2))
+    assert given_cards(page, 2) == [0, 2]
+    assert given_cards(holding(linked(*scores), 0, 2, 4), 4) == [1, 3, 5, 7]
+
+
+def test_several_claims_are_placed_as_before() -> None:
+    """Links count between the cards of one claim."""
+    assert link_score(request("pod", cores=100), node(*DGX_1), FIRST_FIT) == 0
+    assert link_score(request("pod", cores=200), node(*DGX_1), FIRST_FIT) == 250
+    assert link_score(request("pod", cores=900), node(*DGX_1), FIRST_FIT) == 0
+
+
+POLICIES = [FIRST_FIT, BEST_FIT, SPREAD]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_of_nodes_that_are_as_full_the_better_links_win(policy: Policy) -> None:
+    plain = node(*cards(64, 64, 64), name="a")
+    pcie = node(*linked(10, 20, 50), name="b")
+    nvlink = node(*linked(10, 110, 10), name="c")
+    for number, best in ((1, "a"), (2, "c"), (3, "c")):
+        asked = request("pod", cores=100 * number)
+        assert best_node(asked, [plain, pcie, nvlink], policy).name == best
+    assert best_node(request("pod", cores=200), [plain, pcie], policy).name == "b"
+
+
+def test_links_are_one_step_of_ten() -> None:
+    """They do not stand against two steps."""
+    names = [NodeName(name) for name in "abcd"]
+    scores = dict(zip(names, (0, 1, 2, 10), strict=True))
+    found = with_links(scores, {names[0]: 250, names[1]: 110, names[3]: 250})
+    assert list(found.values()) == [1, 1, 2, 11]
+    assert with_links(scores, {}) == scores
