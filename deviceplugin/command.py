@@ -67,7 +67,8 @@ def serve(*, bitfusion_quota: bool) -> None:
     settings, complaints = DevicePluginSettings.read(os.environ)
     if bitfusion_quota:
         settings = replace(settings, bitfusion_quota=True)
-    sources = _simulated(settings, complaints) or [NvmlCards(root=settings.host_root)]
+    nvml = NvmlCards(root=settings.host_root, with_links=True)
+    sources = _simulated(settings, complaints) or [nvml]
     sources += _inventory(settings, complaints)
     cluster = _cluster(settings, complaints)
     _try_to_listen("LISTEN", settings.listen, complaints)

@@ -7,7 +7,8 @@ from threading import Condition, Event
 
 from deviceplugin.cards.devices import KINDS, Cards, device_ids, shared_card
 from deviceplugin.cards.source import FoundCard
-from gpushare.domain.model import UNIT_MIB, CardUUID, NodeName
+from gpushare.domain.links import pairs, with_scores
+from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
@@ -187,9 +188,15 @@ class Offer:
         ]
         with_units = (card for card in shared if card.units)
         by_index = sorted(with_units, key=lambda card: card.index)
-        self.cards = Cards(by_index, dict(self._found))
+        scores = [self._link(by_index[a], by_index[b]) for a, b in pairs(len(by_index))]
+        linked = with_scores(by_index, scores) if any(scores) else by_index
+        self.cards = Cards(linked, dict(self._found))
         self.version += 1
         self._changed.notify_all()
+
+    def _link(self, a: Card, b: Card) -> int:
+        """Return the score of a pair; 0 if it is not known."""
+        return self._found[a.uuid].links.get(b.uuid, 0)
 
 
 class OwnNode:

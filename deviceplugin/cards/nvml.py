@@ -1,9 +1,9 @@
-"""The only access to NVIDIA's driver: typed calls of ``pynvml``, and a session.
+"""The access to NVIDIA's driver: typed calls of ``pynvml``, and a session.
 
 What a card or a driver does not support is None, never an error: functions that an old
 driver lacks (``FunctionNotFound``) and those that a card lacks (``NotSupported``). A
 ``Session`` has what is valid from one opening of the driver to its end: the handles and
-the faults.
+the faults. How cards are joined is asked by ``links``.
 """
 
 import ctypes

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from deviceplugin.cards import nvml
 from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
+from deviceplugin.cards.links import CardLinks
 from deviceplugin.cards.nvml import Described, Session
 from deviceplugin.cards.source import (
     CardReading,
@@ -51,7 +52,7 @@ class NvmlCards:
     ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` returns
     monotonic seconds. The GPU of a Jetson is left out, or has ``host_memory_mib`` if
     that is given: programs everywhere on the node use that memory, so it can be
-    measured and not shared.
+    measured and not shared. ``with_links``: it tells how the cards are joined, too.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class NvmlCards:
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         host_memory_mib: int = 0,
+        with_links: bool = False,
     ) -> None:
         self._calls = DeadlineCalls(deadline_s)
+        self._links = CardLinks(self._calls) if with_links else None
         self._root = root
         self._host_memory_mib = host_memory_mib
         self._clock = clock
@@ -279,7 +282,10 @@ class NvmlCards:
             for uuid, card in self._known.items()
             if uuid in here or card.physical not in answered
         ]
-        self._listed = tuple(sorted(cards, key=lambda card: card.index))
+        listed = tuple(sorted(cards, key=lambda card: card.index))
+        if self._links is not None and self._session is not None:
+            listed = self._links.joined(listed, self._session.handles())
+        self._listed = listed
         return tuple(left_out.values())
 
     def _remember(self, card: FoundCard) -> None:

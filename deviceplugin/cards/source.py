@@ -51,7 +51,8 @@ class FoundCard:
     have no variables here, because ``allocation`` knows them. An ``integrated`` one has
     no memory of its own, as a Jetson's: it is measured, and no part of it is allotted.
     One that is not ``offered`` has memory of its own and is only measured too: the
-    device plugin does not know it.
+    device plugin does not know it. ``links`` has the score of each pair with another
+    card that is known (``gpushare.domain.links``).
     """
 
     uuid: CardUUID
@@ -67,6 +68,7 @@ class FoundCard:
     integrated: bool = False
     offered: bool = True
     instance: MigInstance | None = None
+    links: Mapping[CardUUID, int] = field(default_factory=dict)
 
     @property
     def physical(self) -> CardUUID:

@@ -129,6 +129,23 @@ def beside_nvidia_smi(card: Card) -> Iterator[str]:
     yield f"Read, and not asked of nvidia-smi: {others}."
 
 
+def links(_card: Card) -> Iterator[str]:
+    """The pair scores as the device plugin publishes them, beside ``topo -m``."""
+    source = NvmlCards(with_links=True)
+    try:
+        found = source.cards().cards
+    finally:
+        source.close()
+    if len(found) < 2:
+        raise Missing("a second card")
+    for one in found:
+        scores = (one.links.get(other.uuid, "unknown") for other in found)
+        yield f"- card {one.index}: {', '.join(map(str, scores))}"
+    yield "```"
+    yield output(["nvidia-smi", "topo", "-m"])
+    yield "```"
+
+
 def contexts(card: Card) -> Iterator[str]:
     """What a program holds before it allocates anything."""
     before = card.used_mib()
@@ -264,6 +281,7 @@ def is_alive(pid: int) -> bool:
 STEPS = (
     Step("Tests", marked_tests),
     Step("The exporter beside nvidia-smi", beside_nvidia_smi),
+    Step("Links between cards", links),
     Step("Contexts", contexts),
     Step("A process over its share", overuse),
     Step("The preload library", preload),

@@ -16,7 +16,7 @@ from tests.testbed.binaries import cache_folder
 HERE = Path(__file__).parent
 LIBRARY = (
     *("stub.c", "events.c", "values.c", "processes.c", "gpm.c"),
-    *("mig.c", "limits.c"),
+    *("mig.c", "limits.c", "nvlink.c"),
 )
 SOURCES = ("state.h", "stub.h", *LIBRARY, "smi.c")
 SONAME = "libnvidia-ml.so.1"

@@ -228,6 +228,21 @@ class StubDriver:
         self._facts = {k: told for k, told in self._facts.items() if k not in gone}
         self._write()
 
+    def join(self, a: int, b: int, level: int, links: int = 0) -> None:
+        """Put two cards under one part of PCIe, with so many NVLinks between them."""
+        one, other = self.cards[a], self.cards[b]
+        self._facts[f"joint {one.uuid} {other.uuid}"] = str(level)
+        for _ in range(links):
+            self.wire(one.uuid, other.bus)
+            self.wire(other.uuid, one.bus)
+        self._write()
+
+    def wire(self, uuid: str, to: str, kind: int = 0) -> None:
+        """Give a card one NVLink more, to this bus address or ``down``; 2: a switch."""
+        before = sum(key.startswith(f"wire {uuid} ") for key in self._facts)
+        self._facts[f"wire {uuid} {before}"] = f"{to} {kind}"
+        self._write()
+
     def limits(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Give the soft and hard limits in MiB that were set, by card and group."""
         path = self.path.with_name(f"{self.path.name}.limits")

@@ -27,6 +27,10 @@
      process UUID compute|graphics|mps PID BYTES|-
      busy UUID PID SM MEMORY ENCODER DECODER   it works: always a fresh sample
      sample UUID TIME PID SM MEMORY ENCODER DECODER            one old entry, TIME in us
+     joint UUID UUID LEVEL                     the nearest part of PCIe above both, as
+                                               NVML numbers it
+     wire UUID NUMBER BUS|down TYPE            an NVLink: what is at the other end, where,
+                                               and of which kind as NVML numbers it
 */
 #ifndef STATE_H
 #define STATE_H
@@ -75,10 +79,13 @@ struct event { unsigned long long number, xid; char uuid[WORD]; };
 struct process { int card, kind; unsigned pid; unsigned long long bytes; };
 struct work { int card; unsigned pid, sm, memory, encoder, decoder; };
 struct entry { unsigned long long time; struct work work; };
+struct joint { char a[WORD], b[WORD]; unsigned level; };
+struct wire { char uuid[WORD], to[WORD]; unsigned number, type; };
 
 struct state {
     int load, init, count_code, upgrade, users;
     int cards, fails, hangs, losses, events, processes, works, entries;
+    int joints, wires;
     char version[WORD];
     struct card card[MOST];
     struct rule fail[MOST], hang[MOST], lost[MOST];
@@ -86,6 +93,8 @@ struct state {
     struct process process[MANY];
     struct work work[MANY];
     struct entry entry[MANY];
+    struct joint joint[MANY];
+    struct wire wire[MANY];
 };
 
 static inline int state_card(const struct state *s, const char *uuid) {
@@ -186,6 +195,20 @@ static inline void state_add_rule(struct state *s, const char *line) {
         s->events++;
 }
 
+static inline void state_add_joint(struct state *s, const char *line) {
+    struct joint *j = &s->joint[s->joints];
+    if (s->joints < MANY &&
+        sscanf(line, "joint %95s %95s %u", j->a, j->b, &j->level) == 3)
+        s->joints++;
+}
+
+static inline void state_add_wire(struct state *s, const char *line) {
+    struct wire *w = &s->wire[s->wires];
+    if (s->wires < MANY &&
+        sscanf(line, "wire %95s %u %95s %u", w->uuid, &w->number, w->to, &w->type) == 4)
+        s->wires++;
+}
+
 static inline void state_line(struct state *s, const char *line) {
     switch (line[0]) {
     case 'c':
@@ -202,6 +225,12 @@ static inline void state_line(struct state *s, const char *line) {
     case 'i':
         sscanf(line, "init %d", &s->init);
         state_add_instance(s, line);
+        break;
+    case 'j':
+        state_add_joint(s, line);
+        break;
+    case 'w':
+        state_add_wire(s, line);
         break;
     case 'b':
     case 's':

@@ -14,15 +14,20 @@ import pytest
 from prometheus_client import generate_latest
 
 from deviceplugin.node_pods import KubeletSilentError
+from deviceplugin.pods import node_pod
+from gpushare.domain.model import Placement, PodRequest
+from gpushare.domain.placement import whole_shares
 from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.names import MODELS
 from gpushare.kube.names import UUIDS as WANTED
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import CannotStartYetError, Rejection
-from tests.builders import container_json, pod_json
+from tests.builders import AT, cards, container_json, pod_json
 from tests.deviceplugin.node_fixture import (
+    NODE,
     UUIDS,
     C,
     M,
@@ -66,6 +71,30 @@ def test_whole_cards(tmp_path: Path) -> None:
         given = node.run(pod)["main"]
         assert visible(given) == (UUIDS[0], UUIDS[1])
         assert [c["units"] for c in inside(given)["cards"]] == [29, 29]
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_whole_cards_that_are_linked(tmp_path: Path, planned: bool) -> None:
+    """Those of the plan, next to each other or not; without a plan the best linked."""
+    links = {UUIDS[0]: {UUIDS[2]: 250}, UUIDS[2]: {UUIDS[0]: 250}}
+    found = [replace(found_card(i), links=links.get(UUIDS[i], {})) for i in range(3)]
+    wanted = (UUIDS[1], UUIDS[2]) if planned else (UUIDS[0], UUIDS[2])
+    with NodeFixture(tmp_path, *found) as node:
+        pod = node.bind("a", 10, 200, card=None)
+        if planned:
+            record = node_pod(pod).record
+            assert isinstance(record.request, PodRequest)
+            both = [replace(one, uuid=UUIDS[one.index]) for one in cards(29, 29, 29)]
+            shares = tuple(whole_shares(record.request.claims[0], both[1:]))
+            plan = Placement(record.pod, NODE, shares)
+            notes = {names.PLACEMENT: encode_placement(plan, AT)}
+            node.cluster.annotate(Kind.PODS, "default", "a", notes)
+            wait_until(
+                lambda: node.serving.reporter.pods.find(("default", "a")).placement,
+                "the plan",
+            )
+        assert visible(node.run(pod)["main"]) == wanted
+        assert node.actual("a") == (None if planned else wanted)
 
 
 def test_without_a_placement_where_there_is_none(node: NodeFixture) -> None:
