@@ -387,6 +387,9 @@ _WORKLOADS = tuple(
 )
 
 
+_INSTANCE = "app.kubernetes.io/instance"
+
+
 def owner_of(body: Json) -> str:
     """Return which tool keeps an object as it is, such as Helm's release gpushare.
 
@@ -400,6 +403,11 @@ def owner_of(body: Json) -> str:
         return f"Argo CD's application {tracked.partition(':')[0]}"
     if name := labels.get("kustomize.toolkit.fluxcd.io/name"):
         return f"Flux's Kustomization {name}"
+    # Before version 3 Argo CD marks by a label, which others use too.
+    writers = (one.get("manager", "") for one in metadata.get("managedFields") or ())
+    name = labels.get(_INSTANCE)
+    if name and any(writer.startswith("argocd") for writer in writers):
+        return f"Argo CD's application {name}"
     return ""
 
 

@@ -5,7 +5,7 @@ cards. Then the device plugins go, so that no card is offered that nobody places
 on; then kube-scheduler's configuration, which must not name an extender that is gone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -53,6 +53,7 @@ from gpusharectl.install.survey import (
     NodeFacts,
     named,
     needed,
+    owned_by,
     read_nodes,
     served,
     survey,
@@ -94,14 +95,15 @@ def uninstall(context: Context, options: UninstallOptions) -> Exit:
     return follow(plan.steps(), context.screen, plan.again, begun=True)
 
 
-def installed(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
+def installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, Json]:
     """Return all objects of gpushare in the order of deletion, workloads first.
 
     They are found by their names in the manifests, and by gpushare's label, which
     those of older versions have too. The pods of workloads are deleted with these.
     """
     refs = [*map(Ref.of, manifests), LEASE, *SECRETS]
-    found = {ref for ref in dict.fromkeys(refs) if objects.get(ref) is not None}
+    read = {ref: objects.get(ref) for ref in dict.fromkeys(refs)}
+    found = {ref: body for ref, body in read.items() if body is not None}
     own = [(ref.api_version, ref.kind, ref.namespace) for ref in map(Ref.of, manifests)]
     for api_version, kind, namespace in dict.fromkeys([*own, *_MADE_HERE]):
         try:
@@ -112,11 +114,11 @@ def installed(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
             # An old cluster has no admission policies.
             continue
         found |= {
-            Ref.of(one)
+            Ref.of(one): one
             for one in labelled
             if not one["metadata"].get("ownerReferences")
         }
-    return sorted(found, key=_rank)
+    return {ref: found[ref] for ref in sorted(found, key=_rank)}
 
 
 def _rank(ref: Ref) -> tuple[int, str, str, str]:
@@ -188,7 +190,10 @@ class Uninstall(Plan):
         if self.has_claims and not options.force:
             forced = replace(options, force=True).again()
             weigh(judge_used(used_claims(objects), forced), self.screen)
-        self.found = tuple(installed(objects, self.manifests))
+        there = installed(objects, self.manifests)
+        # Also without workloads, as a release that has failed.
+        weigh(judge_owners(owned_by(there.values()), _THERE_FIRST), self.screen)
+        self.found = tuple(there)
         # Any version of the image can clean the nodes.
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
         self.image = options.image or running

@@ -33,6 +33,8 @@ HELMS: Json = {
         "meta.helm.sh/release-namespace": "kube-system",
     },
 }
+INSTANCE: Json = {"labels": {"app.kubernetes.io/instance": "cards"}}
+BY_ARGO_CD: Json = {"managedFields": [{"manager": "argocd-controller"}]}
 PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
 
 
@@ -73,6 +75,8 @@ def test_nor_what_a_failed_release_has_left(world: InstalledCluster) -> None:
     before = world.versions()
     assert world.install() is Exit.REFUSED
     assert f"owns ServiceAccount {metadata['name']}" in world.screen.text
+    assert world.uninstall() is Exit.REFUSED
+    assert "remove it there first" in world.screen.text
     assert world.versions() == before
 
 
@@ -113,6 +117,8 @@ def test_uninstall_leaves_a_release_to_helm(world: InstalledCluster) -> None:
             {"labels": {"kustomize.toolkit.fluxcd.io/name": "cards"}},
             "Flux's Kustomization cards",
         ),
+        ({**INSTANCE, **BY_ARGO_CD}, "Argo CD's application cards"),
+        (INSTANCE, ""),
         ({"labels": {"app.kubernetes.io/managed-by": "gpusharectl"}}, ""),
     ],
 )
