@@ -128,25 +128,24 @@ def _best_of(rows: Rows, number: int, larger: int) -> tuple[int, ...]:
     Kept, because nodes of one kind have the same rows, and many have the same cards
     free.
     """
-    everything = frozenset(range(len(rows)))
     if len({rows[a][b] for a, b in pairs(len(rows))}) == 1:
         return tuple(range(number))
     search = _Partitions(rows, number)
-    sets: Iterable[tuple[int, ...]] = (
-        (*range(larger), *others)
-        for others in combinations(range(larger, len(rows)), number - larger)
-    )
-    if len(rows) > _MOST_EXACT:
-        seeds = (
-            [tuple(range(larger))] if larger else [(card,) for card in range(len(rows))]
-        )
-        sets = [search.grown(seed, everything) for seed in seeds]
-
-    def worth(cards: tuple[int, ...]) -> tuple[int, int]:
-        own = search.score(cards)
-        return own + search.rest(everything.difference(cards)), own
-
-    return max(sets, key=worth)
+    everything = frozenset(range(len(rows)))
+    if len(rows) <= _MOST_EXACT:
+        others = combinations(range(larger, len(rows)), number - larger)
+        sets = [(*range(larger), *more) for more in others]
+    elif larger:
+        sets = [search.grown(range(larger), everything)]
+    else:
+        sets = sorted({search.grown((card,), everything) for card in everything})
+    best, most = sets[0], -1
+    # The best sets first, so that later ones are better only by their rest.
+    for one in sorted(sets, key=search.score, reverse=True):
+        own, rest = search.score(one), everything.difference(one)
+        if own + search.most(rest) > most and own + search.rest(rest) > most:
+            best, most = one, own + search.rest(rest)
+    return best
 
 
 class _Partitions:
@@ -160,9 +159,19 @@ class _Partitions:
         self._rows = rows
         self._number = number
         self._known: dict[frozenset[int], int] = {}
+        self._most = [sum(sorted(row)[1 - number :]) for row in rows]
+        """What each card has with those that it is joined to best; a pair counts in
+        two of them."""
 
     def score(self, cards: Sequence[int]) -> int:
         return sum(self._rows[a][b] for a, b in combinations(cards, 2))
+
+    def most(self, cards: frozenset[int]) -> int:
+        """Return what no partition exceeds."""
+        used = len(cards) - len(cards) % self._number
+        return (
+            sum(sorted(self._most[card] for card in cards)[-used:]) // 2 if used else 0
+        )
 
     def rest(self, cards: frozenset[int]) -> int:
         """Return the highest sum of a partition."""
@@ -176,9 +185,13 @@ class _Partitions:
     def grown(self, seed: Sequence[int], cards: frozenset[int]) -> tuple[int, ...]:
         """Return a set that grows by the card that adds most, the first of equals."""
         chosen, left = list(seed), sorted(cards.difference(seed))
+        gains = [sum(self._rows[card][one] for one in chosen) for card in left]
         while len(chosen) < self._number:
-            gains = [sum(self._rows[card][one] for one in chosen) for card in left]
-            chosen.append(left.pop(gains.index(max(gains))))
+            at = gains.index(max(gains))
+            del gains[at]
+            chosen.append(left.pop(at))
+            row = self._rows[chosen[-1]]
+            gains = [gain + row[card] for gain, card in zip(gains, left, strict=True)]
         return tuple(sorted(chosen))
 
     def _exact(self, cards: frozenset[int]) -> int:
@@ -186,10 +199,12 @@ class _Partitions:
         best = self.rest(cards - {first}) if len(cards) % self._number else 0
         for more in combinations(others, self._number - 1):
             one = (first, *more)
-            best = max(best, self.score(one) + self.rest(cards.difference(one)))
+            own, rest = self.score(one), cards.difference(one)
+            if own + self.most(rest) > best:
+                best = max(best, own + self.rest(rest))
         return best
 
     def _bounded(self, cards: frozenset[int]) -> int:
-        grown = (self.grown((card,), cards) for card in sorted(cards))
-        best = max(grown, key=self.score)
+        grown = {self.grown((card,), cards) for card in cards}
+        best = max(sorted(grown), key=self.score)
         return self.score(best) + self.rest(cards.difference(best))
