@@ -1,6 +1,6 @@
 # Targets set up .venv by themselves; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test compiled unit coverage check bench bench-report soak fuzz testbed prometheus3 helm4 cluster cluster-shell cluster-down gpusharectl preload image picture proto lock format clean
+.PHONY: help demo hold test compiled unit coverage check bench bench-report soak fuzz testbed prometheus3 helm4 cluster cluster-shell cluster-down gpusharectl preload image release picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -10,6 +10,9 @@ MINUTES ?= 10
 EXAMPLES ?= 3000
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpushare/__init__.py)
 IMAGE ?= gpushare:$(VERSION)
+# The images of a release, and the folder from which krew will fetch its plugin.
+IMAGES ?= amd64 arm64
+URL ?= https://example.invalid/gpushare/v$(VERSION)
 # The Pythons of dist/gpusharectl: those that setup.cfg names.
 PYTHONS := 3.11 3.12 3.13
 WHEELS := build/wheels
@@ -129,6 +132,9 @@ image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be give
 	"$$@" $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
 	    --tag $(IMAGE) $(BUILD_FLAGS) .
 	@echo "Built $(IMAGE)"
+
+release: $(VENV)/.runtime  ## Build all files of a release into dist/, the same each time; IMAGES=, URL=, BASE=
+	@$(BIN)/python -m release --venv $(VENV) --url "$(URL)" --images "$(IMAGES)"
 
 picture: $(STAMP)  ## Take the picture of the page in docs again, with a real browser
 	@$(BIN)/python -m tests.extender.page_picture docs/ui.png

@@ -55,6 +55,12 @@ def test_an_archive_says_nothing_of_who_wrote_it(tmp_path: Path) -> None:
     ]
 
 
+def test_nothing_in_a_gzip_header_is_of_this_moment(tmp_path: Path) -> None:
+    """Neither a name nor a time: no flag is set, and four bytes are 0."""
+    write_tar(tmp_path / "of.tgz", {}, 86400)
+    assert (tmp_path / "of.tgz").read_bytes()[3:8] == bytes(5)
+
+
 def test_sums_are_what_sha256sum_checks(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("b")
     (tmp_path / "a").write_text("a")

@@ -1,0 +1,122 @@
+"""``python -m release``: build the files of a release from the commit checked out.
+
+Nothing is pushed anywhere. Exit codes: 0 all files are there; 1 some are left out, or
+nothing was built; 2 wrong command line.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare import __version__
+from release.archives import files_in, repack, summed, write_sums, write_tar
+from release.commit import Commit, StepFailedError, Tree, checked_out
+from release.image import build_image, cannot_build
+from release.krew import write_plugin
+from release.sbom import parts_of_wheels, write_bill
+
+ROOT = Path(__file__).parents[1]
+_OURS = "gpushare-vcuda"
+_SDIST = """
+from setuptools.build_meta import build_sdist
+build_sdist({folder!r}, {{"--global-option": ["--quiet"]}})
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Build the release that the words ask for; say what it has, and what not."""
+    parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument("--url", required=True, help="From where krew will fetch.")
+    parser.add_argument("--images", default="amd64 arm64", help="Architectures.")
+    options = parser.parse_args(words)
+    commit = checked_out(ROOT)
+    if isinstance(commit, str):
+        print(f"Nothing was built: {commit}", file=sys.stderr)
+        return 1
+    # The modes of what others write, such as wheels.
+    os.umask(0o022)
+    with tempfile.TemporaryDirectory(prefix="release-") as place:
+        work, built = Path(place), Path(place, "built")
+        built.mkdir()
+        try:
+            tree = commit.export(work / "tree")
+            _packages(tree, built, options.venv.absolute(), options.url)
+        except StepFailedError as error:
+            print(f"Nothing was built: {error}", file=sys.stderr)
+            return 1
+        left_out = _images(tree, built, options.images.split())
+        write_sums(built)
+        others = publish(built, ROOT / "dist")
+    _tell(commit, others, left_out)
+    return 1 if left_out else 0
+
+
+def _packages(tree: Tree, folder: Path, venv: Path, url: str) -> None:
+    """Write the sources, the wheel, the one file, krew's plugin and the chart."""
+    epoch = tree.commit.epoch
+    # First, because setuptools would pack what the next steps leave in the tree.
+    tree.run(str(venv / "bin/python"), "-c", _SDIST.format(folder=str(folder)))
+    (sources,) = folder.glob("*.tar.gz")
+    repack(sources, epoch, tree.folder.with_name("sources"))
+    # The environment is the checkout's: make must not install this tree there.
+    ready = f"{venv}/.runtime"
+    tree.run("make", "gpusharectl", "-o", ready, f"VENV={venv}")
+    executable, wheels = tree.folder / "dist/gpusharectl", tree.folder / "build/wheels"
+    parts = parts_of_wheels(wheels)
+    (about,) = (part for part in parts if part.name == _OURS)
+    bill = folder / f"gpusharectl-{__version__}.cdx.json"
+    write_bill(bill, about, parts, tree.commit)
+    write_plugin(executable, __version__, url, epoch, folder)
+    (wheel,) = wheels.glob("gpushare_vcuda-*.whl")
+    for path in (executable, wheel):
+        path.rename(folder / path.name)
+    # As helm package names it, which writes the time into it.
+    chart = files_in(tree.folder / "charts/gpushare", "gpushare")
+    write_tar(folder / f"gpushare-{__version__}.tgz", chart, epoch)
+
+
+def _images(tree: Tree, folder: Path, architectures: Sequence[str]) -> list[str]:
+    """Write the images; return which are left out, and why."""
+    left_out = []
+    for architecture in architectures:
+        why = cannot_build(architecture)
+        if not why:
+            try:
+                build_image(tree, __version__, architecture, folder)
+            except StepFailedError as error:
+                why = str(error)
+        if why:
+            left_out.append(f"the image for {architecture}: {why}")
+    return left_out
+
+
+def publish(built: Path, dist: Path) -> list[str]:
+    """Replace the release in ``dist``; return the names of files that are of none."""
+    dist.mkdir(exist_ok=True)
+    for name in summed(dist):
+        (dist / Path(name).name).unlink(missing_ok=True)
+    new = {path.name for path in built.iterdir()}
+    for name in sorted(new):
+        shutil.move(built / name, dist / name)
+    return sorted(path.name for path in dist.iterdir() if path.name not in new)
+
+
+def _tell(commit: Commit, others: Sequence[str], left_out: Sequence[str]) -> None:
+    print(f"dist/ has the release {__version__} of commit {commit.name}:")
+    for name in sorted(summed(ROOT / "dist")):
+        print(f"  {name}")
+    if others:
+        print(f"Not of this release, and not in its sums: {', '.join(others)}")
+    for why in left_out:
+        print(f"Left out: {why}", file=sys.stderr)
+    if left_out:
+        print("To want no such image: make release IMAGES=amd64", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
