@@ -208,6 +208,13 @@ def _largest(free: FreeUnits) -> str:
     return said
 
 
+def _links(node: NodeView) -> str:
+    """Return the lowest and the highest score of a pair of cards."""
+    if not node.links:
+        return words.NOT_KNOWN
+    return " to ".join(map(str, sorted({min(node.links), max(node.links)})))
+
+
 def _node(
     node: NodeView, label: int, width: int, *, wide: bool
 ) -> Iterator[RenderableType]:
@@ -223,6 +230,8 @@ def _node(
         offers = f"  kubelet offers {units} units and {cores} cores"
         tier = fit_to_show(node.isolation) or words.NOT_KNOWN
         offers += f"; device plugin pod {node.plugin}; isolation {tier}"
+        if len(node.cards) > 1:
+            offers += f"; links {_links(node)}"
         yield Words(offers, _DIM)
     parent = ""
     for card in node.cards:

@@ -15,7 +15,9 @@ known, or it does not apply::
     largest_free  {node, card, index, cores, units, memory_mib} | null: the most units
                   that a pod with one core could have
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
-                  units}, isolation: the tier, complaint, cards, gone}]
+                  units}, isolation: the tier, links: [the score of each pair of
+                  cards: 0-1, 0-2, …, 1-2, …] | null: not known, complaint, cards,
+                  gone}]
       cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
                   parent: uuid of the card of a MIG instance | null,
                   reason: why it is not healthy,
@@ -149,6 +151,7 @@ def _node(node: NodeView) -> Data:
             "units": facts.allocatable(node.body, names.MEMORY),
         },
         "isolation": node.isolation or None,
+        "links": list(node.links) or None,
         "complaint": node.complaint or None,
         "cards": [_card(view) for view in node.cards],
         "gone": [_share(share) | {"card": uuid} for uuid, share in node.gone],

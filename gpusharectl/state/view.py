@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpushare.cache.shortage import Shortage, shortage
+from gpushare.domain.links import scores_of
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -126,6 +127,11 @@ class NodeView:
     def isolation(self) -> str:
         """The tier of the node; empty if it is not known."""
         return decode_isolation(facts.annotation(self.body, names.CARDS))
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        """The scores of all pairs of cards (``links``); empty if none is known."""
+        return scores_of([view.card for view in self.cards])
 
 
 @dataclass(frozen=True, slots=True)

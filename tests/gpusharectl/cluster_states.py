@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import Card
 from gpushare.domain.policies import Choice
 from gpushare.kube import names
@@ -211,6 +212,7 @@ def limited() -> ClusterState:
     """Tier driver: one card fails a check, and a pod started before that."""
     why = "isolation tier driver: no CDI specification has the hook for it"
     cards = card(0, 13, uuid=A), card(1, 13, uuid=B, healthy=False, reason=why)
+    cards = with_scores(cards, [250])
     notes = {names.CARDS: encode_cards(cards, "driver")}
     node = node_of("node-2", *cards, annotations=notes)
     earlier = node_of("node-3", card(0, 29, uuid="GPU-3"))

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from gpushare.domain.links import with_scores
 from gpusharectl.state.read import ClusterState, Trouble
 from gpusharectl.state.render import draw
 from gpusharectl.state.view import of_namespace, overview
@@ -55,6 +56,15 @@ def test_wide_leaves_nothing_out(name: str) -> None:
     """UUIDs, cores, memory and priority of each pod; lines as long as they need."""
     found = drawn(partial(draw, seen=overview(SCENES[name]()), wide=True))
     assert_as_kept(f"wide-{name}", found)
+
+
+def test_wide_shows_how_far_links_differ() -> None:
+    """The lowest and the highest score of a pair; of a single card nothing."""
+    its_cards = with_scores([card(0), card(1), card(2)], (250, 10, 30))
+    nodes = [node_of("linked", *its_cards), node_of("alone", card(0))]
+    found = drawn(partial(draw, seen=overview(cluster_state(nodes, [])), wide=True))
+    told = [line.partition("; links ")[2] for line in found.splitlines()]
+    assert list(filter(None, told)) == ["10 to 250"]
 
 
 def test_wide_names_every_pod_of_a_crowd() -> None:

@@ -122,9 +122,10 @@ def test_unknown_is_null() -> None:
 
 
 def test_tiers_and_reasons() -> None:
-    """What is not known is null: the older plugin's tier, and why a card is sick."""
+    """What is not known is null: the older plugin's tier and links, why one is sick."""
     first, second = overview_data(overview(limited()))["nodes"]
     assert (first["isolation"], second["isolation"]) == ("driver", None)
+    assert (first["links"], second["links"]) == ([250], None)
     well, held_back = first["cards"]
     assert well["reason"] is None
     assert held_back["reason"].startswith("isolation tier driver: ")
