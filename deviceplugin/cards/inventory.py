@@ -93,9 +93,10 @@ class _Accelerator(WrittenCard):
 
 
 class WrittenCards(Part):
-    """A file of simulated cards."""
+    """A file of simulated cards; ``links`` as ``topologies.scores`` reads them."""
 
     cards: tuple[WrittenCard, ...] = ()
+    links: Any = None
 
 
 class _Inventory(Part):

@@ -7,6 +7,7 @@ have no device nodes, are never in use and never become sick.
 import re
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deviceplugin.cards.inventory import (
@@ -18,7 +19,10 @@ from deviceplugin.cards.inventory import (
     read_cards,
 )
 from deviceplugin.cards.source import CardReading, FoundCard
+from gpushare.domain import topologies
+from gpushare.domain.links import pairs
 from gpushare.domain.model import CardUUID
+from gpushare.yaml_file import plain
 
 MODEL = "Simulated card"
 MOST_CARDS = 64
@@ -45,8 +49,9 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
 
     A file has ``cards:``, a list of ``memory_mib`` and, where wished, ``uuid``,
     ``model`` and ``index``. A card without a UUID gets one made of the node's name and
-    its place in the list: the same at each start, another on each node. A list instead
-    of a tuple holds all complaints, as sentences.
+    its place in the list: the same at each start, another on each node. ``links`` is a
+    name of ``topologies``, or a row of pair scores for each card of the list. A list
+    instead of a tuple holds all complaints, as sentences.
 
     >>> [card.memory_mib for card in parse_spec("1x24GiB,1x7611MiB", "node")]
     [24576, 7611]
@@ -56,15 +61,21 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
         file = read_cards(Path(text), WrittenCards)
         if isinstance(file, list):
             return file
-        written, where = file.cards, f"{text}: "
+        written, links, where = file.cards, file.links, f"{text}: "
     else:
         complaints: list[str] = []
-        written, where = _terms(text, complaints), ""
+        written, links, where = _terms(text, complaints), None, ""
         if complaints:
             return complaints
     if not 0 < len(written) <= MOST_CARDS:
         return [f"{where}{len(written)} cards are not possible; give 1 to {MOST_CARDS}"]
-    return _numbered(written, node)
+    cards = _numbered(written, node)
+    if links is not None:
+        scores = topologies.scores(plain(links), len(cards))
+        if isinstance(scores, str):
+            return [f"{where}links: {scores}"]
+        cards = _joined(cards, scores)
+    return tuple(sorted(cards, key=lambda card: card.index))
 
 
 def _terms(text: str, complaints: list[str]) -> tuple[WrittenCard, ...]:
@@ -87,10 +98,17 @@ def _terms(text: str, complaints: list[str]) -> tuple[WrittenCard, ...]:
     return tuple(cards)
 
 
-def _numbered(written: Sequence[WrittenCard], node: str) -> tuple[FoundCard, ...]:
+def _joined(cards: Sequence[FoundCard], scores: Sequence[int]) -> list[FoundCard]:
+    links: list[dict[CardUUID, int]] = [{} for _ in cards]
+    for (a, b), score in zip(pairs(len(cards)), scores, strict=True):
+        links[a][cards[b].uuid] = links[b][cards[a].uuid] = score
+    return [replace(card, links=its) for card, its in zip(cards, links, strict=True)]
+
+
+def _numbered(written: Sequence[WrittenCard], node: str) -> list[FoundCard]:
     taken = {card.index for card in written}
     free = iter([i for i in range(2 * len(written)) if i not in taken])
-    cards = [
+    return [
         FoundCard(
             uuid=CardUUID(card.uuid or _made_up(node, place)),
             index=next(free) if card.index is None else card.index,
@@ -100,7 +118,6 @@ def _numbered(written: Sequence[WrittenCard], node: str) -> tuple[FoundCard, ...
         )
         for place, card in enumerate(written)
     ]
-    return tuple(sorted(cards, key=lambda card: card.index))
 
 
 def _made_up(node: str, place: int) -> str:

@@ -15,6 +15,8 @@ from gpushare.domain.model import Card, NodeName, PodRequest
 
 NVLINK = 100
 """The score of one NVLink; a pair with less has none."""
+MOST_SCORE = 10_000
+"""More than a pair can have: no card has 99 NVLinks."""
 
 _MOST_EXACT = 8
 """Up to so many cards all partitions are compared, in about a millisecond. Sixteen

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from gpushare.domain.card_selector import ANY, NOT, CardSelector, Limit
-from gpushare.domain.links import scores_of, with_scores
+from gpushare.domain.links import MOST_SCORE, scores_of, with_scores
 from gpushare.domain.model import (
     Amount,
     Card,
@@ -33,8 +33,6 @@ from gpushare.kube.json_reader import Malformed, Reader
 VERSION = 1
 """The version of both JSON formats; readers ignore unknown fields."""
 _LINKS = "links"
-_MOST_SCORE = 10_000
-"""More than a pair can have: an NVLink counts 100, and no card has 99."""
 
 
 def decode_cards(text: str) -> tuple[Card, ...]:
@@ -120,8 +118,8 @@ def _read_links(body: Reader, cards: int) -> tuple[int, ...]:
     if len(scores) != number:
         problem = f"has {len(scores)} scores; {cards} cards have {number} pairs"
         raise Malformed(body.path(_LINKS), problem)
-    if any(type(one) is not int or not 0 <= one <= _MOST_SCORE for one in scores):
-        problem = f"must be whole numbers of 0 to {_MOST_SCORE}"
+    if any(type(one) is not int or not 0 <= one <= MOST_SCORE for one in scores):
+        problem = f"must be whole numbers of 0 to {MOST_SCORE}"
         raise Malformed(body.path(_LINKS), problem)
     return tuple(scores)
 

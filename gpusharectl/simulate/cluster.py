@@ -16,6 +16,7 @@ from itertools import chain, count
 
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
+from gpushare.domain import links
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
@@ -90,6 +91,8 @@ class Candidates:
         self._looked = 0
         self._looks: dict[NodeName, int] = {}
         self._numbers: dict[object, int] = {}
+        self._linked: set[NodeName] = set()
+        """Nodes with links, as far as they were looked at."""
 
     def put(self, name: NodeName, properties: NodeProperties) -> None:
         """Record a node that is new or changed."""
@@ -136,10 +139,13 @@ class Candidates:
 
         If the policy scores each node by itself, ``schedule`` takes one of those with
         the highest score, and of nodes that look alike the first by name. The others
-        are left out.
+        are left out. Links are scored among all nodes.
         """
+        self._look_again()
         scores = [score for score, alike in liked.items() if alike]
         names: Iterable[NodeName] = liked[max(scores)] if scores else ()
+        if self._linked and links.count_for(needs.request):
+            names = chain.from_iterable(liked.values())
         cards = needs.request.cards
         if cards is not None and cards.uuids:
             # A pod that names UUIDs sees a difference between all nodes.
@@ -170,14 +176,15 @@ class Candidates:
         found = node and refusal(needs.request, node, needs.policy)
         return (refusal_text(found),) if found else ()
 
-    def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
-        looks = self._looks
+    def _look_again(self) -> None:
         changed, self._looked = self.changed_since(self._looked)
         for name in changed:
-            looks[name] = self._look(name)
+            self._looks[name] = self._look(name)
+
+    def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
         first: dict[int, NodeName] = {}
         for name in names:
-            look = looks[name]
+            look = self._looks[name]
             if look not in first or name < first[look]:
                 first[look] = name
         return tuple(first.values())
@@ -193,9 +200,13 @@ class Candidates:
                 card.index,
                 card.units,
                 card.model,
+                card.links,
             )
             for card in node.cards
         )
+        self._linked.discard(name)
+        if any(card.links for card in node.cards):
+            self._linked.add(name)
         look = (cards, self._hosts.free(name), self._hosts.allocatable(name))
         return self._numbers.setdefault(look, len(self._numbers))
 

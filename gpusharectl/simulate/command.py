@@ -13,12 +13,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import POLICIES, Choice
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reached
 from gpusharectl.output import give, screen
 from gpusharectl.simulate.engine import OnStep
+from gpusharectl.simulate.links import has_links
 from gpusharectl.simulate.live import MorePods, WhatIf, read_live
 from gpusharectl.simulate.openb import FOLDER_VARIABLE, SOURCE, pod_lists
 from gpusharectl.simulate.openb_replay import (
@@ -32,6 +33,7 @@ from gpusharectl.simulate.options import ALL, OPTIONS
 from gpusharectl.simulate.plot import plot_report
 from gpusharectl.simulate.render import draw_report
 from gpusharectl.simulate.result import (
+    NO_LINKS,
     Began,
     report_csv,
     report_data,
@@ -142,10 +144,16 @@ class _Asked:
     output: str
     plot: Path | None
 
-    def under(self, plain: Choice) -> list[Choice]:
-        """Return the policies to play: those compared, the one given, or ``plain``."""
+    def under(self, plain: Choice) -> list[tuple[Choice, bool]]:
+        """Return the policies to play: those compared, the one given, or ``plain``.
+
+        Beside each is whether links between cards are used.
+        """
         names = self.compare or (self.policy or plain.default,)
-        return [Choice(name, plain.card_order) for name in names]
+        return [
+            (Choice(name.removesuffix(NO_LINKS), plain.card_order), name in POLICIES)
+            for name in names
+        ]
 
     def show(self, what: _Shown, forms: _Forms[_Shown], next_step: str) -> None:
         """Show the result, and then draw: the picture may fail to be written."""
@@ -166,8 +174,16 @@ def _play(
     # The result reports what the cache logs.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
     under = asked.under(scenario.choice)
+    if any(name not in POLICIES for name in asked.compare) and not has_links(scenario):
+        raise NotPlayable(
+            f"{NO_LINKS}: no node has links between its cards; a scenario gives them "
+            "by the field links of a node"
+        )
     with _progress(Console(stderr=True)) as began:
-        runs = [run(scenario, choice, sizes, began) for choice in under]
+        runs = [
+            run(scenario, choice, sizes, began, with_links=with_links)
+            for choice, with_links in under
+        ]
     report = reported(scenario, runs)
     forms = (report_data, report_csv, draw_report, plot_report)
     asked.show(report, forms, _next_step(asked, scenario.choice.default, path))
@@ -194,7 +210,9 @@ def _replay(
             f"give the folder of the trace by --trace-dir or ${FOLDER_VARIABLE}; "
             f"{SOURCE}"
         )
-    place, under = Path(folder), asked.under(Choice())
+    if any(name not in POLICIES for name in asked.compare):
+        raise click.UsageError(f"{NO_LINKS}: the trace has no links between cards")
+    place, under = Path(folder), [choice for choice, _ in asked.under(Choice())]
     names = tuple(pod_lists(place)) if ALL in lists else lists
     with _progress(Console(stderr=True)) as began:
         found = list(replays(place, names or ("default",), seeds, under, began))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from gpushare.domain import links
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
@@ -74,6 +75,8 @@ class PodOutcome:
     """How many nodes refused it; less than all ``reasons`` if some had several."""
     first: str = ""
     """The name of the first pod, if this one replaces a pod of a drained node."""
+    wants_links: bool = False
+    """Whether links between its cards count (``links.count_for``)."""
 
     @property
     def key(self) -> PodName:
@@ -282,7 +285,9 @@ class _Game:
             self.outcomes.append(never)
             return
         self._gauge.see(needs)
-        result = PodOutcome(ref, request_text(needs), now_s, first=first)
+        wants = links.count_for(needs.request)
+        asks = request_text(needs)
+        result = PodOutcome(ref, asks, now_s, first=first, wants_links=wants)
         pod = _Pod(result, arrive, needs, self._gauge.units_of(needs))
         self.outcomes.append(result)
         self._arrived += 0 if first else pod.units

@@ -326,7 +326,8 @@ def _like(node: Json, name: str) -> Json:
     try:
         cards = [
             replace(
-                synthetic.card(name, card.index, card.units, card.model), healthy=True
+                synthetic.card(name, card.index, card.units, card.model),
+                links=card.links,
             )
             for card in codec.cards(node)
         ]

@@ -14,7 +14,7 @@ from gpusharectl.completion import node_names
 from gpusharectl.simulate.live import MorePods
 from gpusharectl.simulate.openb import FOLDER_VARIABLE, pod_lists
 from gpusharectl.simulate.plot import check
-from gpusharectl.simulate.result import read_size
+from gpusharectl.simulate.result import NO_LINKS, read_size
 from gpusharectl.simulate.scenario import NotPlayable
 
 ALL = "all"
@@ -68,7 +68,7 @@ def _policies(text: str | None) -> tuple[str, ...]:
     if text is not None and not names:
         raise NotPlayable(f'"{text}" names no policy; known are {known}')
     for name in names:
-        if name not in POLICIES:
+        if name.removesuffix(NO_LINKS) not in POLICIES:
             raise NotPlayable(f'no policy "{name}"; known are {known}')
     if len(set(names)) != len(names):
         raise NotPlayable(f'"{text}" names a policy twice')
@@ -137,7 +137,8 @@ OPTIONS: list[click.Parameter] = [
         metavar="POLICY,POLICY",
         callback=_parsed(_policies),
         shell_complete=policy_names,
-        help="Play it under several policies, side by side.",
+        help="Play it under several policies, side by side; with /no-links behind a "
+        "policy, without links between cards.",
     ),
     click.Option(
         ["--room", "sizes"],

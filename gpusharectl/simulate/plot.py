@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpushare.domain.links import NVLINK
 from gpushare.kube import words
-from gpusharectl.simulate.result import Report, thinned
+from gpusharectl.simulate.links import pod_scores
+from gpusharectl.simulate.result import Report, Run, thinned
 from gpusharectl.simulate.scenario import NotPlayable, stretch
 
 _KINDS = (".png", ".svg")
@@ -39,7 +41,7 @@ def subplots(
     rows: int, *, shared: bool = False, heights: tuple[int, ...] | None = None
 ) -> tuple[Any, list[Any]]:
     """Return a new picture and its panels, one below the other; ``NotPlayable``."""
-    figure = _figure()(figsize=(8, 5 if shared else 4 * rows), layout="constrained")
+    figure = _figure()(figsize=(8, (2.5 if shared else 4) * rows), layout="constrained")
     found = figure.subplots(
         rows, 1, sharex=shared, squeeze=False, height_ratios=heights
     )
@@ -95,7 +97,10 @@ def plot_report(report: Report, path: Path) -> None:
 
 def picture(report: Report) -> Any:  # noqa: ANN401
     """Return the picture as a matplotlib figure; ``NotPlayable`` if that is missing."""
-    figure, (above, below) = subplots(2, shared=True, heights=(3, 2))
+    linked = any(run.linked for run in report.runs)
+    heights = (3, 2, 3) if linked else (3, 2)
+    figure, panels = subplots(len(heights), shared=True, heights=heights)
+    above, below = panels[:2]
     length_s = report.scenario.length_s
     unit, size_s = time_axis(max(run.played.moments[-1].at_s for run in report.runs))
     for number, run in enumerate(report.runs):
@@ -110,10 +115,15 @@ def picture(report: Report) -> Any:  # noqa: ANN401
             along = [100 * (moment.load or 0.0) for moment in moments]
         above.plot(*_curve(along, [moment.allotted for moment in moments]), **look)
         below.plot(*_curve(along, [moment.fragmented for moment in moments]), **look)
+        if linked:
+            times = [moment.at_s for moment in moments]
+            panels[2].plot(*_curve(along, nvlinked_over(report, run, times)), **look)
     above.set_ylabel("allotted, % of the cards' memory")
     below.set_ylabel("fragmentation,\n% of the free memory")
     asked = "requested so far, % of the cards' memory"
-    below.set_xlabel(f"time, {unit}" if length_s else asked)
+    panels[-1].set_xlabel(f"time, {unit}" if length_s else asked)
+    if linked:
+        panels[2].set_ylabel("NVLink between all cards,\n% of multi-card pods")
     nodes = words.counted(report.nodes, "node")
     cards = words.counted(report.cards, "card")
     length = f", {stretch(length_s)}" if length_s else ""
@@ -125,10 +135,32 @@ def picture(report: Report) -> Any:  # noqa: ANN401
         figure.legend(
             handles=[*above.lines], loc="outside lower center", ncols=len(above.lines)
         )
-    for axes in (above, below):
+    for axes in panels:
         axes.set_ylim(0, 102)
         axes.grid(visible=True, linewidth=0.3)
     return figure
+
+
+def nvlinked_over(
+    report: Report, run: Run, times_s: Sequence[float]
+) -> list[float | None]:
+    """Return the share (0 to 1) of the running pods with NVLink between all cards.
+
+    Of pods of several cards where links are known; None while none runs.
+    """
+    pods = [
+        (result.placed_s or 0.0, result.left_s, min(scores) >= NVLINK)
+        for result, scores in pod_scores(report.scenario, run.played.outcomes)
+    ]
+    shares: list[float | None] = []
+    for at_s in times_s:
+        running = [
+            good
+            for begin_s, end_s, good in pods
+            if begin_s <= at_s and (end_s is None or at_s < end_s)
+        ]
+        shares.append(sum(running) / len(running) if running else None)
+    return shares
 
 
 def time_axis(length_s: float) -> tuple[str, int]:

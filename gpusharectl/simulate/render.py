@@ -197,6 +197,9 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
         lambda run: percent(run.played.end.fragmented),
     )
     yield "untouched cards, at the end", lambda run: str(run.played.untouched)
+    if any(run.linked for run in report.runs):
+        yield "pods of several cards, pair score", _pair_score
+        yield "  NVLink between all their cards", _nvlinked
     for number, room in enumerate(first.rooms):
         label = f"room for more: {room.asks}"
         yield label, partial(_room_of, number)
@@ -219,6 +222,14 @@ def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
 
 def _cores(moment: Moment) -> str:
     return percent(moment.held_cores / moment.cores if moment.cores else None)
+
+
+def _pair_score(run: Run) -> str:
+    return "-" if run.linked is None else f"{run.linked.pair_score:.0f}"
+
+
+def _nvlinked(run: Run) -> str:
+    return "-" if run.linked is None else percent(run.linked.share)
 
 
 def _longest(run: Run) -> str:

@@ -9,8 +9,11 @@ times are seconds since the beginning. null: not known, or it does not apply::
     nodes       at the beginning; cards, units and pods (that come) beside it
     runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
                 longest_wait_s, untouched_cards, fullest: moment, end: moment,
-                not_placed, room, curve, pods, unexpected, as_expected}]; rehoused:
-                moved and placed; as_expected: null if it was not checked
+                not_placed, room, curve, pods, unexpected, as_expected, links}];
+                policy: with /no-links, if links were not used; rehoused: moved and
+                placed; as_expected: null if it was not checked
+      links     {pods, nvlinked, pair_score} | null: the pods of several whole cards
+                that were placed where links are known
       moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
                 allotted, waiting, fragmented, arrived_units}
       not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
@@ -52,6 +55,7 @@ from gpusharectl.simulate.engine import (
     PodOutcome,
     play,
 )
+from gpusharectl.simulate.links import Linked, linked, without_links
 from gpusharectl.simulate.scenario import (
     NOWHERE,
     Arrive,
@@ -66,6 +70,8 @@ from gpusharectl.simulate.scenario import (
 )
 from gpusharectl.simulate.scenario_file import PodEntry
 
+NO_LINKS = "/no-links"
+"""Behind a policy's name: the run does not use links between cards."""
 Began = Callable[[str], OnStep]
 """Called with the name of a run; returns what to call after each step."""
 
@@ -114,6 +120,7 @@ class Run:
     checked: bool = False
     """Whether the result was compared with what the scenario expects."""
     rooms: tuple[Room, ...] = ()
+    linked: Linked | None = None
 
     @property
     def pods(self) -> int:
@@ -131,17 +138,26 @@ def run(
     choice: Choice,
     sizes: Sequence[Json] = (),
     began: Began = lambda _name: lambda _done, _total: None,
+    *,
+    with_links: bool = True,
 ) -> Run:
-    """Play it under one policy, and count how many more of each size fit at the end."""
+    """Play it under one policy, and count how many more of each size fit at the end.
+
+    ``with_links`` False: as if links between cards were not known.
+    """
+    original = scenario
+    if not with_links:
+        scenario = without_links(scenario)
+    name = choice.default if with_links else f"{choice.default}{NO_LINKS}"
     rooms: list[Room] = []
 
     def count(cluster: SimulatedCluster) -> None:
         cluster.learns = False
-        tell = began(f"{choice.default}, room for more")
+        tell = began(f"{name}, room for more")
         rooms.extend(room(cluster, asked, tell) for asked in sizes)
         cluster.learns = True
 
-    played = play(scenario, choice, began(choice.default), at_end=count)
+    played = play(scenario, choice, began(name), at_end=count)
     last = {result.came_as: result for result in played.outcomes}
     moved = {result.came_as for result in played.outcomes if result.first}
     counts = Counter(result.outcome for result in last.values())
@@ -154,7 +170,7 @@ def run(
     own = played.policy == scenario.choice.default
     expected = own and bool(scenario.expected)
     return Run(
-        policy=played.policy,
+        policy=name,
         played=played,
         counts={outcome: counts[outcome] for outcome in Outcome},
         not_placed=_not_placed(played.outcomes),
@@ -165,6 +181,7 @@ def run(
         wrong=tuple(_wrong(scenario.expected, last)) if expected else (),
         checked=expected,
         rooms=tuple(rooms),
+        linked=linked(original, played.outcomes),
     )
 
 
@@ -427,6 +444,7 @@ def _run(run: Run) -> dict[str, Any]:
         "pods": [_pod(result) for result in run.played.outcomes],
         "unexpected": list(run.wrong),
         "as_expected": not run.wrong if run.checked else None,
+        "links": asdict(run.linked) if run.linked else None,
     }
 
 

@@ -10,8 +10,16 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
+from gpushare.domain import topologies
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import CORES_PER_CARD, units_of
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.quantity import NotAQuantity
@@ -123,6 +131,18 @@ def _few_cards(cards: "tuple[CardEntry, ...]") -> "tuple[CardEntry, ...]":
     return cards
 
 
+def _links(value: object, found: ValidationInfo) -> tuple[int, ...]:
+    """Read the name of a topology, or a row of pair scores for each card."""
+    cards = found.data.get("cards")
+    if cards is None:
+        # They are wrong themselves, and complained about.
+        return ()
+    told = topologies.scores(plain(value), sum(card.count for card in cards))
+    if isinstance(told, str):
+        raise ValueError(told)  # noqa: TRY004
+    return told
+
+
 def _template(value: object) -> Json:
     raw = plain(value)
     try:
@@ -198,6 +218,7 @@ class NodeEntry(_Several):
     cards: Annotated[
         tuple[CardEntry, ...], BeforeValidator(_card_terms), AfterValidator(_few_cards)
     ] = ()
+    links: Annotated[tuple[int, ...], BeforeValidator(_links)] = ()
     model: Text = ""
     cpu: _Quantity = ""
     memory: _Quantity = ""
@@ -219,7 +240,8 @@ class NodeEntry(_Several):
             cards = [
                 synthetic.card(name, index, *size) for index, size in enumerate(sizes)
             ]
-            yield synthetic.node(name, cards, host)
+            linked = with_scores(cards, self.links) if self.links else cards
+            yield synthetic.node(name, linked, host)
 
 
 class PodEntry(_Several):

@@ -81,3 +81,19 @@ def test_a_file_of_no_cards_will_not_do(tmp_path: Path) -> None:
     path.write_text("cards: []\n")
     assert complaints(str(path)) == [f"{path}: 0 cards are not possible; give 1 to 64"]
     assert "cannot be read" in complaints(str(tmp_path / "other.yaml"))[0]
+
+
+def test_a_file_says_how_cards_are_joined(tmp_path: Path) -> None:
+    """By a topology's name, or a row for each card in the file's order."""
+    path = tmp_path / "cards.yaml"
+    sizes = "cards: [{memory_mib: 8192}, {memory_mib: 8192, index: 0}]\n"
+    path.write_text(f"{sizes}links: [[0, 250], [250, 0]]\n")
+    first, second = cards(str(path))
+    assert (first.links, second.links) == ({second.uuid: 250}, {first.uuid: 250})
+    path.write_text(f"{sizes}links: pcie\n")
+    assert cards(str(path))[0].links == {second.uuid: 50}
+    path.write_text(f"{sizes}links: dgx-1\n")
+    told = 'links: is "dgx-1", which has 8 cards; here are 2'
+    assert complaints(str(path)) == [f"{path}: {told}"]
+    path.write_text(sizes)
+    assert cards(str(path))[0].links == {}

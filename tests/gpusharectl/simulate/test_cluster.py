@@ -5,10 +5,13 @@ import random
 import pytest
 
 from gpushare.domain.frag.policy import ENOUGH
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, Placement, PodRef
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import Refusal
+from gpushare.kube import codec, names
+from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
 from gpusharectl.simulate import cluster as simulated
@@ -61,6 +64,36 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
             assert got.nodes == len(reasons) == 4
             here.take_away(ref, None)
         if there and number % 3 == 0:
+            gone = there.pop(dice.randrange(len(there)))
+            here.take_away(gone.pod, gone.node)
+    assert there
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nodes_with_links_are_compared_with_all_others(policy: str) -> None:
+    """The same placement comes of all nodes, not only of the fullest."""
+    dice, here = random.Random(11), SimulatedCluster(Choice(policy))
+    for number in range(5):
+        body = node(f"n-{number}", 64, 64, 64, 64)
+        if number:
+            scores = [dice.choice([10, 30, 50, 150, 250]) for _ in range(6)]
+            notes = body["metadata"]["annotations"]
+            its_cards = with_scores(codec.cards(body), scores)
+            notes[names.CARDS] = encode_cards(its_cards)
+        here.add_node(body)
+    there: list[Placement] = []
+    for number in range(80):
+        cores = dice.choice([1, 100, 200, 200, 300])
+        ref, needs = pending(here, pod(f"p-{number}", 9, cores))
+        nodes = [here.ledger.node(NodeName(f"n-{n}")) for n in range(5)]
+        wanted = schedule(needs.request, filter(None, nodes), needs.policy)
+        got = here.place(ref, needs)
+        if isinstance(wanted, Placement):
+            assert got == wanted
+            there.append(wanted)
+        else:
+            here.take_away(ref, None)
+        if there and number % 2:
             gone = there.pop(dice.randrange(len(there)))
             here.take_away(gone.pod, gone.node)
     assert there

@@ -78,6 +78,13 @@ WRONG = {
     "two": (["f", "--live"], 2, "give one of the three"),
     "policy": (["f", "--compare", "best"], 2, 'no policy "best"; known are first-fit'),
     "twice": (["f", "--compare", "frag,frag"], 2, "names a policy twice"),
+    "no links": (["f", "--compare", "frag/no-links"], 1, "no node has links between"),
+    "links": (["f", "--compare", "frag/links"], 2, 'no policy "frag/links"; known are'),
+    "no links there": (
+        [*OPENB, "--trace-dir", ".", "--compare", "frag/no-links"],
+        2,
+        "the trace has no links between cards",
+    ),
     "comma": (["f", "--compare", ","], 2, '"," names no policy; known are first-fit'),
     "endless": (["f", "--room", "9" * 5000], 2, "it must be a whole number from 0 to"),
     "endless cpu": (["f", "--room", "units=1,cpu=1e999"], 2, 'cpu is "1e999"; give'),

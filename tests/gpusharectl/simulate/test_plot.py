@@ -10,6 +10,7 @@ import pytest
 from gpusharectl.simulate.plot import check, picture, plot_report
 from gpusharectl.simulate.result import Report
 from gpusharectl.simulate.scenario import NotPlayable
+from tests.gpusharectl.simulate.test_links import linked_nodes
 from tests.gpusharectl.simulate.test_render import compared, nothing, seeds
 
 
@@ -76,3 +77,12 @@ def test_the_legend_hides_no_curve() -> None:
     figure.draw_without_rendering()
     box = legend.get_window_extent()
     assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
+
+
+def test_links_have_a_panel_where_they_are_known() -> None:
+    """The share of the running pods that have NVLink between all their cards."""
+    pytest.importorskip("matplotlib")
+    assert len(picture(seeds()).axes) == 2
+    (*_, axes) = picture(linked_nodes()).axes
+    used, unused = (list(line.get_ydata()) for line in axes.lines)
+    assert [used[-1], unused[-1]] == [100.0, 50.0]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gpushare.domain.links import scores_of
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
@@ -13,6 +14,7 @@ from gpusharectl.simulate.result import Run, read_size, reported, room, run
 from gpusharectl.simulate.scenario import Arrive, Drain, Join, Leave
 from gpusharectl.simulate.scenario_file import read_scenario
 from tests.gpusharectl.simulate.building import outcomes, places
+from tests.topologies import dgx_1_scores
 
 NODES = "nodes: [{name: n, cards: 1x8GiB}]\n"
 
@@ -50,6 +52,36 @@ expect: {placed: 0, refused: 1}
     assert places(play(found, found.choice)) == {"two": "nowhere"}
     alike = read_scenario(text.replace("1g.5gb", "2g.10gb"), "f.yaml")
     assert places(play(alike, alike.choice)) == {"two": "n cards 1, 2"}
+
+
+LINKED = """
+nodes:
+- {name: n, cards: 8x32GiB, links: dgx-1}
+- name: m
+  cards: 3x32GiB
+  links: [[0, 250, 10], [250, 0, 20], [10, 20, 0]]
+- {name: o, cards: 2x32GiB}
+"""
+
+
+def test_nodes_may_have_links() -> None:
+    """By the name of a topology, or a row for each card."""
+    mesh, three, none = map(codec.cards, read_scenario(LINKED, "f.yaml").nodes)
+    assert scores_of(mesh) == tuple(dgx_1_scores())
+    assert (scores_of(three), scores_of(none)) == ((250, 10, 20), ())
+
+
+def test_wrong_links_are_reported_by_their_field() -> None:
+    refused(
+        LINKED.replace("dgx-1", "dgx-2"), '3: nodes[0].links: is "dgx-2"; known are'
+    )
+    refused(
+        LINKED.replace("[10, 20, 0]]", "[10, 0]]"), "6: nodes[1].links: has another"
+    )
+    text = LINKED.replace("8x32GiB", "none")
+    with pytest.raises(YamlError) as caught:
+        read_scenario(text, "f")
+    assert [one.split(": ")[1] for one in caught.value.complaints] == ["nodes[0].cards"]
 
 
 def test_nodes_alike_have_numbers_and_cards_of_their_own() -> None:
