@@ -100,6 +100,7 @@ def _opened(
                 target.version,
                 target.tls,
                 target.frag,
+                target.pull_secrets,
                 patience,
             ),
             lambda target: _certificates(files, target),

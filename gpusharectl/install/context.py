@@ -28,6 +28,8 @@ class SchedulerTarget:
     tls: bool = False
     frag: bool = False
     """Whether the policy is ``frag``: the extender's score outweighs all others."""
+    pull_secrets: tuple[str, ...] = ()
+    """The Secrets with which the image is pulled."""
 
 
 @dataclass(frozen=True, slots=True)

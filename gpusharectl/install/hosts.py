@@ -104,6 +104,7 @@ class HostsPlan(Plan):
             self.options.restart,
             tls=facts.tls,
             frag=facts.policy == FRAG,
+            pull_secrets=facts.pull_secrets,
         )
         self.keep_files(self.host.plan())
         self.find_hosts(facts.control_plane)

@@ -133,6 +133,7 @@ class InstallPlan(Plan):
             options.restart,
             tls=bool(self.options.tls),
             frag=self.options.policy == FRAG,
+            pull_secrets=facts.pull_secrets,
         )
         self._check_more_rights()
         self._check_dra()

@@ -351,6 +351,8 @@ class Facts:
     """Whether the API server serves ValidatingAdmissionPolicies."""
     images: Mapping[str, str] = field(default_factory=dict)
     """The image that each workload of gpushare runs, the scheduler's side first."""
+    pull_secrets: tuple[str, ...] = ()
+    """The Secrets with which the workloads' images are pulled."""
     tls: bool = False
     operator: bool = False
     """Whether the API server serves the kinds of Prometheus Operator."""
@@ -465,6 +467,7 @@ def survey(
         runtime_classes=runtime_classes(objects),
         guard=objects.serves(*GUARD),
         images={name: image_of([body]) for name, body in workloads.items()},
+        pull_secrets=_pull_secrets(found),
         tls=TLS in settings,
         operator=objects.serves(*OPERATOR),
         owned=owned_by((*found, *configurations)),
@@ -476,6 +479,12 @@ def survey(
         by_cert_manager=managed,
         cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
     )
+
+
+def _pull_secrets(workloads: Iterable[Json]) -> tuple[str, ...]:
+    specs = (body["spec"]["template"]["spec"] for body in workloads)
+    listed = (one for spec in specs for one in spec.get("imagePullSecrets") or ())
+    return tuple(dict.fromkeys(one["name"] for one in listed))
 
 
 def takes_nvidia(facts: Facts, chosen: Sequence[str]) -> bool:

@@ -198,7 +198,9 @@ class Uninstall(Plan):
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
         self.image = options.image or running
         where = (facts.flavour, facts.here, facts.version)
-        self.target = SchedulerTarget(*where, self.image, options.restart)
+        self.target = SchedulerTarget(
+            *where, self.image, options.restart, pull_secrets=facts.pull_secrets
+        )
         if facts.flavour is not Flavour.MANAGED:
             self.keep_files(self.host.restore())
             # The extender may be gone, and kube-scheduler still told to call it.
@@ -305,7 +307,7 @@ class Uninstall(Plan):
                 self.remains[node.name] = "the node is not Ready"
             else:
                 clean.append(node.name)
-        self.remains |= clean_nodes(context, clean, self.image)
+        self.remains |= clean_nodes(context, clean, self.image, self.facts.pull_secrets)
         done = [name for name in clean if name not in self.remains]
         if done:
             self.screen.say(f"{FOLDER} removed on {', '.join(done)}")

@@ -36,6 +36,7 @@ from gpusharectl.kube_scheduler.verify import (
     check_container,
     is_made_from,
     last_words,
+    pulled_with,
     short_pod,
     temporary,
     waits_for,
@@ -114,6 +115,7 @@ class HostJob:
     kubernetes: str
     tls: bool = False
     frag: bool = False
+    pull_secrets: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -144,6 +146,7 @@ class HostJob:
             "nodeName": self.node,
             "hostNetwork": True,
             "priorityClassName": "system-node-critical",
+            **pulled_with(self.pull_secrets),
             "initContainers": self._trial(mirror),
             "containers": [{**last, "volumeMounts": mounts}],
             "volumes": [
@@ -248,6 +251,7 @@ class SchedulerJobs:
     kubernetes: str
     tls: bool = False
     frag: bool = False
+    pull_secrets: tuple[str, ...] = ()
     patience: Patience = field(default_factory=Patience)
 
     def run(self, action: str, node: str, say: Say) -> str:
@@ -277,7 +281,8 @@ class SchedulerJobs:
             return Obstacle(f"the Job for {node} could not be run: {error}")
 
     def _job(self, action: Action, node: str) -> HostJob:
-        return HostJob(action, node, self.image, self.kubernetes, self.tls, self.frag)
+        how = (self.kubernetes, self.tls, self.frag, self.pull_secrets)
+        return HostJob(action, node, self.image, *how)
 
     def _mirror(self, node: str) -> Json:
         """Return the pod of a node's kube-scheduler; ``Obstacle`` if there is none."""

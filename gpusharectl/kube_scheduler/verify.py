@@ -18,7 +18,7 @@ once.
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -98,6 +98,15 @@ def short_pod(name: str, spec: Json, annotations: Json | None = None) -> Json:
             **spec,
         },
     }
+
+
+def pulled_with(secrets: Sequence[str]) -> Json:
+    """Return the part of a pod's spec that names the Secrets of a registry.
+
+    Since Kubernetes 1.35 kubelet asks for them also where another pod has pulled the
+    image already.
+    """
+    return {"imagePullSecrets": [{"name": one} for one in secrets]} if secrets else {}
 
 
 @contextmanager

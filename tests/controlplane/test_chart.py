@@ -156,6 +156,8 @@ def test_a_release_lives_as_any_other(
     said = helm.must("install", "gpushare", earlier(tmp_path))
     assert "gpusharectl install --host-only" in said
     assert "kubectl label node NAME baidu.com/vcuda=true" in said
+    # Afterwards no object tells the image any more.
+    assert f"gpusharectl uninstall --image gpushare:{BEFORE}" in said
     assert image(objects) == f"gpushare:{BEFORE}"
     assert objects.get(POLICY) is None
 

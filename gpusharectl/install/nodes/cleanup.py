@@ -19,6 +19,7 @@ from gpusharectl.install.context import Context
 from gpusharectl.install.nodes.pods import run_on_nodes, short_lived
 from gpusharectl.install.progress import InstallError, Waiting
 from gpusharectl.install.survey import NodeFacts, read_nodes
+from gpusharectl.kube_scheduler.verify import pulled_with
 
 NAME = "gpushare-clean"
 _LIB = "/var/lib"
@@ -60,7 +61,7 @@ def clean(folder: Path) -> list[str]:
     return gone
 
 
-def cleaning_pod(node: str, image: str) -> Json:
+def cleaning_pod(node: str, image: str, pull_secrets: Sequence[str] = ()) -> Json:
     """Return the pod for one node; kubelet starts it without the scheduler."""
     container = {
         "name": "clean",
@@ -76,12 +77,15 @@ def cleaning_pod(node: str, image: str) -> Json:
     lib = {"name": "lib", "hostPath": {"path": _LIB, "type": "Directory"}}
     cdi = {"path": f"/var/{_CDI}", "type": "DirectoryOrCreate"}
     volumes = [lib, {"name": "cdi", "hostPath": cdi}]
-    return short_lived(NAME, node, container, volumes=volumes)
+    secrets = pulled_with(pull_secrets)
+    return short_lived(NAME, node, container, volumes=volumes, **secrets)
 
 
-def clean_nodes(context: Context, nodes: Sequence[str], image: str) -> dict[str, str]:
+def clean_nodes(
+    context: Context, nodes: Sequence[str], image: str, pull_secrets: Sequence[str] = ()
+) -> dict[str, str]:
     """Clean these nodes at the same time; return those that failed, and why."""
-    pods = [cleaning_pod(node, image) for node in nodes]
+    pods = [cleaning_pod(node, image, pull_secrets) for node in nodes]
     return dict(run_on_nodes(context, pods, CLEANED_WITHIN_S).failed)
 
 

@@ -176,6 +176,9 @@ def test_jobs_write_the_certificates_that_the_extender_waits_for(
 def test_the_extenders_settings_say_how(world: InstalledCluster) -> None:
     """With TLS the certificates are written; policy frag is kube-scheduler's too."""
     release(world.objects, "with-tls", **{POLICY: "frag"})
+    registry = {"imagePullSecrets": [{"name": "registry"}]}
+    extender = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
+    world.objects.merge(extender, {"spec": {"template": {"spec": registry}}})
     targets: list[SchedulerTarget] = []
     context = world.context()
 
@@ -187,8 +190,8 @@ def test_the_extenders_settings_say_how(world: InstalledCluster) -> None:
     code = install_hosts(watched, InstallOptions(host_only=True, yes=True))
     assert code is Exit.DONE, world.screen.text
     assert world.files.read(CERTIFICATE) is not None
-    assert {(one.tls, one.frag, one.image) for one in targets} == {
-        (True, True, "gpushare:0.1.0")
+    assert {(one.tls, one.frag, one.image, one.pull_secrets) for one in targets} == {
+        (True, True, "gpushare:0.1.0", ("registry",))
     }
 
 

@@ -1,5 +1,6 @@
 """The Job for another control-plane node: its pod, its end, and what is told of it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def mounts(container: Json) -> dict[str, bool]:
         each["mountPath"]: each.get("readOnly", False)
         for each in container["volumeMounts"]
     }
+
+
+def test_the_image_is_pulled_as_that_of_the_extender() -> None:
+    """With TLS this Job runs there first, before the extender has pulled anything."""
+    plain = job()
+    assert "imagePullSecrets" not in pod(plain, mirror("kubeadm.yaml"))
+    secret = replace(plain, pull_secrets=("registry",))
+    named = [{"name": "registry"}]
+    assert pod(secret, mirror("kubeadm.yaml"))["imagePullSecrets"] == named
 
 
 def test_tried_before_it_is_written() -> None:

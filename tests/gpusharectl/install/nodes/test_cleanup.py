@@ -72,6 +72,9 @@ def test_the_pod_sees_two_folders_and_no_account() -> None:
     assert mounts == [f"/host{path}" for path in folders]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["command"] == ["gpusharectl", "host-clean", "/host/var/lib"]
+    assert "imagePullSecrets" not in spec
+    private = cleaning_pod("gpu-1", "gpushare:1", ["registry"])["spec"]
+    assert private["imagePullSecrets"] == [{"name": "registry"}]
 
 
 @pytest.fixture
