@@ -63,9 +63,11 @@ def _packages(tree: Tree, folder: Path, venv: Path, url: str) -> None:
     tree.run(str(venv / "bin/python"), "-c", _SDIST.format(folder=str(folder)))
     (sources,) = folder.glob("*.tar.gz")
     repack(sources, epoch, tree.folder.with_name("sources"))
-    # The environment is the checkout's: make must not install this tree there.
-    ready = f"{venv}/.runtime"
-    tree.run("make", "gpusharectl", "-o", ready, f"VENV={venv}")
+    # The environment is the checkout's: make must not install this tree there. By a
+    # link, because the path of the checkout may have spaces.
+    link = tree.folder.with_name("venv")
+    link.symlink_to(venv)
+    tree.run("make", "gpusharectl", "-o", f"{link}/.runtime", f"VENV={link}")
     executable, wheels = tree.folder / "dist/gpusharectl", tree.folder / "build/wheels"
     parts = parts_of_wheels(wheels)
     (about,) = (part for part in parts if part.name == _OURS)
