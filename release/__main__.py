@@ -20,6 +20,7 @@ from release.krew import write_plugin
 from release.sbom import parts_of_wheels, write_bill
 
 ROOT = Path(__file__).parents[1]
+_ON_PURPOSE = "To leave images out on purpose: IMAGES=amd64, or IMAGES= for none"
 _OURS = "gpushare-vcuda"
 _SDIST = """
 from setuptools.build_meta import build_sdist
@@ -117,7 +118,7 @@ def _tell(commit: Commit, others: Sequence[str], left_out: Sequence[str]) -> Non
     for why in left_out:
         print(f"Left out: {why}", file=sys.stderr)
     if left_out:
-        print("To want no such image: make release IMAGES=amd64", file=sys.stderr)
+        print(_ON_PURPOSE, file=sys.stderr)
 
 
 if __name__ == "__main__":

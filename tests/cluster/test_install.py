@@ -121,6 +121,18 @@ def test_from_nothing_to_both_services(host: Fresh, before: Before) -> None:
     assert "Done in" in told
 
 
+def test_versions_side_by_side(host: Fresh) -> None:
+    """Of one node: kubelet's, and one image with the id that kubelet reports."""
+    told = json.loads(host.must("version", "-o", "json"))
+    (node,) = told["nodes"]
+    (extender,), (plugin,) = node["extender"], node["device-plugin"]
+    assert (node["name"], node["kubelet"]) == ("cp", told["kubernetes"])
+    assert extender == plugin
+    assert plugin["version"] == app_version() == told["gpusharectl"]
+    assert "sha256:" in plugin["id"]
+    assert node["differences"] == told["differences"] == []
+
+
 def test_the_seeds_exercise(host: Fresh) -> None:
     """On what the installer made: 4 and 20 share a card, the other 20 has the other."""
     host.create(*(deployment(*one) for one in APPS.items()), namespace=EDGE)
