@@ -1,5 +1,6 @@
 """``version``: this command, and what runs in the cluster."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
     cluster = Embedded()
     for node in (
         host("cp", control_plane=True),
+        host("cp-2", control_plane=True),
         host("n-1", "v1.35.4"),
         host("n-2"),
         host("n-3"),
@@ -114,6 +116,7 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
         },
         "nodes": [
             row("cp", extender=[new]),
+            row("cp-2"),
             row("n-1", skew, image, kubelet="v1.35.4", **{"device-plugin": [old]}),
             row("n-2", **{"device-plugin": [new | {"id": "sha256:2"}]}),
             row("n-3", **{"device-plugin": [new]}),
@@ -130,6 +133,7 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
         "\n"
         "NODE  KUBELET  EXTENDER          DEVICE-PLUGIN\n"
         "cp    v1.36.3  r/gpushare:0.1.0  -\n"
+        "cp-2  v1.36.3  -                 -\n"
         "n-1   v1.35.4  -                 r/gpushare:0.0.9\n"
         "n-2   v1.36.3  -                 r/gpushare:0.1.0\n"
         "n-3   v1.36.3  -                 r/gpushare:0.1.0\n"
@@ -164,7 +168,7 @@ def test_a_node_whose_image_has_no_known_build_does_not_differ() -> None:
         (API, ""),
         ("v1.36.2", "another patch"),
         ("v1.36.3+k3s1", "another patch or build"),
-        ("v1.33.9", "3 minor versions older than the API server"),
+        ("v1.33.9", "3 minor versions older than the API server$"),
         ("v1.32.9", "4 minor versions older than the API server; Kubernetes supports"),
         ("v1.37.0", "newer than the API server, which Kubernetes does not support"),
         ("custom", "not the version of the API server"),
@@ -174,8 +178,9 @@ def test_a_node_whose_image_has_no_known_build_does_not_differ() -> None:
 def test_kubelets_version_is_compared_with_the_api_servers(
     kubelet: str | None, words: str
 ) -> None:
-    assert words in kubelet_differs(kubelet, API)
-    assert bool(kubelet_differs(kubelet, API)) is bool(words)
+    told = kubelet_differs(kubelet, API)
+    assert re.search(words, told)
+    assert bool(told) is bool(words)
 
 
 def test_components_of_different_images_are_named() -> None:
