@@ -14,6 +14,7 @@ from cryptography import x509
 
 from deviceplugin.allocation.occupancy import Record
 from deviceplugin.allocation.prestart import allocation_text
+from gpushare import __version__
 from gpushare.domain.model import Amount, CardUUID, PodUID
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -80,7 +81,7 @@ CASES = {
     ),
     "digest": Case(
         {"image.repository": "Local.test:5000/gpushare", "image.digest": DIGEST},
-        image=f"Local.test:5000/gpushare@{DIGEST}",
+        image=f"Local.test:5000/gpushare:{__version__}@{DIGEST}",
     ),
     "with-tls": Case({"extender.tls.enabled": "true"}, tls=True),
     "k3s-with-tls": Case(
