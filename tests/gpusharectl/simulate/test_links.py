@@ -7,9 +7,16 @@ from gpushare.kube import codec
 from gpusharectl.simulate.links import Linked, has_links, linked, without_links
 from gpusharectl.simulate.render import draw_report
 from gpusharectl.simulate.result import Report, report_data, reported, run
-from gpusharectl.simulate.scenario import Join, Scenario
+from gpusharectl.simulate.scenario import Arrive, Join, Scenario
 from tests.gpusharectl.golden import drawn
-from tests.gpusharectl.simulate.building import come, node, outcomes, played, scenario
+from tests.gpusharectl.simulate.building import (
+    come,
+    node,
+    outcomes,
+    played,
+    pod,
+    scenario,
+)
 from tests.gpusharectl.simulate.building import told as read
 
 PAIRS = """
@@ -41,6 +48,26 @@ def test_scores_are_of_all_pairs_of_pods_of_several_cards() -> None:
     assert linked(of, ()) is None
     apart = scenario([node("n", 29, 29)], *come("a", cores=200))
     assert linked(apart, played(apart).outcomes) is None
+
+
+def test_each_pair_must_have_a_link() -> None:
+    """A pod of one card, a share and containers apart have no pairs that count."""
+    text = (
+        PAIRS.partition("pods:")[0]
+        + "pods: [{name: a, cores: 300}, {name: b, units: 9}]"
+    )
+    of = read(text)
+    # Cards 0, 2 and 3, or 0, 1 and 3: 250 + 30 + 10.
+    assert linked(of, played(of).outcomes) == Linked(1, 0, 290 / 3)
+    apart = pod("p", cores=100)
+    apart["spec"]["containers"] *= 2
+    apart["metadata"]["annotations"]["baidu.com/vcuda-containers"] = "apart"
+    apart["spec"]["containers"] = [
+        {**one, "name": f"c{i}"} for i, one in enumerate(apart["spec"]["containers"])
+    ]
+    of = scenario(of.nodes, Arrive(apart))
+    assert outcomes(played(of))["p"].cards == (0, 1)
+    assert linked(of, played(of).outcomes) is None
 
 
 def test_without_links_the_order_rules_and_the_scores_still_count() -> None:

@@ -8,8 +8,9 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from gpushare.domain.links import scores_of, with_scores
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube import names
+from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
@@ -23,7 +24,7 @@ from gpusharectl.simulate.live import (
     without_rights,
 )
 from gpusharectl.simulate.result import not_played
-from gpusharectl.simulate.scenario import NotPlayable, Scenario
+from gpusharectl.simulate.scenario import Join, NotPlayable, Scenario
 from tests.builders import (
     allocation_json,
     bound_json,
@@ -204,6 +205,13 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def ran(kubeconfig: str, *words: str) -> Result:
     words = ("simulate", "--live", *words, "--kubeconfig", kubeconfig)
     return CliRunner().invoke(main, words)
+
+
+def test_an_added_node_has_the_links_of_the_node_that_it_is_like() -> None:
+    its_cards = with_scores([card(0), card(1), card(2)], (10, 30, 250))
+    found, _ = live([node_of("node-1", *its_cards)], add={"node-1": 1})
+    (added,) = [one.what.node for one in found.steps if isinstance(one.what, Join)]
+    assert scores_of(codec.cards(added)) == (10, 30, 250)
 
 
 def test_how_many_more_fit(kubeconfig: str) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.simulate.plot import check, picture, plot_report
+from gpusharectl.simulate.plot import check, nvlinked_over, picture, plot_report
 from gpusharectl.simulate.result import Report
 from gpusharectl.simulate.scenario import NotPlayable
+from tests.gpusharectl.simulate.building import told
 from tests.gpusharectl.simulate.test_links import linked_nodes
-from tests.gpusharectl.simulate.test_render import compared, nothing, seeds
+from tests.gpusharectl.simulate.test_render import compared, nothing, report, seeds
 
 
 def curves(of: Report) -> list[Any]:
@@ -86,3 +87,18 @@ def test_links_have_a_panel_where_they_are_known() -> None:
     (*_, axes) = picture(linked_nodes()).axes
     used, unused = (list(line.get_ydata()) for line in axes.lines)
     assert [used[-1], unused[-1]] == [100.0, 50.0]
+
+
+def test_only_running_pods_have_links() -> None:
+    """A share is not known while no pod of several cards runs."""
+    text = """
+nodes: [{name: n, cards: 4x32GiB, links: nvlink-bridges}]
+pods:
+- {name: alone, cores: 100, lasts: 5h}
+- {name: two, cores: 200, at: 1h, lasts: 2h}
+- {name: three, cores: 300, at: 4h, lasts: 1h}
+"""
+    of = report(told(text))
+    seconds = [3600.0 * hour for hour in (0, 1, 2.9, 3, 4)]
+    shares = nvlinked_over(of, of.runs[0], seconds)
+    assert shares == [None, 1.0, 1.0, None, 0.0]
