@@ -1,5 +1,6 @@
 """Fixtures of the test bed, for every test that needs the real thing."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from gpushare import addresses
 from tests.ports import Ports
+from tests.testbed import kubernetes
 from tests.testbed.binaries import Binaries
 
 # Before anything else takes it by its name.
@@ -96,12 +98,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(NEEDED_BY_FIXTURE[fixture])
         if NEEDS.isdisjoint(mark.name for mark in item.iter_markers()):
             item.add_marker(pytest.mark.unit)
+        if since := item.get_closest_marker("since"):
+            skip_before(item, *since.args)
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.no_cover)
             if hypothesis.settings.get_current_profile_name() == "unit":
                 fewer_examples(item)
     first = {item.path for item in items if _waits(item)}
     items.sort(key=lambda item: (_turn(item), item.path not in first))
+
+
+def skip_before(item: pytest.Item, version: str, what: str) -> None:
+    """Skip the test on an older Kubernetes: what it asks of does not exist there."""
+    running = kubernetes.numbers(kubernetes.chosen(os.environ))
+    if running < kubernetes.numbers(version):
+        reason = f"Kubernetes {version} is the first with {what}"
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _turn(item: pytest.Item) -> int:

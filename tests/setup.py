@@ -11,17 +11,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.testbed.binaries import cache_folder, ensure_binaries
+from tests.testbed.binaries import cache_folder
 from tests.testbed.browser import ensure_browser
 from tests.testbed.helm import ensure_helm
 from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import ensure_programs
+from tests.testbed.kubernetes import ensure_kubernetes
 from tests.testbed.prometheus import ensure_monitoring
 from tests.testbed.toolchain import BinariesUnavailableError
 
 # The control plane first, because it needs less of the machine than a cluster does.
 PARTS: tuple[tuple[str, Callable[[Path], object]], ...] = (
-    ("control plane", ensure_binaries),
+    ("control plane", ensure_kubernetes),
     ("cluster", ensure_programs),
     ("image of ours", ensure_app_image),
     ("Prometheus", ensure_monitoring),

@@ -19,8 +19,8 @@ from gpusharectl.kube_scheduler.drift import Flavour
 
 OLDEST = (1, 26)
 """Older kubelets do not report pod resources as the device plugin needs them."""
-NEWEST = (1, 36)
-"""The version of all tests; newer versions are accepted with a warning."""
+NEWEST = (1, 37)
+"""The newest of docs/compatibility.md; newer ones are accepted with a warning."""
 _BOUNDS = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are supported"
 WEBHOOK_OLDEST = (1, 30)
 """Older API servers have no matchConditions: they would ask about every pod, and create

@@ -155,8 +155,8 @@ class Site:
         return [] if text is None else json.loads(text)["cards"]
 
     def create(self, *bodies: Json, namespace: str = "default") -> None:
-        text = "\n---\n".join(json.dumps(body) for body in bodies)
-        self.kubectl("create", "-n", namespace, "-f", "-", stdin=text)
+        listed = {"apiVersion": "v1", "kind": "List", "items": bodies}
+        self.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
 
     def clear(self) -> None:
         for namespace in OURS:

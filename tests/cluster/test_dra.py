@@ -39,6 +39,8 @@ from tests.testbed.kubeadm.files import CDI_OF_CLAIMS
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.since("1.36", "claims that share a device")
+
 SLICES = f"{GROUP}/resourceslices"
 
 

@@ -1,6 +1,7 @@
 """Defects of kubelet (contracts 2.7) and its lost checkpoint, on the real one."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.cluster.site import Site
 from tests.deviceplugin.node_fixture import ids_of
 from tests.gpusharectl.fake_plugin import FakePlugin
 from tests.nvml.driver import stub_card
+from tests.testbed.kubernetes import chosen, numbers
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
@@ -224,7 +226,10 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
 
 
 def test_overlapping_registration(site: Site) -> None:
-    """Of two registrations, the end of the older one takes the newer one's devices."""
+    """Of two registrations, the end of the older one takes the newer one's devices.
+
+    From 1.37 on it does not: the newer one stays, and its next list counts.
+    """
     folder = site.cluster.nodes["cp"].path(KUBELET) / "device-plugins"
     older, newer = FakePlugin(folder, SLOW), FakePlugin(folder, SLOW)
     newer.endpoint = "newer.sock"
@@ -236,6 +241,11 @@ def test_overlapping_registration(site: Site) -> None:
             newer.register()
             newer.offer("s00", "s01", "s02")
             wait_until(lambda: allocatable(site, SLOW) == 3, "three devices", 60)
+        if numbers(chosen(os.environ)) >= (1, 37):
+            newer.offer("s00", "s01", "s02", "s03")
+            wait_until(lambda: allocatable(site, SLOW) == 4, "four devices", 60)
+            assert not newer.gone.is_set()
+            return
         wait_until(newer.gone.is_set, "kubelet to drop the newer one", 60)
         wait_until(lambda: allocatable(site, SLOW) == 0, "no device", 60)
 

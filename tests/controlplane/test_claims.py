@@ -32,7 +32,10 @@ from tests.testbed.objects import read_pod
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [
+    pytest.mark.controlplane,
+    pytest.mark.since("1.36", "claims that share a device"),
+]
 SHARE = "5d0ff1ab-8b6f-4d6e-9c9b-1f1d8f4a9d10"
 
 

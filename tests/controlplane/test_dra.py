@@ -1,5 +1,6 @@
 """What the real API server says of our ResourceSlices, and who may write them."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.controlplane.test_guard import GROUP, KINDS, PLUGIN, bound_token
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
+from tests.testbed.kubernetes import chosen, numbers
 from tests.testbed.manifests import documents, rights
 from tests.testbed.objects import post_node, sweep
 from tests.testbed.rest import Json, Rest
@@ -36,6 +38,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
 ]
 
+SHARED_CLAIMS = pytest.mark.since("1.36", "claims that share a device")
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CARD = Card(CardUUID("GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"), 0, 94, model="P4")
 
@@ -66,6 +69,7 @@ def without_times(spec: Json) -> Json:
     return {**spec, "devices": cleared}
 
 
+@SHARED_CLAIMS
 @pytest.mark.parametrize(
     ("card", "held"),
     [
@@ -86,6 +90,7 @@ def test_every_card_is_accepted(nodes: Rest, card: Card, held: tuple[int, int]) 
     assert without_times(stored["spec"]) == made["spec"]
 
 
+@SHARED_CLAIMS
 def test_as_many_cards_as_fit(nodes: Rest) -> None:
     """With taints, and so many slices of one pool."""
     cards = [
@@ -132,6 +137,7 @@ def plugin_on(admin: Rest, node: str) -> Rest:
     return Rest(admin.port, token)
 
 
+@SHARED_CLAIMS
 def test_own_slices_only(guarded: Rest) -> None:
     """By a token that names its node; an administrator is not held up."""
     here, there = (plugin_on(guarded, node) for node in ("here", "there"))
@@ -191,6 +197,7 @@ def old(
         one.close() if isinstance(one, ApiServer) else one.__exit__()
 
 
+@pytest.mark.since("1.34", "resource.k8s.io/v1")
 def test_claims_may_not_share_a_device(
     old: Callable[..., tuple[ControlPlane, ApiServer]],
 ) -> None:
@@ -206,10 +213,13 @@ def test_claims_may_not_share_a_device(
 
 
 def test_no_such_api(old: Callable[..., tuple[ControlPlane, ApiServer]]) -> None:
-    _, cluster = old("--runtime-config=resource.k8s.io/v1=false")
+    """As before 1.34, where the API server does not know the name."""
+    known = numbers(chosen(os.environ)) >= (1, 34)
+    _, cluster = old(*(["--runtime-config=resource.k8s.io/v1=false"] if known else []))
     assert "does not serve resource.k8s.io/v1" in why_not_served(cluster, "here")
 
 
+@SHARED_CLAIMS
 def test_published_and_changed(nodes: Rest, plane: ControlPlane) -> None:
     """Written once, and again after somebody has changed or deleted it."""
     cluster = ApiServer.connect(str(plane.kubeconfig(plane.admin.token, "dra")))

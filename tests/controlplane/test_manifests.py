@@ -55,7 +55,12 @@ images: [{{name: gpushare, newName: local.test/gpushare, newTag: "9"}}]
 SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp")
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 BUILT_IN = ("system:kube-scheduler", "system:volume-scheduler")
-WHOLES = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, DRA, *BIE)
+SHARED_CLAIMS = pytest.mark.since("1.36", "claims that share a device")
+WHOLES = (
+    *(*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS),
+    pytest.param(DRA, marks=SHARED_CLAIMS),
+    *BIE,
+)
 WITH_DRIVER = (*OVERLAYS, "exporter", *BIE)
 """Those with a pod that needs the driver's library."""
 MORE = ("exporter", "webhook")
@@ -282,6 +287,7 @@ def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
     assert used.is_relative_to(host)
 
 
+@SHARED_CLAIMS
 def test_dra_is_accepted(objects: Objects) -> None:
     """The trial of a shared device stores nothing; the webhook trusts all hosts."""
     assert shares_devices(objects)

@@ -11,7 +11,10 @@ from tests.controlplane.gate import Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.waiting import wait_until
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [
+    pytest.mark.controlplane,
+    pytest.mark.since("1.36", "claims that share a device"),
+]
 
 ENTRY = "dra.vcuda.baidu.com"
 NO_FINALIZERS = {"metadata": {"finalizers": None}}

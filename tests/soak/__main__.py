@@ -18,8 +18,9 @@ from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from tests.controlplane.extender import USER
 from tests.soak.run import Plan, Report, soak
 from tests.soak.site import site
-from tests.testbed.binaries import cache_folder, ensure_binaries
+from tests.testbed.binaries import cache_folder
 from tests.testbed.controlplane import ControlPlane
+from tests.testbed.kubernetes import ensure_kubernetes
 from tests.testbed.objects import new_namespace
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "soak.json"
@@ -31,7 +32,7 @@ def main() -> int:
     plan = Plan(60 * given.minutes, seed, given.kill_every, given.at_once)
     under = f"{given.minutes} minutes under {given.policy}"
     print(f"Soak for {under}, seed {seed} ...", flush=True)
-    binaries = ensure_binaries(cache_folder(os.environ))
+    binaries = ensure_kubernetes(cache_folder(os.environ))
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         plane = ControlPlane(binaries, Path(folder), users=[USER], audit="None")
         with plane, site(plane, seed, POLICY=given.policy) as found:

@@ -126,10 +126,17 @@ def ensure_binaries(
     return Binaries(folder)
 
 
+def kubernetes_in(go_mod: str) -> str:
+    """Give the Kubernetes that a module builds, such as ``1.36.3``; "" if none."""
+    line = r"^\s*(?:require )?k8s\.io/kubernetes v(\S+)"
+    found = re.search(line, go_mod, re.MULTILINE)
+    return found[1] if found else ""
+
+
 def build_flags(go_mod: str) -> list[str]:
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", go_mod, re.MULTILINE)
+    built = kubernetes_in(go_mod)
     # Only Kubernetes' own binaries say a version that others compare.
-    stamp = f" -X k8s.io/component-base/version.gitVersion={found[1]}" if found else ""
+    stamp = f" -X k8s.io/component-base/version.gitVersion=v{built}" if built else ""
     # Prometheus finds targets in thirty clouds; with none of them it builds in a half
     # of the time.
     without = ["-tags=remove_all_sd"] if "prometheus/cmd/prometheus" in go_mod else []

@@ -10,13 +10,14 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tests.machine import needs
-from tests.testbed.binaries import Binaries, cache_folder, ensure_binaries
+from tests.testbed.binaries import Binaries, cache_folder
 from tests.testbed.browser import Browser, BrowserProgram, ensure_browser
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.goextender import ensure_go_extender
 from tests.testbed.helm import ensure_helm, ensure_helm_4
 from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import Programs, ensure_programs
+from tests.testbed.kubernetes import ensure_kubernetes
 from tests.testbed.objects import new_namespace, sweep
 from tests.testbed.prometheus import (
     Alertmanager,
@@ -57,7 +58,7 @@ def _had(config: pytest.Config, ensure: Callable[[Path], Built]) -> Built:
 
 @pytest.fixture(scope="session")
 def binaries(pytestconfig: pytest.Config) -> Binaries:
-    return _had(pytestconfig, ensure_binaries)
+    return _had(pytestconfig, ensure_kubernetes)
 
 
 @pytest.fixture(scope="session")

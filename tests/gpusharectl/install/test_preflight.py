@@ -29,8 +29,8 @@ def facts(*nodes: NodeFacts, **more: Any) -> Facts:
     [
         ("1.36.3", Weight.OK, "1.36.3 · kubeadm · 1 control-plane node · c"),
         ("1.26.0+k3s1", Weight.OK, "1.26.0+k3s1 · kubeadm"),
-        ("1.25.9", Weight.REFUSAL, "1.25.9 is too old: 1.26 to 1.36 are"),
-        ("1.37.0", Weight.WARNING, "1.37.0 is newer than the tested"),
+        ("1.25.9", Weight.REFUSAL, "1.25.9 is too old: 1.26 to 1.37 are"),
+        ("1.38.0", Weight.WARNING, "1.38.0 is newer than the tested"),
         ("master", Weight.WARNING, "master is an unknown version"),
     ],
 )

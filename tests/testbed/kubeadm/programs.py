@@ -14,6 +14,7 @@ from tests.testbed.binaries import (
 )
 from tests.testbed.kubeadm.imageset import ImageSet, ensure_images, version
 from tests.testbed.kubeadm.machine import install_packages, why_not
+from tests.testbed.kubernetes import ensure_kubernetes
 from tests.testbed.toolchain import BinariesUnavailableError
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -46,8 +47,8 @@ def ensure_programs(cache: Path) -> Programs:
     if obstacle := why_not():
         raise BinariesUnavailableError(*obstacle)
     install_packages()
-    control_plane = ensure_binaries(cache)
-    node = ensure_binaries(cache, tools=NODE)
+    control_plane = ensure_kubernetes(cache)
+    node = ensure_kubernetes(cache, NODE)
     runtime = ensure_binaries(cache, RUNTIME_MODULE, RUNTIME)
     nvidia = ensure_binaries(cache, NVIDIA_MODULE, NVIDIA)
     images = ensure_images(cache, control_plane, node)

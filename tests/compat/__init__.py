@@ -1,0 +1,1 @@
+"""``make compat``: chosen tests on several versions of Kubernetes."""

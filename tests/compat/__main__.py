@@ -1,0 +1,94 @@
+"""``make compat VERSIONS="1.33 1.34"``: build them, try them, and write the page.
+
+``AREAS="webhook preemption"`` runs only the rows that have such a word in their title.
+Exit status 1 if a test failed or a version could not be tried; the others are tried all
+the same.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.compat.page import PAGE, draw
+from tests.compat.plan import AREAS
+from tests.compat.results import Counts, Result, counted, keep
+from tests.testbed.binaries import NODE, cache_folder
+from tests.testbed.kubernetes import RELEASES, ensure_kubernetes, release
+from tests.testbed.toolchain import BinariesUnavailableError
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.compat", description=__doc__)
+    parser.add_argument("versions", nargs="*", default=RELEASES)
+    parser.add_argument("--areas", default="", help="words of titles")
+    given = parser.parse_args()
+    try:
+        versions = [release(each) for each in given.versions]
+    except ValueError as error:
+        parser.error(str(error))
+    files = chosen_files(given.areas.split())
+    if not files:
+        titles = ", ".join(area.title for area in AREAS)
+        parser.error(f"no area has such a word in its title: {titles}")
+    bad = []
+    for version in versions:
+        result = tried(version, files)
+        keep(result)
+        draw()
+        if not result.good:
+            bad.append(version)
+    print(f"Written to {PAGE}; {', '.join(bad) or 'no version'} failed")
+    return 1 if bad else 0
+
+
+def chosen_files(words: list[str]) -> list[str]:
+    """Give the files of the areas with such a word in their title, or of all areas."""
+    return [
+        f"tests/{file}"
+        for area in AREAS
+        if not words or any(word in area.title for word in words)
+        for file in area.files
+    ]
+
+
+def tried(version: str, files: list[str]) -> Result:
+    """Build this version and run the chosen tests on it."""
+    areas: dict[str, Counts] = {}
+    stopped = ""
+    try:
+        ensure_kubernetes(cache_folder(os.environ), version=version)
+        ensure_kubernetes(cache_folder(os.environ), NODE, version)
+        areas = run(version, files)
+    except BinariesUnavailableError as error:
+        stopped = str(error)
+    except OSError:
+        stopped = "pytest ended without a report"
+    return Result(version, areas, stopped)
+
+
+def run(version: str, files: list[str]) -> dict[str, Counts]:
+    """Run the chosen tests in two processes and count what came out.
+
+    Raises ``OSError`` if pytest wrote no report.
+    """
+    today = datetime.now(UTC).date().isoformat()
+    with tempfile.TemporaryDirectory(prefix="t.", dir="/tmp") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "--no-cov", "-q", *files]
+        command += ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
+        command += [f"--basetemp={folder}/p", f"--junitxml={report}"]
+        command += ["-o", "junit_family=xunit1", "--durations=12"]
+        # A test that this machine cannot run has not passed on this version.
+        asked = {"KUBERNETES": version, "REQUIRE_ALL": "1"}
+        subprocess.run(command, cwd=ROOT, env=os.environ | asked, check=False)
+        return counted(report, today)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
