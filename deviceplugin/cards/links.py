@@ -72,15 +72,26 @@ class CardLinks:
     def _ask(
         self, cards: Sequence[FoundCard], handles: Mapping[CardUUID, nvml.Handle]
     ) -> None:
-        """Read what is not known yet; all in one go, each with its deadline."""
+        """Read what is not known yet, each call with its deadline.
+
+        Only cards that told their NVLinks are asked for pairs, so that one that hangs
+        holds up a single call.
+        """
         if len(cards) < 2:  # noqa: PLR2004
             return
-        calls: dict[Hashable, Callable[[], _Answer]] = {
-            ("links", card.uuid): partial(_nvlinks, handles[card.uuid])
-            for card in cards
-        }
-        for a, b in combinations(cards, 2):
-            calls[_path(a, b)] = partial(_pcie, handles[a.uuid], handles[b.uuid])
+        links = {card.uuid: partial(_nvlinks, handles[card.uuid]) for card in cards}
+        self._run({_of_card(uuid): call for uuid, call in links.items()})
+        told = [
+            card for card in cards if self._known.get(_of_card(card.uuid)) is not None
+        ]
+        self._run(
+            {
+                _path(a, b): partial(_pcie, handles[a.uuid], handles[b.uuid])
+                for a, b in combinations(told, 2)
+            }
+        )
+
+    def _run(self, calls: Mapping[Hashable, Callable[[], _Answer]]) -> None:
         new = {name: call for name, call in calls.items() if name not in self._known}
         for name, answer in self._calls.run(new).items():
             if not isinstance(answer, Exception):
@@ -88,8 +99,8 @@ class CardLinks:
 
     def _score(self, a: FoundCard, b: FoundCard) -> int | None:
         path = self._known.get(_path(a, b))
-        of_a = self._known.get(("links", a.uuid))
-        of_b = self._known.get(("links", b.uuid))
+        of_a = self._known.get(_of_card(a.uuid))
+        of_b = self._known.get(_of_card(b.uuid))
         if (
             not isinstance(path, int)
             or not isinstance(of_a, Counter)
@@ -100,6 +111,10 @@ class CardLinks:
         direct = min(of_a[b.bus or ""], of_b[a.bus or ""])
         # All cards on the NVSwitches of a node reach each other by all their links.
         return path + NVLINK * (direct + min(of_a[_SWITCH], of_b[_SWITCH]))
+
+
+def _of_card(uuid: CardUUID) -> Hashable:
+    return ("links", uuid)
 
 
 def _path(a: FoundCard, b: FoundCard) -> Hashable:

@@ -18,9 +18,9 @@ NVLINK = 100
 MOST_SCORE = 10_000
 """More than a pair can have: no card has 99 NVLinks."""
 
-_MOST_EXACT = 8
-"""Up to so many cards all partitions are compared, in about a millisecond. Sixteen
-cards have two million partitions into pairs."""
+_MOST_EXACT = 10
+"""Up to so many cards all partitions are compared, in a few milliseconds. Sixteen cards
+have two million partitions into pairs."""
 
 Rows = tuple[tuple[int, ...], ...]
 

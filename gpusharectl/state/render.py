@@ -209,10 +209,11 @@ def _largest(free: FreeUnits) -> str:
 
 
 def _links(node: NodeView) -> str:
-    """Return the lowest and the highest score of a pair of cards."""
-    if not node.links:
+    """Return the lowest and the highest score of the pairs of which it is known."""
+    known = [score for score in node.links if score]
+    if not known:
         return words.NOT_KNOWN
-    return " to ".join(map(str, sorted({min(node.links), max(node.links)})))
+    return " to ".join(map(str, sorted({min(known), max(known)})))
 
 
 def _node(

@@ -16,8 +16,8 @@ known, or it does not apply::
                   that a pod with one core could have
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
                   units}, isolation: the tier, links: [the score of each pair of
-                  cards: 0-1, 0-2, …, 1-2, …] | null: not known, complaint, cards,
-                  gone}]
+                  cards: 0-1, 0-2, …, 1-2, …; 0: not known] | null: none is known,
+                  complaint, cards, gone}]
       cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
                   parent: uuid of the card of a MIG instance | null,
                   reason: why it is not healthy,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.domain import topologies
 from gpushare.domain.links import best_set, pairs, with_links, with_scores
 from gpushare.domain.model import Card, NodeName, Placement
 from gpushare.domain.node import Node
@@ -172,6 +173,14 @@ def test_a_closed_card_belongs_to_no_set() -> None:
         replace(one, healthy=one.index != 2, cordoned=one.index == 7) for one in DGX_1
     )
     assert given_cards(node(*closed), 2) == [0, 3]
+
+
+def test_ten_cards() -> None:
+    """All partitions are compared; of sets that grow from one card 8, 9, 14, 15."""
+    scores = topologies.scores("nvlink-bridges", 16)
+    assert not isinstance(scores, str)
+    page = holding(linked(*scores), 0, 6, 7, 11, 12, 13)
+    assert given_cards(page, 4) == [2, 3, 4, 5]
 
 
 def test_sixteen_cards() -> None:

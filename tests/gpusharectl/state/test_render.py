@@ -59,8 +59,8 @@ def test_wide_leaves_nothing_out(name: str) -> None:
 
 
 def test_wide_shows_how_far_links_differ() -> None:
-    """The lowest and the highest score of a pair; of a single card nothing."""
-    its_cards = with_scores([card(0), card(1), card(2)], (250, 10, 30))
+    """The lowest and the highest known score; of a single card nothing."""
+    its_cards = with_scores([card(0), card(1), card(2)], (250, 10, 0))
     nodes = [node_of("linked", *its_cards), node_of("alone", card(0))]
     found = drawn(partial(draw, seen=overview(cluster_state(nodes, [])), wide=True))
     told = [line.partition("; links ")[2] for line in found.splitlines()]
