@@ -136,6 +136,11 @@ class TwoNames(click.Group):
             "Let a cluster share the cards of its nodes.",
         ),
         _command(
+            "make-room",
+            "make_room.command:make_room",
+            "Move pods so that a waiting pod has room on one card.",
+        ),
+        _command(
             "migrate",
             "migrate.command:migrate",
             "Rewrite manifests that were made for another system.",

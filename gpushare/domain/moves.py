@@ -141,6 +141,37 @@ def after(nodes: Iterable[Node], moves: Iterable[Move]) -> tuple[Node, ...]:
     return tuple(now.values())
 
 
+def landing_now(
+    request: PodRequest, situation: Situation, uid: PodUID
+) -> Placement | None:
+    """Return where one pod would land if it were evicted now; None if nowhere.
+
+    For a plan that is carried out: the target is cordoned already. Budgets do not
+    count, because the API server checks them at the eviction.
+    """
+    policy = situation.choice.policy(request.policy)
+    facts = replace(situation.facts, budgets=())
+    if isinstance(policy, Refusal):
+        return None
+    world = World(request, replace(situation, facts=facts), policy)
+    if uid not in world.at:
+        return None
+    done = world.moved(uid, world.start, world.without(uid, world.start))
+    return done and done[0].landing
+
+
+def has_room(
+    request: PodRequest, situation: Situation, name: NodeName, cards: Iterable[CardUUID]
+) -> bool:
+    """Return whether a pod fits on these cards of a node once they are open again."""
+    policy = situation.choice.policy(request.policy)
+    node = next((node for node in situation.nodes if node.name == name), None)
+    if isinstance(policy, Refusal) or node is None:
+        return False
+    world = World(request, situation, policy)
+    return world.fits(_Target(name, frozenset(cards)).alone(node), world.start)
+
+
 def _no_target(request: PodRequest, nodes: Iterable[Node], policy: Policy) -> NoPlan:
     for node in nodes:
         opened = tuple(replace(c, healthy=True, cordoned=False) for c in node.cards)

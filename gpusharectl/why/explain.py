@@ -443,7 +443,12 @@ class _Waiting:
         allow = ""
         if cards is not None:
             allow = f"let it use more cards ({words.annotations(cards.limits)})"
-        found = [self._smaller(), _delete(best), self._reopen()]
+        found = [
+            self._smaller(),
+            self._move_others(best),
+            _delete(best),
+            self._reopen(),
+        ]
         if self._shortage.never:
             found = [*self._on_larger_cards()]
         if self._fits_on_others():
@@ -524,6 +529,14 @@ class _Waiting:
         if 0 < cores < wanted.cores:
             return f"request at most {words.cores(cores)}"
         return ""
+
+    def _move_others(self, best: Way | None) -> str:
+        """Suggest to look for moves if only fragmentation keeps it waiting."""
+        several = len(self._request.claims) > 1
+        if several or best is None or not best.pods or self._in_sum() is None:
+            return ""
+        name = facts.full_name(self._pod)
+        return f"see which pods could move: gpusharectl make-room {name}"
 
     def _reopen(self) -> str:
         found = reopened(self._request, self._nodes, self._policy)

@@ -1,0 +1,1 @@
+"""``gpusharectl make-room``: move pods so that one card has room."""

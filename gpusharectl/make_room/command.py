@@ -1,0 +1,267 @@
+"""``gpusharectl make-room``: move pods so that a waiting pod has room on one card."""
+
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import click
+from click.core import ParameterSource
+
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    Amount,
+    Claim,
+    ContainerAmount,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.moves import MOST_MOVES, Bounds, Plan, plan_moves
+from gpushare.domain.refusal import Refusal
+from gpushare.kube import codec, facts
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.codec import refusal_text
+from gpushare.kube.errors import NotFound
+from gpushare.kube.json_reader import Malformed
+from gpusharectl.access import Access, access_options, reached
+from gpusharectl.completion import (
+    DEFAULT_NAMESPACE,
+    namespace_names,
+    node_names,
+    pod_names,
+)
+from gpusharectl.make_room.evict import Eviction, Outcome, Patience
+from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
+from gpusharectl.make_room.render import draw
+from gpusharectl.make_room.serialize import proposal_data
+from gpusharectl.make_room.situation import ALLOWABLE, Asked, look
+from gpusharectl.output import fit_to_show, give, screen
+from gpusharectl.state.read import no_such_node
+
+_CODES = (
+    "Exit codes: 0 there is a plan, or it fits without one; with --evict: the pod has "
+    "its room; 3 there is no plan, or the pod did not get its room; 1 there is no such "
+    "pod, or the cluster could not be read; 2 wrong command line; 130 Ctrl-C."
+)
+
+
+_ONE_RUN = ("evict", "yes", "output", "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What a pod that does not exist yet would ask; None for what was not given."""
+
+    memory: int | None
+    cores: int | None
+    whole: int | None
+
+    @property
+    def given(self) -> bool:
+        return (self.memory, self.cores, self.whole) != (None, None, None)
+
+    def request(self) -> PodRequest:
+        """Return the request; ``UsageError`` if there can be none."""
+        if self.whole is not None and self.cores is not None:
+            raise click.UsageError("--whole K is K x 100 cores; leave --cores out")
+        cores = 1 if self.cores is None else self.cores
+        if self.whole is not None:
+            cores = self.whole * CORES_PER_CARD
+        elif self.memory is None:
+            raise click.UsageError("give --memory, in units of 256 MiB, or --whole")
+        if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
+            raise click.UsageError("--cores is 0 to 99, or whole cards: see --whole")
+        amount = Amount(cores, self.memory or 0)
+        claim = Claim(amount, (ContainerAmount("main", amount),))
+        return PodRequest(PodRef(PodUID("a new pod"), "", "a new pod"), (claim,))
+
+
+@click.command("make-room", epilog=_CODES)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
+    shell_complete=namespace_names,
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Instead of POD: units of 256 MiB on one card.",
+)
+@click.option(
+    "--cores", type=click.IntRange(0), metavar="N", help="With --memory: cores; or 1."
+)
+@click.option(
+    "--whole",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Instead of POD: K whole cards of one node.",
+)
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Make the room on this node.",
+    shell_complete=node_names,
+)
+@click.option(
+    "--max-moves",
+    type=click.IntRange(1),
+    default=MOST_MOVES,
+    show_default=True,
+    metavar="N",
+    help="Move at most this many pods.",
+)
+@click.option(
+    "--allow",
+    type=click.Choice(ALLOWABLE),
+    multiple=True,
+    help="Also move pods of DaemonSets, of Jobs, or with several cards.",
+)
+@click.option("--evict", is_flag=True, help="Carry the plan out.")
+@click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --evict: wait so long for each pod, beside its own grace period.",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
+)
+@access_options
+@click.argument("pod", required=False, shell_complete=pod_names)
+def make_room(  # noqa: PLR0913
+    *,
+    pod: str | None,
+    namespace: str | None,
+    memory: int | None,
+    cores: int | None,
+    whole: int | None,
+    node: str | None,
+    max_moves: int,
+    allow: tuple[str, ...],
+    evict: bool,
+    yes: bool,
+    timeout: float,
+    output: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Find the fewest pods to move so that POD has room on one card.
+
+    POD waits because of fragmentation: a node has enough in all, but no card has.
+    Only pods whose controller makes another one move, and only if that one fits
+    elsewhere. Without --evict the plan is only shown.
+    """
+    size = _Size(memory, cores, whole)
+    if size.given == (pod is not None):
+        raise click.UsageError("give either POD, or --memory or --whole")
+    if evict and output and not yes:
+        raise click.UsageError("with -o nothing is asked; give --yes")
+    with reached(kubeconfig, context) as access:
+        asked = _asked(access, pod, namespace, size, node or "")
+        found = _proposal(access, asked, allow, max_moves)
+        if not output:
+            draw(screen(), found)
+        code, outcome = found.code, None
+        if evict and isinstance(found.result, Plan):
+            if not yes:
+                _confirm(len(found.result.moves))
+            say = partial(_say, to_error=output is not None)
+            run = Eviction(access, asked, allow, say, Patience(timeout))
+            outcome = _carried_out(run, found.result)
+            code = FINE if outcome.done else NO_ROOM
+            if not output:
+                _say(outcome.words, to_error=False)
+    if output:
+        give(proposal_data(found, outcome, code), output)
+    sys.exit(code)
+
+
+def _carried_out(run: Eviction, plan: Plan) -> Outcome:
+    # SIGTERM ends it as Ctrl-C does: the cards are opened again.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return run.carry_out(plan)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _confirm(moves: int) -> None:
+    pods = "this pod" if moves == 1 else f"these {moves} pods, one after the other"
+    click.confirm(f"Evict {pods}?", abort=True)
+
+
+def _say(text: str, *, to_error: bool) -> None:
+    click.echo(fit_to_show(text), err=to_error)
+
+
+def _proposal(
+    access: Access, asked: Asked, allow: Sequence[str], max_moves: int
+) -> Proposal:
+    view = look(access, asked, allow)
+    if asked.only and (problem := no_such_node(view.state, asked.only)):
+        raise click.ClickException(problem)
+    result = plan_moves(asked.request, view.situation, Bounds(max_moves))
+    return Proposal(asked, view, result, _again(click.get_current_context()))
+
+
+def _again(context: click.Context) -> str:
+    """Return the command as it was given, without what belongs to one run only."""
+    words, names = ["gpusharectl", "make-room"], context.params
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        value = names.get(option.name or "")
+        if source is not ParameterSource.COMMANDLINE or option.name in _ONE_RUN:
+            continue
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(option, click.Option):
+                words.append(max(option.opts, key=len))
+            words.append(str(one))
+    return shlex.join(words)
+
+
+def _asked(
+    access: Access, pod: str | None, namespace: str | None, size: _Size, only: str
+) -> Asked:
+    if pod is None:
+        return Asked(size.request(), None, only)
+    space, slash, name = pod.rpartition("/")
+    if space and namespace not in (None, space):
+        raise click.UsageError(f"{pod} is not in the namespace {namespace}")
+    if not name or (slash and not space) or "/" in space:
+        raise click.UsageError(f"{pod!r} is not a pod; give NAME or NAMESPACE/NAME")
+    space = space or namespace or DEFAULT_NAMESPACE
+    try:
+        body = access.cluster.get(Kind.PODS, space, name)
+    except NotFound as error:
+        raise click.ClickException(f"there is no pod {space}/{name}") from error
+    return Asked(_request(body), body, only)
+
+
+def _request(body: Json) -> PodRequest:
+    """Return what a pod asks; an error says why no room can be made for it."""
+    name = facts.full_name(body)
+    if facts.is_terminal(body) or facts.is_leaving(body):
+        raise click.ClickException(f"{name} has ended, or is terminating")
+    if node := facts.node_of(body):
+        raise click.ClickException(f"{name} is on {node} already")
+    if gates := facts.gates(body):
+        listed = ", ".join(gates)
+        raise click.ClickException(f"{name} has scheduling gates ({listed})")
+    try:
+        request = codec.pod_record(body).request
+    except Malformed as error:
+        raise click.ClickException(f"{name} cannot be read: {error}") from error
+    if isinstance(request, Refusal):
+        raise click.ClickException(f"{name}: {refusal_text(request)}")
+    if not request.claims:
+        raise click.ClickException(f"{name} asks for no part of a card")
+    return request

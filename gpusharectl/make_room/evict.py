@@ -1,0 +1,324 @@
+"""Carry a plan out: cordon, evict one pod after the other, and check where each landed.
+
+It stops as soon as something differs from the plan. However it ends, the cards that it
+has cordoned are opened again.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gpushare.domain.landing import Move
+from gpushare.domain.model import CardUUID, Placement, PodUID
+from gpushare.domain.moves import Plan, has_room, landing_now
+from gpushare.kube import codec, facts
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.errors import ClusterError, Conflict, NotFound, Throttled
+from gpushare.kube.objects import Ref
+from gpusharectl.access import Access
+from gpusharectl.cordon import Order, Refused, carry_out
+from gpusharectl.make_room.situation import Asked, View, look, owner_uid
+
+_SEEN_WITHIN_S = 10.0
+"""How long the extender may take to follow the API server."""
+_GRACE_S = 30
+"""Of a pod that names no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for a pod, beside its grace period, and how often to look."""
+
+    timeout_s: float = 120.0
+    poll_s: float = 0.5
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def until(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is done; return False if it is not in time."""
+        end = self.clock() + timeout_s
+        while not done():
+            if self.clock() >= end:
+                return False
+            self.sleep(self.poll_s)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether the waiting pod has its room, in a sentence; ``evicted`` are names."""
+
+    done: bool
+    words: str
+    evicted: tuple[str, ...] = ()
+
+
+class _Stopped(Exception):
+    """No more pods are evicted; the message says why."""
+
+
+@dataclass(slots=True)
+class _Waited:
+    """What was seen after an eviction; ``made`` are the controller's new pods."""
+
+    gone: bool = False
+    made: Sequence[Json] = ()
+
+    @property
+    def bound(self) -> Sequence[Json]:
+        return [pod for pod in self.made if facts.node_of(pod)]
+
+
+class Eviction:
+    """One plan that is carried out; ``say`` gets a line for each step."""
+
+    def __init__(
+        self,
+        access: Access,
+        asked: Asked,
+        allowed: Sequence[str],
+        say: Callable[[str], None],
+        patience: Patience | None = None,
+    ) -> None:
+        self._access = access
+        self._asked = asked
+        self._allowed = allowed
+        self._say = say
+        self._patience = patience or Patience()
+        self._evicted: list[str] = []
+        self._replaced: dict[PodUID, tuple[str, PodUID]] = {}
+
+    def carry_out(self, plan: Plan) -> Outcome:
+        """Make the room, and wait until the waiting pod has it."""
+        stopped = ""
+        try:
+            with self._cordoned(plan):
+                try:
+                    for number, move in enumerate(plan.moves, start=1):
+                        self._move(move, f"{number} of {len(plan.moves)}")
+                except _Stopped as error:
+                    stopped = f"Stopped: {error}."
+                    self._say(stopped)
+                if room := self._has_room(plan):
+                    self._nominate(plan)
+        except _Stopped as error:
+            return self._outcome(f"Nothing was evicted: {error}.")
+        pod = self._waiting()
+        if not room and not (pod and facts.node_of(pod)):
+            why = stopped or f"{_cards(plan)} got no room: another pod holds a part."
+            return self._outcome(why)
+        return self._bound(plan)
+
+    @contextmanager
+    def _cordoned(self, plan: Plan) -> Iterator[None]:
+        indexes = [str(uuid) for uuid in plan.cards]
+        command = f"gpusharectl uncordon-card {plan.node} {' '.join(indexes)}"
+        self._say(f"{_cards(plan)}: cordoned. If this ends untimely: {command}")
+        try:
+            done = carry_out(self._access, Order.CORDON, plan.node, indexes)
+        except Refused as error:
+            raise _Stopped(str(error)) from error
+        try:
+            if len(done.changed) < len(plan.cards):
+                raise _Stopped(
+                    "somebody else has cordoned a card of the plan meanwhile"
+                )
+            yield
+        finally:
+            self._uncordon(plan, sorted(done.changed), command)
+
+    def _uncordon(self, plan: Plan, cards: Sequence[CardUUID], command: str) -> None:
+        try:
+            if cards:
+                carry_out(self._access, Order.UNCORDON, plan.node, cards)
+                self._say(f"{_cards(plan)}: open again.")
+        except (ClusterError, Refused):
+            self._say(f"{_cards(plan)} may still be cordoned; run: {command}")
+            raise
+
+    def _move(self, move: Move, number: str) -> None:
+        name, uid = self._replaced.get(move.pod.uid, (move.pod.name, move.pod.uid))
+        full = f"{move.pod.namespace}/{name}"
+        self._still_waits()
+        pod = self._get(move.pod.namespace, name)
+        if pod is None or pod["metadata"]["uid"] != uid or facts.is_terminal(pod):
+            self._say(f"{number}: {full} has ended by itself.")
+            return
+        owner, target = owner_uid(pod), Target(move.pod.namespace, name, uid)
+        if not facts.is_leaving(pod):
+            self._would_land(move, uid, full)
+        before = {one["metadata"]["uid"] for one in self._siblings(target, owner)}
+        self._evict(target, full)
+        self._evicted.append(full)
+        self._say(f"{number}: {full} evicted.")
+        landed = self._landed(pod, target, before)
+        if landed is None:
+            self._say(f"{number}: its controller makes no other pod.")
+            return
+        held = codec.pod_record(landed).placement
+        self._replaced[move.pod.uid] = facts.name_of(landed), landed["metadata"]["uid"]
+        new = facts.full_name(landed)
+        if not _same(held, move.landing):
+            where = _where(held) if held else f"{facts.node_of(landed)}, card not known"
+            raise _Stopped(f"{new} landed on {where}, not on {_where(move.landing)}")
+        self._say(f"{number}: {new} landed on {_where(move.landing)}, as planned.")
+
+    def _still_waits(self) -> None:
+        if self._asked.body is None:
+            return
+        pod = self._waiting()
+        if pod is None:
+            raise _Stopped(f"{self._asked.name} is no longer there")
+        if node := facts.node_of(pod):
+            raise _Stopped(f"{self._asked.name} has got a place on {node} meanwhile")
+
+    def _waiting(self) -> Json | None:
+        """Return the waiting pod as it is now; None if it is gone."""
+        body = self._asked.body
+        if body is None:
+            return None
+        metadata = body["metadata"]
+        pod = self._get(metadata["namespace"], metadata["name"])
+        return pod if pod and pod["metadata"]["uid"] == metadata["uid"] else None
+
+    def _get(self, namespace: str, name: str) -> Json | None:
+        try:
+            return self._access.cluster.get(Kind.PODS, namespace, name)
+        except NotFound:
+            return None
+
+    def _look(self) -> View:
+        return look(self._access, self._asked, self._allowed)
+
+    def _would_land(self, move: Move, uid: PodUID, full: str) -> None:
+        """Check before each eviction that the plan still holds."""
+        found: Placement | None = None
+
+        def holds() -> bool:
+            nonlocal found
+            situation = self._look().situation
+            found = landing_now(self._asked.request, situation, uid)
+            return _same(found, move.landing)
+
+        if not self._patience.until(holds, _SEEN_WITHIN_S):
+            now = f"on {_where(found)}" if found else "nowhere"
+            raise _Stopped(
+                f"the cluster has changed; {full} would land {now}, not on "
+                f"{_where(move.landing)}"
+            )
+
+    def _evict(self, pod: Target, full: str) -> None:
+        refused = ""
+
+        def done() -> bool:
+            nonlocal refused
+            try:
+                self._access.cluster.evict(pod)
+            except Throttled as error:
+                # The pod before may be under the same budget, and not ready yet.
+                refused = str(error)
+                return False
+            except (NotFound, Conflict):
+                # It has gone by itself.
+                return True
+            return True
+
+        if not self._patience.until(done, self._patience.timeout_s):
+            raise _Stopped(f"{full} may not be evicted: {refused}")
+
+    def _siblings(self, pod: Target, owner: str) -> Sequence[Json]:
+        found = self._access.objects.list("v1", "Pod", namespace=pod.namespace)
+        return [one for one in found if owner_uid(one) == owner]
+
+    def _landed(self, pod: Json, target: Target, before: set[str]) -> Json | None:
+        """Wait for the replacement; return it, None if the controller makes none."""
+        seen, owner = _Waited(), owner_uid(pod)
+
+        def done() -> bool:
+            there = self._siblings(target, owner)
+            ended = [o for o in there if o["metadata"]["uid"] == target.uid]
+            seen.gone = all(map(facts.is_terminal, ended))
+            seen.made = [o for o in there if o["metadata"]["uid"] not in before]
+            return seen.gone and bool(seen.bound)
+
+        grace = pod["spec"].get("terminationGracePeriodSeconds")
+        limit = self._patience.timeout_s + (_GRACE_S if grace is None else grace)
+        if self._patience.until(done, limit):
+            # Another one may have been made at the same time, by a rollout.
+            return max(seen.bound, key=facts.created)
+        if not seen.gone:
+            raise _Stopped(f"{facts.full_name(pod)} is still terminating")
+        if not seen.made:
+            return None
+        new = seen.made[0]
+        says = facts.scheduler_says(new) or "kube-scheduler has not tried it"
+        raise _Stopped(f"{facts.full_name(new)} stays Pending: {says}")
+
+    def _has_room(self, plan: Plan) -> bool:
+        def there() -> bool:
+            situation = self._look().situation
+            request = self._asked.request
+            return has_room(request, situation, plan.node, plan.cards)
+
+        return self._patience.until(there, _SEEN_WITHIN_S)
+
+    def _nominate(self, plan: Plan) -> None:
+        """Let the extender keep the room for the pod from the moment the cards open."""
+        pod = self._waiting()
+        if pod is not None and not facts.nominated(pod) and not facts.node_of(pod):
+            try:
+                self._set_nominated(plan.node)
+            except ClusterError as error:
+                self._say(f"Nothing keeps the room until the pod is bound: {error}")
+
+    def _set_nominated(self, node: str | None) -> None:
+        assert self._asked.body is not None  # noqa: S101
+        metadata = self._asked.body["metadata"]
+        ref = Ref("v1", "Pod", metadata["name"], metadata["namespace"])
+        patch = {
+            "metadata": {"uid": metadata["uid"]},
+            "status": {"nominatedNodeName": node},
+        }
+        self._access.objects.merge(ref, patch, subresource="status")
+
+    def _bound(self, plan: Plan) -> Outcome:
+        if self._asked.body is None:
+            return self._outcome(
+                f"{_cards(plan)} has the room now. Nothing keeps it: create the pod.",
+                done=True,
+            )
+        name, pod = self._asked.name, self._waiting()
+
+        def done() -> bool:
+            nonlocal pod
+            pod = self._waiting()
+            return pod is None or bool(facts.node_of(pod))
+
+        if not self._patience.until(done, self._patience.timeout_s) and pod is not None:
+            if facts.nominated(pod) == plan.node:
+                self._set_nominated(None)
+            says = facts.scheduler_says(pod) or "kube-scheduler has not tried it"
+            return self._outcome(f"{name} still waits: {says}")
+        if pod is None:
+            return self._outcome(f"{name} is no longer there.")
+        held = codec.pod_record(pod).placement
+        where = _where(held) if held else facts.node_of(pod)
+        return self._outcome(f"{name} is on {where}.", done=True)
+
+    def _outcome(self, words: str, *, done: bool = False) -> Outcome:
+        return Outcome(done, words, tuple(self._evicted))
+
+
+def _same(held: Placement | None, planned: Placement) -> bool:
+    if held is None or held.node != planned.node:
+        return False
+    return set(held.cards()) == set(planned.cards())
+
+
+def _where(held: Placement) -> str:
+    return f"{held.node} {' and '.join(held.cards())}"
+
+
+def _cards(plan: Plan) -> str:
+    return f"{plan.node} {' and '.join(plan.cards)}"

@@ -1,0 +1,226 @@
+"""What is read of the cluster for a plan: who holds what, and which pods may move."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+
+from gpushare.cache.pods import UNFINISHED
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.landing import Movable, Situation
+from gpushare.domain.model import NodeName, PodRequest, PodUID
+from gpushare.domain.policies import FRAG, Choice
+from gpushare.domain.preemption import Budget, Facts
+from gpushare.domain.refusal import Refusal
+from gpushare.kube import codec, facts
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import NotFound
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.node_filters import (
+    ANY_NODE,
+    Constraints,
+    NodeProperties,
+    bar,
+    constraints_of,
+)
+from gpushare.kube.resource_requests import RequestedResources
+from gpusharectl.access import Access
+from gpusharectl.state.read import ClusterState, SeenPod, everything, read_state
+
+DAEMON_SETS, JOBS, SEVERAL_CARDS = "daemonsets", "jobs", "several-cards"
+ALLOWABLE = (DAEMON_SETS, JOBS, SEVERAL_CARDS)
+"""Pods that stay unless ``--allow`` names them."""
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_OWN = {
+    "Node": ("", "static pods"),
+    "DaemonSet": (DAEMON_SETS, "pods of DaemonSets"),
+    "Job": (JOBS, "pods of Jobs"),
+}
+"""By the kind of the controller: what allows it, and what the pods are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who wants room: the pod if there is one, and which nodes it may use.
+
+    ``only`` is the one node on which room is to be made; empty for any.
+    """
+
+    request: PodRequest
+    body: Json | None = None
+    only: str = ""
+
+    @property
+    def name(self) -> str:
+        """The pod's name, or what a pod that does not exist yet is called."""
+        return "a new pod" if self.body is None else facts.full_name(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster, read once: what a plan is made of, and what stays, by reason."""
+
+    state: ClusterState
+    situation: Situation
+    stay: Mapping[str, int]
+
+    @property
+    def choice(self) -> Choice:
+        """The policy by which the landings are predicted."""
+        return self.situation.choice
+
+    @property
+    def guesses(self) -> Sequence[str]:
+        """Sentences about what the prediction does not know."""
+        found = []
+        if self.choice.default == FRAG:
+            found.append(
+                "The policy is frag. What it has learned is not known here, so "
+                "landings are predicted as by best-fit."
+            )
+        if self.state.placements.not_asked:
+            found.append(
+                f"The extender was not asked ({self.state.placements.not_asked}); the "
+                f"policy {self.choice.default} is assumed."
+            )
+        return found
+
+
+def look(access: Access, asked: Asked, allowed: Sequence[str]) -> View:
+    """Read the cluster for one plan; ``ClusterError`` if that fails."""
+    state = read_state(access, datetime.now(UTC))
+    hosts, counts = Hosts(), Counter[NodeName]()
+    for node in state.nodes:
+        hosts.set_allocatable(NodeName(facts.name_of(node)), facts.host_capacity(node))
+    for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
+        if name := facts.node_of(pod):
+            counts[NodeName(name)] += 1
+            if (amount := RequestedResources(pod).host()) is not None:
+                uid = PodUID(pod["metadata"]["uid"])
+                hosts.hold(uid, NodeName(name), amount)
+    budgets = _budgets(access, state)
+    return view_of(state, asked, allowed, Facts(hosts, budgets), counts)
+
+
+def view_of(
+    state: ClusterState,
+    asked: Asked,
+    allowed: Sequence[str],
+    known: Facts,
+    counts: Mapping[NodeName, int],
+) -> View:
+    """Return what a plan is made of, from what was read; ``counts`` are pods.
+
+    What stays because of its priority or a budget is counted here, and left out of the
+    plan by the planner.
+    """
+    usable = _Usable(state.properties, counts)
+    covered = Counter(uid for budget in known.budgets for uid in budget.pods)
+    protected = {u for one in known.budgets if one.allowed < 1 for u in one.pods}
+    movable, stay = {}, Counter[str]()
+    for uid, seen in state.pods.items():
+        if not seen.record.node:
+            continue
+        why = stays(seen.body, allowed) or _cannot(seen, covered[uid], state)
+        request = seen.record.request
+        if why or isinstance(request, Refusal):
+            stay[why or "pods whose request is not valid"] += 1
+            continue
+        if seen.record.pod.priority > asked.request.pod.priority:
+            stay["pods of higher priority"] += 1
+        elif uid in protected:
+            stay["pods that a PodDisruptionBudget protects now"] += 1
+        nodes = usable.by(_constraints(seen.body))
+        after_end = _owner(seen.body).get("kind") == "StatefulSet"
+        movable[uid] = Movable(request, nodes, after_end)
+    own = ANY_NODE if asked.body is None else _constraints(asked.body)
+    target = usable.by(own)
+
+    def may_use(name: NodeName) -> bool:
+        return asked.only in ("", name) and target(name)
+
+    placements = state.placements
+    situation = Situation(placements.nodes, movable, placements.choice, known, may_use)
+    return View(state, situation, stay)
+
+
+def stays(pod: Json, allowed: Sequence[str]) -> str:
+    """Return which kind of pod this is that does not move; empty if it may."""
+    kind = _owner(pod).get("kind", "")
+    if not kind:
+        return "pods without a controller"
+    by, name = _OWN.get(kind, ("", ""))
+    if name and by not in allowed:
+        return name
+    if facts.is_leaving(pod):
+        return "terminating pods"
+    if facts.annotation(pod, _SAFE_TO_EVICT) == "false":
+        return f"pods with {_SAFE_TO_EVICT}=false"
+    placement = codec.pod_record(pod).placement
+    if placement is None:
+        return "pods of unknown card"
+    if len(placement.cards()) > 1 and SEVERAL_CARDS not in allowed:
+        return "pods with several cards"
+    return ""
+
+
+def owner_uid(pod: Json) -> str:
+    """Return the UID of a pod's controller; empty if it has none."""
+    return str(_owner(pod).get("uid", ""))
+
+
+def _owner(pod: Json) -> Json:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((one for one in owners if one.get("controller")), {})
+
+
+def _cannot(seen: SeenPod, budgets: int, state: ClusterState) -> str:
+    """Return why a pod that might move cannot."""
+    uid = seen.record.pod.uid
+    if uid in state.with_claims:
+        return "pods with ResourceClaims"
+    if budgets > 1:
+        # The Eviction API refuses them for good.
+        return "pods under several PodDisruptionBudgets"
+    node = state.placements.node(seen.record.node)
+    return "" if node and uid in node.placements else "pods of unknown card"
+
+
+def _budgets(access: Access, state: ClusterState) -> Sequence[Budget]:
+    try:
+        found = tuple(everything(access.cluster, Kind.BUDGETS))
+        return codec.budgets(found, (seen.record for seen in state.pods.values()))
+    except NotFound:
+        return ()
+
+
+def _constraints(pod: Json) -> Constraints:
+    try:
+        return constraints_of(pod)
+    except Malformed:
+        # kube-scheduler has placed it, and the prediction is checked afterwards.
+        return ANY_NODE
+
+
+class _Usable:
+    """Which nodes pods may use by labels, taints and their number of pods."""
+
+    def __init__(
+        self,
+        properties: Mapping[NodeName, NodeProperties],
+        counts: Mapping[NodeName, int],
+    ) -> None:
+        self._properties = properties
+        self._counts = counts
+        self._judge = lru_cache(maxsize=None)(self._may_use)
+
+    def by(self, constraints: Constraints) -> Callable[[NodeName], bool]:
+        return partial(self._judge, constraints)
+
+    def _may_use(self, constraints: Constraints, name: NodeName) -> bool:
+        known = self._properties.get(name)
+        if known is None:
+            return False
+        full = known.pods is not None and self._counts.get(name, 0) >= known.pods
+        return not full and bar(known, constraints) is None

@@ -1,0 +1,188 @@
+"""A plan that is carried out on a cluster in memory, and all that may come between."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.domain.model import PodRequest
+from gpushare.domain.moves import Plan, plan_moves
+from gpushare.kube import codec
+from gpusharectl.cordon import Order, carry_out
+from gpusharectl.make_room.evict import Eviction, Outcome
+from gpusharectl.make_room.situation import Asked, look
+from tests.builders import card
+from tests.gpusharectl.make_room.small_cluster import SmallCluster, small_cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
+    """Two cards of 29 units: 10 and 5 are held of A, 10 of B; "big" wants 20."""
+    with small_cluster(tmp_path) as found:
+        found.node("n1", card(0, uuid="A"), card(1, uuid="B"))
+        found.place("ten", "n1", "A", 10)
+        found.place("five", "n1", "A", 5)
+        found.place("other", "n1", "B", 10)
+        found.pod("big", 20)
+        yield found
+
+
+def asked(cluster: SmallCluster) -> Asked:
+    body = cluster.get("big")
+    request = codec.pod_record(body).request
+    assert isinstance(request, PodRequest)
+    return Asked(request, body)
+
+
+def planned(cluster: SmallCluster) -> Plan:
+    asks = asked(cluster)
+    found = plan_moves(asks.request, look(cluster.access, asks, ()).situation)
+    assert isinstance(found, Plan)
+    return found
+
+
+def evicted(cluster: SmallCluster, plan: Plan | None = None) -> Outcome:
+    plan = plan or planned(cluster)
+    asks = asked(cluster)
+    run = Eviction(cluster.access, asks, (), cluster.said.append, cluster.patience)
+    return run.carry_out(plan)
+
+
+def test_the_waiting_pod_gets_the_room(cluster: SmallCluster) -> None:
+    """The cheapest pod moves to the other card; nothing stays cordoned."""
+    outcome = evicted(cluster)
+    assert (outcome.done, outcome.evicted) == (True, ("default/other",))
+    assert outcome.words == "default/big is on n1 B."
+    assert cluster.cards_of("other-new1") == ("A",)
+    assert cluster.cordon() == ""
+
+
+def test_the_cards_are_cordoned_until_the_room_is_there(cluster: SmallCluster) -> None:
+    """And the pod is nominated before they open, so that the room is kept for it."""
+    seen = []
+
+    def look_at_it() -> None:
+        pod = cluster.get("big")
+        seen.append((cluster.cordon(), pod["status"].get("nominatedNodeName")))
+
+    cluster.hinder = look_at_it
+    assert evicted(cluster).done
+    assert seen[0] == ("B", None)
+    assert seen[-1] == ("", "n1")
+
+
+def test_a_budget_that_refuses_stops_it(cluster: SmallCluster) -> None:
+    """Which nobody knew when the plan was made."""
+    plan = planned(cluster)
+    cluster.budget("other", 0)
+    outcome = evicted(cluster, plan)
+    assert not outcome.done
+    assert outcome.evicted == ()
+    assert "default/other may not be evicted: " in outcome.words
+    assert cluster.cordon() == ""
+    assert cluster.cards_of("other") == ("B",)
+
+
+def test_a_budget_is_awaited(cluster: SmallCluster) -> None:
+    """It allows nothing while the pod before is not ready."""
+    plan = planned(cluster)
+    cluster.budget("other", 0)
+
+    def allow() -> None:
+        cluster.hinder = lambda: None
+        cluster.allow("other", 1)
+
+    cluster.hinder = allow
+    assert evicted(cluster, plan).done
+
+
+def test_nothing_is_evicted_if_the_landing_is_taken(cluster: SmallCluster) -> None:
+    """Checked before each eviction."""
+    plan = planned(cluster)
+    cluster.place("stranger", "n1", "A", 10)
+    outcome = evicted(cluster, plan)
+    assert (outcome.done, outcome.evicted) == (False, ())
+    assert "default/other would land nowhere" in outcome.words
+    assert cluster.cordon() == ""
+
+
+def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
+    """It says so; the room is there, and the pod gets it all the same."""
+    cluster.node("n0", card(0, 18, uuid="C"))
+    plan = planned(cluster)
+
+    def taken() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            cluster.hinder = lambda: None
+            cluster.place("stranger", "n1", "A", 14)
+
+    cluster.hinder = taken
+    outcome = evicted(cluster, plan)
+    assert any("landed on n0 C, not on n1 A" in line for line in cluster.said)
+    assert outcome.done
+    assert cluster.cards_of("big") == ("B",)
+
+
+def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> None:
+    """Its room was taken after the eviction."""
+
+    def taken() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            cluster.hinder = lambda: None
+            cluster.place("stranger", "n1", "A", 14)
+
+    cluster.hinder = taken
+    evicted(cluster)
+    assert any("other-new1 stays Pending: " in line for line in cluster.said)
+    assert cluster.cordon() == ""
+
+
+def test_a_pod_that_ended_meanwhile_needs_no_eviction(cluster: SmallCluster) -> None:
+    """The room is there without it."""
+    plan = planned(cluster)
+    cluster.end("other")
+    outcome = evicted(cluster, plan)
+    assert (outcome.done, outcome.evicted) == (True, ())
+    assert any("default/other has ended by itself" in line for line in cluster.said)
+
+
+def test_a_controller_that_was_scaled_down_makes_none(cluster: SmallCluster) -> None:
+    """Then there is nothing to place."""
+    cluster.replaces = False
+    outcome = evicted(cluster)
+    assert outcome.done
+    assert any("its controller makes no other pod" in line for line in cluster.said)
+
+
+def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
+    """Another run or an operator was first: nothing is evicted."""
+    plan = planned(cluster)
+    carry_out(cluster.access, Order.CORDON, "n1", ["B"])
+    outcome = evicted(cluster, plan)
+    assert (outcome.done, outcome.evicted) == (False, ())
+    assert "somebody else has cordoned" in outcome.words
+    assert cluster.cordon() == "B"
+
+
+def test_ctrl_c_opens_the_cards(cluster: SmallCluster) -> None:
+    """Whatever it interrupts."""
+    plan = planned(cluster)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    cluster.hinder = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        evicted(cluster, plan)
+    assert cluster.cordon() == ""
+    assert any("gpusharectl uncordon-card n1 B" in line for line in cluster.said)
+
+
+def test_a_pod_that_got_a_place_meanwhile_is_done(cluster: SmallCluster) -> None:
+    """Nothing is evicted for it any more."""
+    plan = planned(cluster)
+    cluster.node("n0", card(0, uuid="C"))
+    cluster.bind(cluster.get("big"), "n0", "C")
+    outcome = evicted(cluster, plan)
+    assert (outcome.done, outcome.evicted) == (True, ())
+    assert outcome.words == "default/big is on n0 C."
