@@ -152,7 +152,7 @@ class Eviction:
         self._evict(target, full)
         self._evicted.append(full)
         self._say(f"{number}: {full} evicted.")
-        landed = self._landed(pod, target, before)
+        landed = self._landed(pod, target, before, move.landing)
         if landed is None:
             self._say(f"{number}: its controller makes no other pod.")
             return
@@ -231,7 +231,9 @@ class Eviction:
         found = self._access.objects.list("v1", "Pod", namespace=pod.namespace)
         return [one for one in found if owner_uid(one) == owner]
 
-    def _landed(self, pod: Json, target: Target, before: set[str]) -> Json | None:
+    def _landed(
+        self, pod: Json, target: Target, before: set[str], landing: Placement
+    ) -> Json | None:
         """Wait for the replacement; return it, None if the controller makes none."""
         seen, owner = _Waited(), owner_uid(pod)
 
@@ -245,8 +247,8 @@ class Eviction:
         grace = pod["spec"].get("terminationGracePeriodSeconds")
         limit = self._patience.timeout_s + (_GRACE_S if grace is None else grace)
         if self._patience.until(done, limit):
-            # Another one may have been made at the same time, by a rollout.
-            return max(seen.bound, key=facts.created)
+            # Others may have been made at the same time, by an autoscaler or a rollout.
+            return max(seen.bound, key=lambda one: (_is_at(one, landing), _made(one)))
         if not seen.gone:
             raise _Stopped(f"{facts.full_name(pod)} is still terminating")
         if not seen.made:
@@ -314,6 +316,14 @@ def _same(held: Placement | None, planned: Placement) -> bool:
     if held is None or held.node != planned.node:
         return False
     return set(held.cards()) == set(planned.cards())
+
+
+def _is_at(pod: Json, planned: Placement) -> bool:
+    return _same(codec.pod_record(pod).placement, planned)
+
+
+def _made(pod: Json) -> tuple[str, str]:
+    return (facts.created(pod), facts.name_of(pod))
 
 
 def _where(held: Placement) -> str:

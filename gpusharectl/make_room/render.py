@@ -44,7 +44,10 @@ def _no_plan(found: Proposal, result: NoPlan) -> Iterator[RenderableType]:
     for text in found.hints:
         yield Words(text)
     if stay := found.view.stay:
-        listed = (f"{count} {reason}" for reason, count in sorted(stay.items()))
+        listed = (
+            f"{words.counted(count, 'pod')} {reason}"
+            for reason, count in sorted(stay.items())
+        )
         yield Words(f"Not moved: {words.listed(listed, len(stay))}.", _DIM)
     if found.next:
         yield step(found.next, 0)

@@ -33,9 +33,9 @@ ALLOWABLE = (DAEMON_SETS, JOBS, SEVERAL_CARDS)
 """Pods that stay unless ``--allow`` names them."""
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _OWN = {
-    "Node": ("", "static pods"),
-    "DaemonSet": (DAEMON_SETS, "pods of DaemonSets"),
-    "Job": (JOBS, "pods of Jobs"),
+    "Node": ("", "that are static"),
+    "DaemonSet": (DAEMON_SETS, "of DaemonSets"),
+    "Job": (JOBS, "of Jobs"),
 }
 """By the kind of the controller: what allows it, and what the pods are called."""
 
@@ -125,12 +125,12 @@ def view_of(
         why = stays(seen.body, allowed) or _cannot(seen, covered[uid], state)
         request = seen.record.request
         if why or isinstance(request, Refusal):
-            stay[why or "pods whose request is not valid"] += 1
+            stay[why or "whose request is not valid"] += 1
             continue
         if seen.record.pod.priority > asked.request.pod.priority:
-            stay["pods of higher priority"] += 1
+            stay["of higher priority"] += 1
         elif uid in protected:
-            stay["pods that a PodDisruptionBudget protects now"] += 1
+            stay["that a PodDisruptionBudget protects now"] += 1
         nodes = usable.by(_constraints(seen.body))
         after_end = _owner(seen.body).get("kind") == "StatefulSet"
         movable[uid] = Movable(request, nodes, after_end)
@@ -149,19 +149,19 @@ def stays(pod: Json, allowed: Sequence[str]) -> str:
     """Return which kind of pod this is that does not move; empty if it may."""
     kind = _owner(pod).get("kind", "")
     if not kind:
-        return "pods without a controller"
+        return "without a controller"
     by, name = _OWN.get(kind, ("", ""))
     if name and by not in allowed:
         return name
     if facts.is_leaving(pod):
-        return "terminating pods"
+        return "in termination"
     if facts.annotation(pod, _SAFE_TO_EVICT) == "false":
-        return f"pods with {_SAFE_TO_EVICT}=false"
+        return f"with {_SAFE_TO_EVICT}=false"
     placement = codec.pod_record(pod).placement
     if placement is None:
-        return "pods of unknown card"
+        return "of unknown card"
     if len(placement.cards()) > 1 and SEVERAL_CARDS not in allowed:
-        return "pods with several cards"
+        return "with several cards"
     return ""
 
 
@@ -179,12 +179,12 @@ def _cannot(seen: SeenPod, budgets: int, state: ClusterState) -> str:
     """Return why a pod that might move cannot."""
     uid = seen.record.pod.uid
     if uid in state.with_claims:
-        return "pods with ResourceClaims"
+        return "with ResourceClaims"
     if budgets > 1:
         # The Eviction API refuses them for good.
-        return "pods under several PodDisruptionBudgets"
+        return "under several PodDisruptionBudgets"
     node = state.placements.node(seen.record.node)
-    return "" if node and uid in node.placements else "pods of unknown card"
+    return "" if node and uid in node.placements else "of unknown card"
 
 
 def _budgets(access: Access, state: ClusterState) -> Sequence[Budget]:

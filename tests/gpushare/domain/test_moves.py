@@ -32,7 +32,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal, schedule
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.preemption import Budget, Facts
-from tests.builders import apart, card, cards, node, placement, request
+from tests.builders import apart, card, cards, node, placement, request, share
 
 MOVES = 3
 CLUSTERS = 1000
@@ -388,6 +388,33 @@ def test_whole_cards_are_emptied_together() -> None:
 def halves() -> Node:
     """Two cards of 8 units, each with a pod of 5."""
     return node(*cards(8, 8), holds=[placement(n, i, 5, 1) for i, n in enumerate("ab")])
+
+
+def test_a_pod_of_whole_cards_moves_as_one() -> None:
+    """Both its cards are free again, and its replacement needs two others."""
+    pair = placement("pair", shares=[share(0, 8, 100), share(1, 8, 100)], node="n1")
+    n1 = node(*cards(8, 8), name="n1", holds=[pair])
+    others = [card(i, 8, uuid=f"B{i}") for i in range(2)]
+    n2 = node(*others, card(2, 6, uuid="B2"), name="n2", holds=[])
+    movable = {pair.pod.uid: Movable(request("pair", 0, 200))}
+    held = placement("held", "B2", 6, 1, node="n2")
+    spent = replace(n2, placements={held.pod.uid: held})
+    only_n1 = may_use(["n1"])
+    found = plan_moves(
+        request("w", 0, 200), Situation((n1, spent), movable, may_use=only_n1)
+    )
+    assert moves_of(found) == [("pair", ("B0", "B1"))]
+
+
+def test_room_on_a_part_of_a_card_is_made_alike() -> None:
+    """A MIG instance is a card; whole ones of one profile go together."""
+    parts = [card(i, 8, uuid=f"M{i}", model="A 1g.8gb", parent="P") for i in range(3)]
+    held = [placement("a", "M0", 2, 1), placement("b", "M1", 2, 1)]
+    one = node(*parts, card(3, 8, uuid="F"), holds=held)
+    found = plan_moves(request("w", 0, 200), situation(one))
+    assert isinstance(found, Plan)
+    assert len(found.moves) == 1
+    assert set(found.cards) <= {"M0", "M1", "M2"}
 
 
 def a_claim() -> Node:

@@ -67,7 +67,7 @@ def test_the_screen_of_a_plan(cluster: SmallCluster) -> None:
         pytest.param(
             ["--whole", "2", "--node", "n1"],
             3,
-            "Not moved: 1 pods of DaemonSets, 1 pods without a controller.",
+            "Not moved: 1 pod of DaemonSets, 1 pod without a controller.",
             id="who-stays",
         ),
         pytest.param(["--whole", "2"], 3, "Fragmentation is not what", id="not-in-sum"),
@@ -155,12 +155,12 @@ def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
     cluster.leave("ten")
     view = look(cluster.access, asks, ())
     assert dict(view.stay) == {
-        "pods without a controller": 1,
-        "pods of DaemonSets": 1,
-        "pods of Jobs": 1,
-        "pods with cluster-autoscaler.kubernetes.io/safe-to-evict=false": 1,
-        "pods under several PodDisruptionBudgets": 1,
-        "terminating pods": 1,
+        "without a controller": 1,
+        "of DaemonSets": 1,
+        "of Jobs": 1,
+        "with cluster-autoscaler.kubernetes.io/safe-to-evict=false": 1,
+        "under several PodDisruptionBudgets": 1,
+        "in termination": 1,
     }
     assert not view.situation.movable
     allowed = look(cluster.access, asks, ("jobs", "daemonsets"))

@@ -123,6 +123,24 @@ def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
     assert cluster.cards_of("big") == ("B",)
 
 
+def test_another_new_pod_of_the_controller_does_not_matter(
+    cluster: SmallCluster,
+) -> None:
+    """An autoscaler or a rollout makes one at the same time; it lands elsewhere."""
+    cluster.node("n0", card(0, 18, uuid="C"))
+
+    def scale_up() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            cluster.hinder = lambda: None
+            cluster.pod("zzz", 15, owner="other")
+
+    cluster.hinder = scale_up
+    plan = planned(cluster)
+    assert evicted(cluster, plan).done
+    assert cluster.cards_of("zzz") == ("C",)
+    assert not any("Stopped" in line for line in cluster.said)
+
+
 def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> None:
     """Its room was taken after the eviction."""
 
