@@ -19,7 +19,7 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import best_node, place, refusal, score
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.preemption import Facts, violating
+from gpushare.domain.preemption import Facts
 from gpushare.domain.refusal import Refusal
 
 _REPLACEMENT = PodUID("the replacement")
@@ -103,6 +103,8 @@ class World:
         self._situation = situation
         self._nodes = {node.name: node for node in situation.nodes}
         self._ranked: dict[object, _Ranked] = {}
+        budgets = situation.facts.budgets
+        self._protected = {u for one in budgets if one.allowed < 1 for u in one.pods}
         self.at: dict[PodUID, Placement] = {}
         for node in situation.nodes:
             for uid, placement in node.placements.items():
@@ -110,13 +112,13 @@ class World:
                     self.at[uid] = placement
 
     def _may_move(self, placement: Placement) -> bool:
-        uid, facts = placement.pod.uid, self._situation.facts
+        uid = placement.pod.uid
         return (
             uid in self._situation.movable
             and not placement.pod.is_claim
             and placement.pod.priority <= self.request.pod.priority
-            and uid not in facts.reserved
-            and not violating([uid], facts.budgets)
+            and uid not in self._situation.facts.reserved
+            and uid not in self._protected
         )
 
     def begin(self, node: Node) -> State:
