@@ -8,6 +8,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpushare.domain import links
 from gpushare.domain.model import (
     HostAmount,
     NodeName,
@@ -199,13 +200,15 @@ class World:
     ) -> Iterator[Node]:
         """Return the best of the nodes that are as at the beginning, if one fits.
 
-        All of them if the policy has a chooser, which compares them itself.
+        All of them if the policy has a chooser, which compares them itself, or if links
+        count, by which ``best_node`` compares them.
         """
+        compared = policy.chooser is not None or links.count_for(request)
         for _, name in self._ranks(request, policy):
             known = name not in state.nodes and pod.may_use(name)
             if known and self.has_host(request.host, name, state):
                 yield self._nodes[name].as_seen_by(request.pod)
-                if policy.chooser is None:
+                if not compared:
                     return
 
     def _ranks(self, request: PodRequest, policy: Policy) -> _Ranked:

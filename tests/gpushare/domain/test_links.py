@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.domain import topologies
+from gpushare.domain.landing import Movable, Situation, World
 from gpushare.domain.links import best_set, pairs, with_links, with_scores
 from gpushare.domain.model import Card, NodeName, Placement
 from gpushare.domain.node import Node
-from gpushare.domain.placement import best_node, link_score, place
+from gpushare.domain.placement import best_node, link_score, place, schedule
 from gpushare.domain.policies import Policy
 from tests.builders import (
     BEST_FIT,
@@ -222,3 +223,23 @@ def test_links_are_one_step_of_ten() -> None:
     found = with_links(scores, {names[0]: 250, names[1]: 110, names[3]: 250})
     assert list(found.values()) == [1, 1, 2, 11]
     assert with_links(scores, {}) == scores
+
+
+def test_a_moved_pod_lands_where_links_are_better() -> None:
+    """As ``schedule`` would have it; the node that comes first is not the best one."""
+    pair, nodes = request("pair", cores=200), [node(*cards(64, 64), name="b")]
+    nodes += [node(*linked(10), name="c"), node(*linked(250), name="d")]
+    both = [share(0, 64, 100), share(1, 64, 100)]
+    held = placement("pair", node="a", shares=both)
+    full = node(*cards(64, 64), name="a", holds=[held])
+    uid = pair.pod.uid
+    situation = Situation((full, *nodes), {uid: Movable(pair)})
+    world = World(request("large", 64), situation, FIRST_FIT)
+    closed = [replace(one, cordoned=True) for one in full.cards]
+    state = world.begin(node(*closed, name="a", holds=[held]))
+    found = world.moved(uid, state, world.without(uid, state))
+    assert found is not None
+    assert found[0].landing.node == "d"
+    wanted = schedule(pair, nodes, FIRST_FIT)
+    assert isinstance(wanted, Placement)
+    assert wanted.node == "d"
