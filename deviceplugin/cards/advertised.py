@@ -195,8 +195,12 @@ class Offer:
         self._changed.notify_all()
 
     def _link(self, a: Card, b: Card) -> int:
-        """Return the score of a pair; 0 if it is not known."""
-        return self._found[a.uuid].links.get(b.uuid, 0)
+        """Return the score of a pair; 0 if it is not known.
+
+        A card that vanished is no longer among the links of the others.
+        """
+        of_a, of_b = self._found[a.uuid].links, self._found[b.uuid].links
+        return of_a.get(b.uuid) or of_b.get(a.uuid, 0)
 
 
 class OwnNode:

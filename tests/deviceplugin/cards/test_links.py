@@ -1,6 +1,7 @@
 """How the cards of a node are joined: read over the stub driver, offered, chosen by."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -193,6 +194,18 @@ def test_a_lost_card_keeps_its_links(driver: StubDriver, source: NvmlCards) -> N
     assert offered(first, source.cards().cards) == tuple(dgx_1_scores())
     driver.set_cards([one for one in CARDS if one.uuid != UUIDS[4]])
     assert offered(first, source.cards().cards) == tuple(dgx_1_scores())
+
+
+@pytest.mark.parametrize("gone", [0, 7])
+def test_a_card_that_vanished_keeps_its_links(source: NvmlCards, gone: int) -> None:
+    """Its source tells of it no more, and the others know no link with it."""
+    first = source.cards().cards
+    left = [
+        replace(one, links={u: s for u, s in one.links.items() if u != UUIDS[gone]})
+        for one in first
+        if one.uuid != UUIDS[gone]
+    ]
+    assert offered(first, left) == tuple(dgx_1_scores())
 
 
 def test_instances_have_no_links(driver: StubDriver, source: NvmlCards) -> None:

@@ -22,6 +22,7 @@ from tests.builders import (
     SPREAD,
     card,
     cards,
+    claim,
     node,
     placement,
     request,
@@ -195,8 +196,13 @@ def test_sixteen_cards() -> None:
     assert given_cards(holding(linked(*scores), 0, 2, 4), 4) == [1, 3, 5, 7]
 
 
-def test_several_claims_are_placed_as_before() -> None:
-    """Links count between the cards of one claim."""
+def test_each_claim_has_a_set_of_its_own() -> None:
+    """Links count between the cards of one claim; nodes are compared for one alone."""
+    both = [claim(cores=200, container=name) for name in ("a", "b")]
+    apart = place(request("pod", claims=both), node(*DGX_1), FIRST_FIT)
+    assert isinstance(apart, Placement)
+    assert apart.cards() == tuple(DGX_1[i].uuid for i in (2, 3, 6, 7))
+    assert link_score(request("pod", claims=both), node(*DGX_1), FIRST_FIT) == 0
     assert link_score(request("pod", cores=100), node(*DGX_1), FIRST_FIT) == 0
     assert link_score(request("pod", cores=200), node(*DGX_1), FIRST_FIT) == 250
     assert link_score(request("pod", cores=900), node(*DGX_1), FIRST_FIT) == 0
