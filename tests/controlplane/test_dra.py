@@ -201,11 +201,13 @@ def old(
 def test_claims_may_not_share_a_device(
     old: Callable[..., tuple[ControlPlane, ApiServer]],
 ) -> None:
-    """As before 1.36. What was written is taken back: no claims would share it.
+    """As before 1.36 by default. What was written is taken back: no claims share it.
 
     The driver asks before, so it writes only if this changes while it runs.
     """
-    plane, cluster = old("--feature-gates=DRAConsumableCapacity=false")
+    on = numbers(chosen(os.environ)) >= (1, 36)
+    off = ["--feature-gates=DRAConsumableCapacity=false"] if on else []
+    plane, cluster = old(*off)
     assert "DRAConsumableCapacity is off" in why_not_served(cluster, "here")
     with pytest.raises(NotSharedError, match="DRAConsumableCapacity is off"):
         publisher(cluster).publish()
@@ -215,7 +217,8 @@ def test_claims_may_not_share_a_device(
 def test_no_such_api(old: Callable[..., tuple[ControlPlane, ApiServer]]) -> None:
     """As before 1.34, where the API server does not know the name."""
     known = numbers(chosen(os.environ)) >= (1, 34)
-    _, cluster = old(*(["--runtime-config=resource.k8s.io/v1=false"] if known else []))
+    off = ["--runtime-config=resource.k8s.io/v1=false"] if known else []
+    _, cluster = old(*off)
     assert "does not serve resource.k8s.io/v1" in why_not_served(cluster, "here")
 
 
