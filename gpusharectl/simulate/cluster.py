@@ -10,6 +10,7 @@ again only at nodes that changed. A trace has ten thousand pods and a thousand n
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
@@ -20,13 +21,13 @@ from gpushare.domain import links
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement, PodRef, PodRequest
+from gpushare.domain.model import CardUUID, NodeName, Placement, PodRef, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal, schedule, score
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube import codec, names
+from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.codec import refusal_text
@@ -63,6 +64,11 @@ class PodNeeds:
         request = self.request
         hard = (request.host, self.constraints)
         return (amounts, self.policy.name, request.cards, *hard)
+
+    @property
+    def priority(self) -> int:
+        """The pod's priority."""
+        return self.request.pod.priority
 
 
 @dataclass(slots=True)
@@ -175,6 +181,13 @@ class Candidates:
         node = self._ledger.node(name)
         found = node and refusal(needs.request, node, needs.policy)
         return (refusal_text(found),) if found else ()
+
+    def accepts(self, constraints: Constraints, name: NodeName) -> bool:
+        """Return whether a node takes a pod, apart from cards, CPU and memory."""
+        its = self.properties.get(name)
+        if its is None or (its.pods is not None and self._pods[name] >= its.pods):
+            return False
+        return bar(its, constraints) is None
 
     def _look_again(self) -> None:
         changed, self._looked = self.changed_since(self._looked)
@@ -309,6 +322,20 @@ class SimulatedCluster:
         """Mark a node unschedulable."""
         closed = {"spec": {"unschedulable": True}}
         node = self.api.patch(Kind.NODES, "", name, closed)
+        self._catch_up()
+        self.candidates.put(name, properties_of(node))
+
+    @contextmanager
+    def cordoned(self, name: NodeName, cards: Iterable[CardUUID]) -> Iterator[None]:
+        """Keep new pods off cards of a node meanwhile, as an operator would."""
+        before = facts.annotation(self.api.get(Kind.NODES, "", name), names.CORDON)
+        self._cordon(name, ",".join(filter(None, (before, *cards))))
+        yield
+        self._cordon(name, before)
+
+    def _cordon(self, name: NodeName, cards: str) -> None:
+        notes = {"metadata": {"annotations": {names.CORDON: cards or None}}}
+        node = self.api.patch(Kind.NODES, "", name, notes)
         self._catch_up()
         self.candidates.put(name, properties_of(node))
 

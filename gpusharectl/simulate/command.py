@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gpushare.domain.policies import POLICIES, Choice
+from gpushare.domain.policies import Choice
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reached
@@ -34,6 +34,7 @@ from gpusharectl.simulate.plot import plot_report
 from gpusharectl.simulate.render import draw_report
 from gpusharectl.simulate.result import (
     NO_LINKS,
+    NO_MOVES,
     Began,
     report_csv,
     report_data,
@@ -144,16 +145,23 @@ class _Asked:
     output: str
     plot: Path | None
 
-    def under(self, plain: Choice) -> list[tuple[Choice, bool]]:
+    def under(self, plain: Choice) -> list[tuple[Choice, tuple[str, ...]]]:
         """Return the policies to play: those compared, the one given, or ``plain``.
 
-        Beside each is whether links between cards are used.
+        Beside each is what is left out: ``NO_LINKS``, ``NO_MOVES``.
         """
         names = self.compare or (self.policy or plain.default,)
+        parts = (name.split("/") for name in names)
         return [
-            (Choice(name.removesuffix(NO_LINKS), plain.card_order), name in POLICIES)
-            for name in names
+            (Choice(policy, plain.card_order), tuple(f"/{one}" for one in left_out))
+            for policy, *left_out in parts
         ]
+
+    def refuse_idle(self, *, links: str, moves: str) -> None:
+        """Refuse to leave out what is not there; the texts say why, if it is not."""
+        for left_out, why in ((NO_LINKS, links), (NO_MOVES, moves)):
+            if why and any(left_out in name for name in self.compare):
+                raise NotPlayable(f"{left_out}: {why}")
 
     def show(self, what: _Shown, forms: _Forms[_Shown], next_step: str) -> None:
         """Show the result, and then draw: the picture may fail to be written."""
@@ -174,15 +182,19 @@ def _play(
     # The result reports what the cache logs.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
     under = asked.under(scenario.choice)
-    if any(name not in POLICIES for name in asked.compare) and not has_links(scenario):
-        raise NotPlayable(
-            f"{NO_LINKS}: no node has links between its cards; a scenario gives them "
-            "by the field links of a node"
-        )
+    asked.refuse_idle(
+        links=""
+        if has_links(scenario)
+        else "no node has links between its cards; a scenario gives them by the field "
+        "links of a node",
+        moves=""
+        if scenario.moves
+        else "nobody moves pods here; a scenario has it by its field moves",
+    )
     with _progress(Console(stderr=True)) as began:
         runs = [
-            run(scenario, choice, sizes, began, with_links=with_links)
-            for choice, with_links in under
+            run(scenario, choice, sizes, began, without=left_out)
+            for choice, left_out in under
         ]
     report = reported(scenario, runs)
     forms = (report_data, report_csv, draw_report, plot_report)
@@ -210,8 +222,13 @@ def _replay(
             f"give the folder of the trace by --trace-dir or ${FOLDER_VARIABLE}; "
             f"{SOURCE}"
         )
-    if any(name not in POLICIES for name in asked.compare):
-        raise click.UsageError(f"{NO_LINKS}: the trace has no links between cards")
+    try:
+        asked.refuse_idle(
+            links="the trace has no links between cards",
+            moves="no pod of the trace waits for room",
+        )
+    except NotPlayable as error:
+        raise click.UsageError(str(error)) from error
     place, under = Path(folder), [choice for choice, _ in asked.under(Choice())]
     names = tuple(pod_lists(place)) if ALL in lists else lists
     with _progress(Console(stderr=True)) as began:

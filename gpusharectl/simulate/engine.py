@@ -1,26 +1,21 @@
-"""Play a scenario under one policy, and record what becomes of each pod.
-
-``Gauge`` measures how full the cluster is. Fragmentation is measured as in "Beware of
-Fragmentation" (USENIX ATC 2023): the part of the free units that a random pod of those
-seen cannot use. Either no card of the node has enough, or its CPU, memory or labels do
-not fit, or the pod needs more untouched cards than there are. Only nodes that changed
-are measured again.
-"""
+"""Play a scenario under one policy, and record what becomes of each pod."""
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpushare.domain import links
-from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef, PodUID
-from gpushare.domain.node import Node
+from gpushare.domain.landing import Move
+from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
+from gpushare.domain.moves import Plan
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
 from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster
+from gpusharectl.simulate.gauge import Gauge
+from gpusharectl.simulate.moves import MovesPlayed, Planner, Runner, same_place
 from gpusharectl.simulate.scenario import (
     Arrive,
     Drain,
@@ -74,7 +69,7 @@ class PodOutcome:
     nodes: int = 0
     """How many nodes refused it; less than all ``reasons`` if some had several."""
     first: str = ""
-    """The name of the first pod, if this one replaces a pod of a drained node."""
+    """The name of the first pod, if this one replaces a pod that had to move."""
     wants_links: bool = False
     """Whether links between its cards count (``links.count_for``)."""
 
@@ -145,6 +140,8 @@ class Played:
     """Cards that hold nothing, on nodes that accept pods."""
     cluster: SimulatedCluster
     follow: Callable[[float], None]
+    moves: MovesPlayed | None = None
+    """None if the scenario has none."""
 
 
 def play(
@@ -185,8 +182,9 @@ def play(
             cluster.now_s = at_s
             game.look(fragmented=bool(looks))
 
+    done = game.done if scenario.moves else None
     return Played(
-        choice.default, game.outcomes, moments, end, untouched, cluster, follow
+        choice.default, game.outcomes, moments, end, untouched, cluster, follow, done
     )
 
 
@@ -202,6 +200,7 @@ class _Pod:
     arrive: Arrive
     needs: PodNeeds
     units: int
+    at: Placement | None = None
 
 
 class _Game:
@@ -212,6 +211,10 @@ class _Game:
         self.outcomes: list[PodOutcome] = []
         self.moments: list[Moment] = []
         self._gauge = Gauge(self.cluster)
+        self.done = MovesPlayed()
+        self._planner = (
+            Planner(self.cluster, scenario.moves) if scenario.moves else None
+        )
         self._waits = scenario.waits
         self._running: dict[PodName, _Pod] = {}
         self._waiting: dict[PodUID, _Pod] = {}
@@ -244,6 +247,7 @@ class _Game:
                 self._try_again()
             case Drain():
                 self._drain(what)
+        self._make_room()
 
     def look(self, *, fragmented: bool = False) -> None:
         """Measure how full the cluster is."""
@@ -273,18 +277,32 @@ class _Game:
             self.cluster.now_s = end
             self._take_away(pod)
             self._try_again()
+            self._make_room()
             self.look()
 
     def _arrive(self, arrive: Arrive, first: str = "") -> None:
         """Add a pod; ``first``: the first name of the pod that it replaces, if any."""
+        pod = self._come(arrive, first)
+        if pod is None:
+            return
+        self._gauge.see(pod.needs)
+        if self._place(pod, Outcome.PLACED):
+            return
+        if self._waits:
+            self._waiting[pod.result.pod.uid] = pod
+        else:
+            self.cluster.take_away(pod.result.pod, None)
+            self._asked -= pod.units
+
+    def _come(self, arrive: Arrive, first: str) -> _Pod | None:
+        """Create a pod, which is not tried yet; None if no node can ever take it."""
         now_s = self.cluster.now_s
         ref, needs = self.cluster.add(arrive.pod)
         if isinstance(needs, Refusal):
             reasons = {refusal_text(needs): 0}
             never = PodOutcome(ref, "n/a", now_s, reasons=reasons, first=first)
             self.outcomes.append(never)
-            return
-        self._gauge.see(needs)
+            return None
         wants = links.count_for(needs.request)
         asks = request_text(needs)
         result = PodOutcome(ref, asks, now_s, first=first, wants_links=wants)
@@ -292,13 +310,7 @@ class _Game:
         self.outcomes.append(result)
         self._arrived += 0 if first else pod.units
         self._asked += pod.units
-        if self._place(pod, Outcome.PLACED):
-            return
-        if self._waits:
-            self._waiting[ref.uid] = pod
-        else:
-            self.cluster.take_away(ref, None)
-            self._asked -= pod.units
+        return pod
 
     def _place(self, pod: _Pod, outcome: Outcome) -> bool:
         result, now_s = pod.result, self.cluster.now_s
@@ -307,7 +319,7 @@ class _Game:
             result.reasons, result.nodes = decided.reasons, decided.nodes
             return False
         result.outcome, result.placed_s, result.reasons = outcome, now_s, {}
-        result.node = str(decided.node)
+        result.node, pod.at = str(decided.node), decided
         node, chosen = self.cluster.ledger.node(decided.node), decided.cards()
         cards = node.cards if node else ()
         result.cards = tuple(sorted(one.index for one in cards if one.uuid in chosen))
@@ -318,11 +330,71 @@ class _Game:
             heapq.heappush(self._ends, (end, self._numbers, pod))
         return True
 
-    def _try_again(self) -> None:
-        """Try pending pods by priority; of those alike that are refused, only one."""
+    def _make_room(self) -> None:
+        """Carry out plans for pending pods, in the order in which they are tried."""
+        for pod in self._queue() if self._planner else ():
+            if self._planner and pod.result.pod.uid in self._waiting:
+                plan = self._planner.plan(pod.needs, self._runners())
+                if plan is not None:
+                    self._carry_out(pod, plan)
+
+    def _runners(self) -> Iterator[Runner]:
+        for pod in self._running.values():
+            result = pod.result
+            yield Runner(result.pod, pod.arrive.pod, pod.needs, len(result.cards))
+
+    def _carry_out(self, pod: _Pod, plan: Plan) -> None:
+        """Move pods until one lands elsewhere; then the pod that waits is the first."""
+        self.done.plans += 1
+        now: dict[PodUID, _Pod] = {}
+        with self.cluster.cordoned(plan.node, plan.cards):
+            fine = all(self._move(pod, move, now) for move in plan.moves)
+        self._try_again(pod)
+        placed = same_place(pod.at, plan.placement)
+        self.done.placed += placed
+        self.done.otherwise += not (fine and placed)
+
+    def _move(self, waits: _Pod, move: Move, now: dict[PodUID, _Pod]) -> bool:
+        """Evict a pod and try all that wait; tell whether the next landed as planned.
+
+        ``now`` has the pods that replace those of the plan. They end when the first
+        would have ended.
+        """
+        if waits.result.pod.uid not in self._waiting:
+            return False
+        running = {pod.result.pod.uid: pod for pod in self._running.values()}
+        pod = now.get(move.pod.uid) or running[move.pod.uid]
+        result, arrive = pod.result, pod.arrive
+        if arrive.lasts_s is not None and result.placed_s is not None:
+            left_s = result.placed_s + arrive.lasts_s - self.cluster.now_s
+            arrive = replace(arrive, lasts_s=whole_ms(left_s))
+        self._take_away(pod)
+        self.done.moves += 1
+        first = result.came_as[1]
+        again = self._come(self._anew(arrive, first), first)
+        if again is None:
+            raise AssertionError(result)
+        now[move.pod.uid] = self._waiting[again.result.pod.uid] = again
+        self._try_again()
+        if again.at is not None:
+            # It was there all the time, as far as its users are concerned.
+            again.result.outcome = result.outcome
+        return same_place(again.at, move.landing)
+
+    def _queue(self, first: _Pod | None = None) -> list[_Pod]:
+        """Return pending pods by priority and age; ``first`` before those alike."""
+        order = self._waiting.values()
+        return sorted(
+            order, key=lambda pod: (-pod.result.pod.priority, pod is not first)
+        )
+
+    def _try_again(self, first: _Pod | None = None) -> None:
+        """Try pending pods in their order; of those alike that are refused, only one.
+
+        ``first`` is a pod for which a node is kept, as it is for a nominated one.
+        """
         hopeless: dict[object, PodOutcome] = {}
-        order = sorted(self._waiting.values(), key=lambda pod: -pod.result.pod.priority)
-        for pod in order:
+        for pod in self._queue(first):
             result, kind = pod.result, pod.needs.kind
             if kind in hopeless:
                 alike = hopeless[kind]
@@ -395,123 +467,3 @@ class _Game:
         self._taken.add(key)
         self._called[space, first] = key
         return replace(arrive, pod=named_after(pod, *key))
-
-
-_TYPICAL = 0.95
-"""The most frequent kinds of pods are used, up to this share of all pods."""
-_MOST_KINDS = 60
-
-
-class _Sums:
-    """Totals over all nodes of several figures of each, kept up to date."""
-
-    def __init__(self, figures: int) -> None:
-        self.totals = self._none = (0,) * figures
-        self._by_node: dict[NodeName, tuple[int, ...]] = {}
-
-    def put(self, name: NodeName, *values: int) -> None:
-        before = self._by_node.get(name, self._none)
-        changes = zip(self.totals, before, values, strict=True)
-        self.totals = tuple(total - old + new for total, old, new in changes)
-        self._by_node[name] = values
-
-
-@dataclass(slots=True)
-class _Kind:
-    needs: PodNeeds
-    position: int = 0
-    unusable: _Sums = field(default_factory=lambda: _Sums(1))
-
-
-class Gauge:
-    """Units and cores held and free over all nodes, kept up to date."""
-
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        self._cluster = cluster
-        self._position = 0
-        self._sums = _Sums(5)
-        self._seen: Counter[object] = Counter()
-        self._kinds: dict[object, _Kind] = {}
-
-    def see(self, needs: PodNeeds) -> None:
-        """Count a new pod, if it asks for cards."""
-        if needs.request.claims:
-            self._seen[needs.kind] += 1
-            self._kinds.setdefault(needs.kind, _Kind(needs))
-
-    def full(self) -> tuple[int, ...]:
-        """Return units held, all units, cores held, all cores and units free."""
-        candidates = self._cluster.candidates
-        changed, self._position = candidates.changed_since(self._position)
-        for name in changed:
-            node = self._cluster.ledger.node(name) or Node(name)
-            charged = node.charged.values()
-            self._sums.put(
-                name,
-                sum(units for _, units in charged),
-                sum(card.units for card in node.cards),
-                sum(cores for cores, _ in charged),
-                CORES_PER_CARD * len(node.cards),
-                sum(max(0, room.units) for room in node.free.values()),
-            )
-        return self._sums.totals
-
-    def fragmented(self) -> float | None:
-        """Return the share of the free units that a typical pod cannot use, 0 to 1."""
-        free = self.full()[-1]
-        typical = self._typical()
-        if not free or not typical:
-            return None
-        lost = sum(number * self._unusable(kind) for kind, number in typical)
-        return lost / sum(number for _, number in typical) / free
-
-    def units_of(self, needs: PodNeeds) -> int:
-        """Return the units that a pod asks for; a whole card is an average one."""
-        _, units, _, cores, _ = self._sums.totals
-        cards = cores // CORES_PER_CARD
-        each = units // cards if cards else 0
-        claims = needs.request.claims
-        return sum(max(one.amount.units, one.whole_cards * each) for one in claims)
-
-    def _typical(self) -> list[tuple[_Kind, int]]:
-        """Return the most frequent kinds with the number of their pods."""
-        left = _TYPICAL * self._seen.total()
-        found = []
-        for kind, number in self._seen.most_common(_MOST_KINDS):
-            if left <= 0:
-                break
-            found.append((self._kinds[kind], number))
-            left -= number
-        return found
-
-    def _unusable(self, kind: _Kind) -> int:
-        candidates = self._cluster.candidates
-        changed, kind.position = candidates.changed_since(kind.position)
-        for name in changed:
-            node = self._cluster.ledger.node(name)
-            value = 0
-            if node is not None and node.cards and name in candidates.properties:
-                fits = not candidates.judge(kind.needs, name)
-                value = unusable_units(kind.needs, node, fits=fits)
-            kind.unusable.put(name, value)
-        return kind.unusable.totals[0]
-
-
-def unusable_units(needs: PodNeeds, node: Node, *, fits: bool) -> int:
-    """Return the free units of a node that the pod cannot use; all unless it fits."""
-    request = needs.request
-    free = {uuid: room for uuid, room in node.free.items() if room.units > 0}
-    if not fits:
-        return sum(room.units for room in free.values())
-    whole = any(claim.whole_cards for claim in request.claims)
-    least = min(request.claims, key=lambda claim: claim.amount.units).amount
-    untouched = {card.uuid for card in node.untouched}
-    lost = 0
-    for card in node.cards:
-        room = free.get(card.uuid)
-        if room is None:
-            continue
-        usable = card.uuid in untouched if whole else least.fits(room)
-        if not usable or request.limits(card):
-            lost += room.units
-    return lost

@@ -14,7 +14,7 @@ from gpusharectl.completion import node_names
 from gpusharectl.simulate.live import MorePods
 from gpusharectl.simulate.openb import FOLDER_VARIABLE, pod_lists
 from gpusharectl.simulate.plot import check
-from gpusharectl.simulate.result import NO_LINKS, read_size
+from gpusharectl.simulate.result import NO_LINKS, NO_MOVES, read_size
 from gpusharectl.simulate.scenario import NotPlayable
 
 ALL = "all"
@@ -68,7 +68,9 @@ def _policies(text: str | None) -> tuple[str, ...]:
     if text is not None and not names:
         raise NotPlayable(f'"{text}" names no policy; known are {known}')
     for name in names:
-        if name.removesuffix(NO_LINKS) not in POLICIES:
+        policy, slash, off = name.partition("/")
+        unknown = {f"/{one}" for one in off.split("/")} - {NO_LINKS, NO_MOVES}
+        if policy not in POLICIES or (slash and unknown):
             raise NotPlayable(f'no policy "{name}"; known are {known}')
     if len(set(names)) != len(names):
         raise NotPlayable(f'"{text}" names a policy twice')
@@ -138,7 +140,7 @@ OPTIONS: list[click.Parameter] = [
         callback=_parsed(_policies),
         shell_complete=policy_names,
         help="Play it under several policies, side by side; with /no-links behind a "
-        "policy, without links between cards.",
+        "policy, without links between cards; with /no-moves, without moves.",
     ),
     click.Option(
         ["--room", "sizes"],

@@ -98,7 +98,8 @@ def plot_report(report: Report, path: Path) -> None:
 def picture(report: Report) -> Any:  # noqa: ANN401
     """Return the picture as a matplotlib figure; ``NotPlayable`` if that is missing."""
     linked = any(run.linked for run in report.runs)
-    heights = (3, 2, 3) if linked else (3, 2)
+    moving = bool(report.scenario.moves)
+    heights = (3, 2) + (3,) * linked + (2,) * moving
     figure, panels = subplots(len(heights), shared=True, heights=heights)
     above, below = panels[:2]
     length_s = report.scenario.length_s
@@ -118,12 +119,18 @@ def picture(report: Report) -> Any:  # noqa: ANN401
         if linked:
             times = [moment.at_s for moment in moments]
             panels[2].plot(*_curve(along, nvlinked_over(report, run, times)), **look)
+        if moving:
+            waiting = [moment.waiting for moment in moments]
+            panels[-1].plot(along, waiting, **look)
     above.set_ylabel("allotted, % of the cards' memory")
     below.set_ylabel("fragmentation,\n% of the free memory")
     asked = "requested so far, % of the cards' memory"
     panels[-1].set_xlabel(f"time, {unit}" if length_s else asked)
     if linked:
         panels[2].set_ylabel("NVLink between all cards,\n% of multi-card pods")
+    if moving:
+        panels[-1].set_ylabel("pods that wait")
+        panels[-1].yaxis.get_major_locator().set_params(integer=True)
     nodes = words.counted(report.nodes, "node")
     cards = words.counted(report.cards, "card")
     length = f", {stretch(length_s)}" if length_s else ""
@@ -136,8 +143,10 @@ def picture(report: Report) -> Any:  # noqa: ANN401
             handles=[*above.lines], loc="outside lower center", ncols=len(above.lines)
         )
     for axes in panels:
-        axes.set_ylim(0, 102)
         axes.grid(visible=True, linewidth=0.3)
+    for axes in panels[:-1] if moving else panels:
+        axes.set_ylim(0, 102)
+    panels[-1].set_ylim(bottom=0)
     return figure
 
 

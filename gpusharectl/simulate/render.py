@@ -16,6 +16,7 @@ from rich.table import Table
 from gpushare.kube import words
 from gpusharectl.output import Words
 from gpusharectl.simulate.engine import Moment, Outcome
+from gpusharectl.simulate.moves import MovesPlayed
 from gpusharectl.simulate.result import NotPlaced, Report, Run
 from gpusharectl.simulate.scenario import Expected, stretch
 
@@ -200,6 +201,12 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
     if any(run.linked for run in report.runs):
         yield "pods of several cards, pair score", _pair_score
         yield "  NVLink between all their cards", _nvlinked
+    if report.scenario.moves:
+        yield "plans of moves", _done(lambda done: done.plans)
+        yield "  evictions", _done(lambda done: done.moves)
+        yield "  pods that got their room", _done(lambda done: done.placed)
+        yield "  plans that came otherwise", _done(lambda done: done.otherwise)
+        yield "mean wait of all pods", _mean_wait
     for number, room in enumerate(first.rooms):
         label = f"room for more: {room.asks}"
         yield label, partial(_room_of, number)
@@ -230,6 +237,17 @@ def _pair_score(run: Run) -> str:
 
 def _nvlinked(run: Run) -> str:
     return "-" if run.linked is None else percent(run.linked.share)
+
+
+def _done(number: Callable[[MovesPlayed], int]) -> _Cell:
+    def cell(run: Run) -> str:
+        return "-" if run.played.moves is None else str(number(run.played.moves))
+
+    return cell
+
+
+def _mean_wait(run: Run) -> str:
+    return "-" if run.mean_wait_s is None else stretch(run.mean_wait_s)
 
 
 def _longest(run: Run) -> str:

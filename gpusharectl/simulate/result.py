@@ -10,8 +10,12 @@ times are seconds since the beginning. null: not known, or it does not apply::
     runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
                 longest_wait_s, untouched_cards, fullest: moment, end: moment,
                 not_placed, room, curve, pods, unexpected, as_expected, links}];
-                policy: with /no-links, if links were not used; rehoused: moved and
-                placed; as_expected: null if it was not checked
+                policy: with /no-links or /no-moves, if links were not used, or no pods
+                moved to make room; rehoused: moved and placed; as_expected: null if it
+                was not checked
+      moves     {plans, moves, placed, otherwise} | null: plans of moves to make room,
+                evictions, pods that got their room, and plans that came otherwise;
+                mean_wait_s beside it. Both only if the scenario has moves
       links     {pods, nvlinked, pair_score} | null: the pods of several whole cards
                 that were placed where links are known
       moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
@@ -20,7 +24,7 @@ times are seconds since the beginning. null: not known, or it does not apply::
       room        [{asks, number, more}]
       pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
                 cards: [index], reasons, first}]; first: the first name of the pod that
-                it replaces after a drain; the counts have the last of them only
+                it replaces after a drain or a move; the counts have the last only
       unexpected  [sentence]
     remarks     [sentence]
     not_played  [sentence]
@@ -31,8 +35,9 @@ times are seconds since the beginning. null: not known, or it does not apply::
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import ValidationError
@@ -56,6 +61,7 @@ from gpusharectl.simulate.engine import (
     play,
 )
 from gpusharectl.simulate.links import Linked, linked, without_links
+from gpusharectl.simulate.moves import without_moves
 from gpusharectl.simulate.scenario import (
     NOWHERE,
     Arrive,
@@ -70,8 +76,9 @@ from gpusharectl.simulate.scenario import (
 )
 from gpusharectl.simulate.scenario_file import PodEntry
 
-NO_LINKS = "/no-links"
-"""Behind a policy's name: the run does not use links between cards."""
+NO_LINKS, NO_MOVES = "/no-links", "/no-moves"
+"""Behind a policy's name: the run does not use links between cards, or moves no pods to
+make room."""
 Began = Callable[[str], OnStep]
 """Called with the name of a run; returns what to call after each step."""
 
@@ -123,6 +130,18 @@ class Run:
     linked: Linked | None = None
 
     @property
+    def mean_wait_s(self) -> float | None:
+        """How long pods wait, as a mean over all that came: up to the curves' end.
+
+        Those that never find room count, too.
+        """
+        moments = self.played.moments
+        waited_s = sum(
+            one.waiting * (then.at_s - one.at_s) for one, then in pairwise(moments)
+        )
+        return whole_ms(waited_s / self.pods) if self.pods else None
+
+    @property
     def pods(self) -> int:
         """Pods that came, and those of the beginning that had to move."""
         return sum(self.counts.values())
@@ -139,16 +158,19 @@ def run(
     sizes: Sequence[Json] = (),
     began: Began = lambda _name: lambda _done, _total: None,
     *,
-    with_links: bool = True,
+    without: Collection[str] = (),
 ) -> Run:
     """Play it under one policy, and count how many more of each size fit at the end.
 
-    ``with_links`` False: as if links between cards were not known.
+    ``without``: as if links between cards were not known, or without moves, by
+    ``NO_LINKS`` and ``NO_MOVES``.
     """
     original = scenario
-    if not with_links:
+    if NO_LINKS in without:
         scenario = without_links(scenario)
-    name = choice.default if with_links else f"{choice.default}{NO_LINKS}"
+    if NO_MOVES in without:
+        scenario = without_moves(scenario)
+    name = "".join((choice.default, *without))
     rooms: list[Room] = []
 
     def count(cluster: SimulatedCluster) -> None:
@@ -241,6 +263,8 @@ def not_played(scenario: Scenario) -> Iterator[str]:
     if any(isinstance(one, Drain) for one in events):
         yield "disruption budgets: all pods of a drained node are deleted at once"
         pods += scenario.there
+    if scenario.moves:
+        yield "disruption budgets and the restart of pods that move to make room"
     joins = any(isinstance(one, Join) for one in events)
     owners = (pod["metadata"].get("ownerReferences") or () for pod in scenario.there)
     kinds = {one.get("kind") for its in owners for one in its}
@@ -401,7 +425,10 @@ def report_data(report: Report) -> dict[str, Any]:
         "cards": report.cards,
         "units": report.units,
         "pods": report.scenario.arrivals,
-        "runs": [_run(run) for run in report.runs],
+        "runs": [
+            _run(run) | (_moves(run) if report.scenario.moves else {})
+            for run in report.runs
+        ],
         "remarks": list(report.scenario.remarks),
         "not_played": list(report.not_played),
         "unchecked": report.unchecked or None,
@@ -446,6 +473,11 @@ def _run(run: Run) -> dict[str, Any]:
         "as_expected": not run.wrong if run.checked else None,
         "links": asdict(run.linked) if run.linked else None,
     }
+
+
+def _moves(run: Run) -> dict[str, Any]:
+    done = run.played.moves
+    return {"moves": done and asdict(done), "mean_wait_s": run.mean_wait_s}
 
 
 def _moment(moment: Moment) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class Scenario:
     claims: tuple[Placement, ...] = ()
     choice: Choice = field(default_factory=Choice)
     waits: bool = True
+    moves: int = 0
+    """At most so many pods move for one that waits; 0: none ever do."""
     expected: Expected = field(default_factory=Expected)
     remarks: tuple[str, ...] = ()
     """What a reader of the result should know about the beginning."""

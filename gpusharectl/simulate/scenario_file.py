@@ -21,6 +21,7 @@ from pydantic import (
 from gpushare.domain import topologies
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import CORES_PER_CARD, units_of
+from gpushare.domain.moves import MOST_MOVES
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.quantity import NotAQuantity
 from gpushare.domain.refusal import users_words
@@ -56,6 +57,7 @@ _MIB = {"MiB": 1, "GiB": 1024}
 _LEAST_PRIORITY = -(2**31)
 """Kubernetes has 32 bits for it; a user's may be 1,000,000,000 at most."""
 _MOST_SPACES = 3
+_MOST_MOVES = 20
 
 
 def _name(text: str) -> str:
@@ -324,6 +326,12 @@ class ExpectEntry(_Entry):
     pods: _Labels = Field(default_factory=dict)
 
 
+class MovesEntry(_Entry):
+    """That pods may be moved to make room for one that waits."""
+
+    most: Annotated[int, whole(1, _MOST_MOVES)] = MOST_MOVES
+
+
 class _Top(_Entry):
     """The fields of the file itself; its entries are read one by one."""
 
@@ -331,6 +339,7 @@ class _Top(_Entry):
     policy: _Policy = Choice().default
     card_order: Annotated[Text, _one_of(tuple(CARD_ORDERS))] = Choice().card_order
     wait: Flag = True
+    moves: MovesEntry | None = None
     nodes: tuple[Any, ...]
     pods: tuple[Any, ...] = ()
     events: tuple[Any, ...] = ()
@@ -397,6 +406,7 @@ def read_scenario(text: str | bytes, name: str) -> Scenario:
         steps=tuple(sorted(steps, key=_turn)),
         choice=Choice(top.policy, order),
         waits=top.wait,
+        moves=top.moves.most if top.moves else 0,
         expected=Expected(expect.placed, expect.refused, where),
     )
 
@@ -407,6 +417,9 @@ def _check(entries: _Entries) -> None:
     for number, pod in entries.pods.items():
         for key, problem in pod.complaints():
             file.complain(("pods", number, key), problem)
+    if entries.top and entries.top.moves and not entries.top.wait:
+        problem = "needs wait: true; a pod that is dropped waits for no room"
+        file.complain(("moves",), problem)
     for number, event in entries.events.items():
         if len(event.kinds) != 1:
             problem = f"needs just one of {', '.join(EVENTS)} beside it"

@@ -85,6 +85,13 @@ WRONG = {
         2,
         "the trace has no links between cards",
     ),
+    "no moves": (["f", "--compare", "frag/no-moves"], 1, "nobody moves pods here"),
+    "no moves there": (
+        [*OPENB, "--trace-dir", ".", "--compare", "frag/no-moves"],
+        2,
+        "no pod of the trace waits for room",
+    ),
+    "neither": (["f", "--compare", "frag/no-links/x"], 2, 'no policy "frag/no-links/x'),
     "comma": (["f", "--compare", ","], 2, '"," names no policy; known are first-fit'),
     "endless": (["f", "--room", "9" * 5000], 2, "it must be a whole number from 0 to"),
     "endless cpu": (["f", "--room", "units=1,cpu=1e999"], 2, 'cpu is "1e999"; give'),

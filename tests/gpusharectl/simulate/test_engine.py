@@ -8,7 +8,8 @@ from gpushare.domain.policies import Choice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulate.engine import Gauge, Outcome, unusable_units
+from gpusharectl.simulate.engine import Outcome
+from gpusharectl.simulate.gauge import Gauge, unusable_units
 from gpusharectl.simulate.result import run
 from gpusharectl.simulate.scenario import Arrive, Drain, Join, Leave, Step
 from tests.gpusharectl.simulate.building import (

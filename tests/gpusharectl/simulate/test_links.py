@@ -6,7 +6,13 @@ from gpushare.domain.policies import Choice
 from gpushare.kube import codec
 from gpusharectl.simulate.links import Linked, has_links, linked, without_links
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import Report, report_data, reported, run
+from gpusharectl.simulate.result import (
+    NO_LINKS,
+    Report,
+    report_data,
+    reported,
+    run,
+)
 from gpusharectl.simulate.scenario import Arrive, Join, Scenario
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulate.building import (
@@ -38,7 +44,7 @@ def linked_nodes() -> Report:
     """
     text = PAIRS.replace("[30, 0, 110", "[130, 0, 110").replace("[0, 30", "[0, 130")
     of = read(text)
-    runs = [run(of, Choice("first-fit"), with_links=used) for used in (True, False)]
+    runs = [run(of, Choice("first-fit"), without=off) for off in ((), (NO_LINKS,))]
     return reported(of, runs)
 
 
@@ -78,7 +84,7 @@ def test_without_links_the_order_rules_and_the_scores_still_count() -> None:
     assert outcomes(played(bare))["one-1"].cards == (0, 1)
     assert linked(of, played(bare).outcomes) == Linked(2, 0, 30.0)
     assert run(of, of.choice).checked
-    without = run(of, of.choice, with_links=False)
+    without = run(of, of.choice, without=(NO_LINKS,))
     assert (without.policy, without.checked) == ("first-fit/no-links", False)
 
 

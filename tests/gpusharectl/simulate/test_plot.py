@@ -12,6 +12,7 @@ from gpusharectl.simulate.result import Report
 from gpusharectl.simulate.scenario import NotPlayable
 from tests.gpusharectl.simulate.building import told
 from tests.gpusharectl.simulate.test_links import linked_nodes
+from tests.gpusharectl.simulate.test_moves import with_and_without_moves
 from tests.gpusharectl.simulate.test_render import compared, nothing, report, seeds
 
 
@@ -87,6 +88,15 @@ def test_links_have_a_panel_where_they_are_known() -> None:
     (*_, axes) = picture(linked_nodes()).axes
     used, unused = (list(line.get_ydata()) for line in axes.lines)
     assert [used[-1], unused[-1]] == [100.0, 50.0]
+
+
+def test_moves_have_a_panel_of_the_pods_that_wait() -> None:
+    pytest.importorskip("matplotlib")
+    (*others, axes) = picture(with_and_without_moves()).axes
+    assert len(others) == 2
+    assert axes.get_ylabel() == "pods that wait"
+    made, none = (list(line.get_ydata()) for line in axes.lines)
+    assert [made[-1], none[-1]] == [0, 1]
 
 
 def test_only_running_pods_have_links() -> None:

@@ -179,6 +179,13 @@ WRONG = {
     "policy": ("policy: best\nnodes: []", '1: policy: is "best"; known are first-fit'),
     "order": ("card_order: up\nnodes: []", '1: card_order: is "up"; known are '),
     "flag": ("wait: 2026-13-45\nnodes: []", '1: wait: is "2026-13-45"; it must be tr'),
+    "moves": ("moves: {most: 0}\nnodes: []", '1: moves.most: is "0"; it must be a who'),
+    "moves alone": ("moves: 3\nnodes: []", "1: moves: "),
+    "more of moves": ("moves: {least: 1}\nnodes: []", "1: moves.least: there is no su"),
+    "moves of dropped pods": (
+        "wait: false\nmoves: {}\nnodes: []",
+        "2: moves: needs wait: true; a pod that is dropped waits for no room",
+    ),
     "number as flag": ("wait: '1'\nnodes: []", '1: wait: is "1"; it must be tr'),
     "nodes": ("nodes: 3", "1: nodes: must be a list, not"),
     "name": ("nodes:\n- {name: A_b}", '2: nodes[0].name: is "A_b"; a name has small'),
