@@ -24,6 +24,7 @@ import click
 from gpushare import __version__
 from gpushare.kube import facts, names, words
 from gpushare.kube.cluster import Json
+from gpushare.kube.errors import Forbidden
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.output import fit_to_show, give
 from gpusharectl.state.read import is_demo
@@ -46,14 +47,14 @@ The source is Kubernetes' version skew policy, which forbids a newer kubelet.
 _NAMED = 3
 """Of more nodes with one difference the screen says how many there are."""
 _CODES = (
-    "Exit codes: 0 it was shown; 1 the cluster could not be read, so that what it did "
-    "not answer is n/a; 2 wrong command line."
+    "Exit codes: 0 it was shown; 1 the cluster could not be read, or not all of it, so "
+    "that this is n/a; 2 wrong command line."
 )
 
 
 @dataclass(slots=True)
 class _Answers:
-    """What the cluster answered until it failed; None: it did not, or has no pods."""
+    """What the cluster answered; None: it did not, or has no pods."""
 
     kubernetes: str | None = None
     pods: Sequence[Json] | None = None
@@ -62,10 +63,15 @@ class _Answers:
     def ask(self, access: Access) -> None:
         objects = access.objects
         self.kubernetes = objects.version()
-        if not is_demo(objects):
-            self.pods = objects.list(
-                "v1", "Pod", namespace=facts.SYSTEM, label_selector=facts.OURS
-            )
+        try:
+            if not is_demo(objects):
+                self.pods = objects.list(
+                    "v1", "Pod", namespace=facts.SYSTEM, label_selector=facts.OURS
+                )
+        except Forbidden:
+            # Many users may read nodes, but not what is in kube-system.
+            self.nodes = objects.list("v1", "Node")
+            raise
         self.nodes = objects.list("v1", "Node")
 
 
@@ -286,7 +292,7 @@ def _table(nodes: Iterable[Json]) -> Iterator[str]:
     for node in nodes:
         row = [node["name"], node["kubelet"] or words.NOT_KNOWN]
         for name in _ON_NODES:
-            images = dict.fromkeys(one["image"] for one in node[name] or ())
+            images = dict.fromkeys(_short(one["image"]) for one in node[name] or ())
             known = ", ".join(images) or "-"
             row.append(words.NOT_KNOWN if node[name] is None else known)
         rows.append(row)
@@ -294,6 +300,16 @@ def _table(nodes: Iterable[Json]) -> Iterator[str]:
     for row in rows:
         cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
+
+
+def _short(image: str) -> str:
+    """Return an image as a column has room for it: the lines above have it in full.
+
+    >>> _short("host:5000/team/gpushare:0.1.0@sha256:0123456789abcdef")
+    'gpushare:0.1.0@01234567…'
+    """
+    name, _, digest = image.rpartition("/")[2].partition("@sha256:")
+    return f"{name}@{digest[:8]}…" if digest else name
 
 
 def _grouped(nodes: Iterable[Json]) -> Iterator[str]:

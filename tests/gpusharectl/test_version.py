@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from gpushare import __version__
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import facts, names
-from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.errors import Forbidden
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.version import between, components_of, kubelet_differs, nodes_of
@@ -131,12 +132,12 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
         "exporter       no pod\n"
         "webhook        no pod\n"
         "\n"
-        "NODE  KUBELET  EXTENDER          DEVICE-PLUGIN\n"
-        "cp    v1.36.3  r/gpushare:0.1.0  -\n"
-        "cp-2  v1.36.3  -                 -\n"
-        "n-1   v1.35.4  -                 r/gpushare:0.0.9\n"
-        "n-2   v1.36.3  -                 r/gpushare:0.1.0\n"
-        "n-3   v1.36.3  -                 r/gpushare:0.1.0\n"
+        "NODE  KUBELET  EXTENDER        DEVICE-PLUGIN\n"
+        "cp    v1.36.3  gpushare:0.1.0  -\n"
+        "cp-2  v1.36.3  -               -\n"
+        "n-1   v1.35.4  -               gpushare:0.0.9\n"
+        "n-2   v1.36.3  -               gpushare:0.1.0\n"
+        "n-3   v1.36.3  -               gpushare:0.1.0\n"
         "\n"
         "Differences\n"
         f"  {ours}\n"
@@ -217,6 +218,38 @@ def test_without_a_cluster_the_commands_own_is_shown(
         assert set(data(found)["components"].values()) == {None}
     else:
         assert found.stdout.count("n/a") == 6
+
+
+def test_who_may_not_read_our_pods_sees_the_nodes(tmp_path: Path) -> None:
+    """And that is an error: the images are not known."""
+
+    class Refusing(Embedded):
+        def list_page(self, kind: Kind, **rest: Any) -> Page:
+            if kind is Kind.PODS:
+                raise Forbidden("pods is forbidden")
+            return super().list_page(kind, **rest)
+
+    cluster = Refusing()
+    cluster.create(Kind.NODES, host("n-1", "v1.35.4"))
+    with ApiServerOnLoopback(cluster) as server:
+        shown = ran(server.kubeconfig(tmp_path / "kubeconfig"))
+    assert shown.exit_code == 1
+    assert "pods is forbidden; name the administrator's" in shown.stderr
+    assert "\nn-1   v1.35.4  n/a       n/a\n" in shown.stdout
+    assert "n-1: kubelet v1.35.4 is 1 minor version older" in shown.stdout
+
+
+def test_a_nodes_images_are_short(tmp_path: Path) -> None:
+    """In full they stand above; a row with a long name of a node has 80 characters."""
+    name, digest = "ip-10-0-101-203.eu-west-1.compute.internal", f"sha256:{'ab' * 32}"
+    image = f"registry.example.com/team/gpushare:0.1.0@{digest}"
+    cluster = Embedded()
+    cluster.create(Kind.NODES, host(name))
+    put(cluster, plugin("p", image, name))
+    with ApiServerOnLoopback(cluster) as server:
+        shown = ran(server.kubeconfig(tmp_path / "kubeconfig")).stdout
+    assert f"device-plugin  {image}, 1 pod" in shown
+    assert f"{name}  {API}  -         gpushare:0.1.0@abababab…\n" in shown
 
 
 def test_of_a_demo_no_image_is_known(tmp_path: Path) -> None:
