@@ -273,7 +273,7 @@ def columns(texts: Sequence[str], width: int) -> list[str]:
     That is in the middle, or as near to it as possible.
 
     >>> columns(["gpu-a-of-the-rack", "gpu-b-of-the-rack"], 9)
-    ['gpu-a-o…k', 'gpu-b-o…k']
+    ['gpu-a…ack', 'gpu-b…ack']
     """
     middle = (width - 1) // 2
     different = len(set(texts))
