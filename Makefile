@@ -136,7 +136,7 @@ image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be give
 	    --tag $(IMAGE) $(BUILD_FLAGS) .
 	@echo "Built $(IMAGE)"
 
-release: $(VENV)/.runtime  ## Build all files of a release into dist/, the same each time; IMAGES=, URL=, BASE=
+release: $(VENV)/.runtime  ## Build all files of a release into dist/release, the same each time; IMAGES=, URL=, BASE=
 	@$(BIN)/python -m release --venv $(VENV) --url "$(URL)" --images "$(IMAGES)"
 
 picture: $(STAMP)  ## Take the picture of the page in docs again, with a real browser

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare import __version__
-from release.archives import files_in, repack, summed, write_sums, write_tar
+from release.archives import files_in, repack, write_sums, write_tar
 from release.commit import Commit, StepFailedError, Tree, checked_out
 from release.image import build_image, cannot_build
 from release.krew import write_plugin
 from release.sbom import parts_of_wheels, write_bill
 
 ROOT = Path(__file__).parents[1]
+_DIST = ROOT / "dist/release"
 _ON_PURPOSE = "To leave images out on purpose: IMAGES=amd64, or IMAGES= for none"
 _OURS = "gpushare-vcuda"
 _SDIST = """
@@ -52,8 +53,8 @@ def main(words: Sequence[str]) -> int:
             return 1
         left_out = _images(tree, built, options.images.split())
         write_sums(built)
-        others = publish(built, ROOT / "dist")
-    _tell(commit, others, left_out)
+        publish(built, _DIST)
+    _tell(commit, left_out)
     return 1 if left_out else 0
 
 
@@ -98,23 +99,18 @@ def _images(tree: Tree, folder: Path, architectures: Sequence[str]) -> list[str]
     return left_out
 
 
-def publish(built: Path, dist: Path) -> list[str]:
-    """Replace the release in ``dist``; return the names of files that are of none."""
-    dist.mkdir(exist_ok=True)
-    for name in summed(dist):
-        (dist / Path(name).name).unlink(missing_ok=True)
-    new = {path.name for path in built.iterdir()}
-    for name in sorted(new):
-        shutil.move(built / name, dist / name)
-    return sorted(path.name for path in dist.iterdir() if path.name not in new)
+def publish(built: Path, dist: Path) -> None:
+    """Put a release in the place of the one before."""
+    if dist.exists():
+        shutil.rmtree(dist)
+    dist.parent.mkdir(exist_ok=True)
+    shutil.move(built, dist)
 
 
-def _tell(commit: Commit, others: Sequence[str], left_out: Sequence[str]) -> None:
-    print(f"dist/ has the release {__version__} of commit {commit.name}:")
-    for name in sorted(summed(ROOT / "dist")):
-        print(f"  {name}")
-    if others:
-        print(f"Not of this release, and not in its sums: {', '.join(others)}")
+def _tell(commit: Commit, left_out: Sequence[str]) -> None:
+    print(f"dist/release/ has the release {__version__} of commit {commit.name}:")
+    for path in sorted(_DIST.iterdir()):
+        print(f"  {path.name}")
     for why in left_out:
         print(f"Left out: {why}", file=sys.stderr)
     if left_out:

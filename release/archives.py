@@ -2,12 +2,9 @@
 
 import gzip
 import hashlib
-import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-SUMS = "SHA256SUMS"
 
 
 def files_in(folder: Path, top: str = "") -> Mapping[str, Path]:
@@ -50,7 +47,6 @@ def repack(path: Path, epoch: int, work: Path) -> None:
     """Write a tar archive again, as ``write_tar`` does."""
     unpack(path, work)
     write_tar(path, files_in(work), epoch)
-    shutil.rmtree(work)
 
 
 def unpack(path: Path, folder: Path) -> None:
@@ -70,14 +66,5 @@ def sha256(path: Path) -> str:
 
 def write_sums(folder: Path) -> None:
     """Write the sums of all files of a folder, for ``sha256sum --check``."""
-    there = sorted(path for path in folder.iterdir() if path.name != SUMS)
-    lines = [f"{sha256(path)}  {path.name}\n" for path in there]
-    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
-
-
-def summed(folder: Path) -> Iterable[str]:
-    """Return the names in the sums of a folder; none if it has no sums."""
-    if not (folder / SUMS).is_file():
-        return ()
-    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-    return [line.partition("  ")[2] for line in lines]
+    lines = [f"{sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")

@@ -108,11 +108,15 @@ def _licence(head: Message) -> Mapping[str, object]:
     return {"license": {"name": told}} if told and "\n" not in told else {}
 
 
+_THERE = " installed"
+
+
 def _of_dpkg(told: str) -> Iterator[Part]:
     """Yield the packages that dpkg has installed."""
     for paragraph in told.split("\n\n"):
         head = email.message_from_string(paragraph.lstrip())
-        if not head["Package"] or "installed" not in head.get("Status", "installed"):
+        # A base without dpkg has no states.
+        if not head["Package"] or not head.get("Status", _THERE).endswith(_THERE):
             continue
         name, version = head["Package"], head["Version"]
         escaped = quote(version, safe=".~-")

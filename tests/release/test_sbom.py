@@ -72,6 +72,8 @@ def test_an_images_last_layer_says_what_is_installed(tmp_path: Path) -> None:
         "Package: libc6\nStatus: install ok installed\nVersion: 1:2.36-9+deb12u9\n"
         "Architecture: amd64\n\n"
         "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
+        "Architecture: amd64\n\n"
+        "Package: never\nStatus: purge ok not-installed\nVersion: 1\n"
         "Architecture: amd64\n"
     )
     base = layer(
