@@ -1,6 +1,6 @@
 # Targets set up .venv by themselves; `make demo` and `make test` are enough to begin.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test compiled unit coverage check bench bench-report soak fuzz testbed prometheus3 helm4 compat cluster cluster-shell cluster-down gpusharectl preload image release picture proto lock format clean
+.PHONY: help demo hold test compiled unit coverage check bench bench-report soak fuzz testbed prometheus3 helm4 certmanager compat cluster cluster-shell cluster-down gpusharectl preload image release picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -85,6 +85,9 @@ prometheus3: $(STAMP)  ## Rules, alerts and dashboards on a real Prometheus 3 (b
 
 helm4: $(STAMP)  ## The chart's tests with Helm 4 (built once, minutes)
 	@HELM=4 $(BIN)/python -m pytest --no-cov tests/charts tests/controlplane/test_chart.py
+
+certmanager: $(STAMP)  ## The webhook's certificate by cert-manager's controllers, renewal included (built once, minutes)
+	@$(BIN)/python -m pytest --no-cov -m certmanager tests/controlplane/test_cert_manager.py
 
 compat: $(STAMP)  ## Chosen tests on VERSIONS="1.32 1.37" of Kubernetes, all if not given; docs/compatibility.md (root; 15 minutes each)
 	@$(BIN)/python -m tests.compat $(VERSIONS) $(if $(AREAS),--areas "$(AREAS)")

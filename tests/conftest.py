@@ -60,6 +60,7 @@ since one process has a whole file."""
 NEEDED_BY_FIXTURE = {
     "binaries": "controlplane",
     "browser_program": "browser",
+    "cert_manager_program": "certmanager",
     "helm_program": "helm",
     "monitoring_programs": "prometheus",
 }
@@ -67,6 +68,7 @@ NEEDED_BY_FIXTURE = {
 
 NEEDS = {
     *("controlplane", "cluster", "gpu", "prometheus", "browser", "helm", "processes"),
+    "certmanager",
 }
 """Marks that say what a test needs; one that has none of them is a unit test."""
 
@@ -94,8 +96,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in item.nodeid:
             item.add_marker(pytest.mark.cluster)
-        for fixture in NEEDED_BY_FIXTURE.keys() & getattr(item, "fixturenames", ()):
-            item.add_marker(NEEDED_BY_FIXTURE[fixture])
+        fixtures = NEEDED_BY_FIXTURE.keys() & getattr(item, "fixturenames", ())
+        needed = {NEEDED_BY_FIXTURE[fixture] for fixture in fixtures}
+        # Asked for by its own mark alone, whatever else it needs.
+        for mark in needed & {"certmanager"} or needed:
+            item.add_marker(mark)
         if NEEDS.isdisjoint(mark.name for mark in item.iter_markers()):
             item.add_marker(pytest.mark.unit)
         if since := item.get_closest_marker("since"):

@@ -12,6 +12,7 @@ import pytest
 from tests.machine import needs
 from tests.testbed.binaries import Binaries, cache_folder
 from tests.testbed.browser import Browser, BrowserProgram, ensure_browser
+from tests.testbed.certmanager import CertManager, ensure_cert_manager
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.goextender import ensure_go_extender
 from tests.testbed.helm import ensure_helm, ensure_helm_4
@@ -71,6 +72,11 @@ def helm_program(pytestconfig: pytest.Config) -> str:
     """``HELM=4`` in the environment asks for Helm 4."""
     fourth = os.environ.get("HELM") == "4"
     return _had(pytestconfig, ensure_helm_4 if fourth else ensure_helm)
+
+
+@pytest.fixture(scope="session")
+def cert_manager_program(pytestconfig: pytest.Config) -> CertManager:
+    return _had(pytestconfig, ensure_cert_manager)
 
 
 @pytest.fixture(scope="session")
