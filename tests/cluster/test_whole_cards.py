@@ -77,6 +77,7 @@ def test_room_is_made_for_a_pod_of_a_deployment(site: Site) -> None:
     site.kubectl("delete", "pdb", "keep")
     code, said = make_room(site, waits, "--evict", "--yes")
     assert code == 0, said
+    assert "Nothing keeps the room" not in said
     site.wait_running(waits)
     assert card_of(site, waits) == FIRST
     wait_until(lambda: site.ready("moves"), "the moved pod to run", 120)
