@@ -6,22 +6,27 @@ has cordoned are opened again.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpushare.domain.landing import Move
 from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.domain.moves import Plan, has_room, landing_now
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.errors import ClusterError, Conflict, NotFound, Throttled
+from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.cordon import Order, Refused, carry_out
 from gpusharectl.make_room.situation import Asked, View, look, owner_uid
 
+Answer = TypeVar("Answer")
+
 _SEEN_WITHIN_S = 10.0
 """How long the extender may take to follow the API server."""
+_AWAY_S = 30.0
+"""How long the API server may give no answer, as while it is started again."""
 _GRACE_S = 30
 """Of a pod that names no other."""
 
@@ -34,6 +39,17 @@ class Patience:
     poll_s: float = 0.5
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+    def answer(self, ask: Callable[[], Answer]) -> Answer:
+        """Return the API server's answer; ask again where that may help."""
+        end = self.clock() + _AWAY_S
+        while True:
+            try:
+                return ask()
+            except ClusterError as error:
+                if not error.retryable or self.clock() >= end:
+                    raise
+            self.sleep(self.poll_s)
 
     def until(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until something is done; return False if it is not in time."""
@@ -56,6 +72,10 @@ class Outcome:
 
 class _Stopped(Exception):
     """No more pods are evicted; the message says why."""
+
+
+class _StaysPending(_Stopped):
+    """An evicted pod has no new place yet. It may have its old one again."""
 
 
 @dataclass(slots=True)
@@ -90,18 +110,34 @@ class Eviction:
         self._replaced: dict[PodUID, tuple[str, PodUID]] = {}
 
     def carry_out(self, plan: Plan) -> Outcome:
-        """Make the room, and wait until the waiting pod has it."""
-        stopped = ""
+        """Make the room, and wait until the waiting pod has it.
+
+        ``ClusterError`` only if nothing was evicted.
+        """
+        try:
+            return self._carried_out(plan)
+        except ClusterError as error:
+            if not self._evicted:
+                raise
+            return self._outcome(f"Stopped: {error}.")
+
+    def _carried_out(self, plan: Plan) -> Outcome:
+        stopped, room = "", False
         try:
             with self._cordoned(plan):
                 try:
                     for number, move in enumerate(plan.moves, start=1):
                         self._move(move, f"{number} of {len(plan.moves)}")
+                except _StaysPending:
+                    raise
                 except _Stopped as error:
                     stopped = f"Stopped: {error}."
-                    self._say(stopped)
                 if room := self._has_room(plan):
+                    if stopped:
+                        self._say(f"{stopped} The room is there all the same.")
                     self._nominate(plan)
+        except _StaysPending as error:
+            return self._outcome(f"Stopped: {error}.")
         except _Stopped as error:
             return self._outcome(f"Nothing was evicted: {error}.")
         pod = self._waiting()
@@ -112,42 +148,54 @@ class Eviction:
 
     @contextmanager
     def _cordoned(self, plan: Plan) -> Iterator[None]:
-        indexes = [str(uuid) for uuid in plan.cards]
-        command = f"gpusharectl uncordon-card {plan.node} {' '.join(indexes)}"
-        self._say(f"{_cards(plan)}: cordoned. If this ends untimely: {command}")
+        self._say(f"{_cards(plan)}: cordoned. If this ends untimely: {_opening(plan)}")
+        changed = self._cordon(plan)
         try:
-            done = carry_out(self._access, Order.CORDON, plan.node, indexes)
-        except Refused as error:
-            raise _Stopped(str(error)) from error
-        try:
-            if len(done.changed) < len(plan.cards):
+            if len(changed) < len(plan.cards):
                 raise _Stopped(
                     "somebody else has cordoned a card of the plan meanwhile"
                 )
             yield
         finally:
-            self._uncordon(plan, sorted(done.changed), command)
+            if changed:
+                self._uncordon(plan, sorted(changed))
 
-    def _uncordon(self, plan: Plan, cards: Sequence[CardUUID], command: str) -> None:
+    def _cordon(self, plan: Plan) -> frozenset[CardUUID]:
+        """Cordon the cards that are to get the room; return those that were open."""
         try:
-            if cards:
-                carry_out(self._access, Order.UNCORDON, plan.node, cards)
-                self._say(f"{_cards(plan)}: open again.")
-        except (ClusterError, Refused):
-            self._say(f"{_cards(plan)} may still be cordoned; run: {command}")
+            return carry_out(self._access, Order.CORDON, plan.node, plan.cards).changed
+        except Refused as error:
+            raise _Stopped(str(error)) from error
+        except BaseException as error:
+            if not (isinstance(error, ClusterError) and error.definite):
+                # It may be written. When the plan was made, the cards were open.
+                self._uncordon(plan, plan.cards)
             raise
+
+    def _uncordon(self, plan: Plan, cards: Sequence[CardUUID]) -> None:
+        try:
+            self._patience.answer(
+                lambda: carry_out(self._access, Order.UNCORDON, plan.node, cards)
+            )
+        except Refused as error:
+            self._say(f"{_cards(plan)} cannot be opened: {error}")
+        except BaseException:
+            self._say(f"{_cards(plan)} may still be cordoned; run: {_opening(plan)}")
+            raise
+        else:
+            self._say(f"{_cards(plan)}: open again.")
 
     def _move(self, move: Move, number: str) -> None:
         name, uid = self._replaced.get(move.pod.uid, (move.pod.name, move.pod.uid))
         full = f"{move.pod.namespace}/{name}"
         self._still_waits()
-        pod = self._get(move.pod.namespace, name)
-        if pod is None or pod["metadata"]["uid"] != uid or facts.is_terminal(pod):
+        target = Target(move.pod.namespace, name, uid)
+        pod = self._running(target)
+        if pod is None:
             self._say(f"{number}: {full} has ended by itself.")
             return
-        owner, target = owner_uid(pod), Target(move.pod.namespace, name, uid)
-        if not facts.is_leaving(pod):
-            self._would_land(move, uid, full)
+        owner = owner_uid(pod)
+        self._would_land(move, uid, full)
         before = {one["metadata"]["uid"] for one in self._siblings(target, owner)}
         self._evict(target, full)
         self._evicted.append(full)
@@ -163,6 +211,33 @@ class Eviction:
             where = _where(held) if held else f"{facts.node_of(landed)}, card not known"
             raise _Stopped(f"{new} landed on {where}, not on {_where(move.landing)}")
         self._say(f"{number}: {new} landed on {_where(move.landing)}, as planned.")
+
+    def _running(self, target: Target) -> Json | None:
+        """Return a pod that is to be evicted; None if it has ended.
+
+        One that terminates already is awaited: which of its controller's pods replaces
+        it is not known, and the next landing is predicted on what is read then.
+        """
+        pod: Json | None = None
+
+        def ended() -> bool:
+            nonlocal pod
+            pod = self._get(target.namespace, target.name)
+            same = pod is not None and pod["metadata"]["uid"] == target.uid
+            return pod is None or not same or facts.is_terminal(pod)
+
+        if ended():
+            return None
+        if pod is None or not facts.is_leaving(pod):
+            return pod
+        if not self._patience.until(ended, self._limit(pod)):
+            raise _Stopped(f"{facts.full_name(pod)} is still terminating")
+        return None
+
+    def _limit(self, pod: Json) -> float:
+        """Return how long a pod may take to end, and another one to be bound."""
+        grace = pod["spec"].get("terminationGracePeriodSeconds")
+        return self._patience.timeout_s + (_GRACE_S if grace is None else grace)
 
     def _still_waits(self) -> None:
         if self._asked.body is None:
@@ -183,13 +258,16 @@ class Eviction:
         return pod if pod and pod["metadata"]["uid"] == metadata["uid"] else None
 
     def _get(self, namespace: str, name: str) -> Json | None:
+        get = self._access.cluster.get
         try:
-            return self._access.cluster.get(Kind.PODS, namespace, name)
+            return self._patience.answer(lambda: get(Kind.PODS, namespace, name))
         except NotFound:
             return None
 
     def _look(self) -> View:
-        return look(self._access, self._asked, self._allowed)
+        return self._patience.answer(
+            lambda: look(self._access, self._asked, self._allowed)
+        )
 
     def _would_land(self, move: Move, uid: PodUID, full: str) -> None:
         """Check before each eviction that the plan still holds."""
@@ -215,20 +293,25 @@ class Eviction:
             nonlocal refused
             try:
                 self._access.cluster.evict(pod)
-            except Throttled as error:
-                # The pod before may be under the same budget, and not ready yet.
-                refused = str(error)
-                return False
             except (NotFound, Conflict):
                 # It has gone by itself.
                 return True
+            except ClusterError as error:
+                # The pod before may be under the same budget, and not ready yet.
+                if not error.retryable:
+                    raise
+                refused = str(error)
+                return False
             return True
 
         if not self._patience.until(done, self._patience.timeout_s):
             raise _Stopped(f"{full} may not be evicted: {refused}")
 
     def _siblings(self, pod: Target, owner: str) -> Sequence[Json]:
-        found = self._access.objects.list("v1", "Pod", namespace=pod.namespace)
+        pods = self._access.objects.list
+        found = self._patience.answer(
+            lambda: pods("v1", "Pod", namespace=pod.namespace)
+        )
         return [one for one in found if owner_uid(one) == owner]
 
     def _landed(
@@ -244,9 +327,7 @@ class Eviction:
             seen.made = [o for o in there if o["metadata"]["uid"] not in before]
             return seen.gone and bool(seen.bound)
 
-        grace = pod["spec"].get("terminationGracePeriodSeconds")
-        limit = self._patience.timeout_s + (_GRACE_S if grace is None else grace)
-        if self._patience.until(done, limit):
+        if self._patience.until(done, self._limit(pod)):
             # Others may have been made at the same time, by an autoscaler or a rollout.
             return max(seen.bound, key=lambda one: (_is_at(one, landing), _made(one)))
         if not seen.gone:
@@ -255,7 +336,7 @@ class Eviction:
             return None
         new = seen.made[0]
         says = facts.scheduler_says(new) or "kube-scheduler has not tried it"
-        raise _Stopped(f"{facts.full_name(new)} stays Pending: {says}")
+        raise _StaysPending(f"{facts.full_name(new)} stays Pending: {says}")
 
     def _has_room(self, plan: Plan) -> bool:
         def there() -> bool:
@@ -299,7 +380,9 @@ class Eviction:
 
         if not self._patience.until(done, self._patience.timeout_s) and pod is not None:
             if facts.nominated(pod) == plan.node:
-                self._set_nominated(None)
+                # If that fails, no more is lost than room for other pods.
+                with suppress(ClusterError):
+                    self._set_nominated(None)
             says = facts.scheduler_says(pod) or "kube-scheduler has not tried it"
             return self._outcome(f"{name} still waits: {says}")
         if pod is None:
@@ -332,3 +415,7 @@ def _where(held: Placement) -> str:
 
 def _cards(plan: Plan) -> str:
     return f"{plan.node} {' and '.join(plan.cards)}"
+
+
+def _opening(plan: Plan) -> str:
+    return f"gpusharectl uncordon-card {plan.node} {' '.join(plan.cards)}"

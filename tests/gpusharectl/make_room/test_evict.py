@@ -1,29 +1,43 @@
 """A plan that is carried out on a cluster in memory, and all that may come between."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare.domain.model import PodRequest
 from gpushare.domain.moves import Plan, plan_moves
 from gpushare.kube import codec
+from gpushare.kube.cluster import Kind
+from gpushare.kube.errors import Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.evict import Eviction, Outcome
 from gpusharectl.make_room.situation import Asked, look
 from tests.builders import card
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, small_cluster
 
+CORDONED = 3
+"""The first request after those that cordon the cards."""
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
+
+@contextmanager
+def two_cards(folder: Path) -> Iterator[SmallCluster]:
     """Two cards of 29 units: 10 and 5 are held of A, 10 of B; "big" wants 20."""
-    with small_cluster(tmp_path) as found:
+    with small_cluster(folder) as found:
         found.node("n1", card(0, uuid="A"), card(1, uuid="B"))
         found.place("ten", "n1", "A", 10)
         found.place("five", "n1", "A", 5)
         found.place("other", "n1", "B", 10)
         found.pod("big", 20)
+        yield found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
+    with two_cards(tmp_path) as found:
         yield found
 
 
@@ -142,7 +156,7 @@ def test_another_new_pod_of_the_controller_does_not_matter(
 
 
 def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> None:
-    """Its room was taken after the eviction."""
+    """Its room was taken after the eviction; its old one is not kept from it."""
 
     def taken() -> None:
         if "default/other evicted" in "".join(cluster.said[-1:]):
@@ -150,8 +164,9 @@ def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> Non
             cluster.place("stranger", "n1", "A", 14)
 
     cluster.hinder = taken
-    evicted(cluster)
-    assert any("other-new1 stays Pending: " in line for line in cluster.said)
+    outcome = evicted(cluster)
+    assert "other-new1 stays Pending: " in outcome.words
+    assert "nominatedNodeName" not in cluster.get("big")["status"]
     assert cluster.cordon() == ""
 
 
@@ -162,6 +177,29 @@ def test_a_pod_that_ended_meanwhile_needs_no_eviction(cluster: SmallCluster) -> 
     outcome = evicted(cluster, plan)
     assert (outcome.done, outcome.evicted) == (True, ())
     assert any("default/other has ended by itself" in line for line in cluster.said)
+
+
+def test_a_pod_that_terminates_already_is_awaited(cluster: SmallCluster) -> None:
+    """It has its new pod, maybe, so nothing that is made later replaces it."""
+    plan = planned(cluster)
+    cluster.leave("other")
+    outcome = evicted(cluster, plan)
+    assert (outcome.done, outcome.evicted) == (True, ())
+    assert any("default/other has ended by itself" in line for line in cluster.said)
+
+
+def test_a_node_that_is_removed_meanwhile_stops_it(cluster: SmallCluster) -> None:
+    """With its cards, which cannot be opened any more."""
+
+    def removed() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            cluster.hinder = lambda: None
+            cluster.api.delete(Kind.NODES, "", "n1")
+
+    cluster.hinder = removed
+    outcome = evicted(cluster)
+    assert (outcome.done, outcome.evicted) == (False, ("default/other",))
+    assert any('there is no node "n1"' in line for line in cluster.said)
 
 
 def test_a_controller_that_was_scaled_down_makes_none(cluster: SmallCluster) -> None:
@@ -180,6 +218,87 @@ def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
     assert (outcome.done, outcome.evicted) == (False, ())
     assert "somebody else has cordoned" in outcome.words
     assert cluster.cordon() == "B"
+
+
+class Fails:
+    """A client of which one request, by number, is done, and then an error is raised.
+
+    ``names`` are the methods that were called, of all clients that share the list.
+    """
+
+    def __init__(
+        self, real: Any, names: list[str], at: int, error: BaseException
+    ) -> None:
+        self._real, self._names, self._at, self._error = real, names, at, error
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*words: Any, **named: Any) -> Any:
+            self._names.append(name)
+            mine = len(self._names)
+            answer = getattr(self._real, name)(*words, **named)
+            if mine == self._at:
+                raise self._error
+            return answer
+
+        return call
+
+
+def failing(cluster: SmallCluster, at: int, error: BaseException) -> list[str]:
+    """Let one request fail; return the list to which the names of all are added."""
+    access, names = cluster.access, list[str]()
+    cluster.access = replace(
+        access,
+        objects=Fails(access.objects, names, at, error),
+        cluster=Fails(access.cluster, names, at, error),
+    )
+    return names
+
+
+LOST = Unavailable("no answer")
+
+
+def test_one_lost_answer_changes_nothing(tmp_path: Path) -> None:
+    """Whichever it is, but for the cordon's: then it ends before the first eviction."""
+    with two_cards(tmp_path) as cluster:
+        plan, names = planned(cluster), failing(cluster, 0, LOST)
+        assert evicted(cluster, plan).done
+    for at, name in enumerate(names, start=1):
+        with two_cards(tmp_path) as cluster:
+            plan = planned(cluster)
+            failing(cluster, at, LOST)
+            if at < CORDONED:
+                with pytest.raises(Unavailable):
+                    evicted(cluster, plan)
+                assert cluster.cards_of("other") == ("B",)
+            else:
+                assert evicted(cluster, plan).done, name
+            assert cluster.cordon() == "", name
+
+
+def test_a_right_that_is_missing_half_way_is_an_outcome(cluster: SmallCluster) -> None:
+    """It names what was evicted."""
+
+    def denied() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            raise Forbidden("pods is forbidden")
+
+    cluster.hinder = denied
+    outcome = evicted(cluster)
+    assert outcome.words == "Stopped: pods is forbidden."
+    assert (outcome.done, outcome.evicted) == (False, ("default/other",))
+    assert cluster.cordon() == ""
+
+
+@pytest.mark.parametrize("at", range(1, CORDONED + 1))
+def test_ctrl_c_while_it_cordons_opens_the_cards(
+    cluster: SmallCluster, at: int
+) -> None:
+    """The order may be written already."""
+    plan = planned(cluster)
+    failing(cluster, at, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        evicted(cluster, plan)
+    assert cluster.cordon() == ""
 
 
 def test_ctrl_c_opens_the_cards(cluster: SmallCluster) -> None:
