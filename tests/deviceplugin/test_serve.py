@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gpushare.addresses import free_address
@@ -20,6 +21,8 @@ from gpusharectl.demo.cluster import Child, fetched
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json, pod_json
 from tests.deviceplugin.node_fixture import NODE, C, M
+from tests.nvml.build import STATE_VARIABLE, the_stub
+from tests.nvml.driver import StubDriver, stub_card
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -255,6 +258,19 @@ def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
         assert child.runs()
         child.tell_to_end()
         assert status_of(child) == 0
+
+
+def test_it_tells_how_the_driver_s_cards_are_joined(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, driver = the_stub(), StubDriver(node.folder, (stub_card(0), stub_card(1)))
+    driver.join(0, 1, pynvml.NVML_TOPOLOGY_SINGLE, links=2)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(stub.library.parent))
+    monkeypatch.setenv(STATE_VARIABLE, str(driver.path))
+    with node.devices, running(node.start(SIMULATED_CARDS=None)):
+        wait_until(
+            node.annotation, "links", 60, accept=lambda text: '"links":250' in text
+        )
 
 
 def test_a_second_one_waits(node: Node) -> None:

@@ -119,12 +119,13 @@ def test_only_links_that_both_ends_report_count(
 
 
 def test_all_cards_on_switches_are_joined_by_all_their_links(tmp_path: Path) -> None:
-    """Also where a card has lost one of them."""
+    """Also where one of a card's is down."""
     with stub_driver(the_stub(), tmp_path, CARDS[:3]) as driver:
         three(driver)
-        for uuid, links in zip(UUIDS, (12, 12, 11), strict=False):
-            for number in range(links):
-                driver.wire(uuid, f"00000000:c{number % 6}:00.0", SWITCH)
+        for uuid, active in zip(UUIDS, (12, 12, 11), strict=False):
+            for number in range(12):
+                switch = f"00000000:c{number % 6}:00.0"
+                driver.wire(uuid, switch if number < active else "down", SWITCH)
         source = NvmlCards(deadline_s=FOREVER_S, with_links=True)
         scores = told(source.cards().cards)
         assert scores == {(0, 1): 1210, (0, 2): 1110, (1, 2): 1110}

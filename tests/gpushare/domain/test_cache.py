@@ -261,11 +261,29 @@ def test_links_are_scored_where_they_count(ledger: Ledger) -> None:
     ledger.set_cards(name, with_scores(cards(64, 64, 64), (10, 10, 250)))
     assert scores.of_links(pair, FIRST_FIT) == {name: 250}
     assert scores.of_links(request(cores=100), FIRST_FIT) == {}
+    first = replace(pair, cards=CardSelector.of(uuids=["GPU-0", "GPU-1"]))
+    assert scores.of_links(first, FIRST_FIT) == {name: 10}
     ledger.record(placement("r", on="GPU-1", units=1, node="linked"))
     assert scores.of_links(pair, FIRST_FIT) == {name: 10}
     assert scores.of_links(request(cores=300), FIRST_FIT) == {}
     ledger.set_cards(name, cards(64, 64, 64))
     assert scores.of_links(pair, FIRST_FIT) == {}
+
+
+def test_the_scores_of_few_shapes_are_kept(
+    ledger: Ledger, scored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any pod may ask for a new shape; what was asked last is kept."""
+    monkeypatch.setattr(cache, "_MOST_SHAPES", 2)
+    scores = Scores(ledger)
+    for policy in (FIRST_FIT, SPREAD, FIRST_FIT):
+        scores.of(policy)
+    scores.of_links(request(cores=200), FIRST_FIT)
+    scored.clear()
+    scores.of(FIRST_FIT)
+    assert scored == []
+    scores.of(SPREAD)
+    assert len(scored) == 4
 
 
 @pytest.fixture(scope="module")
