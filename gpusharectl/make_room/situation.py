@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.hosts import Hosts
@@ -32,6 +32,7 @@ DAEMON_SETS, JOBS, SEVERAL_CARDS = "daemonsets", "jobs", "several-cards"
 ALLOWABLE = (DAEMON_SETS, JOBS, SEVERAL_CARDS)
 """Pods that stay unless ``--allow`` names them."""
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OWN = {
     "Node": ("", "that are static"),
     "DaemonSet": (DAEMON_SETS, "of DaemonSets"),
@@ -59,11 +60,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The cluster, read once: what a plan is made of, and what stays, by reason."""
+    """The cluster, read once: what a plan is made of, and what stays, by reason.
+
+    ``not_judged`` is a rule of the waiting pod that only kube-scheduler can judge.
+    """
 
     state: ClusterState
     situation: Situation
     stay: Mapping[str, int]
+    not_judged: str = ""
 
     @property
     def choice(self) -> Choice:
@@ -83,6 +88,11 @@ class View:
             found.append(
                 f"The extender was not asked ({self.state.placements.not_asked}); the "
                 f"policy {self.choice.default} is assumed."
+            )
+        if self.not_judged:
+            found.append(
+                f"The waiting pod has {self.not_judged}. Only kube-scheduler can judge "
+                "that, so the pod may still wait after the moves."
             )
         return found
 
@@ -131,18 +141,17 @@ def view_of(
             stay["of higher priority"] += 1
         elif uid in protected:
             stay["that a PodDisruptionBudget protects now"] += 1
-        nodes = usable.by(_constraints(seen.body))
+        # Elsewhere it may have no place by such a rule. Its own node was good before.
+        only = seen.record.node if _not_judged(seen.body) else ""
+        nodes = usable.by(_constraints(seen.body), only)
         after_end = _owner(seen.body).get("kind") == "StatefulSet"
         movable[uid] = Movable(request, nodes, after_end)
     own = ANY_NODE if asked.body is None else _constraints(asked.body)
-    target = usable.by(own)
-
-    def may_use(name: NodeName) -> bool:
-        return asked.only in ("", name) and target(name)
-
     placements = state.placements
-    situation = Situation(placements.nodes, movable, placements.choice, known, may_use)
-    return View(state, situation, stay)
+    target = usable.by(own, asked.only)
+    situation = Situation(placements.nodes, movable, placements.choice, known, target)
+    rule = "" if asked.body is None else _not_judged(asked.body)
+    return View(state, situation, stay, rule)
 
 
 def stays(pod: Json, allowed: Sequence[str]) -> str:
@@ -203,6 +212,25 @@ def _constraints(pod: Json) -> Constraints:
         return ANY_NODE
 
 
+def _not_judged(pod: Json) -> str:
+    """Return a rule by which kube-scheduler may refuse a node; empty if there is none.
+
+    Only those that depend on other pods and cannot be broken.
+    """
+    spec = pod["spec"]
+    affinity, spread = spec.get("affinity") or {}, "topologySpreadConstraints"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        if (affinity.get(kind) or {}).get(_REQUIRED):
+            return f"required {kind}"
+    for one in spec.get(spread) or ():
+        if one.get("whenUnsatisfiable") == "DoNotSchedule":
+            return spread
+    for container in spec["containers"]:
+        if any(port.get("hostPort") for port in container.get("ports") or ()):
+            return "host ports"
+    return ""
+
+
 class _Usable:
     """Which nodes pods may use by labels, taints and their number of pods."""
 
@@ -215,8 +243,13 @@ class _Usable:
         self._counts = counts
         self._judge = lru_cache(maxsize=None)(self._may_use)
 
-    def by(self, constraints: Constraints) -> Callable[[NodeName], bool]:
-        return partial(self._judge, constraints)
+    def by(self, constraints: Constraints, only: str) -> Callable[[NodeName], bool]:
+        """Judge nodes for a pod; ``only`` is the one that it may use, empty for any."""
+
+        def may_use(name: NodeName) -> bool:
+            return only in ("", name) and self._judge(constraints, name)
+
+        return may_use
 
     def _may_use(self, constraints: Constraints, name: NodeName) -> bool:
         known = self._properties.get(name)

@@ -3,11 +3,13 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from gpushare.domain.model import NodeName
 from gpusharectl.commands import main
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.proposal import Proposal
@@ -165,3 +167,57 @@ def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
     assert not view.situation.movable
     allowed = look(cluster.access, asks, ("jobs", "daemonsets"))
     assert len(allowed.situation.movable) == 2
+
+
+HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param(
+            {"affinity": {"podAffinity": {HARD: [{}]}}},
+            "required podAffinity",
+            id="affinity",
+        ),
+        pytest.param(
+            {"affinity": {"podAntiAffinity": {HARD: [{}]}}},
+            "required podAntiAffinity",
+            id="anti-affinity",
+        ),
+        pytest.param(
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+            "topologySpreadConstraints",
+            id="spreading",
+        ),
+        pytest.param(
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+            "",
+            id="soft",
+        ),
+    ],
+)
+def test_a_rule_about_other_pods_keeps_a_pod_on_its_node(
+    cluster: SmallCluster, rule: dict[str, Any], named: str
+) -> None:
+    """Elsewhere it may have no place; and of the waiting pod the rule is told."""
+    cluster.place("ruled", "n2", "C", 1, **rule)
+    view = look(cluster.access, Asked(asked(cluster).request, cluster.get("ruled")), ())
+    (may_use,) = (
+        one.may_use
+        for one in view.situation.movable.values()
+        if one.request.pod.name == "ruled"
+    )
+    assert (may_use(NodeName("n1")), may_use(NodeName("n2"))) == (not named, True)
+    assert view.not_judged == named
+    told = [text for text in view.guesses if f"The waiting pod has {named}." in text]
+    assert len(told) == bool(named)
+
+
+def test_a_pod_with_a_port_of_the_host_stays_on_its_node(cluster: SmallCluster) -> None:
+    """Another node may have given the port to another pod."""
+    body = cluster.get("big")
+    body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    view = look(cluster.access, Asked(asked(cluster).request, body), ())
+    assert view.not_judged == "host ports"
