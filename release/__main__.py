@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         except StepFailedError as error:
             print(f"Nothing was built: {error}", file=sys.stderr)
             return 1
-        left_out = _images(tree, built, options.images.split())
+        left_out = images(tree, built, options.images.split())
         write_sums(built)
         publish(built, _DIST)
     _tell(commit, left_out)
@@ -84,7 +84,7 @@ def _packages(tree: Tree, folder: Path, venv: Path, url: str) -> None:
     write_tar(folder / f"gpushare-{__version__}.tgz", chart, epoch)
 
 
-def _images(tree: Tree, folder: Path, architectures: Sequence[str]) -> list[str]:
+def images(tree: Tree, folder: Path, architectures: Sequence[str]) -> list[str]:
     """Write the images; return which are left out, and why."""
     left_out = []
     for architecture in architectures:

@@ -17,6 +17,7 @@ from gpushare.kube.errors import Forbidden
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.version import between, components_of, kubelet_differs, nodes_of
+from tests.builders import card
 from tests.gpusharectl.cluster_states import node_of, part
 from tests.gpusharectl.conftest import put
 
@@ -73,7 +74,10 @@ def data(found: Result) -> Any:
 
 
 def test_what_runs_is_shown(tmp_path: Path) -> None:
-    """An image that is being replaced is shown beside the new one, and on its node."""
+    """An image that is being replaced is shown beside the new one, and on its node.
+
+    A user's pod with our labels does not count.
+    """
     cluster = Embedded()
     for node in (
         host("cp", control_plane=True),
@@ -88,6 +92,9 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
     put(cluster, plugin("p-1", OLD, "n-1"))
     put(cluster, plugin("p-2", NEW, "n-2", "sha256:2"))
     put(cluster, plugin("p-3", NEW, "n-3"))
+    elsewhere = plugin("p-4", NEW, "n-3")
+    elsewhere["metadata"]["namespace"] = "of-a-user"
+    put(cluster, elsewhere)
     with ApiServerOnLoopback(cluster) as server:
         place = server.kubeconfig(tmp_path / "kubeconfig")
         found, shown = ran(place, "-o", "json"), ran(place)
@@ -159,8 +166,23 @@ def test_an_image_that_was_built_again_under_its_name_is_found() -> None:
 
 
 def test_a_node_whose_image_has_no_known_build_does_not_differ() -> None:
+    """An empty id is that of a container that does not run yet."""
     pods = [plugin("p-1", NEW, "n-1", "sha256:1"), plugin("p-2", NEW, "n-2")]
-    assert differences([host("n-1"), host("n-2")], pods) == {}
+    pods[1]["status"]["containerStatuses"] = [{"name": "device-plugin", "imageID": ""}]
+    rows = nodes_of([host("n-1"), host("n-2")], pods, API)
+    assert [row["device-plugin"][0]["id"] for row in rows] == ["sha256:1", None]
+    assert [row["differences"] for row in rows] == [[], []]
+
+
+def test_a_node_that_has_lost_its_label_is_shown() -> None:
+    """While its cards are published, and while it has a device plugin."""
+    nodes = [
+        node_of("published", card(), labelled=False),
+        node_of("served", labelled=False),
+        node_of("other", labelled=False),
+    ]
+    rows = nodes_of(nodes, [plugin("p", NEW, "served")], API)
+    assert [row["name"] for row in rows] == ["published", "served"]
 
 
 @pytest.mark.parametrize(

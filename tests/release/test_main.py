@@ -1,9 +1,12 @@
 """What is put into ``dist/release``, and what is left out."""
 
+import platform
 from pathlib import Path
 
-from release.__main__ import publish
-from release.image import cannot_build
+import pytest
+
+from release.__main__ import images, publish
+from release.commit import Commit, Tree
 
 
 def built(folder: Path, *names: str) -> Path:
@@ -23,5 +26,23 @@ def test_a_release_replaces_the_one_before(tmp_path: Path) -> None:
     assert there == {"gpusharectl", "release/a-2", "release/gpusharectl"}
 
 
-def test_an_unknown_architecture_is_named_with_the_known_ones() -> None:
-    assert cannot_build("riscv64") == "unknown; there are amd64 and arm64"
+def test_an_image_that_cannot_be_built_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its reason; the next one is tried all the same."""
+    own = "amd64" if platform.machine() == "x86_64" else "arm64"
+    tree = Tree(Commit(tmp_path, "abc", 0), tmp_path)
+    wanted = ["riscv64", own]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unknown = "the image for riscv64: unknown; there are amd64 and arm64"
+    assert images(tree, tmp_path, wanted) == [
+        unknown,
+        f"the image for {own}: missing: buildah; cure: apt-get install buildah",
+    ]
+    for program in ("buildah", "make"):
+        (tmp_path / program).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / program).chmod(0o755)
+    assert images(tree, tmp_path, wanted) == [
+        unknown,
+        f"the image for {own}: make image failed, see above",
+    ]
