@@ -314,6 +314,7 @@ def test_the_notes_know_the_cluster(helm: Helm, objects: Objects) -> None:
     dry = ("install", "other", CHART, "--dry-run=server", *settings(values))
     notes = helm.must(*dry).partition("NOTES:")[2]
     assert "schedulerName: vcuda-scheduler" in notes
+    assert "gpusharectl uninstall --image " in notes
     assert "--host-only" not in notes
     assert "--set runtimeClassName=nvidia" in notes
     notes = helm.must(*dry, "--set=runtimeClassName=nvidia").partition("NOTES:")[2]
