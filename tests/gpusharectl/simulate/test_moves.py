@@ -6,13 +6,22 @@ from itertools import pairwise
 
 import pytest
 
-from gpushare.domain.model import CORES_PER_CARD
+from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement
+from gpushare.domain.policies import Choice
 from gpushare.kube.cluster import Json
+from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster
 from gpusharectl.simulate.engine import Outcome, Played
-from gpusharectl.simulate.moves import MovesPlayed, without_moves
+from gpusharectl.simulate.moves import MovesPlayed, Planner, Runner, without_moves
 from gpusharectl.simulate.render import draw_report
 from gpusharectl.simulate.result import NO_MOVES, Report, report_data, reported, run
-from gpusharectl.simulate.scenario import Arrive, Event, Leave, Scenario, Step
+from gpusharectl.simulate.scenario import (
+    Arrive,
+    Event,
+    Expected,
+    Leave,
+    Scenario,
+    Step,
+)
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulate.building import (
     come,
@@ -25,6 +34,7 @@ from tests.gpusharectl.simulate.building import (
 )
 
 SEEDS = 12
+OFF = ((), (NO_MOVES,))
 
 
 def with_moves(nodes: list[Json], *steps: Event | Step, most: int = 3) -> Scenario:
@@ -50,6 +60,7 @@ def test_a_pod_moves_and_the_one_that_waits_gets_its_card() -> None:
     }
     assert done.moves == MovesPlayed(plans=1, moves=1, placed=1)
     assert outcomes(done)["big"].outcome is Outcome.WAITED
+    assert outcomes(done)["b-moved-1"].outcome is Outcome.PLACED
     card = done.cluster.ledger.node("n")
     assert card is not None
     assert [one.cordoned for one in card.cards] == [False, False]
@@ -57,8 +68,7 @@ def test_a_pod_moves_and_the_one_that_waits_gets_its_card() -> None:
 
 def with_and_without_moves() -> Report:
     of = with_moves([node("n", 32, 32)], *holes(), Leave("default", "nobody"))
-    off = ((), (NO_MOVES,))
-    return reported(of, [run(of, of.choice, without=one) for one in off])
+    return reported(of, [run(of, of.choice, without=one) for one in OFF])
 
 
 def test_the_report_compares_both() -> None:
@@ -73,6 +83,8 @@ def test_the_report_compares_both() -> None:
     assert "mean wait of all pods                  0 s                12 s" in found
     assert "disruption budgets and the restart of pods" in " ".join(found.split())
     data = [(one["moves"], one["mean_wait_s"]) for one in report_data(of)["runs"]]
+    own = replace(of.scenario, expected=Expected(placed=5))
+    assert [run(own, own.choice, without=one).checked for one in OFF] == [True, False]
     made = {"plans": 1, "moves": 1, "placed": 1, "otherwise": 0}
     assert data == [(made, 0.0), (None, 12.0)]
 
@@ -173,6 +185,45 @@ def test_who_takes_what_a_move_frees_makes_the_plan_come_otherwise() -> None:
     assert found["taker"] == "n card 1"
     assert (found["big"], found["a-moved-2"]) == ("n card 0", "nowhere")
     assert done.moves == MovesPlayed(plans=1, moves=2, placed=1, otherwise=1)
+
+
+def test_the_room_is_kept_for_the_pod_of_the_plan() -> None:
+    """No plan is made for containers apart; here they wait longer and would fit."""
+    apart = pod("apart")
+    sizes = [pod("p", units)["spec"]["containers"][0] for units in (20, 10)]
+    apart["spec"]["containers"] = [
+        {**one, "name": f"c{number}"} for number, one in enumerate(sizes)
+    ]
+    apart["metadata"]["annotations"]["baidu.com/vcuda-containers"] = "apart"
+    *steps, big = holes()
+    done = played(with_moves([node("n", 32, 32)], *steps, Arrive(apart), big))
+    assert places(done)["big"] == "n card 0"
+    assert places(done)["apart"] == "nowhere"
+
+
+def test_a_plan_is_asked_for_once_until_a_node_changes() -> None:
+    """Each plan is a search. What is more important may move more, so it counts."""
+    cluster = SimulatedCluster(Choice("first-fit"))
+    cluster.add_node(node("n", 32, 32))
+    runners = []
+    for number in range(4):
+        one = pod(f"p{number}", 15)
+        ref, needs = cluster.add(one)
+        assert isinstance(needs, PodNeeds)
+        assert isinstance(cluster.place(ref, needs), Placement)
+        runners.append(Runner(ref, one, needs, 1))
+    planner = Planner(cluster, 3)
+
+    def asked(name: str, priority: int = 0) -> bool:
+        _, needs = cluster.add(pod(name, 30, priority=priority))
+        assert isinstance(needs, PodNeeds)
+        return planner.plan(needs, runners) is not None
+
+    assert not asked("first")
+    for place in (0, 2):
+        cluster.take_away(runners[place].pod, NodeName("n"))
+    del runners[::2]
+    assert [asked("second"), asked("third"), asked("vip", 1)] == [True, False, True]
 
 
 def busy(seed: int, *, leaving: bool) -> Scenario:
