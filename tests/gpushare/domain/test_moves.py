@@ -259,6 +259,7 @@ def carry_out(case: Case, plan: Plan) -> None:
     """Carry a plan out on a ledger; every card and each prediction is checked."""
     ledger = Ledger()
     closed = set(plan.cards)
+    assert closed.issuperset(plan.placement.cards())
     for one in case.situation.nodes:
         ledger.set_cards(one.name, marked(one, closed.__contains__).cards)
         for held in one.placements.values():
@@ -513,6 +514,15 @@ def test_what_is_kept_for_a_nominated_pod_stays_kept() -> None:
     found = plan_moves(request("w", 6, 10), situation(full))
     assert isinstance(found, NoPlan)
     assert found.why is Why.NO_PLAN
+
+
+def test_what_is_kept_for_a_less_important_pod_keeps_none_away() -> None:
+    """A replacement lands there, as the extender lets it."""
+    one = split()
+    kept = placement("k", 1, 5, 1, priority=-1)
+    full = replace(one, nominations={kept.pod.uid: kept})
+    found = plan_moves(request("w", 6, 10), situation(full, stay="c"))
+    assert moves_of(found) == [("b", ("GPU-1",))]
 
 
 @pytest.mark.parametrize("after_end", [False, True])

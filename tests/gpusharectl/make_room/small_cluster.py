@@ -17,9 +17,10 @@ from gpusharectl.access import Access
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.make_room.evict import Patience
 from gpusharectl.state.read import from_objects
-from tests.builders import AT, pod_json, share
+from tests.builders import AT, card, pod_json, share
 from tests.gpusharectl.cluster_states import node_of
 
+_KINDS = {"ds": "DaemonSet", "job": "Job", "node": "Node", "sts": "StatefulSet"}
 ROOMY = {"cpu": "8", "memory": "64Gi", "pods": "110"}
 
 
@@ -33,7 +34,8 @@ class SmallCluster:
     def __init__(self, access: Access, embedded: Embedded, kubeconfig: str) -> None:
         self.access, self.api, self.kubeconfig = access, embedded, kubeconfig
         self.hinder: Callable[[], object] = lambda: None
-        self.replaces = True
+        self.replaces = self.binds = True
+        self.ends_after_s = 0.0
         self.said: list[str] = []
         self._now = 0.0
         self._made = 0
@@ -49,7 +51,7 @@ class SmallCluster:
         body["metadata"].pop("uid")
         body["spec"] |= spec
         if owner:
-            kind = {"ds": "DaemonSet", "job": "Job"}.get(owner, "ReplicaSet")
+            kind = _KINDS.get(owner, "ReplicaSet")
             body["metadata"]["ownerReferences"] = [
                 {"kind": kind, "name": owner, "uid": f"uid-{owner}", "controller": True}
             ]
@@ -112,7 +114,8 @@ class SmallCluster:
     def step(self, seconds: float = 1.0) -> None:
         self._now += seconds
         self.hinder()
-        for pod in filter(facts.is_leaving, self.pods()):
+        leaving = filter(facts.is_leaving, self.pods())
+        for pod in leaving if self._now >= self.ends_after_s else ():
             name = facts.name_of(pod)
             self.api.delete(Kind.PODS, "default", name, grace_period_s=0)
             if self.replaces:
@@ -123,7 +126,7 @@ class SmallCluster:
                 self.pod(
                     f"{name}-new{self._made}", units, owner=facts.label(pod, "app")
                 )
-        for pod in self.pods():
+        for pod in self.pods() if self.binds else ():
             if not facts.node_of(pod):
                 self._schedule(pod)
 
@@ -150,3 +153,18 @@ def small_cluster(folder: Path) -> Iterator[SmallCluster]:
         access = Access(ApiObjects.connect(path), ApiServer.connect(path), path, "")
         yield SmallCluster(access, embedded, path)
         access.close()
+
+
+@contextmanager
+def split_cluster(folder: Path) -> Iterator[SmallCluster]:
+    """Two nodes of 29 units a card; "big" waits for 20, and 31 are free on n1."""
+    with small_cluster(folder) as found:
+        found.node("n1", card(0, uuid="A"), card(1, uuid="B"))
+        found.node("n2", card(0, uuid="C"))
+        found.place("ten", "n1", "A", 10)
+        found.place("five", "n1", "A", 5)
+        found.place("other", "n1", "B", 10, terminationGracePeriodSeconds=0)
+        found.place("ds", "n2", "C", 20)
+        found.bind(found.pod("bare", 2, owner=""), "n1", "B")
+        found.pod("big", 20)
+        yield found

@@ -3,36 +3,27 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.domain.model import NodeName
+from gpushare.interrupt import INTERRUPTED
 from gpusharectl.commands import main
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.proposal import Proposal
 from gpusharectl.make_room.render import draw
-from gpusharectl.make_room.situation import Asked, look
-from tests.builders import card
+from gpusharectl.make_room.situation import look
 from tests.gpusharectl.golden import assert_as_kept, drawn
-from tests.gpusharectl.make_room.small_cluster import SmallCluster, small_cluster
+from tests.gpusharectl.make_room.small_cluster import SmallCluster, split_cluster
 from tests.gpusharectl.make_room.test_evict import asked, planned
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
-    """Two nodes of 29 units a card; "big" waits for 20, and 31 are free on n1."""
-    with small_cluster(tmp_path) as found:
-        found.node("n1", card(0, uuid="A"), card(1, uuid="B"))
-        found.node("n2", card(0, uuid="C"))
-        found.place("ten", "n1", "A", 10)
-        found.place("five", "n1", "A", 5)
-        found.place("other", "n1", "B", 10, terminationGracePeriodSeconds=0)
-        found.place("ds", "n2", "C", 20)
-        found.bind(found.pod("bare", 2, owner=""), "n1", "B")
-        found.pod("big", 20)
+    with split_cluster(tmp_path) as found:
         yield found
 
 
@@ -95,6 +86,52 @@ def test_each_question_has_its_answer(
     assert found.exit_code == code
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        pytest.param(
+            {"schedulingGates": [{"name": "later"}]},
+            "default/odd has scheduling gates (later)",
+            id="gates",
+        ),
+        pytest.param({}, "default/odd has ended, or is terminating", id="leaving"),
+    ],
+)
+def test_no_room_is_made_for_a_pod_that_does_not_wait_for_it(
+    cluster: SmallCluster, spec: dict[str, Any], said: str
+) -> None:
+    """The answer says what it is."""
+    cluster.pod("odd", 20, **spec)
+    if not spec:
+        cluster.bind(cluster.get("odd"), "n2", "C")
+        cluster.leave("odd")
+    found = run(cluster, "odd")
+    assert said in found.output
+    assert found.exit_code == 1
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(cluster: SmallCluster) -> None:
+    """With its cards open. Nobody makes a new pod here, so it would wait for one."""
+    ended = Event()
+
+    def end() -> None:
+        while not cluster.cordon() and not ended.wait(0.01):
+            pass
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    other = Thread(target=end)
+    try:
+        other.start()
+        found = run(cluster, "big", "--evict", "--yes", "--timeout", "10")
+    finally:
+        ended.set()
+        other.join()
+        signal.signal(signal.SIGTERM, before)
+    assert found.exit_code == INTERRUPTED
+    assert cluster.cordon() == ""
+
+
 def test_pods_that_a_budget_protects_are_counted(cluster: SmallCluster) -> None:
     """The planner leaves them out; a pod that could be evicted later stays movable."""
     for name in ("ten", "five", "other"):
@@ -143,81 +180,3 @@ def test_data_has_the_plan_and_its_outcome(cluster: SmallCluster) -> None:
     assert data["code"] == stopped.exit_code == 3
     assert "cordoned" in stopped.stderr
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
-    """Each for a reason that the answer counts."""
-    body = cluster.get("big")
-    asks = Asked(asked(cluster).request, body)
-    mark = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-    cluster.place("job", "n2", "C", 1)
-    cluster.annotate("other", mark)
-    cluster.budget("five", 1)
-    cluster.budget("five", 1, name="second")
-    cluster.leave("ten")
-    view = look(cluster.access, asks, ())
-    assert dict(view.stay) == {
-        "without a controller": 1,
-        "of DaemonSets": 1,
-        "of Jobs": 1,
-        "with cluster-autoscaler.kubernetes.io/safe-to-evict=false": 1,
-        "under several PodDisruptionBudgets": 1,
-        "in termination": 1,
-    }
-    assert not view.situation.movable
-    allowed = look(cluster.access, asks, ("jobs", "daemonsets"))
-    assert len(allowed.situation.movable) == 2
-
-
-HARD = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
-@pytest.mark.parametrize(
-    ("rule", "named"),
-    [
-        pytest.param({}, "", id="none"),
-        pytest.param(
-            {"affinity": {"podAffinity": {HARD: [{}]}}},
-            "required podAffinity",
-            id="affinity",
-        ),
-        pytest.param(
-            {"affinity": {"podAntiAffinity": {HARD: [{}]}}},
-            "required podAntiAffinity",
-            id="anti-affinity",
-        ),
-        pytest.param(
-            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
-            "topologySpreadConstraints",
-            id="spreading",
-        ),
-        pytest.param(
-            {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
-            "",
-            id="soft",
-        ),
-    ],
-)
-def test_a_rule_about_other_pods_keeps_a_pod_on_its_node(
-    cluster: SmallCluster, rule: dict[str, Any], named: str
-) -> None:
-    """Elsewhere it may have no place; and of the waiting pod the rule is told."""
-    cluster.place("ruled", "n2", "C", 1, **rule)
-    view = look(cluster.access, Asked(asked(cluster).request, cluster.get("ruled")), ())
-    (may_use,) = (
-        one.may_use
-        for one in view.situation.movable.values()
-        if one.request.pod.name == "ruled"
-    )
-    assert (may_use(NodeName("n1")), may_use(NodeName("n2"))) == (not named, True)
-    assert view.not_judged == named
-    told = [text for text in view.guesses if f"The waiting pod has {named}." in text]
-    assert len(told) == bool(named)
-
-
-def test_a_pod_with_a_port_of_the_host_stays_on_its_node(cluster: SmallCluster) -> None:
-    """Another node may have given the port to another pod."""
-    body = cluster.get("big")
-    body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
-    view = look(cluster.access, Asked(asked(cluster).request, body), ())
-    assert view.not_judged == "host ports"

@@ -155,6 +155,58 @@ def test_another_new_pod_of_the_controller_does_not_matter(
     assert not any("Stopped" in line for line in cluster.said)
 
 
+def test_another_card_of_the_planned_node_stops_it(tmp_path: Path) -> None:
+    """A plan is about cards."""
+    with small_cluster(tmp_path) as cluster:
+        cluster.node("n1", *(card(i, uuid=uuid) for i, uuid in enumerate("ABC")))
+        cluster.place("wide", "n1", "A", 14)
+        cluster.place("other", "n1", "B", 10)
+        cluster.place("low", "n1", "C", 12)
+        cluster.pod("big", 20)
+        plan = planned(cluster)
+        assert [move.landing.cards() for move in plan.moves] == [("A",)]
+
+        def taken() -> None:
+            if "evicted" in "".join(cluster.said[-1:]):
+                cluster.hinder = lambda: None
+                cluster.place("stranger", "n1", "A", 15)
+
+        cluster.hinder = taken
+        evicted(cluster, plan)
+        assert any("landed on n1 C, not on n1 A" in line for line in cluster.said)
+
+
+def test_a_pod_that_was_there_replaces_none(cluster: SmallCluster) -> None:
+    """Another replica on the planned card, while the new pod stays Pending."""
+    cluster.bind(cluster.pod("replica", 1, owner="other"), "n1", "A")
+
+    def taken() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            cluster.hinder = lambda: None
+            cluster.place("stranger", "n1", "A", 13)
+
+    cluster.hinder = taken
+    assert "other-new1 stays Pending: " in evicted(cluster).words
+
+
+def test_no_room_is_kept_for_a_pod_that_does_not_take_it(cluster: SmallCluster) -> None:
+    """Its nomination is taken back, so that others may have the room."""
+    cluster.binds = False
+    plan = planned(cluster)
+    cluster.end("other")
+    outcome = evicted(cluster, plan)
+    assert outcome.words.startswith("default/big still waits: ")
+    assert not cluster.get("big")["status"].get("nominatedNodeName")
+
+
+def test_a_long_grace_period_is_awaited(cluster: SmallCluster) -> None:
+    """It counts beside the timeout, which is half a minute here."""
+    cluster.end("other")
+    cluster.place("other", "n1", "B", 10, terminationGracePeriodSeconds=120)
+    cluster.ends_after_s = 100
+    assert evicted(cluster).done
+
+
 def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> None:
     """Its room was taken after the eviction; its old one is not kept from it."""
 
