@@ -13,6 +13,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tests.compat.page import PAGE, draw
 from tests.compat.plan import AREAS
 from tests.compat.results import Counts, Result, counted, keep
@@ -21,6 +23,10 @@ from tests.testbed.kubernetes import RELEASES, ensure_kubernetes, release
 from tests.testbed.toolchain import BinariesUnavailableError
 
 ROOT = Path(__file__).parents[2]
+
+
+class UnfinishedError(RuntimeError):
+    """The tests were not all run; what passed until then says too little."""
 
 
 def main() -> int:
@@ -67,15 +73,15 @@ def tried(version: str, files: list[str]) -> Result:
         areas = run(version, files)
     except BinariesUnavailableError as error:
         stopped = str(error)
-    except OSError:
-        stopped = "pytest ended without a report"
+    except UnfinishedError as error:
+        stopped = str(error)
     return Result(version, areas, stopped)
 
 
 def run(version: str, files: list[str]) -> dict[str, Counts]:
     """Run the chosen tests in two processes and count what came out.
 
-    Raises ``OSError`` if pytest wrote no report.
+    Raises ``UnfinishedError`` if pytest did not come to its end.
     """
     today = datetime.now(UTC).date().isoformat()
     with tempfile.TemporaryDirectory(prefix="t.", dir="/tmp") as folder:
@@ -86,7 +92,9 @@ def run(version: str, files: list[str]) -> dict[str, Counts]:
         command += ["-o", "junit_family=xunit1", "--durations=12"]
         # A test that this machine cannot run has not passed on this version.
         asked = {"KUBERNETES": version, "REQUIRE_ALL": "1"}
-        subprocess.run(command, cwd=ROOT, env=os.environ | asked, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | asked, check=False)
+        if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            raise UnfinishedError(f"pytest ended early ({done.returncode})")
         return counted(report, today)
 
 
