@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from gpushare.domain.model import (
     CORES_PER_CARD,
+    NOTHING,
     Amount,
     Claim,
     ContainerAmount,
@@ -44,7 +45,7 @@ from gpusharectl.state.read import no_such_node
 _CODES = (
     "Exit codes: 0 there is a plan, or it fits without one; with --evict: the pod has "
     "its room; 3 there is no plan, or the pod did not get its room; 1 there is no such "
-    "pod, or the cluster could not be read; 2 wrong command line; 130 Ctrl-C."
+    "pod, the cluster could not be read, or your answer was no; 2 wrong command line; 130 Ctrl-C."
 )
 
 
@@ -75,6 +76,8 @@ class _Size:
         if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
             raise click.UsageError("--cores is 0 to 99, or whole cards: see --whole")
         amount = Amount(cores, self.memory or 0)
+        if amount == NOTHING:
+            raise click.UsageError("--memory and --cores are both 0")
         claim = Claim(amount, (ContainerAmount("main", amount),))
         return PodRequest(PodRef(PodUID("a new pod"), "", "a new pod"), (claim,))
 
@@ -94,7 +97,10 @@ class _Size:
     help="Instead of POD: units of 256 MiB on one card.",
 )
 @click.option(
-    "--cores", type=click.IntRange(0), metavar="N", help="With --memory: cores; or 1."
+    "--cores",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --memory: cores, 0 to 99; without it: 1.",
 )
 @click.option(
     "--whole",
@@ -130,7 +136,7 @@ class _Size:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --evict: wait so long for each pod, beside its own grace period.",
+    help="With --evict: how long to wait for each pod, beside its grace period.",
 )
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
@@ -176,7 +182,7 @@ def make_room(  # noqa: PLR0913
                 _confirm(len(found.result.moves))
             say = partial(_say, to_error=output is not None)
             run = Eviction(access, asked, allow, say, Patience(timeout))
-            outcome = _carried_out(run, found.result)
+            outcome = carried_out(run, found.result)
             code = FINE if outcome.done else NO_ROOM
             if not output:
                 _say(outcome.words, to_error=False)
@@ -185,8 +191,8 @@ def make_room(  # noqa: PLR0913
     sys.exit(code)
 
 
-def _carried_out(run: Eviction, plan: Plan) -> Outcome:
-    # SIGTERM ends it as Ctrl-C does: the cards are opened again.
+def carried_out(run: Eviction, plan: Plan) -> Outcome:
+    """Carry a plan out; SIGTERM raises ``KeyboardInterrupt`` meanwhile, as Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run.carry_out(plan)

@@ -148,7 +148,9 @@ class Eviction:
 
     @contextmanager
     def _cordoned(self, plan: Plan) -> Iterator[None]:
-        self._say(f"{_cards(plan)}: cordoned. If this ends untimely: {_opening(plan)}")
+        self._say(
+            f"{_cards(plan)}: cordoned. If this command is killed: {_opening(plan)}"
+        )
         changed = self._cordon(plan)
         try:
             if len(changed) < len(plan.cards):
@@ -410,11 +412,11 @@ def _made(pod: Json) -> tuple[str, str]:
 
 
 def _where(held: Placement) -> str:
-    return f"{held.node} {' and '.join(held.cards())}"
+    return f"{held.node} card {' and '.join(held.cards())}"
 
 
 def _cards(plan: Plan) -> str:
-    return f"{plan.node} {' and '.join(plan.cards)}"
+    return f"{plan.node} card {' and '.join(plan.cards)}"
 
 
 def _opening(plan: Plan) -> str:

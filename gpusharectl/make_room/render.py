@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 
 from gpushare.domain.landing import Move
 from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
-from gpushare.domain.moves import NoPlan, Plan, after
+from gpushare.domain.moves import NoPlan, Plan, Why, after
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.make_room.proposal import Proposal
@@ -38,6 +38,10 @@ def _parts(found: Proposal) -> Iterator[RenderableType]:
 
 
 def _no_plan(found: Proposal, result: NoPlan) -> Iterator[RenderableType]:
+    if result.why is Why.FITS:
+        yield Words(f"No moves are needed: {result.words}.")
+        yield from _next(found)
+        return
     yield Words(f"No moves: {result.words}.")
     if not result.exact:
         yield Words("The search was cut short, so there may be a plan.")
@@ -49,6 +53,10 @@ def _no_plan(found: Proposal, result: NoPlan) -> Iterator[RenderableType]:
             for reason, count in sorted(stay.items())
         )
         yield Words(f"Not moved: {words.listed(listed, len(stay))}.", _DIM)
+    yield from _next(found)
+
+
+def _next(found: Proposal) -> Iterator[RenderableType]:
     if found.next:
         yield step(found.next, 0)
 

@@ -3,16 +3,16 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.interrupt import INTERRUPTED
 from gpusharectl.commands import main
 from gpusharectl.cordon import Order, carry_out
+from gpusharectl.make_room.command import carried_out
+from gpusharectl.make_room.evict import Eviction
 from gpusharectl.make_room.proposal import Proposal
 from gpusharectl.make_room.render import draw
 from gpusharectl.make_room.situation import look
@@ -49,7 +49,7 @@ def test_the_screen_of_a_plan(cluster: SmallCluster) -> None:
             "→ gpusharectl make-room --memory 25 --node n1 --allow daemonsets",
             id="next",
         ),
-        pytest.param(["--memory", "12"], 0, "it fits on n1 now", id="fits"),
+        pytest.param(["--memory", "12"], 0, "No moves are needed: it fits", id="fits"),
         pytest.param(["--memory", "30"], 3, "could hold it, even if empty", id="never"),
         pytest.param(
             ["--memory", "29", "--max-moves", "1"],
@@ -73,6 +73,9 @@ def test_the_screen_of_a_plan(cluster: SmallCluster) -> None:
         pytest.param(["big", "--memory", "1"], 2, "give either POD", id="both"),
         pytest.param(["--cores", "5"], 2, "give --memory", id="no-memory"),
         pytest.param(["--memory", "1", "--cores", "150"], 2, "--whole", id="cores"),
+        pytest.param(
+            ["--memory", "0", "--cores", "0"], 2, "are both 0", id="asks-nothing"
+        ),
         pytest.param(["a/b/c"], 2, "is not a pod", id="name"),
         pytest.param(["big", "--evict", "-o", "json"], 2, "give --yes", id="no-yes"),
     ],
@@ -111,24 +114,20 @@ def test_no_room_is_made_for_a_pod_that_does_not_wait_for_it(
 
 
 def test_sigterm_ends_it_as_ctrl_c_does(cluster: SmallCluster) -> None:
-    """With its cards open. Nobody makes a new pod here, so it would wait for one."""
-    ended = Event()
+    """With its cards open."""
 
-    def end() -> None:
-        while not cluster.cordon() and not ended.wait(0.01):
-            pass
-        signal.raise_signal(signal.SIGTERM)
+    def say(text: str) -> None:
+        if "evicted" in text:
+            signal.raise_signal(signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    other = Thread(target=end)
+    plan, before = planned(cluster), signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    run = Eviction(cluster.access, asked(cluster), (), say, cluster.patience)
     try:
-        other.start()
-        found = run(cluster, "big", "--evict", "--yes", "--timeout", "10")
+        with pytest.raises(KeyboardInterrupt):
+            carried_out(run, plan)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
-        ended.set()
-        other.join()
         signal.signal(signal.SIGTERM, before)
-    assert found.exit_code == INTERRUPTED
     assert cluster.cordon() == ""
 
 

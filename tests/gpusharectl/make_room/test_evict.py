@@ -66,7 +66,7 @@ def test_the_waiting_pod_gets_the_room(cluster: SmallCluster) -> None:
     """The cheapest pod moves to the other card; nothing stays cordoned."""
     outcome = evicted(cluster)
     assert (outcome.done, outcome.evicted) == (True, ("default/other",))
-    assert outcome.words == "default/big is on n1 B."
+    assert outcome.words == "default/big is on n1 card B."
     assert cluster.cards_of("other-new1") == ("A",)
     assert cluster.cordon() == ""
 
@@ -132,7 +132,7 @@ def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
 
     cluster.hinder = taken
     outcome = evicted(cluster, plan)
-    assert any("landed on n0 C, not on n1 A" in line for line in cluster.said)
+    assert any("landed on n0 card C, not on n1 card A" in line for line in cluster.said)
     assert outcome.done
     assert cluster.cards_of("big") == ("B",)
 
@@ -173,7 +173,9 @@ def test_another_card_of_the_planned_node_stops_it(tmp_path: Path) -> None:
 
         cluster.hinder = taken
         evicted(cluster, plan)
-        assert any("landed on n1 C, not on n1 A" in line for line in cluster.said)
+        assert any(
+            "landed on n1 card C, not on n1 card A" in line for line in cluster.said
+        )
 
 
 def test_a_pod_that_was_there_replaces_none(cluster: SmallCluster) -> None:
@@ -374,4 +376,4 @@ def test_a_pod_that_got_a_place_meanwhile_is_done(cluster: SmallCluster) -> None
     cluster.bind(cluster.get("big"), "n0", "C")
     outcome = evicted(cluster, plan)
     assert (outcome.done, outcome.evicted) == (True, ())
-    assert outcome.words == "default/big is on n0 C."
+    assert outcome.words == "default/big is on n0 card C."
