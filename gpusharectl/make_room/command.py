@@ -45,7 +45,8 @@ from gpusharectl.state.read import no_such_node
 _CODES = (
     "Exit codes: 0 there is a plan, or it fits without one; with --evict: the pod has "
     "its room; 3 there is no plan, or the pod did not get its room; 1 there is no such "
-    "pod, the cluster could not be read, or your answer was no; 2 wrong command line; 130 Ctrl-C."
+    "pod, the cluster could not be read, or your answer was no; 2 wrong command line; "
+    "130 Ctrl-C."
 )
 
 
