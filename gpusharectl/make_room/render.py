@@ -24,10 +24,11 @@ def draw(console: Console, found: Proposal) -> None:
 
 def _parts(found: Proposal) -> Iterator[RenderableType]:
     asks = words.claims(found.asked.request.claims)
-    yield Words(f"{found.asked.name} asks {asks}.", _BOLD)
+    name = found.asked.name if found.asked.body else "A new pod"
+    yield Words(f"{name} requests {asks}.", _BOLD)
     if found.in_sum is not None:
         free = words.bare(found.in_sum.free)
-        yield Words(f"{found.in_sum.node} has {free} free in all, but on no one card.")
+        yield Words(f"{found.in_sum.node} has {free} free in all, but not on one card.")
     for text in found.view.guesses:
         yield Words(text)
     match found.result:

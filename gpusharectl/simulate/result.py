@@ -228,7 +228,7 @@ def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
         NotPlaced(
             alike[-1].asks,
             tuple(str(result.pod) for result in alike),
-            dict(sorted(alike[-1].reasons.items(), key=lambda one: (-one[1], one[0]))),
+            _by_count(alike[-1].reasons),
             alike[-1].nodes,
         )
         for alike in groups.values()
@@ -484,6 +484,11 @@ def _moment(moment: Moment) -> dict[str, Any]:
     return {column: getattr(moment, column) for column in _MOMENT}
 
 
+def _by_count(reasons: Mapping[str, int]) -> dict[str, int]:
+    """Sort the most frequent one first, because Python's order may change each run."""
+    return dict(sorted(reasons.items(), key=lambda one: (-one[1], one[0])))
+
+
 def _pod(result: PodOutcome) -> dict[str, Any]:
     return {
         "namespace": result.pod.namespace,
@@ -495,6 +500,6 @@ def _pod(result: PodOutcome) -> dict[str, Any]:
         "left_s": result.left_s,
         "node": result.node or None,
         "cards": list(result.cards),
-        "reasons": dict(result.reasons),
+        "reasons": _by_count(result.reasons),
         "first": result.first or None,
     }
