@@ -121,32 +121,21 @@ def nothing_prepared(site: Site) -> None:
 def held_units(site: Site) -> Counter[str]:
     """Add up what bound pods and allocated claims have of each card, at one moment."""
     held: Counter[str] = Counter()
-    for _, card, units in held_parts(site):
-        held[card] += units
-    return held
-
-
-def held_parts(site: Site) -> list[tuple[str, str, int]]:
-    """Name each bound pod or allocated claim, its card and units, at one moment."""
     rest, pods = site.cluster.rest, "/api/v1/namespaces/default/pods"
     listed = rest.must("GET", CLAIMS)
     moment = {
         "resourceVersion": listed["metadata"]["resourceVersion"],
         "resourceVersionMatch": "Exact",
     }
-    parts = [
-        (claim["metadata"]["name"], name, units)
-        for claim in listed["items"]
-        for name, units in results(claim.get("status") or {})
-    ]
+    for claim in listed["items"]:
+        for name, units in results(claim.get("status") or {}):
+            held[name] += units
     for one in rest.items(pods, fieldSelector="spec.nodeName!=", **moment):
         placement = site.placement(one) or {"shares": []}
         if one["status"]["phase"] not in {"Succeeded", "Failed"}:
-            parts += [
-                (one["metadata"]["name"], share["card"].lower(), share["units"])
-                for share in placement["shares"]
-            ]
-    return parts
+            for share in placement["shares"]:
+                held[share["card"].lower()] += share["units"]
+    return held
 
 
 def test_both_kinds_without_an_arbiter(claims: Site) -> None:
