@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from extender.scheduling.inflight import Pending, refused_with_pending
 from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.eviction.preemption import Victims, choose_victims
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy
-from gpushare.domain.preemption import Victims, choose_victims
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import decode_cards, encode_cards
 from tests.builders import request

@@ -20,11 +20,11 @@ from extender.scheduling.wire import (
     PreemptionArgs,
 )
 from gpushare.domain.cache import Answer, Fitting, Scores
+from gpushare.domain.eviction.preemption import Budget, Facts, Victims, choose_victims
 from gpushare.domain.links import with_links
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.placement import best_node, place, refusal
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
-from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.codec import budgets, refusal_text

@@ -10,13 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock, RLock
 
+from gpushare.domain.eviction.preemption import NOT_STARTED
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.preemption import NOT_STARTED
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.codec import PodRecord

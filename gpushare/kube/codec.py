@@ -12,6 +12,7 @@ from itertools import islice
 from sys import intern
 from types import MappingProxyType
 
+from gpushare.domain.eviction.preemption import Budget
 from gpushare.domain.model import (
     Card,
     CardUUID,
@@ -21,7 +22,6 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.preemption import Budget
 from gpushare.domain.refusal import Reason, Refusal, invalid, users_words
 from gpushare.kube import names
 from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, placements

@@ -10,6 +10,7 @@ from functools import partial
 import click
 from click.core import ParameterSource
 
+from gpushare.domain.eviction.moves import MOST_MOVES, Bounds, Plan, plan_moves
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -20,7 +21,6 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.moves import MOST_MOVES, Bounds, Plan, plan_moves
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpushare.domain.landing import Move
+from gpushare.domain.eviction.landing import Move
+from gpushare.domain.eviction.moves import Plan, has_room, landing_now
 from gpushare.domain.model import CardUUID, Placement, PodUID
-from gpushare.domain.moves import Plan, has_room, landing_now
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Conflict, NotFound

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpushare.domain.moves import NoPlan, Plan, Why
+from gpushare.domain.eviction.moves import NoPlan, Plan, Why
 from gpushare.domain.policies import Policy
 from gpusharectl.make_room.situation import Asked, View
 from gpusharectl.why.verdict import InSum, reopened, room_in_sum

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
 
-from gpushare.domain.landing import Move
+from gpushare.domain.eviction.landing import Move
+from gpushare.domain.eviction.moves import NoPlan, Plan, Why, after
 from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
-from gpushare.domain.moves import NoPlan, Plan, Why, after
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.make_room.proposal import Proposal

@@ -14,9 +14,9 @@
 ``evicted``, ``done`` and ``outcome`` are there with ``--evict`` only.
 """
 
-from gpushare.domain.landing import Move
+from gpushare.domain.eviction.landing import Move
+from gpushare.domain.eviction.moves import NoPlan, Plan
 from gpushare.domain.model import Placement
-from gpushare.domain.moves import NoPlan, Plan
 from gpushare.kube import words
 from gpusharectl.make_room.evict import Outcome
 from gpusharectl.make_room.proposal import Proposal

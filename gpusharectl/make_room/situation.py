@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from gpushare.cache.pods import UNFINISHED
+from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.preemption import Budget, Facts
 from gpushare.domain.hosts import Hosts
-from gpushare.domain.landing import Movable, Situation
 from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.policies import FRAG, Choice
-from gpushare.domain.preemption import Budget, Facts
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind

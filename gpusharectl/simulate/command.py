@@ -21,14 +21,14 @@ from gpusharectl.output import give, screen
 from gpusharectl.simulate.engine import OnStep
 from gpusharectl.simulate.links import has_links
 from gpusharectl.simulate.live import MorePods, WhatIf, read_live
-from gpusharectl.simulate.openb import FOLDER_VARIABLE, SOURCE, pod_lists
-from gpusharectl.simulate.openb_replay import (
+from gpusharectl.simulate.openb.replay import (
     draw_replays,
     plot_replays,
     replay_data,
     replays,
     replays_csv,
 )
+from gpusharectl.simulate.openb.trace import FOLDER_VARIABLE, SOURCE, pod_lists
 from gpusharectl.simulate.options import ALL, OPTIONS
 from gpusharectl.simulate.plot import plot_report
 from gpusharectl.simulate.render import draw_report

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpushare.domain import links
-from gpushare.domain.landing import Move
+from gpushare.domain.eviction.landing import Move
+from gpushare.domain.eviction.moves import Plan
 from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
-from gpushare.domain.moves import Plan
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.codec import refusal_text

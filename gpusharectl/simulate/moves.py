@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gpushare.domain.landing import Movable, Situation
+from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.moves import Bounds, Plan, plan_moves
+from gpushare.domain.eviction.preemption import Facts
 from gpushare.domain.model import Placement, PodRef
-from gpushare.domain.moves import Bounds, Plan, plan_moves
 from gpushare.domain.node import Node
-from gpushare.domain.preemption import Facts
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster

@@ -12,7 +12,7 @@ from gpushare.domain.policies import POLICIES
 from gpushare.domain.refusal import users_words
 from gpusharectl.completion import node_names
 from gpusharectl.simulate.live import MorePods
-from gpusharectl.simulate.openb import FOLDER_VARIABLE, pod_lists
+from gpusharectl.simulate.openb.trace import FOLDER_VARIABLE, pod_lists
 from gpusharectl.simulate.plot import check
 from gpusharectl.simulate.result import NO_LINKS, NO_MOVES, read_size
 from gpusharectl.simulate.scenario import NotPlayable

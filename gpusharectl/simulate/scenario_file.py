@@ -19,9 +19,9 @@ from pydantic import (
 )
 
 from gpushare.domain import topologies
+from gpushare.domain.eviction.moves import MOST_MOVES
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import CORES_PER_CARD, units_of
-from gpushare.domain.moves import MOST_MOVES
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.quantity import NotAQuantity
 from gpushare.domain.refusal import users_words

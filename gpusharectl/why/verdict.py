@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
 
 from gpushare.domain.card_selector import Limit
+from gpushare.domain.eviction.preemption import Victims, choose_victims
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -22,7 +23,6 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Policy
-from gpushare.domain.preemption import Victims, choose_victims
 from gpushare.domain.refusal import Refusal
 
 

@@ -13,8 +13,8 @@ from extender.scheduling.bind import Outcome
 from extender.scheduling.service import WaitAllowance, judge
 from extender.scheduling.wire import PreemptionArgs, filter_reply
 from gpushare.domain.cache import Answer
+from gpushare.domain.eviction.preemption import Victims
 from gpushare.domain.model import NodeName, PodUID
-from gpushare.domain.preemption import Victims
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.domain import topologies
-from gpushare.domain.landing import Movable, Situation, World
+from gpushare.domain.eviction.landing import Movable, Situation, World
 from gpushare.domain.links import best_set, pairs, with_links, with_scores
 from gpushare.domain.model import Card, NodeName, Placement
 from gpushare.domain.node import Node

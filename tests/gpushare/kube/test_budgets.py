@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.domain.preemption import Budget
+from gpushare.domain.eviction.preemption import Budget
 from gpushare.kube.codec import PodRecord, budgets, pod_record
 from gpushare.kube.json_reader import Malformed
 from tests.builders import pod_json

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.domain.eviction.moves import Plan, plan_moves
 from gpushare.domain.model import PodRequest
-from gpushare.domain.moves import Plan, plan_moves
 from gpushare.kube import codec
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unavailable

@@ -14,7 +14,7 @@ from gpushare.domain.policies import Choice
 from gpushare.kube import words
 from gpusharectl.output import Words
 from gpusharectl.simulate.engine import Outcome, play
-from gpusharectl.simulate.openb import Meter, read_trace, trace_scenario
+from gpusharectl.simulate.openb.trace import Meter, read_trace, trace_scenario
 from gpusharectl.simulate.plot import check, save, styled, subplots
 from gpusharectl.simulate.render import Figures, side_by_side
 from gpusharectl.simulate.result import Began

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from gpushare.domain.policies import Choice
 from gpusharectl.commands import main
-from gpusharectl.simulate.openb import NODE_FILE
-from gpusharectl.simulate.openb_replay import replays
+from gpusharectl.simulate.openb.replay import replays
+from gpusharectl.simulate.openb.trace import NODE_FILE
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
     f"made-up-{number},16000,65536,2,{model}\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate, combinations, islice
 
-from gpushare.domain.landing import Move, Situation, State, World
+from gpushare.domain.eviction.landing import Move, Situation, State, World
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,

@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
+from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.moves import (
+    Bounds,
+    NoPlan,
+    Plan,
+    Why,
+    after,
+    plan_moves,
+)
+from gpushare.domain.eviction.preemption import Budget, Facts
 from gpushare.domain.hosts import Hosts
-from gpushare.domain.landing import Movable, Situation
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     CardUUID,
@@ -20,18 +29,9 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.moves import (
-    Bounds,
-    NoPlan,
-    Plan,
-    Why,
-    after,
-    plan_moves,
-)
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal, schedule
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.preemption import Budget, Facts
 from tests.builders import apart, card, cards, node, placement, request, share
 
 MOVES = 3

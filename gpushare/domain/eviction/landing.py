@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpushare.domain import links
+from gpushare.domain.eviction.preemption import Facts
 from gpushare.domain.model import (
     HostAmount,
     NodeName,
@@ -20,7 +21,6 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import best_node, place, refusal, score
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.preemption import Facts
 from gpushare.domain.refusal import Refusal
 
 _REPLACEMENT = PodUID("the replacement")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.simulate.openb import (
+from gpusharectl.simulate.openb.replay import Replay
+from gpusharectl.simulate.openb.trace import (
     NODE_FILE,
     Meter,
     Trace,
@@ -16,7 +17,6 @@ from gpusharectl.simulate.openb import (
     read_pods,
     read_trace,
 )
-from gpusharectl.simulate.openb_replay import Replay
 
 
 def trace(*pods: TracePod, cards: int = 10) -> Trace:
@@ -67,7 +67,7 @@ def test_a_share_is_the_mean_over_the_moments_that_round_to_the_load() -> None:
     assert replay((meter, Meter(1))).share(103) is None
 
 
-CASES = Path(__file__).parents[2] / "cases" / "openb"
+CASES = Path(__file__).parents[3] / "cases" / "openb"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.domain.eviction.preemption import (
+    Budget,
+    Facts,
+    Victims,
+    choose_victims,
+    violating,
+)
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place
-from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims, violating
 from tests.builders import (
     FIRST_FIT,
     apart,

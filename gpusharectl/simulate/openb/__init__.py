@@ -1,0 +1,1 @@
+"""The public trace openb, replayed as in its paper."""
