@@ -3,8 +3,9 @@
 None of this was read from a real card yet (``docs/hardware.md``).
 """
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,8 @@ from deviceplugin.cards.deadline import DeadlineCalls
 from deviceplugin.cards.source import FoundCard
 from gpushare.domain.links import NVLINK
 from gpushare.domain.model import CardUUID
+
+logger = logging.getLogger(__name__)
 
 _PCIE: Mapping[int, int] = MappingProxyType(
     {
@@ -40,18 +43,21 @@ _Links = Counter[str]
 """A card's active NVLinks by the bus address of the other end, or ``NVSwitch``."""
 _Answer = int | _Links | None
 """The score of what a pair shares of PCIe, or a card's NVLinks; None if not known."""
+_Question = tuple[str, ...]
+"""What is asked, and the UUIDs of the one or two cards that it is about."""
 
 
 class CardLinks:
     """The pair scores of one driver's cards, each read once.
 
-    A call that fails is made again at the next look. What a driver does not support is
-    not asked again, and the pair is not known.
+    A call that fails is logged once and made again at each look. What a driver does not
+    support is not asked again, and the pair is not known.
     """
 
     def __init__(self, calls: DeadlineCalls) -> None:
         self._calls = calls
-        self._known: dict[Hashable, _Answer] = {}
+        self._known: dict[_Question, _Answer] = {}
+        self._noted = ("", "")
 
     def joined(
         self, cards: Sequence[FoundCard], handles: Mapping[CardUUID, nvml.Handle]
@@ -80,22 +86,39 @@ class CardLinks:
         if len(cards) < 2:  # noqa: PLR2004
             return
         links = {card.uuid: partial(_nvlinks, handles[card.uuid]) for card in cards}
-        self._run({_of_card(uuid): call for uuid, call in links.items()})
+        failed = self._run({_of_card(uuid): call for uuid, call in links.items()})
         told = [
             card for card in cards if self._known.get(_of_card(card.uuid)) is not None
         ]
-        self._run(
+        failed |= self._run(
             {
                 _path(a, b): partial(_pcie, handles[a.uuid], handles[b.uuid])
                 for a, b in combinations(told, 2)
             }
         )
+        self._note(failed)
 
-    def _run(self, calls: Mapping[Hashable, Callable[[], _Answer]]) -> None:
+    def _run(
+        self, calls: Mapping[_Question, Callable[[], _Answer]]
+    ) -> dict[_Question, Exception]:
+        """Make the calls that have no answer yet; return those that failed."""
+        failed: dict[_Question, Exception] = {}
         new = {name: call for name, call in calls.items() if name not in self._known}
         for name, answer in self._calls.run(new).items():
-            if not isinstance(answer, Exception):
+            if isinstance(answer, Exception):
+                failed[name] = answer
+            else:
                 self._known[name] = answer
+        return failed
+
+    def _note(self, failed: Mapping[_Question, Exception]) -> None:
+        """Log what is not read, once until it changes."""
+        cards = ", ".join(sorted({uuid for name in failed for uuid in name[1:]}))
+        because = "; ".join(sorted({str(error) for error in failed.values()}))
+        if failed and (cards, because) != self._noted:
+            facts = {"cards": cards, "because": because}
+            logger.warning("links between cards not read yet", extra=facts)
+        self._noted = (cards, because)
 
     def _score(self, a: FoundCard, b: FoundCard) -> int | None:
         path = self._known.get(_path(a, b))
@@ -113,11 +136,11 @@ class CardLinks:
         return path + NVLINK * (direct + min(of_a[_SWITCH], of_b[_SWITCH]))
 
 
-def _of_card(uuid: CardUUID) -> Hashable:
+def _of_card(uuid: CardUUID) -> _Question:
     return ("links", uuid)
 
 
-def _path(a: FoundCard, b: FoundCard) -> Hashable:
+def _path(a: FoundCard, b: FoundCard) -> _Question:
     return ("path", *sorted((a.uuid, b.uuid)))
 
 

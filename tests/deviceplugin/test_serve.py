@@ -263,6 +263,7 @@ def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
 def test_it_tells_how_the_driver_s_cards_are_joined(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The score of two NVLinks and one PCIe switch is awaited in the annotation."""
     stub, driver = the_stub(), StubDriver(node.folder, (stub_card(0), stub_card(1)))
     driver.join(0, 1, pynvml.NVML_TOPOLOGY_SINGLE, links=2)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(stub.library.parent))

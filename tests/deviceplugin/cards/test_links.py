@@ -153,11 +153,19 @@ def test_a_driver_that_does_not_tell_kinds_tells_cards(
 
 @pytest.mark.parametrize("code", [LOST, pynvml.NVML_ERROR_UNKNOWN])
 def test_a_call_that_failed_is_made_again(
-    driver: StubDriver, source: NvmlCards, code: int
+    driver: StubDriver,
+    source: NvmlCards,
+    code: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Until then only the pairs of this card are not known."""
+    """Until then only the pairs of this card are not known; it is logged once."""
     driver.fail(UUIDS[5], "DeviceGetNvLinkState", code)
+    source.cards()
     scores = told(source.cards().cards)
+    [logged] = caplog.records
+    assert logged.message == "links between cards not read yet"
+    assert vars(logged)["cards"] == UUIDS[5]
+    assert vars(logged)["because"]
     assert len(scores) == 21
     assert not any(5 in pair for pair in scores)
     driver.fail(UUIDS[5], "DeviceGetNvLinkState", 0)
