@@ -21,6 +21,9 @@ MOST_SCORE = 10_000
 _MOST_EXACT = 10
 """Up to so many cards all partitions are compared, in a few milliseconds. Sixteen cards
 have two million partitions into pairs."""
+_MOST_COMPARED = 16
+"""Of more cards only so many sets are compared with what remains, the best ones: a node
+that a simulation makes up may have 64 cards."""
 
 Rows = tuple[tuple[int, ...], ...]
 
@@ -141,9 +144,12 @@ def _best_of(rows: Rows, number: int, larger: int) -> tuple[int, ...]:
         sets = [search.grown(range(larger), everything)]
     else:
         sets = sorted({search.grown((card,), everything) for card in everything})
-    best, most = sets[0], -1
     # The best sets first, so that later ones are better only by their rest.
-    for one in sorted(sets, key=search.score, reverse=True):
+    sets.sort(key=search.score, reverse=True)
+    if len(rows) > _MOST_EXACT:
+        del sets[_MOST_COMPARED:]
+    best, most = sets[0], -1
+    for one in sets:
         own, rest = search.score(one), everything.difference(one)
         if own + search.most(rest) > most and own + search.rest(rest) > most:
             best, most = one, own + search.rest(rest)
