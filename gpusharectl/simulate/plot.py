@@ -4,12 +4,14 @@ matplotlib is an optional dependency; only this module imports it.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpushare.domain.links import NVLINK
 from gpushare.kube import words
+from gpusharectl.simulate.engine import Moment
 from gpusharectl.simulate.links import pod_scores
 from gpusharectl.simulate.result import Report, Run, thinned
 from gpusharectl.simulate.scenario import NotPlayable, stretch
@@ -97,11 +99,9 @@ def plot_report(report: Report, path: Path) -> None:
 
 def picture(report: Report) -> Any:  # noqa: ANN401
     """Return the picture as a matplotlib figure; ``NotPlayable`` if that is missing."""
-    linked = any(run.linked for run in report.runs)
-    moving = bool(report.scenario.moves)
-    heights = (3, 2) + (3,) * linked + (2,) * moving
-    figure, panels = subplots(len(heights), shared=True, heights=heights)
-    above, below = panels[:2]
+    panels = tuple(_panels(report))
+    heights = tuple(panel.height for panel in panels)
+    figure, places = subplots(len(panels), shared=True, heights=heights)
     length_s = report.scenario.length_s
     unit, size_s = time_axis(max(run.played.moments[-1].at_s for run in report.runs))
     for number, run in enumerate(report.runs):
@@ -114,40 +114,70 @@ def picture(report: Report) -> Any:  # noqa: ANN401
         else:
             # Without units there is no share, so that no point is drawn.
             along = [100 * (moment.load or 0.0) for moment in moments]
-        above.plot(*_curve(along, [moment.allotted for moment in moments]), **look)
-        below.plot(*_curve(along, [moment.fragmented for moment in moments]), **look)
-        if linked:
-            times = [moment.at_s for moment in moments]
-            panels[2].plot(*_curve(along, nvlinked_over(report, run, times)), **look)
-        if moving:
-            waiting = [moment.waiting for moment in moments]
-            panels[-1].plot(along, waiting, **look)
-    above.set_ylabel("allotted, % of the cards' memory")
-    below.set_ylabel("fragmentation,\n% of the free memory")
+        for panel, axes in zip(panels, places, strict=True):
+            axes.plot(*_curve(along, panel.values(run, moments)), **look)
+    for panel, axes in zip(panels, places, strict=True):
+        axes.set_ylabel(panel.label)
+        axes.grid(visible=True, linewidth=0.3)
+        if panel.percent:
+            axes.set_ylim(0, 102)
+        else:
+            axes.set_ylim(bottom=0)
+            axes.yaxis.get_major_locator().set_params(integer=True)
     asked = "requested so far, % of the cards' memory"
-    panels[-1].set_xlabel(f"time, {unit}" if length_s else asked)
-    if linked:
-        panels[2].set_ylabel("NVLink between all cards,\n% of multi-card pods")
-    if moving:
-        panels[-1].set_ylabel("pods that wait")
-        panels[-1].yaxis.get_major_locator().set_params(integer=True)
+    places[-1].set_xlabel(f"time, {unit}" if length_s else asked)
+    places[0].set_title(_title(report), fontsize="medium")
+    # Below the panels it hides no curve.
+    if curves := [*places[0].lines]:
+        figure.legend(handles=curves, loc="outside lower center", ncols=len(curves))
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One panel of the picture; ``values`` of a run, None where nothing is known."""
+
+    label: str
+    height: int
+    values: Callable[[Run, Sequence[Moment]], Sequence[float | None]]
+    percent: bool = True
+
+
+def _panels(report: Report) -> Iterator[_Panel]:
+    """Yield the panels from above; those of links and of moves only where they are."""
+
+    def allotted(_run: Run, moments: Sequence[Moment]) -> list[float | None]:
+        return [_percent(moment.allotted) for moment in moments]
+
+    def fragmented(_run: Run, moments: Sequence[Moment]) -> list[float | None]:
+        return [_percent(moment.fragmented) for moment in moments]
+
+    def nvlinked(run: Run, moments: Sequence[Moment]) -> list[float | None]:
+        times_s = [moment.at_s for moment in moments]
+        return [_percent(share) for share in nvlinked_over(report, run, times_s)]
+
+    def waiting(_run: Run, moments: Sequence[Moment]) -> list[float | None]:
+        return [moment.waiting for moment in moments]
+
+    yield _Panel("allotted, % of the cards' memory", 3, allotted)
+    yield _Panel("fragmentation,\n% of the free memory", 2, fragmented)
+    if any(run.linked for run in report.runs):
+        label = "NVLink between all cards,\n% of multi-card pods"
+        yield _Panel(label, 3, nvlinked)
+    if report.scenario.moves:
+        yield _Panel("pods that wait", 2, waiting, percent=False)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _title(report: Report) -> str:
     nodes = words.counted(report.nodes, "node")
     cards = words.counted(report.cards, "card")
+    length_s = report.scenario.length_s
     length = f", {stretch(length_s)}" if length_s else ""
-    above.set_title(
-        f"{report.scenario.name}: {nodes}, {cards}{length}", fontsize="medium"
-    )
-    # Below the panels it hides no curve.
-    if above.lines:
-        figure.legend(
-            handles=[*above.lines], loc="outside lower center", ncols=len(above.lines)
-        )
-    for axes in panels:
-        axes.grid(visible=True, linewidth=0.3)
-    for axes in panels[:-1] if moving else panels:
-        axes.set_ylim(0, 102)
-    panels[-1].set_ylim(bottom=0)
-    return figure
+    return f"{report.scenario.name}: {nodes}, {cards}{length}"
 
 
 def nvlinked_over(
@@ -183,9 +213,9 @@ def time_axis(length_s: float) -> tuple[str, int]:
 
 
 def _curve(
-    along: Sequence[float], shares: Sequence[float | None]
+    along: Sequence[float], values: Sequence[float | None]
 ) -> tuple[list[float], list[float]]:
-    """Return x and y of a curve; shares that are not known are left out."""
-    points = zip(along, shares, strict=True)
-    known = [(x, 100 * share) for x, share in points if share is not None]
+    """Return x and y of a curve; values that are not known are left out."""
+    points = zip(along, values, strict=True)
+    known = [(x, value) for x, value in points if value is not None]
     return [x for x, _ in known], [y for _, y in known]

@@ -165,11 +165,8 @@ def run(
     ``without``: as if links between cards were not known, or without moves, by
     ``NO_LINKS`` and ``NO_MOVES``.
     """
-    original = scenario
-    if NO_LINKS in without:
-        scenario = without_links(scenario)
-    if NO_MOVES in without:
-        scenario = without_moves(scenario)
+    changed = without_links(scenario) if NO_LINKS in without else scenario
+    changed = without_moves(changed) if NO_MOVES in without else changed
     name = "".join((choice.default, *without))
     rooms: list[Room] = []
 
@@ -179,32 +176,36 @@ def run(
         rooms.extend(room(cluster, asked, tell) for asked in sizes)
         cluster.learns = True
 
-    played = play(scenario, choice, began(name), at_end=count)
+    played = play(changed, choice, began(name), at_end=count)
     last = {result.came_as: result for result in played.outcomes}
     moved = {result.came_as for result in played.outcomes if result.first}
     counts = Counter(result.outcome for result in last.values())
-    waits = [
-        whole_ms(result.placed_s - result.came_s)
-        for result in played.outcomes
-        if result.outcome is Outcome.WAITED and result.placed_s is not None
-    ]
     # The scenario's expectation holds for the policy that it names.
     own = played.policy == scenario.choice.default
-    expected = own and bool(scenario.expected)
+    expected = own and bool(changed.expected)
     return Run(
         policy=name,
         played=played,
         counts={outcome: counts[outcome] for outcome in Outcome},
         not_placed=_not_placed(played.outcomes),
         fullest=max(played.moments, key=lambda moment: moment.allotted or 0.0),
-        longest_wait_s=max(waits, default=None),
+        longest_wait_s=_longest_wait_s(played.outcomes),
         moved=len(moved),
         rehoused=sum(bool(last[pod].node) for pod in moved),
-        wrong=tuple(_wrong(scenario.expected, last)) if expected else (),
+        wrong=tuple(_wrong(changed.expected, last)) if expected else (),
         checked=expected,
         rooms=tuple(rooms),
-        linked=linked(original, played.outcomes),
+        linked=linked(scenario, played.outcomes),
     )
+
+
+def _longest_wait_s(outcomes: Sequence[PodOutcome]) -> float | None:
+    waits = [
+        whole_ms(result.placed_s - result.came_s)
+        for result in outcomes
+        if result.outcome is Outcome.WAITED and result.placed_s is not None
+    ]
+    return max(waits, default=None)
 
 
 def thinned(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
