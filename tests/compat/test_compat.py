@@ -9,7 +9,15 @@ from tests.compat.page import BEGIN, END, PAGE, results
 from tests.compat.plan import FILES
 from tests.compat.results import Counts, Result, counted, keep, kept
 from tests.testbed.binaries import MODULE, build_flags
-from tests.testbed.kubernetes import RELEASES, chosen, go_mod, numbers, pinned, release
+from tests.testbed.kubernetes import (
+    RELEASES,
+    chosen,
+    go_mod,
+    lacks,
+    numbers,
+    pinned,
+    release,
+)
 
 ROOT = Path(__file__).parents[2]
 OF_KUBERNETES = """module k8s.io/kubernetes
@@ -63,6 +71,13 @@ def test_which_version() -> None:
         ValueError, match=r"no Kubernetes '1\.9' is listed: give one of"
     ):
         release("1.9")
+
+
+def test_what_is_too_new_is_left_out_of_older_versions_alone() -> None:
+    """On the pinned version no test can pass by not running."""
+    assert lacks("1.33.13", "1.36")
+    assert not lacks("1.37.2", "1.36")
+    assert not lacks(pinned(), "1.99")
 
 
 def test_every_chosen_file_is_there() -> None:

@@ -69,6 +69,14 @@ def numbers(version: str) -> Version:
     return tuple(map(int, version.split(".")))
 
 
+def lacks(running: str, first: str) -> bool:
+    """Whether a version that was asked for is older than ``first``.
+
+    The pinned one never is: it runs all tests, and one that needs more fails there.
+    """
+    return running != pinned() and numbers(running) < numbers(first)
+
+
 def ensure_kubernetes(
     cache: Path, tools: tuple[Tool, ...] = CONTROL_PLANE, version: str = ""
 ) -> Binaries:

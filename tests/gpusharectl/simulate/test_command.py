@@ -156,7 +156,6 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path) -> None:
 
 def test_the_answer_comes_before_the_picture(file: Path, tmp_path: Path) -> None:
     """A picture that cannot be written does not cost what was found."""
-    pytest.importorskip("matplotlib")
     (tmp_path / "a.svg").symlink_to(tmp_path / "no" / "a.svg")
     done = ran(file, "--plot", tmp_path / "a.svg")
     assert done.exit_code == 1

@@ -23,7 +23,6 @@ def curves(of: Report) -> list[Any]:
 
 def test_the_same_run_gives_the_same_file(tmp_path: Path) -> None:
     """Over time where there is some."""
-    pytest.importorskip("matplotlib")
     of = seeds()
     for kind, begins in ((".PNG", b"\x89PNG"), (".SVG", b"<?xml")):
         first, second = tmp_path / f"1{kind}", tmp_path / f"2{kind}"
@@ -59,7 +58,6 @@ def test_complaints_come_before_the_run(
 
 def test_over_time_a_share_stays_until_it_changes() -> None:
     """Steps over time; over the load each moment is an arrival, so lines will do."""
-    pytest.importorskip("matplotlib")
     over_time, over_load = curves(seeds()), curves(compared())
     assert {line.get_drawstyle() for line in over_time} == {"steps-post"}
     assert {line.get_drawstyle() for line in over_load} == {"default"}
@@ -69,7 +67,6 @@ def test_over_time_a_share_stays_until_it_changes() -> None:
 
 def test_the_legend_hides_no_curve() -> None:
     """It stands beside the panels, for one low curve may be anywhere in them."""
-    pytest.importorskip("matplotlib")
     figure = picture(compared())
     assert [axes.get_legend() for axes in figure.axes] == [None, None]
     assert figure.axes[1].get_xlabel() == "requested so far, % of the cards' memory"
@@ -83,7 +80,6 @@ def test_the_legend_hides_no_curve() -> None:
 
 def test_links_have_a_panel_where_they_are_known() -> None:
     """The share of the running pods that have NVLink between all their cards."""
-    pytest.importorskip("matplotlib")
     assert len(picture(seeds()).axes) == 2
     (*_, axes) = picture(linked_nodes()).axes
     used, unused = (list(line.get_ydata()) for line in axes.lines)
@@ -91,7 +87,6 @@ def test_links_have_a_panel_where_they_are_known() -> None:
 
 
 def test_moves_have_a_panel_of_the_pods_that_wait() -> None:
-    pytest.importorskip("matplotlib")
     (*others, axes) = picture(with_and_without_moves()).axes
     assert len(others) == 2
     assert axes.get_ylabel() == "pods that wait"

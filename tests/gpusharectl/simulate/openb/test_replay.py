@@ -95,7 +95,6 @@ def test_as_data(folder: Path) -> None:
 
 
 def test_as_lines_and_as_a_picture(folder: Path) -> None:
-    pytest.importorskip("matplotlib")
     picture = folder / "a.svg"
     done = ran(folder, "-o", "csv", "--plot", str(picture))
     lines = list(csv.DictReader(io.StringIO(done.stdout)))
