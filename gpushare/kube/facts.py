@@ -52,6 +52,8 @@ SYSTEM_NAMESPACES = frozenset({SYSTEM, "kube-public", "kube-node-lease"})
 """The namespaces of the cluster itself, whose pods the webhook does not change."""
 TERMINAL = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have ended for good."""
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""The annotation that is ``false`` on a pod that autoscalers may not evict."""
 
 
 def name_of(thing: Json) -> str:
@@ -77,6 +79,12 @@ def annotation(thing: Json, key: str) -> str:
 def created(thing: Json) -> str:
     """Return the creation time as the API writes it."""
     return str(thing["metadata"].get("creationTimestamp") or "")
+
+
+def controller(pod: Json) -> Json:
+    """Return the owner that makes another pod for this one, empty if there is none."""
+    owners: list[Json] = pod["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def node_of(pod: Json) -> str:

@@ -45,10 +45,9 @@ from gpusharectl.state.read import no_such_node
 _CODES = (
     "Exit codes: 0 there is a plan, or it fits without one; with --evict: the pod has "
     "its room; 3 there is no plan, or the pod did not get its room; 1 there is no such "
-    "pod, the cluster could not be read, or your answer was no; 2 wrong command line; "
-    "130 Ctrl-C."
+    "pod, the cluster could not be read, no extender is ready (with --evict), or your "
+    "answer was no; 2 wrong command line; 130 Ctrl-C."
 )
-
 
 _ONE_RUN = ("evict", "yes", "output", "timeout")
 
@@ -179,8 +178,7 @@ def make_room(  # noqa: PLR0913
             draw(screen(), found)
         code, outcome = found.code, None
         if evict and isinstance(found.result, Plan):
-            if not yes:
-                _confirm(len(found.result.moves))
+            _confirm(found, len(found.result.moves), yes=yes)
             say = partial(_say, to_error=output is not None)
             run = Eviction(access, asked, allow, say, Patience(timeout))
             outcome = carried_out(run, found.result)
@@ -201,9 +199,15 @@ def carried_out(run: Eviction, plan: Plan) -> Outcome:
         signal.signal(signal.SIGTERM, before)
 
 
-def _confirm(moves: int) -> None:
+def _confirm(found: Proposal, moves: int, *, yes: bool) -> None:
+    """Ask, unless ``yes``; an error if the new pods would wait for the extender."""
+    if down := found.view.down:
+        raise click.ClickException(
+            f"nothing is evicted: {down}, so new pods would wait"
+        )
     pods = "this pod" if moves == 1 else f"these {moves} pods, one after the other"
-    click.confirm(f"Evict {pods}?", abort=True)
+    if not yes:
+        click.confirm(f"Evict {pods}?", abort=True)
 
 
 def _say(text: str, *, to_error: bool) -> None:

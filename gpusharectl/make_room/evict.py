@@ -273,15 +273,18 @@ class Eviction:
 
     def _would_land(self, move: Move, uid: PodUID, full: str) -> None:
         """Check before each eviction that the plan still holds."""
-        found: Placement | None = None
+        found, down = None, ""
 
         def holds() -> bool:
-            nonlocal found
-            situation = self._look().situation
-            found = landing_now(self._asked.request, situation, uid)
-            return _same(found, move.landing)
+            nonlocal found, down
+            view = self._look()
+            down = view.down
+            found = landing_now(self._asked.request, view.situation, uid)
+            return not down and _same(found, move.landing)
 
         if not self._patience.until(holds, _SEEN_WITHIN_S):
+            if down:
+                raise _Stopped(f"{down}, so a new pod of {full} would wait")
             now = f"on {_where(found)}" if found else "nowhere"
             raise _Stopped(
                 f"the cluster has changed; {full} would land {now}, not on "

@@ -26,12 +26,17 @@ from gpushare.kube.node_filters import (
 )
 from gpushare.kube.resource_requests import RequestedResources
 from gpusharectl.access import Access
-from gpusharectl.state.read import ClusterState, SeenPod, everything, read_state
+from gpusharectl.state.read import (
+    ClusterState,
+    SeenPod,
+    Setup,
+    everything,
+    read_state,
+)
 
 DAEMON_SETS, JOBS, SEVERAL_CARDS = "daemonsets", "jobs", "several-cards"
 ALLOWABLE = (DAEMON_SETS, JOBS, SEVERAL_CARDS)
 """Pods that stay unless ``--allow`` names them."""
-_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OWN = {
     "Node": ("", "that are static"),
@@ -74,6 +79,17 @@ class View:
     def choice(self) -> Choice:
         """The policy by which the landings are predicted."""
         return self.situation.choice
+
+    @property
+    def down(self) -> str:
+        """Why an evicted pod's new one would wait; empty if an extender's pod is ready.
+
+        One that is ready, and that the user has no right to ask, is enough.
+        """
+        extenders = filter(facts.is_extender, self.state.parts)
+        if self.state.setup is Setup.DEMO or any(map(facts.is_ready, extenders)):
+            return ""
+        return self.state.placements.not_asked
 
     @property
     def guesses(self) -> Sequence[str]:
@@ -144,7 +160,7 @@ def view_of(
         # Elsewhere it may have no place by such a rule. Its own node was good before.
         only = seen.record.node if _not_judged(seen.body) else ""
         nodes = usable.by(_constraints(seen.body), only)
-        after_end = _owner(seen.body).get("kind") == "StatefulSet"
+        after_end = facts.controller(seen.body).get("kind") == "StatefulSet"
         movable[uid] = Movable(request, nodes, after_end)
     own = ANY_NODE if asked.body is None else _constraints(asked.body)
     placements = state.placements
@@ -156,7 +172,7 @@ def view_of(
 
 def stays(pod: Json, allowed: Sequence[str]) -> str:
     """Return which kind of pod this is that does not move; empty if it may."""
-    kind = _owner(pod).get("kind", "")
+    kind = facts.controller(pod).get("kind", "")
     if not kind:
         return "without a controller"
     by, name = _OWN.get(kind, ("", ""))
@@ -164,8 +180,8 @@ def stays(pod: Json, allowed: Sequence[str]) -> str:
         return name
     if facts.is_leaving(pod):
         return "in termination"
-    if facts.annotation(pod, _SAFE_TO_EVICT) == "false":
-        return f"with {_SAFE_TO_EVICT}=false"
+    if facts.annotation(pod, facts.SAFE_TO_EVICT) == "false":
+        return f"with {facts.SAFE_TO_EVICT}=false"
     placement = codec.pod_record(pod).placement
     if placement is None:
         return "of unknown card"
@@ -176,12 +192,7 @@ def stays(pod: Json, allowed: Sequence[str]) -> str:
 
 def owner_uid(pod: Json) -> str:
     """Return the UID of a pod's controller; empty if it has none."""
-    return str(_owner(pod).get("uid", ""))
-
-
-def _owner(pod: Json) -> Json:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return next((one for one in owners if one.get("controller")), {})
+    return str(facts.controller(pod).get("uid", ""))
 
 
 def _cannot(seen: SeenPod, budgets: int, state: ClusterState) -> str:

@@ -16,7 +16,6 @@ from gpusharectl.simulate.scenario import Expected, Scenario
 
 _STAY = frozenset({"DaemonSet", "Job", "Node"})
 """Kinds of controllers whose pods do not move."""
-_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DIRECT_STEPS, _CHAIN_STEPS = 300, 100
 """Steps of a search: a tenth of what make-room takes, for there are many of them."""
 
@@ -46,11 +45,13 @@ class Runner:
 
     @property
     def may_move(self) -> bool:
-        """Whether ``make-room`` would move it without being told to."""
-        owners = self.manifest["metadata"].get("ownerReferences") or ()
-        kinds = {owner.get("kind") for owner in owners if owner.get("controller")}
-        stays = facts.annotation(self.manifest, _SAFE_TO_EVICT) == "false"
-        return self.cards == 1 and not stays and not kinds & _STAY
+        """Whether ``make-room`` would move it without being told to.
+
+        A scenario's pod without a controller is taken for one of a ReplicaSet.
+        """
+        kind = facts.controller(self.manifest).get("kind")
+        stays = facts.annotation(self.manifest, facts.SAFE_TO_EVICT) == "false"
+        return self.cards == 1 and not stays and kind not in _STAY
 
 
 class Planner:

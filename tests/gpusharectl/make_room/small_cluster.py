@@ -18,7 +18,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.make_room.evict import Patience
 from gpusharectl.state.read import from_objects
 from tests.builders import AT, card, pod_json, share
-from tests.gpusharectl.cluster_states import node_of
+from tests.gpusharectl.cluster_states import extender, node_of
 
 _KINDS = {"ds": "DaemonSet", "job": "Job", "node": "Node", "sts": "StatefulSet"}
 ROOMY = {"cpu": "8", "memory": "64Gi", "pods": "110"}
@@ -44,6 +44,12 @@ class SmallCluster:
         made = node_of(name, *cards)
         made["status"]["allocatable"] |= ROOMY
         self.api.create(Kind.NODES, made)
+
+    def extender(self, *, ready: bool) -> None:
+        """Say whether the extender's pod is ready; it is one that cannot be asked."""
+        status = {"status": extender(ready=ready)["status"]}
+        where = (Kind.PODS, facts.SYSTEM, facts.name_of(extender()))
+        self.api.patch(*where, status, subresource="status")
 
     def pod(self, name: str, units: int, *, owner: str = "rs", **spec: Any) -> Json:
         """Create a pod of a controller, which is a ReplicaSet unless its name says."""
@@ -151,7 +157,10 @@ def small_cluster(folder: Path) -> Iterator[SmallCluster]:
     with ApiServerOnLoopback(embedded) as server:
         path = str(server.kubeconfig(folder / "kubeconfig"))
         access = Access(ApiObjects.connect(path), ApiServer.connect(path), path, "")
-        yield SmallCluster(access, embedded, path)
+        embedded.create(Kind.PODS, extender(node="cp"))
+        found = SmallCluster(access, embedded, path)
+        found.extender(ready=True)
+        yield found
         access.close()
 
 

@@ -157,6 +157,16 @@ def test_a_no_evicts_nothing(cluster: SmallCluster) -> None:
     assert cluster.cards_of("ten") == ("A",)
 
 
+def test_without_an_extender_nothing_is_asked_or_evicted(cluster: SmallCluster) -> None:
+    """The plan is shown all the same."""
+    cluster.extender(ready=False)
+    found = run(cluster, "big", "--evict", "--yes")
+    assert "Plan: 1 move" in found.output
+    assert "nothing is evicted: no extender pod is ready" in found.output
+    assert found.exit_code == 1
+    assert (cluster.cards_of("ten"), cluster.cordon()) == (("A",), "")
+
+
 def test_data_has_the_plan_and_its_outcome(cluster: SmallCluster) -> None:
     """Progress goes to standard error."""
     before = signal.getsignal(signal.SIGTERM)

@@ -120,6 +120,19 @@ def test_nothing_is_evicted_if_the_landing_is_taken(cluster: SmallCluster) -> No
     assert cluster.cordon() == ""
 
 
+def test_nothing_is_evicted_while_no_extender_is_ready(cluster: SmallCluster) -> None:
+    """The new pod would wait. An extender that is started again is awaited."""
+    plan = planned(cluster)
+    cluster.extender(ready=False)
+    outcome = evicted(cluster, plan)
+    assert (outcome.done, outcome.evicted) == (False, ())
+    said = "no extender pod is ready, so a new pod of default/other would wait"
+    assert outcome.words == f"Stopped: {said}."
+    assert cluster.cordon() == ""
+    cluster.hinder = lambda: cluster.extender(ready=True)
+    assert evicted(cluster, plan).done
+
+
 def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
     """It says so; the room is there, and the pod gets it all the same."""
     cluster.node("n0", card(0, 18, uuid="C"))
