@@ -15,6 +15,7 @@ from extender.server.metrics import LearningCollector
 from extender.settings import ExtenderSettings
 from gpushare.domain.frag import learner as learner_room
 from gpushare.domain.frag.policy import ENOUGH
+from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName
 from gpushare.fakeapi.cluster import Embedded
 from tests.builders import card, placement, request
@@ -62,6 +63,20 @@ def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
     scene.scores()
     assert learning.learn_if_due()
     assert scene.scores() == [0, 10]
+
+
+def test_links_do_not_count_beside_what_is_learnt(scene: Scene) -> None:
+    """The node with the least cost wins, and the one with the links gets no step."""
+    for name in NAMES:
+        listed = [card(i, 100, uuid=f"{name}-{i}") for i in range(3)]
+        scores = [250 if name == "b" else 10] * 3
+        scene.state.ledger.set_cards(name, with_scores(listed, scores))
+    pod = request("new", cores=200, policy="frag")
+    asked = ExtenderArgs(pod.pod, pod, NAMES)
+    scene.see()
+    assert scene.verbs.prioritize(asked) == [("b", 3)], "best-fit, and links"
+    assert FragLearning(scene.packer, wanted=True).learn_if_due()
+    assert scene.verbs.prioritize(asked) == [("a", 10)]
 
 
 def test_not_before_enough_was_seen_and_not_twice(scene: Scene) -> None:

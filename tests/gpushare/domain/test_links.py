@@ -147,11 +147,32 @@ def test_the_sets_that_are_left_count() -> None:
     assert given_cards(page, 2) == [0, 1]
 
 
+@pytest.mark.parametrize(("number", "chains"), [(12, 1), (16, 2)])
+def test_the_sets_that_are_left_count_among_many_cards(
+    number: int, chains: int
+) -> None:
+    """Not all partitions are compared: the best pair would break up two good ones."""
+    known = {
+        (i, i + 1): score
+        for begin in range(0, 4 * chains, 4)
+        for i, score in enumerate((200, 250, 200), begin)
+    }
+    page = node(*linked(*(known.get(pair, 10) for pair in pairs(number))))
+    assert given_cards(page, 2) == [0, 1]
+
+
 def test_larger_cards_come_first_and_links_among_equals() -> None:
     """What a pod gets of memory does not depend on links."""
     #                 0-1 0-2 0-3 1-2 1-3 2-3
     its_cards = linked(10, 10, 110, 250, 250, 250, units=[96, 64, 64, 64])
     assert given_cards(node(*its_cards), 2) == [0, 3]
+
+
+def test_larger_cards_come_first_among_many() -> None:
+    """Not all sets are compared, and the larger card is in the one that is taken."""
+    scores = ({(0, 5): 110, (1, 2): 250}.get(pair, 10) for pair in pairs(12))
+    its_cards = linked(*scores, units=[96] + [64] * 11)
+    assert given_cards(node(*its_cards), 2) == [0, 5]
 
 
 @pytest.mark.parametrize(
