@@ -70,8 +70,11 @@ def _policies(text: str | None) -> tuple[str, ...]:
     for name in names:
         policy, slash, off = name.partition("/")
         unknown = {f"/{one}" for one in off.split("/")} - {NO_LINKS, NO_MOVES}
-        if policy not in POLICIES or (slash and unknown):
-            raise NotPlayable(f'no policy "{name}"; known are {known}')
+        if policy not in POLICIES:
+            raise NotPlayable(f'no policy "{policy}"; known are {known}')
+        if slash and unknown:
+            problem = f"only {NO_LINKS} and {NO_MOVES} can be behind a policy"
+            raise NotPlayable(f'"{name}": {problem}')
     if len(set(names)) != len(names):
         raise NotPlayable(f'"{text}" names a policy twice')
     return names

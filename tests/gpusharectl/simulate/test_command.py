@@ -79,7 +79,7 @@ WRONG = {
     "policy": (["f", "--compare", "best"], 2, 'no policy "best"; known are first-fit'),
     "twice": (["f", "--compare", "frag,frag"], 2, "names a policy twice"),
     "no links": (["f", "--compare", "frag/no-links"], 1, "no node has links between"),
-    "links": (["f", "--compare", "frag/links"], 2, 'no policy "frag/links"; known are'),
+    "links": (["f", "--compare", "frag/links"], 2, '"frag/links": only /no-links'),
     "no links there": (
         [*OPENB, "--trace-dir", ".", "--compare", "frag/no-links"],
         2,
@@ -91,7 +91,11 @@ WRONG = {
         2,
         "no pod of the trace waits for room",
     ),
-    "neither": (["f", "--compare", "frag/no-links/x"], 2, 'no policy "frag/no-links/x'),
+    "neither": (
+        ["f", "--compare", "frag/no-links/x"],
+        2,
+        '"frag/no-links/x": only /no',
+    ),
     "comma": (["f", "--compare", ","], 2, '"," names no policy; known are first-fit'),
     "endless": (["f", "--room", "9" * 5000], 2, "it must be a whole number from 0 to"),
     "endless cpu": (["f", "--room", "units=1,cpu=1e999"], 2, 'cpu is "1e999"; give'),
