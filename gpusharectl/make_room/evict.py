@@ -203,9 +203,6 @@ class Eviction:
         self._evicted.append(full)
         self._say(f"{number}: {full} evicted.")
         landed = self._landed(pod, target, before, move.landing)
-        if landed is None:
-            self._say(f"{number}: its controller makes no other pod.")
-            return
         held = codec.pod_record(landed).placement
         self._replaced[move.pod.uid] = facts.name_of(landed), landed["metadata"]["uid"]
         new = facts.full_name(landed)
@@ -321,8 +318,8 @@ class Eviction:
 
     def _landed(
         self, pod: Json, target: Target, before: set[str], landing: Placement
-    ) -> Json | None:
-        """Wait for the replacement; return it, None if the controller makes none."""
+    ) -> Json:
+        """Wait until the pod is gone and its replacement is bound; return that."""
         seen, owner = _Waited(), owner_uid(pod)
 
         def done() -> bool:
@@ -338,7 +335,9 @@ class Eviction:
         if not seen.gone:
             raise _Stopped(f"{facts.full_name(pod)} is still terminating")
         if not seen.made:
-            return None
+            # Scaled down, or without quota, or its controller does not run.
+            full = facts.full_name(pod)
+            raise _Stopped(f"{full} is gone, and its controller makes no other pod")
         new = seen.made[0]
         says = facts.scheduler_says(new) or "kube-scheduler has not tried it"
         raise _StaysPending(f"{facts.full_name(new)} stays Pending: {says}")
@@ -354,7 +353,7 @@ class Eviction:
     def _nominate(self, plan: Plan) -> None:
         """Let the extender keep the room for the pod from the moment the cards open."""
         pod = self._waiting()
-        if pod is not None and not facts.nominated(pod) and not facts.node_of(pod):
+        if pod is not None and not facts.node_of(pod):
             try:
                 self._set_nominated(plan.node)
             except ClusterError as error:

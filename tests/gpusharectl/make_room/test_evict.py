@@ -269,12 +269,38 @@ def test_a_node_that_is_removed_meanwhile_stops_it(cluster: SmallCluster) -> Non
     assert any('there is no node "n1"' in line for line in cluster.said)
 
 
-def test_a_controller_that_was_scaled_down_makes_none(cluster: SmallCluster) -> None:
-    """Then there is nothing to place."""
+def test_a_controller_that_makes_no_new_pod_stops_it(tmp_path: Path) -> None:
+    """It was scaled down, has no quota, or does not run: who knows what comes back."""
+    with small_cluster(tmp_path) as cluster:
+        cluster.node("n1", card(0, uuid="A"), card(1, uuid="B"))
+        cluster.bind(cluster.pod("bare", 10, owner=""), "n1", "A")
+        cluster.place("four", "n1", "B", 4)
+        cluster.place("five", "n1", "B", 5)
+        cluster.pod("big", 29)
+        plan = planned(cluster)
+        assert [move.pod.name for move in plan.moves] == ["four", "five"]
+        cluster.replaces = False
+        outcome = evicted(cluster, plan)
+        assert (outcome.done, outcome.evicted) == (False, ("default/four",))
+        assert "Stopped: default/four is gone, and its controller" in outcome.words
+
+
+def test_the_room_is_there_if_no_new_pod_is_made(cluster: SmallCluster) -> None:
+    """By the last eviction, so the waiting pod gets it."""
     cluster.replaces = False
-    outcome = evicted(cluster)
-    assert outcome.done
-    assert any("its controller makes no other pod" in line for line in cluster.said)
+    assert evicted(cluster).done
+    assert any("The room is there all the same" in line for line in cluster.said)
+
+
+def test_an_older_nomination_gives_way(cluster: SmallCluster) -> None:
+    """kube-scheduler leaves one behind when a preemption came to nothing."""
+    status, seen = {"status": {"nominatedNodeName": "n9"}}, []
+    cluster.api.patch(Kind.PODS, "default", "big", status, subresource="status")
+    cluster.hinder = lambda: seen.append(
+        cluster.get("big")["status"]["nominatedNodeName"]
+    )
+    assert evicted(cluster).done
+    assert seen[-1] == "n1"
 
 
 def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
