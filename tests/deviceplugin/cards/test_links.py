@@ -28,6 +28,7 @@ from tests.nvml.driver import (
     stub_driver,
     stub_instance,
 )
+from tests.testbed.waiting import wait_until
 from tests.topologies import DGX_1_NVLINKS, dgx_1_scores
 
 CARDS = [stub_card(number, memory_mib=16384) for number in range(8)]
@@ -191,8 +192,15 @@ def test_a_card_that_hangs_delays_no_look_for_ever(driver: StubDriver) -> None:
     """The others' links are known; its own follow when it answers."""
     driver.hang(UUIDS[7], "DeviceGetNvLinkState")
     source = NvmlCards(deadline_s=1.0, with_links=True)
-    assert not any(7 in pair for pair in told(wait_found(source, 8).cards))
+
+    def known() -> set[tuple[int, int]]:
+        return set(told(wait_found(source, 8).cards))
+
+    others = set(combinations(range(7), 2))
+    wait_until(known, "the others' links", accept=lambda pairs: pairs == others)
     driver.let_go()
+    everyone = set(combinations(range(8), 2))
+    wait_until(known, "its own", accept=lambda pairs: pairs == everyone)
     source.close()
 
 
