@@ -107,10 +107,10 @@ def best_set(
     """Choose so many of the ranked cards: the largest, and of equal ones the best set.
 
     ``ranked`` are the cards that are free, in the order in which they are taken without
-    scores: larger ones first. ``listed`` are all cards of the node. Those that are
-    larger than the last one needed are in any case in the set. The others are of one
-    size, and it counts what partition of them remains: the highest sum of the set and
-    of the remaining sets, then the sum of the set, then the given order.
+    scores: larger ones first. ``listed`` are all cards of the node. Cards that are
+    larger than the last one needed are always in the set. The others of the set are
+    chosen among those of the last one's size: by the highest sum of the set and of the
+    best sets that remain, then by the sum of the set alone, then by the given order.
     """
     first = tuple(ranked[:number])
     pool = [card for card in ranked if card.units >= first[-1].units] if first else []
