@@ -52,10 +52,8 @@ def main(words: Sequence[str]) -> int:
             print(f"Nothing was built: {error}", file=sys.stderr)
             return 1
         left_out = images(tree, built, options.images.split())
-        write_sums(built)
         publish(built, _DIST)
-    _tell(commit, left_out)
-    return 1 if left_out else 0
+    return tell(commit, left_out, _DIST)
 
 
 def _packages(tree: Tree, folder: Path, venv: Path, url: str) -> None:
@@ -100,21 +98,27 @@ def images(tree: Tree, folder: Path, architectures: Sequence[str]) -> list[str]:
 
 
 def publish(built: Path, dist: Path) -> None:
-    """Put a release in the place of the one before."""
-    if dist.exists():
-        shutil.rmtree(dist)
+    """Put a release and its sums in the place of the one before, or nothing of it."""
+    write_sums(built)
     dist.parent.mkdir(exist_ok=True)
-    shutil.move(built, dist)
+    with tempfile.TemporaryDirectory(prefix="release-", dir=dist.parent) as place:
+        # On the disk of dist first, so that two renames are all that is left to do.
+        new = Path(shutil.copytree(built, Path(place, "new")))
+        if dist.exists():
+            dist.rename(Path(place, "old"))
+        new.rename(dist)
 
 
-def _tell(commit: Commit, left_out: Sequence[str]) -> None:
+def tell(commit: Commit, left_out: Sequence[str], dist: Path) -> int:
+    """Say what the release has, and what not; return the exit code."""
     print(f"dist/release/ has the release {__version__} of commit {commit.name}:")
-    for path in sorted(_DIST.iterdir()):
+    for path in sorted(dist.iterdir()):
         print(f"  {path.name}")
     for why in left_out:
         print(f"Left out: {why}", file=sys.stderr)
     if left_out:
         print(_ON_PURPOSE, file=sys.stderr)
+    return 1 if left_out else 0
 
 
 if __name__ == "__main__":

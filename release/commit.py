@@ -70,10 +70,11 @@ def checked_out(root: Path) -> Commit | str:
     except FileNotFoundError:
         return "missing: git; cure: apt-get install git"
     except subprocess.CalledProcessError as error:
-        why = error.stderr.strip().splitlines()[:1] or ["git failed"]
+        # More than one line where git says what to do.
+        why = error.stderr.strip() or "git failed"
         return (
-            f"{root} has no commit to release: {why[0]}; cure: run make release in "
-            "a clone of the repository"
+            f"{root} has no commit to release; cure: run make release in a clone of "
+            f"the repository, or what git says:\n{why}"
         )
     if top.resolve() != root.resolve():
         return (

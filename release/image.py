@@ -35,16 +35,19 @@ def build_image(tree: Tree, version: str, architecture: str, folder: Path) -> No
 
     Nothing is taken from layers that were built before. Raises ``StepFailedError``.
     """
-    # A name of its own: gpushare:VERSION may be an image of other sources.
-    name = f"localhost/gpushare-release:{version}-{architecture}"
+    # A name of its own: gpushare:VERSION may be an image of other sources, and another
+    # release may be built at the same time.
+    name = f"localhost/gpushare-release:{tree.folder.parent.name}-{architecture}"
     flags = os.environ.get("BUILD_FLAGS", "")
     flags += f" --no-cache --platform=linux/{architecture}"
     tree.run("make", "image", f"IMAGE={name}", f"BUILD_FLAGS={flags}")
     layout = tree.folder.with_name(f"image-{architecture}")
     # The name that containerd gives to gpushare:VERSION.
     full = f"docker.io/library/gpushare:{version}"
-    tree.run("buildah", "push", "--quiet", name, f"oci:{layout}:{full}")
-    tree.run("buildah", "rmi", name)
+    try:
+        tree.run("buildah", "push", "--quiet", name, f"oci:{layout}:{full}")
+    finally:
+        tree.run("buildah", "rmi", name)
     stem = f"gpushare-image-{version}-{architecture}"
     write_tar(folder / f"{stem}.tar", files_in(layout), tree.commit.epoch)
     digest, layers = _manifest(layout)

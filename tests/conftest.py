@@ -13,6 +13,7 @@ from gpushare import addresses
 from tests.ports import Ports
 from tests.testbed import kubernetes
 from tests.testbed.binaries import Binaries
+from tests.testbed.toolchain import BinariesUnavailableError
 
 # Before anything else takes it by its name.
 addresses.free_address = Ports.of_this_process()
@@ -87,6 +88,13 @@ def kubectl(binaries: Binaries) -> Path:
 
 # Before pytest selects by marks.
 @pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    try:
+        kubernetes.chosen(os.environ)
+    except BinariesUnavailableError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what each test needs, and count no lines in tests by hypothesis.
 

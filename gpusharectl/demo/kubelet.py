@@ -23,6 +23,7 @@ from gpusharectl.demo.devices import (
     Devices,
     Rejection,
 )
+from gpusharectl.demo.discovery import VERSION
 
 Amounts = Mapping[str, int]
 _OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -42,7 +43,7 @@ def node_body(name: str) -> Json:
         "status": {
             **amounts({}, {}),
             "conditions": [_condition("Ready")],
-            "nodeInfo": {"kubeletVersion": "v1.36.0-demo"},
+            "nodeInfo": {"kubeletVersion": VERSION},
         },
     }
 

@@ -10,8 +10,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -37,11 +39,11 @@ def main() -> int:
     try:
         versions = [release(each) for each in given.versions]
     except ValueError as error:
-        parser.error(str(error))
-    files = chosen_files(given.areas.split())
-    if not files:
-        titles = ", ".join(area.title for area in AREAS)
-        parser.error(f"no area has such a word in its title: {titles}")
+        parser.error(f"VERSIONS: {error}")
+    try:
+        files = chosen_files(given.areas.split())
+    except ValueError as error:
+        parser.error(f"AREAS: {error}")
     bad = []
     for version in versions:
         result = tried(version, files)
@@ -55,6 +57,10 @@ def main() -> int:
 
 def chosen_files(words: list[str]) -> list[str]:
     """Give the files of the areas with such a word in their title, or of all areas."""
+    for word in words:
+        if not any(word in area.title for area in AREAS):
+            titles = "; ".join(area.title for area in AREAS)
+            raise ValueError(f"no title has {word!r}: give words of {titles}")
     return [
         f"tests/{file}"
         for area in AREAS
@@ -63,22 +69,28 @@ def chosen_files(words: list[str]) -> list[str]:
     ]
 
 
-def tried(version: str, files: list[str]) -> Result:
+def tried(
+    version: str,
+    files: list[str],
+    ensure: Callable[..., object] = ensure_kubernetes,
+) -> Result:
     """Build this version and run the chosen tests on it."""
     areas: dict[str, Counts] = {}
     stopped = ""
     try:
-        ensure_kubernetes(cache_folder(os.environ), version=version)
-        ensure_kubernetes(cache_folder(os.environ), NODE, version)
+        ensure(cache_folder(os.environ), version=version)
+        ensure(cache_folder(os.environ), NODE, version)
         areas = run(version, files)
-    except BinariesUnavailableError as error:
-        stopped = str(error)
-    except UnfinishedError as error:
+    except (BinariesUnavailableError, UnfinishedError, OSError) as error:
         stopped = str(error)
     return Result(version, areas, stopped)
 
 
-def run(version: str, files: list[str]) -> dict[str, Counts]:
+def run(
+    version: str,
+    files: list[str],
+    start: Callable[..., CompletedProcess[bytes]] = subprocess.run,
+) -> dict[str, Counts]:
     """Run the chosen tests in two processes and count what came out.
 
     Raises ``UnfinishedError`` if pytest did not come to its end.
@@ -92,7 +104,7 @@ def run(version: str, files: list[str]) -> dict[str, Counts]:
         command += ["-o", "junit_family=xunit1", "--durations=12"]
         # A test that this machine cannot run has not passed on this version.
         asked = {"KUBERNETES": version, "REQUIRE_ALL": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | asked, check=False)
+        done = start(command, cwd=ROOT, env=os.environ | asked, check=False)
         if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise UnfinishedError(f"pytest ended early ({done.returncode})")
         return counted(report, today)

@@ -1,23 +1,31 @@
 """The module that builds another Kubernetes, and the page of what was run on it."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
 from gpusharectl.install.preflight import NEWEST, OLDEST
+from tests.compat.__main__ import UnfinishedError, chosen_files, run, tried
 from tests.compat.page import BEGIN, END, PAGE, results
 from tests.compat.plan import FILES
 from tests.compat.results import Counts, Result, counted, keep, kept
-from tests.testbed.binaries import MODULE, build_flags
+from tests.testbed.binaries import MODULE, Tool, build_flags
 from tests.testbed.kubernetes import (
     RELEASES,
     chosen,
+    ensure_kubernetes,
     go_mod,
     lacks,
     numbers,
     pinned,
     release,
 )
+from tests.testbed.toolchain import BinariesUnavailableError
 
 ROOT = Path(__file__).parents[2]
 OF_KUBERNETES = """module k8s.io/kubernetes
@@ -71,6 +79,87 @@ def test_which_version() -> None:
         ValueError, match=r"no Kubernetes '1\.9' is listed: give one of"
     ):
         release("1.9")
+    sentence = "KUBERNETES: no Kubernetes 'abc' is listed: give one of 1.32"
+    with pytest.raises(BinariesUnavailableError, match=sentence):
+        chosen({"KUBERNETES": "abc"})
+
+
+def test_a_word_of_no_title_is_named() -> None:
+    """Also beside one that is: else its tests would be missed by nobody."""
+    assert "tests/controlplane/test_webhook.py" in chosen_files(["webhook"])
+    with pytest.raises(ValueError, match="no title has 'restart-s': give words of"):
+        chosen_files(["webhook", "restart-s"])
+
+
+KUBECTL = Tool("kubectl", "k8s.io/kubernetes/cmd/kubectl")
+GO = """#!/bin/sh
+case $1 in
+env) echo go1.99.0 ;;
+mod) echo once >> {folder}/downloads; echo '{{"GoMod": "{folder}/of-kubernetes"}}' ;;
+list) exit {code} ;;
+build) while [ "$1" != -o ]; do shift; done; touch "$2/kubectl" ;;
+esac
+"""
+
+
+def put_go(folder: Path, code: int = 0) -> None:
+    """Stand in for Go; ``code`` is what writing a module ends with."""
+    (folder / "of-kubernetes").write_text(OF_KUBERNETES)
+    (folder / "go").write_text(GO.format(folder=folder, code=code))
+    (folder / "go").chmod(0o755)
+
+
+def test_another_version_is_built_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one of two processes; what an interrupted or failed build left is removed."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    cache = tmp_path / "cache"
+    (cache / "unfinished-x").mkdir(parents=True)
+    put_go(tmp_path, code=1)
+    with pytest.raises(BinariesUnavailableError, match="`go list -mod=mod` failed"):
+        ensure_kubernetes(cache, (KUBECTL,), "1.33.9")
+    assert not [path for path in cache.rglob("*") if path.name.startswith("unfin")]
+    assert not list((cache / "modules").iterdir())
+    (tmp_path / "downloads").unlink()
+    put_go(tmp_path)
+    with ThreadPoolExecutor(2) as both:
+        asked = [
+            both.submit(ensure_kubernetes, cache, (KUBECTL,), "1.33.9") for _ in "ab"
+        ]
+        first, second = (each.result() for each in asked)
+    assert first == second
+    assert Path(first.path("kubectl")).exists()
+    assert (tmp_path / "downloads").read_text() == "once\n"
+
+
+def test_what_pytest_is_asked_for() -> None:
+    """The version; and that what this machine cannot run fails."""
+    asked: list[dict[str, str]] = []
+
+    def start(command: list[str], **how: Any) -> CompletedProcess[bytes]:
+        asked.append(how["env"])
+        (report,) = (one for one in command if one.startswith("--junitxml="))
+        Path(report.partition("=")[2]).write_text(REPORT)
+        return CompletedProcess(command, len(asked))
+
+    assert run("1.33.13", ["tests/a.py"], start)["preemption"].passed == 1
+    with pytest.raises(UnfinishedError, match=r"ended early \(2\)"):
+        run("1.33.13", ["tests/a.py"], start)
+    assert [(one["KUBERNETES"], one["REQUIRE_ALL"]) for one in asked] == [
+        ("1.33.13", "1")
+    ] * 2
+
+
+def test_a_version_that_cannot_be_built() -> None:
+    """The others are tried all the same, so it is a result."""
+
+    def ensure(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    result = tried("1.33.13", [], ensure)
+    assert not result.good
+    assert "No space left" in result.stopped
 
 
 def test_what_is_too_new_is_left_out_of_older_versions_alone() -> None:

@@ -92,3 +92,10 @@ def test_a_folder_that_is_no_clone_is_refused(clone: Path, tmp_path: Path) -> No
         told = checked_out(folder)
         assert isinstance(told, str)
         assert "in a clone of the repository" in told
+
+
+def test_git_says_what_to_do_with_a_clone_of_another_user(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert "git config --global --add safe.directory" in str(checked_out(clone))

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from release.__main__ import images, publish
+from release.__main__ import images, publish, tell
 from release.commit import Commit, Tree
+
+FIRST = ("a-1", "SHA256SUMS")
 
 
 def built(folder: Path, *names: str) -> Path:
@@ -17,13 +19,39 @@ def built(folder: Path, *names: str) -> Path:
 
 
 def test_a_release_replaces_the_one_before(tmp_path: Path) -> None:
-    """And nothing else of ``dist``."""
+    """With its sums, and nothing else of ``dist``."""
     dist = tmp_path / "dist"
     publish(built(tmp_path / "first", "a-1", "gpusharectl"), dist / "release")
     (dist / "gpusharectl").write_text("by make gpusharectl")
     publish(built(tmp_path / "second", "a-2", "gpusharectl"), dist / "release")
     there = {str(path.relative_to(dist)) for path in dist.rglob("*") if path.is_file()}
-    assert there == {"gpusharectl", "release/a-2", "release/gpusharectl"}
+    assert there == {
+        "gpusharectl",
+        *("release/a-2", "release/gpusharectl", "release/SHA256SUMS"),
+    }
+
+
+def test_a_release_that_cannot_be_put_there_leaves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """As on a full disk."""
+    dist = tmp_path / "dist"
+    publish(built(tmp_path / "first", "a-1"), dist / "release")
+    before = {path.name for path in dist.rglob("*")}
+    with pytest.raises(FileNotFoundError):
+        publish(tmp_path / "nowhere", dist / "release")
+    assert {path.name for path in dist.rglob("*")} == before == {"release", *FIRST}
+
+
+def test_a_release_without_an_image_is_not_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit = Commit(tmp_path, "abc", 0)
+    folder = built(tmp_path / "first", "a-1")
+    assert tell(commit, [], folder) == 0
+    assert "of commit abc:\n  a-1\n" in capsys.readouterr().out
+    assert tell(commit, ["the image for arm64: why"], folder) == 1
+    assert "Left out: the image for arm64: why" in capsys.readouterr().err
 
 
 def test_an_image_that_cannot_be_built_is_left_out(

@@ -119,8 +119,7 @@ def ensure_binaries(
         )
     folder = cache / f"{module.name}-{_fingerprint(module, tools)}"
     if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with _only_builder(cache):
+        with only_builder(cache):
             if not folder.exists():
                 _build(cache, module, tools, folder)
     return Binaries(folder)
@@ -159,17 +158,22 @@ def _fingerprint(module: Path, tools: tuple[Tool, ...]) -> str:
 
 
 @contextmanager
-def _only_builder(cache: Path) -> Iterator[None]:
+def only_builder(cache: Path) -> Iterator[None]:
+    """Wait until no other process builds in this folder, which is made.
+
+    What an interrupted build left there is removed.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         # The kernel lets go of it with the process, so no stale lock can remain.
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for interrupted in cache.glob("unfinished-*"):
+            shutil.rmtree(interrupted)
         yield
 
 
 def _build(cache: Path, module: Path, tools: tuple[Tool, ...], folder: Path) -> None:
     started = time.monotonic()
-    for interrupted in cache.glob("unfinished-*"):
-        shutil.rmtree(interrupted)
     go_mod = (module / "go.mod").read_text()
     go = find_go(wanted_go(go_mod), cache)
     print(f"building {', '.join(tool.name for tool in tools)} with {go}", flush=True)

@@ -20,6 +20,7 @@ from tests.testbed.binaries import (
     Tool,
     ensure_binaries,
     kubernetes_in,
+    only_builder,
 )
 from tests.testbed.toolchain import (
     BinariesUnavailableError,
@@ -59,9 +60,15 @@ def pinned() -> str:
 
 
 def chosen(environment: Mapping[str, str]) -> str:
-    """Give the version that ``KUBERNETES`` in the environment asks for."""
+    """Give the version that ``KUBERNETES`` in the environment asks for.
+
+    Raises ``BinariesUnavailableError`` if there is no such version.
+    """
     wanted = environment.get("KUBERNETES")
-    return release(wanted) if wanted else pinned()
+    try:
+        return release(wanted) if wanted else pinned()
+    except ValueError as error:
+        raise BinariesUnavailableError("KUBERNETES", str(error)) from error
 
 
 def numbers(version: str) -> Version:
@@ -108,10 +115,16 @@ def go_mod(version: str, of_kubernetes: str) -> str:
 def _module(cache: Path, version: str) -> Path:
     """Give the folder of the module, with every checksum that its builds need."""
     folder = cache / "modules" / f"kubernetes-{version}"
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-") as unfinished:
+    if not folder.exists():
+        with only_builder(cache):
+            if not folder.exists():
+                _write_module(cache, version, folder)
+    return folder
+
+
+def _write_module(cache: Path, version: str, folder: Path) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
         made = Path(unfinished) / "module"
         made.mkdir()
         go = find_go(wanted_go((MODULE / "go.mod").read_text()), cache)
@@ -122,7 +135,6 @@ def _module(cache: Path, version: str) -> Path:
         packages = [tool.package for tool in (*CONTROL_PLANE, *NODE)]
         _go(go, made, ["list", "-mod=mod", "-deps", *packages])
         made.rename(folder)
-    return folder
 
 
 def _go(go: Path, folder: Path, arguments: list[str]) -> str:
