@@ -199,6 +199,7 @@ class Verbs:
         if names is None:
             raise Malformed("NodeNames", NODE_CACHE)
         known: Mapping[NodeName, int] = {}
+        linked: Mapping[NodeName, int] = {}
         if isinstance(request, PodRequest) and request.claims:
             policy = self._state.choice.policy(request.policy)
             if isinstance(policy, Policy):
@@ -206,11 +207,10 @@ class Verbs:
                 best = chooser and chooser.best(request, names, policy)
                 known = {best: HIGHEST_SCORE} if best else self._scores.of(policy)
                 linked = {} if best else self._scores.of_links(request, policy)
-                if linked:
-                    asked = {name: known.get(name, 0) for name in names}
-                    known = with_links(asked, linked)
         # There may be thousands of names: in C, and only what differs in a loop here.
         scores = list(map(known.get, names, repeat(0)))
+        if linked:
+            scores = with_links(scores, list(map(linked.get, names, repeat(0))))
         least = min(scores, default=0)
         found = zip(names, scores, strict=True)
         most = least + HIGHEST_SCORE

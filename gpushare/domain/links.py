@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 
-from gpushare.domain.model import Card, NodeName, PodRequest
+from gpushare.domain.model import Card, PodRequest
 
 NVLINK = 100
 """The score of one NVLink; a pair with less has none."""
@@ -72,20 +72,16 @@ def count_for(request: PodRequest) -> bool:
     return len(request.claims) == 1 and request.claims[0].whole_cards > 1
 
 
-def with_links(
-    scores: Mapping[NodeName, int], linked: Mapping[NodeName, int]
-) -> dict[NodeName, int]:
-    """Return the nodes' scores with one more for those with the best links.
+def with_links(scores: Sequence[int], linked: Sequence[int]) -> list[int]:
+    """Return the scores of nodes with one more for those with the best links.
 
-    ``linked`` has the sum of the pair scores that the pod would get on a node; of one
-    that is not there it is 0. One step of ten lets links decide among nodes that the
-    policy likes equally, and never against two steps. The result may be 11.
+    ``linked`` has, in the same order, the sum of the pair scores that the pod would get
+    on a node, or 0. One step of ten lets links decide among nodes that the policy likes
+    equally, and never against two steps. The result may be 11.
     """
-    best = max((linked.get(name, 0) for name in scores), default=0)
-    return {
-        name: known + bool(best and linked.get(name, 0) == best)
-        for name, known in scores.items()
-    }
+    # At least 1, so that no node gains where no links are known.
+    best = max(1, max(linked, default=0))
+    return [known + (one == best) for known, one in zip(scores, linked, strict=True)]
 
 
 def are_known(cards: Iterable[Card], listed: Sequence[Card]) -> bool:

@@ -433,11 +433,12 @@ def best_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> N
         name = policy.chooser.best(request, tuple(nodes), policy)
         if name is not None:
             return nodes[name]
-    scores = {name: score(node, policy) for name, node in nodes.items()}
+    scores = [score(node, policy) for node in nodes.values()]
     if links.count_for(request):
-        linked = {name: link_score(request, nodes[name], policy) for name in nodes}
+        linked = [link_score(request, node, policy) for node in nodes.values()]
         scores = links.with_links(scores, linked)
-    return min(nodes.values(), key=lambda node: (-scores[node.name], node.name))
+    of = dict(zip(nodes, scores, strict=True))
+    return min(nodes.values(), key=lambda node: (-of[node.name], node.name))
 
 
 def schedule(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpushare.domain import topologies
 from gpushare.domain.eviction.landing import Movable, Situation, World
 from gpushare.domain.links import best_set, pairs, with_links, with_scores
-from gpushare.domain.model import Card, NodeName, Placement
+from gpushare.domain.model import Card, Placement
 from gpushare.domain.node import Node
 from gpushare.domain.placement import best_node, link_score, place, schedule
 from gpushare.domain.policies import Policy
@@ -245,11 +245,10 @@ def test_of_nodes_that_are_as_full_the_better_links_win(policy: Policy) -> None:
 
 def test_links_are_one_step_of_ten() -> None:
     """They do not stand against two steps."""
-    names = [NodeName(name) for name in "abcd"]
-    scores = dict(zip(names, (0, 1, 2, 10), strict=True))
-    found = with_links(scores, {names[0]: 250, names[1]: 110, names[3]: 250})
-    assert list(found.values()) == [1, 1, 2, 11]
-    assert with_links(scores, {}) == scores
+    scores = [0, 1, 2, 10]
+    assert with_links(scores, [250, 110, 0, 250]) == [1, 1, 2, 11]
+    assert with_links(scores, [0, 0, 0, 0]) == scores
+    assert with_links([], []) == []
 
 
 def test_a_moved_pod_lands_where_links_are_better() -> None:
