@@ -35,10 +35,12 @@ class SmallCluster:
         self.access, self.api, self.kubeconfig = access, embedded, kubeconfig
         self.hinder: Callable[[], object] = lambda: None
         self.replaces = self.binds = True
+        self.at_once = False
+        """A new pod is made when the old one begins to end, not when it has ended."""
         self.ends_after_s = 0.0
         self.said: list[str] = []
         self._now = 0.0
-        self._made = 0
+        self._replaced: set[str] = set()
 
     def node(self, name: str, *cards: Card) -> None:
         made = node_of(name, *cards)
@@ -120,21 +122,24 @@ class SmallCluster:
     def step(self, seconds: float = 1.0) -> None:
         self._now += seconds
         self.hinder()
-        leaving = filter(facts.is_leaving, self.pods())
-        for pod in leaving if self._now >= self.ends_after_s else ():
-            name = facts.name_of(pod)
-            self.api.delete(Kind.PODS, "default", name, grace_period_s=0)
-            if self.replaces:
-                self._made += 1
-                units = int(
-                    pod["spec"]["containers"][0]["resources"]["limits"][names.MEMORY]
-                )
-                self.pod(
-                    f"{name}-new{self._made}", units, owner=facts.label(pod, "app")
-                )
+        for pod in filter(facts.is_leaving, self.pods()):
+            ends = self._now >= self.ends_after_s
+            if ends:
+                self.end(facts.name_of(pod))
+            if self.replaces and (ends or self.at_once):
+                self._replace(pod)
         for pod in self.pods() if self.binds else ():
             if not facts.node_of(pod):
                 self._schedule(pod)
+
+    def _replace(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        if uid in self._replaced:
+            return
+        self._replaced.add(uid)
+        limits = pod["spec"]["containers"][0]["resources"]["limits"]
+        name = f"{facts.name_of(pod)}-new{len(self._replaced)}"
+        self.pod(name, int(limits[names.MEMORY]), owner=facts.label(pod, "app"))
 
     def _schedule(self, pod: Json) -> None:
         nodes = self.api.list_page(Kind.NODES, limit=0).items

@@ -10,13 +10,13 @@ import pytest
 
 from gpushare.domain.eviction.moves import Plan, plan_moves
 from gpushare.domain.model import PodRequest
-from gpushare.kube import codec
+from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.evict import Eviction, Outcome
 from gpusharectl.make_room.situation import Asked, look
-from tests.builders import card
+from tests.builders import card, request
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, small_cluster
 
 CORDONED = 3
@@ -83,6 +83,25 @@ def test_the_cards_are_cordoned_until_the_room_is_there(cluster: SmallCluster) -
     assert evicted(cluster).done
     assert seen[0] == ("B", None)
     assert seen[-1] == ("", "n1")
+
+
+def test_a_new_pod_that_is_bound_at_once_is_not_enough(cluster: SmallCluster) -> None:
+    """The old one still holds the room, and another pod waits for just as much."""
+    cluster.pod("also-big", 20)
+    cluster.at_once, cluster.ends_after_s = True, 20
+    seen = []
+
+    def look_at_it() -> None:
+        there = {facts.name_of(pod) for pod in cluster.pods()}
+        seen.append(("other" in there, "as planned" in "".join(cluster.said)))
+
+    cluster.hinder = look_at_it
+    outcome = evicted(cluster)
+    assert outcome.done
+    assert cluster.cards_of("other-new1") == ("A",)
+    assert (cluster.cards_of("big"), cluster.cards_of("also-big")) == (("B",), ())
+    assert (True, False) in seen
+    assert (True, True) not in seen
 
 
 def test_a_budget_that_refuses_stops_it(cluster: SmallCluster) -> None:
@@ -311,6 +330,26 @@ def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
     assert (outcome.done, outcome.evicted) == (False, ())
     assert "somebody else has cordoned" in outcome.words
     assert cluster.cordon() == "B"
+
+
+def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
+    """What this run has cordoned is opened, and no more."""
+    with small_cluster(tmp_path) as cluster:
+        cluster.node("n1", *(card(i, uuid=uuid) for i, uuid in enumerate("ABC")))
+        for uuid, units in (("A", 1), ("B", 1), ("C", 2)):
+            cluster.place(uuid.lower(), "n1", uuid, units)
+        asks = request("w", 0, 200)
+        found = plan_moves(asks, look(cluster.access, Asked(asks), ()).situation)
+        assert isinstance(found, Plan)
+        assert len(found.cards) == 2
+        carry_out(cluster.access, Order.CORDON, "n1", found.cards[1:])
+        run = Eviction(
+            cluster.access, Asked(asks), (), cluster.said.append, cluster.patience
+        )
+        outcome = run.carry_out(found)
+        assert (outcome.done, outcome.evicted) == (False, ())
+        assert "somebody else has cordoned" in outcome.words
+        assert cluster.cordon() == found.cards[1]
 
 
 class Fails:
