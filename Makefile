@@ -113,7 +113,7 @@ gpusharectl: $(VENV)/.runtime  ## Build dist/gpusharectl: one file, for Linux on
 	done
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 	    --no-build-isolation --wheel-dir $(WHEELS) .
-	@$(BIN)/pex gpushare-vcuda --no-pypi --pre-resolved-dists $(WHEELS) \
+	@$(BIN)/python -m pex gpushare-vcuda --no-pypi --pre-resolved-dists $(WHEELS) \
 	    $(PYTHONS:%=--complete-platform build/%.json) \
 	    --script gpusharectl --sh-boot --venv --output-file dist/gpusharectl
 	@echo "Built dist/gpusharectl"

@@ -43,7 +43,7 @@ def node_body(name: str) -> Json:
         "status": {
             **amounts({}, {}),
             "conditions": [_condition("Ready")],
-            "nodeInfo": {"kubeletVersion": VERSION},
+            "nodeInfo": {"kubeletVersion": VERSION + names.DEMO_BUILD},
         },
     }
 

@@ -1,11 +1,13 @@
 """What is put into ``dist/release``, and what is left out."""
 
 import platform
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from release.__main__ import images, publish, tell
+from release.__main__ import ROOT, images, publish, tell
 from release.commit import Commit, Tree
 
 FIRST = ("a-1", "SHA256SUMS")
@@ -74,3 +76,13 @@ def test_an_image_that_cannot_be_built_is_left_out(
         unknown,
         f"the image for {own}: make image failed, see above",
     ]
+
+
+def test_no_script_of_the_environment_is_called() -> None:
+    """pip writes the path of Python into scripts, and a release runs it by a link.
+
+    The link is gone when the next release is built.
+    """
+    asked = ["make", "-n", "gpusharectl", "-o", "/link/.runtime", "VENV=/link"]
+    said = subprocess.check_output(asked, cwd=ROOT, text=True)
+    assert set(re.findall(r"/link/bin/(\S+)", said)) == {"python"}
