@@ -26,13 +26,7 @@ from gpushare.kube.node_filters import (
 )
 from gpushare.kube.resource_requests import RequestedResources
 from gpusharectl.access import Access
-from gpusharectl.state.read import (
-    ClusterState,
-    SeenPod,
-    Setup,
-    everything,
-    read_state,
-)
+from gpusharectl.state.read import ClusterState, SeenPod, everything, read_state
 
 DAEMON_SETS, JOBS, SEVERAL_CARDS = "daemonsets", "jobs", "several-cards"
 ALLOWABLE = (DAEMON_SETS, JOBS, SEVERAL_CARDS)
@@ -82,12 +76,13 @@ class View:
 
     @property
     def down(self) -> str:
-        """Why an evicted pod's new one would wait; empty if an extender's pod is ready.
+        """Why an evicted pod's new one would wait; empty unless that is known.
 
-        One that is ready, and that the user has no right to ask, is enough.
+        One that is ready, and that the user has no right to ask, may work; and so may
+        one that is no pod, as in the demo.
         """
-        extenders = filter(facts.is_extender, self.state.parts)
-        if self.state.setup is Setup.DEMO or any(map(facts.is_ready, extenders)):
+        extenders = list(filter(facts.is_extender, self.state.parts))
+        if not extenders or any(map(facts.is_ready, extenders)):
             return ""
         return self.state.placements.not_asked
 

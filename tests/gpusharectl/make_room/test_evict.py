@@ -17,6 +17,7 @@ from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.evict import Eviction, Outcome
 from gpusharectl.make_room.situation import Asked, look
 from tests.builders import card, request
+from tests.gpusharectl.cluster_states import extender
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, small_cluster
 
 CORDONED = 3
@@ -150,6 +151,13 @@ def test_nothing_is_evicted_while_no_extender_is_ready(cluster: SmallCluster) ->
     assert cluster.cordon() == ""
     cluster.hinder = lambda: cluster.extender(ready=True)
     assert evicted(cluster, plan).done
+
+
+def test_an_extender_that_is_no_pod_may_work(cluster: SmallCluster) -> None:
+    """Whether it does is not known, so it is tried."""
+    name = facts.name_of(extender())
+    cluster.api.delete(Kind.PODS, facts.SYSTEM, name, grace_period_s=0)
+    assert evicted(cluster).done
 
 
 def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
