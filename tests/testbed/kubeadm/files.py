@@ -150,6 +150,9 @@ def init_documents(
             "evictionHard": dict.fromkeys(
                 ("memory.available", "nodefs.available", "imagefs.available"), "0%"
             ),
+            # Never: on a machine whose disk is nearly full kubelet would remove the
+            # images that no pod uses just now, and no registry has them.
+            "imageGCHighThresholdPercent": 100,
         },
     )
 
