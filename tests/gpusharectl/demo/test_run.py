@@ -69,7 +69,11 @@ def demo(
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "KUBECONFIG")}
     with subprocess.Popen(
         [sys.executable, "-m", "gpusharectl", "demo", *args],
-        env=kept | {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"} | more,
+        env=kept
+        | {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
+        # Should a library abort the process, its output says which thread did what.
+        | {"PYTHONFAULTHANDLER": "1"}
+        | more,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -163,8 +167,8 @@ def test_hold_stays_until_it_is_told_to_stop(
         assert len(children_of(place, "deviceplugin")) == 2
         assert len(children_of(place, "gunicorn")) >= 1
         child.send_signal(number)
-        child.communicate(timeout=WITHIN_S)
-    assert child.returncode == 0
+        said, _ = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 0, said
     assert list(place.iterdir()) == []
 
 
@@ -195,7 +199,7 @@ def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
         for pid in children_of(place, of):
             os.kill(pid, signal.SIGKILL)
         said, _ = child.communicate(timeout=WITHIN_S)
-    assert child.returncode == 1
+    assert child.returncode == 1, said
     assert f"Stopped: {who}" in said
     assert " ended:\n" in said
     assert "Traceback" not in said
