@@ -86,15 +86,16 @@ def kubectl(binaries: Binaries) -> Path:
     return Path(binaries.path("kubectl"))
 
 
-# Before pytest selects by marks.
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
+    """Refuse a Kubernetes that is not listed before anything is collected."""
     try:
         kubernetes.chosen(os.environ)
     except BinariesUnavailableError as error:
         raise pytest.UsageError(str(error)) from error
 
 
+# Before pytest selects by marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what each test needs, and count no lines in tests by hypothesis.
 
