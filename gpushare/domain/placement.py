@@ -437,8 +437,9 @@ def best_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> N
     if links.count_for(request):
         linked = [link_score(request, node, policy) for node in nodes.values()]
         scores = links.with_links(scores, linked)
-    of = dict(zip(nodes, scores, strict=True))
-    return min(nodes.values(), key=lambda node: (-of[node.name], node.name))
+    ranked = zip(nodes.values(), scores, strict=True)
+    best, _ = min(ranked, key=lambda scored: (-scored[1], scored[0].name))
+    return best
 
 
 def schedule(
