@@ -5,18 +5,15 @@ lies in the cache: ``ensure_app_image`` gives an archive as ``Cluster.import_ima
 takes it, minutes after the first call and seconds after one with other sources.
 """
 
-import fcntl
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from tests.testbed.binaries import only_builder
 from tests.testbed.kubeadm.buildah import Buildah
 from tests.testbed.kubeadm.debian import ensure_debian
 from tests.testbed.kubeadm.machine import install_packages, why_not
@@ -61,8 +58,7 @@ def ensure_app_image(cache: Path, root: Path = ROOT) -> Path:
     if obstacle := why_not():
         raise BinariesUnavailableError(*obstacle)
     folder = cache / "appimage"
-    folder.mkdir(parents=True, exist_ok=True)
-    with _only_builder(folder):
+    with only_builder(folder):
         archive = folder / f"app-{fingerprint(root)}.tar"
         if not archive.exists():
             install_packages()
@@ -105,18 +101,8 @@ def _sources(folder: Path) -> list[Path]:
     ]
 
 
-@contextmanager
-def _only_builder(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as lock:
-        # The kernel lets go of it with the process, so no stale lock can remain.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _build(folder: Path, root: Path, archive: Path) -> None:
     started = time.monotonic()
-    for interrupted in folder.glob("unfinished-*"):
-        shutil.rmtree(interrupted)
     rootfs = ensure_debian(folder)
     print(f"building {app_image_name(root)} by the Dockerfile", flush=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="unfinished-") as unfinished:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.testbed.binaries import Binaries
+from tests.testbed.binaries import Binaries, only_builder
 from tests.testbed.kubeadm.files import IMAGE_REPOSITORY
 from tests.testbed.kubeadm.images import Image, write_archive
 from tests.testbed.toolchain import BinariesUnavailableError
@@ -43,15 +43,27 @@ def ensure_images(
     names = image_names(node.path("kubeadm"))
     folder = cache / f"images-{_fingerprint(control_plane, names, busybox)}"
     if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
-            output = Path(unfinished) / "images"
-            output.mkdir()
-            for name, image in _images(control_plane, names, busybox, output):
-                write_archive(image, output / f"{name}.tar")
-            (output / "pause").unlink()
-            output.rename(folder)
-        print(f"built {folder}", flush=True)
+        with only_builder(cache):
+            if not folder.exists():
+                _build(cache, control_plane, names, busybox, folder)
     return ImageSet(folder, names["pause"])
+
+
+def _build(
+    cache: Path,
+    control_plane: Binaries,
+    names: dict[str, str],
+    busybox: Path,
+    folder: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
+        output = Path(unfinished) / "images"
+        output.mkdir()
+        for name, image in _images(control_plane, names, busybox, output):
+            write_archive(image, output / f"{name}.tar")
+        (output / "pause").unlink()
+        output.rename(folder)
+    print(f"built {folder}", flush=True)
 
 
 def image_names(kubeadm: str) -> dict[str, str]:
