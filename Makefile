@@ -89,7 +89,7 @@ helm4: $(STAMP)  ## The chart's tests with Helm 4 (built once, minutes)
 certmanager: $(STAMP)  ## The webhook's certificate by cert-manager's controllers, renewal included (built once, minutes)
 	@$(BIN)/python -m pytest --no-cov -m certmanager tests/controlplane/test_cert_manager.py
 
-compat: $(STAMP)  ## Chosen tests on other Kubernetes, VERSIONS="1.32 1.37" (root; 15 minutes each); AREAS="webhook"
+compat: $(STAMP)  ## Chosen tests on other versions of Kubernetes: VERSIONS="1.32 1.37" AREAS="webhook", all if not given (root; 15 minutes a version)
 	@$(BIN)/python -m tests.compat $(VERSIONS) $(if $(AREAS),--areas "$(AREAS)")
 
 cluster: $(STAMP)  ## Start a real cluster of two nodes with stub cards (root); BARE=1: without gpushare, to try install

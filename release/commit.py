@@ -74,7 +74,7 @@ def checked_out(root: Path) -> Commit | str:
         why = error.stderr.strip() or "git failed"
         return (
             f"{root} has no commit to release; cure: run make release in a clone of "
-            f"the repository, or what git says:\n{why}"
+            f"the repository, or do what git says:\n{why}"
         )
     if top.resolve() != root.resolve():
         return (

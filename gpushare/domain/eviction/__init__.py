@@ -1,1 +1,1 @@
-"""Which pods to evict: to end for a more important pod, or to move so that it fits."""
+"""Which pods to evict: for a more important pod, or to make room by moves."""
