@@ -17,7 +17,9 @@ PIN = re.compile(
     r"(?m)^([\w.-]+)(?:\[[\w,-]+\])?==([^ ;\\]+)[^\n]*\\\n((?: +--hash=[^\n]*\n)+)"
 )
 CURE = "run make lock"
-SHOWN = ("*.md", "docs/**/*.md", "g*/**/*.py", "bench/**/*.py")
+PACKAGES = ("gpushare", "gpusharectl", "bench")
+"""By name: while another test packs an sdist, a copy of all lies beside them."""
+SHOWN = ("*.md", "docs/**/*.md", *(f"{name}/**/*.py" for name in PACKAGES))
 INSTALLED = re.compile(r"(?:pip|pipx|uv tool) install (?:-[\w-]+ )*['\"]?([^\s'\"`]+)")
 
 
