@@ -35,6 +35,7 @@ _LEAST_UNITS = 1
 _LEAST_CORES = 2
 """The API server refuses a capacity below one step above the range's minimum."""
 _LONGEST_TEXT = 64
+"""Bytes of an attribute, by the API server."""
 _MIB_PER_GIB = 1024
 _LOOK_S = 0.2
 """So long a change waits, and others with it: each write wakes kube-scheduler."""
@@ -61,22 +62,24 @@ def device(card: Card, left: Amount) -> Json:
     has the least that it accepts, and a taint, as a sick or cordoned card has. All
     cores of a card mean that nothing else is on it. So if pods have memory alone, a
     claim can have all cores but one: kube-scheduler would try this card for ever.
+
+    Every device has every attribute, an empty one if it is not known: a selector that
+    names one which some device lacks fails the pods that use it on all nodes.
     """
     full = left.units < _LEAST_UNITS or left.cores < _LEAST_CORES
     states = ((SICK, not card.healthy), (CORDONED, card.cordoned), (FULL, full))
     taints = [{"key": key, "effect": "NoSchedule"} for key, holds in states if holds]
-    texts = {"uuid": card.uuid, "model": card.model, "parent": card.parent}
-    attributes: Json = {
-        key: {"string": text}
-        for key, text in texts.items()
-        if text and len(text) <= _LONGEST_TEXT
-    }
+    name = device_name(card.uuid)
+    # A cut UUID could be two cards', and claims ask for parts with the same one.
+    uuid = card.uuid if _cut(card.uuid) == card.uuid else name
+    texts = {"uuid": uuid, "model": _cut(card.model), "parent": _cut(card.parent)}
+    attributes: Json = {key: {"string": text} for key, text in texts.items()}
     unit = _quantity(1)
     memory, cores = max(left.units, _LEAST_UNITS), max(left.cores, _LEAST_CORES)
     memory_alone = left.units < card.units and left.cores == CORES_PER_CARD
     most = str(CORES_PER_CARD - 1) if memory_alone else ""
     found: Json = {
-        "name": device_name(card.uuid),
+        "name": name,
         "allowMultipleAllocations": True,
         "attributes": attributes | {"index": {"int": card.index}},
         "capacity": {
@@ -86,6 +89,11 @@ def device(card: Card, left: Amount) -> Json:
         },
     }
     return found | ({"taints": taints} if taints else {})
+
+
+def _cut(text: str) -> str:
+    """Return as many whole characters as an attribute may have."""
+    return text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
 
 
 Charged = Mapping[CardUUID, tuple[int, int]]

@@ -86,9 +86,11 @@ class Claims:
         else:
             self.rest.must("POST", path, body)
 
-    def claim(self, name: str, units: int, cores: int = 1) -> Json:
+    def claim(self, name: str, units: int, cores: int = 1, selector: str = "") -> Json:
         amounts = {"memory": f"{units * 256}Mi", "cores": str(cores)}
         exactly = {"deviceClassName": "vcuda", "capacity": {"requests": amounts}}
+        if selector:
+            exactly["selectors"] = [{"cel": {"expression": selector}}]
         body = {
             "kind": "ResourceClaim",
             "metadata": {"name": name, "namespace": self.world.namespace},
@@ -96,16 +98,16 @@ class Claims:
         }
         return self.rest.must("POST", self.claims, body)
 
-    def pod(self, name: str, units: int, cores: int = 1) -> Json:
+    def pod(self, name: str, units: int, cores: int = 1, selector: str = "") -> Json:
         """Describe a pod with a claim, which is created."""
-        self.claim(name, units, cores)
+        self.claim(name, units, cores, selector)
         a_pod = self.world.pod(name)
         a_pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
         a_pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "card"}]
         return a_pod
 
-    def post(self, name: str, units: int, cores: int = 1) -> Json:
-        return post_all(self.world, [self.pod(name, units, cores)])[0]
+    def post(self, name: str, units: int, cores: int = 1, selector: str = "") -> Json:
+        return post_all(self.world, [self.pod(name, units, cores, selector)])[0]
 
     def end(self, a_pod: Json) -> None:
         """Delete the pod of a claim and the claim."""

@@ -4,9 +4,11 @@ The slices are the test's own. Everything is added up from the API server's obje
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,8 @@ from click.testing import CliRunner
 from deviceplugin.dra.slices import devices
 from gpushare.addresses import free_address
 from gpushare.domain.model import Amount, Card, CardUUID
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.claims.templates import template
 from gpushare.kube.facts import scheduler_says
 from gpusharectl.commands import main
@@ -36,6 +40,26 @@ pytestmark = [
     pytest.mark.controlplane,
     pytest.mark.since("1.36", "claims that share a device"),
 ]
+OURS = 'device.attributes["vcuda.baidu.com"]'
+LONG = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition MIG 1g.24gb+gfx"
+ODD = [
+    Card(CardUUID("GPU-odd-0"), 0, 20),
+    Card(CardUUID("MIG-odd-1"), 100, 20, model=LONG, parent="GPU-odd-1"),
+]
+EDGE = [
+    Card(CardUUID("GPU-edge-0"), 0, 20, model="NVIDIA A10"),
+    Card(CardUUID("GPU-edge-1"), 1, 20, model="Tesla P4"),
+]
+SELECTORS = {
+    f'{OURS}.model == "Tesla P4"': EDGE[1].uuid,
+    f'{OURS}.model.startsWith("NVIDIA A10")': EDGE[0].uuid,
+    f'{OURS}.model == "{LONG[:64]}"': ODD[1].uuid,
+    f'{OURS}.model == ""': ODD[0].uuid,
+    f'{OURS}.parent == "GPU-odd-1"': ODD[1].uuid,
+    f'{OURS}.parent == "" && {OURS}.index == 1': EDGE[1].uuid,
+    f'{OURS}.uuid == "GPU-edge-0"': EDGE[0].uuid,
+}
+DOCS = Path(__file__).parents[2] / "docs" / "dra.md"
 SHARE = "5d0ff1ab-8b6f-4d6e-9c9b-1f1d8f4a9d10"
 
 
@@ -152,6 +176,28 @@ def test_the_parts_of_a_template_are_of_one_card(site: Claims) -> None:
         "both parts in the ledger",
         accept=lambda found: found == {"gpu-edge-1": 12},
     )
+
+
+def test_selectors_choose_among_cards_of_any_kind(site: Claims) -> None:
+    """Those of the docs, too: no card ends the cycle of pods that another one fits.
+
+    Cards are without a model, with a longer one than the API server takes, and parts.
+    """
+    site.world.raw_node("odd", 40, 2, encode_cards(ODD))
+    site.world.raw_node("edge", 40, 2, encode_cards(EDGE))
+    site.put_slice("odd", devices(ODD, {}))
+    site.put_slice("edge", devices(EDGE, {}))
+    text = DOCS.read_text()
+    assert {*re.findall(r"`(device\.attributes.*?)`", text)} < SELECTORS.keys()
+    posted = {
+        selector: site.post(f"p{number}", 1, selector=selector)
+        for number, selector in enumerate(SELECTORS)
+    }
+    chosen = {}
+    for selector, a_pod in posted.items():
+        site.world.bound(a_pod)
+        ((chosen[selector], _),) = site.allocated(a_pod["metadata"]["name"])
+    assert chosen == {key: device_name(uuid) for key, uuid in SELECTORS.items()}
 
 
 def used(request: str) -> Json:

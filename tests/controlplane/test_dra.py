@@ -80,8 +80,9 @@ def without_times(spec: Json) -> Json:
         (replace(CARD, units=1), (0, 0)),
         (replace(CARD, healthy=False, parent="GPU-1"), (0, 2)),
         (replace(CARD, cordoned=True, model=""), (0, 0)),
+        (replace(CARD, uuid=CardUUID("é" * 40), model="é" * 40), (0, 0)),
     ],
-    ids=["free", "least", "full", "above", "one unit", "sick", "cordoned"],
+    ids=["free", "least", "full", "above", "one unit", "sick", "cordoned", "long"],
 )
 def test_every_card_is_accepted(nodes: Rest, card: Card, held: tuple[int, int]) -> None:
     """And kept as it was sent: nothing is dropped, and no quantity is written anew."""

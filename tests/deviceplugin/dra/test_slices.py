@@ -30,6 +30,7 @@ from tests.deviceplugin.node_fixture import NODE, UUIDS, because, found_card
 from tests.testbed.waiting import wait_until
 
 CARD = Card(UUIDS[0], 0, 94, model="Tesla P4")
+LONG = CardUUID("u" * 65)
 
 
 @pytest.fixture
@@ -51,6 +52,7 @@ def test_a_card_as_a_device() -> None:
         "attributes": {
             "uuid": {"string": CARD.uuid},
             "model": {"string": "Tesla P4"},
+            "parent": {"string": ""},
             "index": {"int": 0},
         },
         "capacity": {
@@ -74,11 +76,26 @@ def test_a_card_as_a_device() -> None:
     assert memory_of(device(CARD, Amount(100, 92))) == "23Gi"
 
 
-def test_an_instance_names_its_card() -> None:
-    one = device(replace(CARD, parent="GPU-1", model="m" * 65), CARD.capacity)
-    assert one["attributes"]["parent"] == {"string": "GPU-1"}
-    # The API server takes 64 characters. A part of a name would be another name.
-    assert "model" not in one["attributes"]
+@pytest.mark.parametrize(
+    ("card", "texts"),
+    [
+        (replace(CARD, model=""), (CARD.uuid, "", "")),
+        (replace(CARD, parent="GPU-1"), (CARD.uuid, "Tesla P4", "GPU-1")),
+        (replace(CARD, model="m" * 65), (CARD.uuid, "m" * 64, "")),
+        (replace(CARD, parent="p" * 65), (CARD.uuid, "Tesla P4", "p" * 64)),
+        (replace(CARD, model="m" + "é" * 64), (CARD.uuid, "m" + "é" * 31, "")),
+        # A cut UUID could be that of two cards.
+        (replace(CARD, uuid=LONG), (device_name(LONG), "Tesla P4", "")),
+    ],
+    ids=["no model", "instance", "model", "parent", "bytes", "uuid"],
+)
+def test_every_device_has_every_attribute(
+    card: Card, texts: tuple[str, str, str]
+) -> None:
+    """Of 64 bytes at most: a selector that names a missing one stops all its pods."""
+    has = device(card, card.capacity)["attributes"]
+    assert [has[key]["string"] for key in ("uuid", "model", "parent")] == [*texts]
+    assert has["index"] == {"int": 0}
 
 
 @pytest.mark.parametrize(
