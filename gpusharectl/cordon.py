@@ -2,9 +2,11 @@
 
 An order is a node annotation with UUIDs, separated by commas. It is written only if the
 node is still as it was read, so that two operators do not undo each other's orders.
+A command that cordons for a while is the owner of its cordon: ``GPU-1,GPU-1=owner``. It
+opens only what it still owns. An operator's cordon has no owner, and replaces one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -56,9 +58,12 @@ class Done:
     changed: frozenset[CardUUID]
 
 
-def carry_out(reach: Access, order: Order, name: str, cards: Sequence[str]) -> Done:
+def carry_out(
+    reach: Access, order: Order, name: str, cards: Sequence[str], owner: str = ""
+) -> Done:
     """Write an order on a node; each card is an index, a UUID or the start of one.
 
+    ``owner`` is who cordons for a while, and who opens no more than that.
     ``Refused`` if there is no such node or card, ``ClusterError`` if the API server
     refuses. If nothing changes, nothing is written.
     """
@@ -68,7 +73,8 @@ def carry_out(reach: Access, order: Order, name: str, cards: Sequence[str]) -> D
         if node is None:
             raise Refused(_no_such_node(reach, name))
         found = _cards(node, order, cards)
-        after, changed = edited(facts.annotation(node, key), found, adds=adds)
+        text = facts.annotation(node, key)
+        after, changed = edited(text, found, adds=adds, owner=owner)
         if not changed:
             return Done(node, found, changed)
         version = node["metadata"]["resourceVersion"]
@@ -82,22 +88,44 @@ def carry_out(reach: Access, order: Order, name: str, cards: Sequence[str]) -> D
 
 
 def edited(
-    text: str, uuids: Sequence[CardUUID], *, adds: bool
+    text: str, uuids: Sequence[CardUUID], *, adds: bool, owner: str = ""
 ) -> tuple[str | None, frozenset[CardUUID]]:
     """Return the annotation with UUIDs added or removed, and those that changed.
 
-    The other UUIDs keep their order. None in place of an empty annotation.
+    The other UUIDs keep their order. None in place of an empty annotation. An order
+    without an owner is an operator's: it replaces and removes those with one.
 
     >>> edited(" GPU-1, ,GPU-2", [CardUUID("GPU-1")], adds=False)
     ('GPU-2', frozenset({'GPU-1'}))
+    >>> edited("GPU-1,GPU-1=a", [CardUUID("GPU-1")], adds=True)
+    ('GPU-1', frozenset({'GPU-1'}))
     """
-    there = [CardUUID(one.strip()) for one in text.split(",") if one.strip()]
-    changed = [uuid for uuid in uuids if (uuid in there) is not adds]
+    entries = _entries(text)
+    owned = {one.partition("=")[0] for one in entries if "=" in one}
+
+    def changes(uuid: CardUUID) -> bool:
+        if owner:
+            return uuid not in entries if adds else f"{uuid}={owner}" in entries
+        if adds:
+            return uuid not in entries or uuid in owned
+        return uuid in entries or uuid in owned
+
+    changed = [*filter(changes, dict.fromkeys(uuids))]
+    rest = [one for one in entries if one.partition("=")[0] not in changed]
     if adds:
-        left = [*there, *dict.fromkeys(changed)]
-    else:
-        left = [uuid for uuid in there if uuid not in changed]
-    return ",".join(left) or None, frozenset(changed)
+        rest += changed
+        rest += [f"{uuid}={owner}" for uuid in changed if owner]
+    return ",".join(rest) or None, frozenset(changed)
+
+
+def owns(node: Json, owner: str, cards: Iterable[CardUUID]) -> bool:
+    """Return whether all these cards of a node are cordoned by this owner alone."""
+    entries = _entries(facts.annotation(node, names.CORDON))
+    return all(uuid in entries and f"{uuid}={owner}" in entries for uuid in cards)
+
+
+def _entries(text: str) -> Sequence[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:

@@ -276,10 +276,13 @@ def cordon(node: Json) -> frozenset[CardUUID]:
 def uuids(text: str) -> frozenset[CardUUID]:
     """Read UUIDs from a comma-separated list, as operators write it by hand.
 
-    >>> sorted(uuids(" GPU-1, ,GPU-0,"))
+    An entry with ``=`` says who owns the order for the UUID before it: it adds none.
+
+    >>> sorted(uuids(" GPU-1, ,GPU-0,GPU-0=make-room-1f9c,"))
     ['GPU-0', 'GPU-1']
     """
-    return frozenset(CardUUID(one.strip()) for one in text.split(",") if one.strip())
+    entries = (one.strip() for one in text.split(","))
+    return frozenset(CardUUID(one) for one in entries if one and "=" not in one)
 
 
 def _annotations(thing: Json) -> Mapping[str, str]:

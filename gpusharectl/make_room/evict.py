@@ -4,6 +4,7 @@ It stops as soon as something differs from the plan. However it ends, the cards 
 has cordoned are opened again.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
-from gpusharectl.cordon import Order, Refused, carry_out
+from gpusharectl.cordon import Done, Order, Refused, carry_out, owns
 from gpusharectl.make_room.situation import Asked, View, look, owner_uid
 
 Answer = TypeVar("Answer")
@@ -74,8 +75,8 @@ class _Stopped(Exception):
     """No more pods are evicted; the message says why."""
 
 
-class _StaysPending(_Stopped):
-    """An evicted pod has no new place yet. It may have its old one again."""
+class _GivenUp(_Stopped):
+    """Nor does the waiting pod take the room, even if it is there."""
 
 
 @dataclass(slots=True)
@@ -106,6 +107,7 @@ class Eviction:
         self._allowed = allowed
         self._say = say
         self._patience = patience or Patience()
+        self._owner = f"make-room-{secrets.token_hex(4)}"
         self._evicted: list[str] = []
         self._replaced: dict[PodUID, tuple[str, PodUID]] = {}
 
@@ -127,16 +129,17 @@ class Eviction:
             with self._cordoned(plan):
                 try:
                     for number, move in enumerate(plan.moves, start=1):
-                        self._move(move, f"{number} of {len(plan.moves)}")
-                except _StaysPending:
+                        self._move(plan, move, f"{number} of {len(plan.moves)}")
+                except _GivenUp:
                     raise
                 except _Stopped as error:
                     stopped = f"Stopped: {error}."
+                self._still_cordoned(plan)
                 if room := self._has_room(plan):
                     if stopped:
                         self._say(f"{stopped} The room is there all the same.")
                     self._nominate(plan)
-        except _StaysPending as error:
+        except _GivenUp as error:
             return self._outcome(f"Stopped: {error}.")
         except _Stopped as error:
             return self._outcome(f"Nothing was evicted: {error}.")
@@ -165,19 +168,30 @@ class Eviction:
     def _cordon(self, plan: Plan) -> frozenset[CardUUID]:
         """Cordon the cards that are to get the room; return those that were open."""
         try:
-            return carry_out(self._access, Order.CORDON, plan.node, plan.cards).changed
+            return self._order(Order.CORDON, plan, plan.cards).changed
         except Refused as error:
             raise _Stopped(str(error)) from error
         except BaseException as error:
             if not (isinstance(error, ClusterError) and error.definite):
-                # It may be written. When the plan was made, the cards were open.
+                # It may be written.
                 self._uncordon(plan, plan.cards)
             raise
 
+    def _order(self, order: Order, plan: Plan, cards: Sequence[CardUUID]) -> Done:
+        return carry_out(self._access, order, plan.node, cards, self._owner)
+
+    def _still_cordoned(self, plan: Plan) -> None:
+        """Stop if an operator has cordoned a card meanwhile, or opened it."""
+        ref = Ref("v1", "Node", plan.node)
+        node = self._patience.answer(lambda: self._access.objects.get(ref))
+        # A node that is gone is told by what is read next.
+        if node is not None and not owns(node, self._owner, plan.cards):
+            raise _GivenUp("somebody else has cordoned or opened a card of the plan")
+
     def _uncordon(self, plan: Plan, cards: Sequence[CardUUID]) -> None:
         try:
-            self._patience.answer(
-                lambda: carry_out(self._access, Order.UNCORDON, plan.node, cards)
+            done = self._patience.answer(
+                lambda: self._order(Order.UNCORDON, plan, cards)
             )
         except Refused as error:
             self._say(f"{_cards(plan)} cannot be opened: {error}")
@@ -185,9 +199,15 @@ class Eviction:
             self._say(f"{_cards(plan)} may still be cordoned; run: {_opening(plan)}")
             raise
         else:
-            self._say(f"{_cards(plan)}: open again.")
+            # Those that this run has opened are in the list as it was read, too.
+            closed = {*cards} & codec.cordon(done.node) - done.changed
+            if opened := [uuid for uuid in cards if uuid not in closed]:
+                self._say(f"{_named(plan, opened)}: open again.")
+            if closed:
+                kept = _named(plan, sorted(closed))
+                self._say(f"{kept}: still cordoned, by somebody else.")
 
-    def _move(self, move: Move, number: str) -> None:
+    def _move(self, plan: Plan, move: Move, number: str) -> None:
         name, uid = self._replaced.get(move.pod.uid, (move.pod.name, move.pod.uid))
         full = f"{move.pod.namespace}/{name}"
         self._still_waits()
@@ -198,6 +218,7 @@ class Eviction:
             return
         owner = owner_uid(pod)
         self._would_land(move, uid, full)
+        self._still_cordoned(plan)
         before = {one["metadata"]["uid"] for one in self._siblings(target, owner)}
         self._evict(target, full)
         self._evicted.append(full)
@@ -340,7 +361,8 @@ class Eviction:
             raise _Stopped(f"{full} is gone, and its controller makes no other pod")
         new = seen.made[0]
         says = facts.scheduler_says(new) or "kube-scheduler has not tried it"
-        raise _StaysPending(f"{facts.full_name(new)} stays Pending: {says}")
+        # It may have its old place again.
+        raise _GivenUp(f"{facts.full_name(new)} stays Pending: {says}")
 
     def _has_room(self, plan: Plan) -> bool:
         def there() -> bool:
@@ -418,7 +440,11 @@ def _where(held: Placement) -> str:
 
 
 def _cards(plan: Plan) -> str:
-    return f"{plan.node} card {' and '.join(plan.cards)}"
+    return _named(plan, plan.cards)
+
+
+def _named(plan: Plan, cards: Sequence[CardUUID]) -> str:
+    return f"{plan.node} card {' and '.join(cards)}"
 
 
 def _opening(plan: Plan) -> str:

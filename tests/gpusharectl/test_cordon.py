@@ -22,6 +22,7 @@ from gpusharectl.cordon import (
     card_named,
     carry_out,
     edited,
+    owns,
     pods_on,
     report,
 )
@@ -131,6 +132,54 @@ def test_somebody_else_at_the_same_time_is_not_undone(
     others = map(str, count())
     with pytest.raises(Conflict, match="try again"):
         carry_out(cluster, Order.CORDON, "n", ["1"])
+
+
+OWNED = f"{A},{A}=a"
+"""Cordoned by the command ``a``, as it writes it."""
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "owner", "after", "changed"),
+    [
+        (None, Order.CORDON, "a", OWNED, True),
+        (OWNED, Order.UNCORDON, "a", None, True),
+        (A, Order.CORDON, "a", A, False),
+        (A, Order.UNCORDON, "a", A, False),
+        (OWNED, Order.CORDON, "b", OWNED, False),
+        (OWNED, Order.UNCORDON, "b", OWNED, False),
+        (OWNED, Order.CORDON, "", A, True),
+        (OWNED, Order.UNCORDON, "", None, True),
+        (f"{A}=a", Order.CORDON, "", A, True),
+        (f"{A}=a", Order.UNCORDON, "", None, True),
+        (f"{B},{OWNED},{B}=b", Order.UNCORDON, "a", f"{B},{B}=b", True),
+    ],
+)
+def test_who_opens_takes_back_only_his_own(
+    cluster: ClusterOverHttp,
+    before: str | None,
+    order: Order,
+    owner: str,
+    after: str | None,
+    *,
+    changed: bool,
+) -> None:
+    """An operator, who has no name there, replaces and opens all."""
+    if before:
+        cluster.annotate(before)
+    done = carry_out(cluster, order, "n", ["0"], owner)
+    assert (cluster.annotation(), bool(done.changed)) == (after, changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "owner", "owned"),
+    [(OWNED, "a", True), (OWNED, "b", False), (A, "a", False), (f"{A}=a", "a", False)],
+)
+def test_whose_a_cordon_is(
+    cluster: ClusterOverHttp, text: str, owner: str, *, owned: bool
+) -> None:
+    """An entry without its UUID beside it closes nothing: an old command opened it."""
+    cluster.annotate(text)
+    assert owns(cluster.node(), owner, [A]) is owned
 
 
 @pytest.mark.parametrize(

@@ -242,8 +242,9 @@ def test_an_actual_placement_that_is_not_believed(actual: str, complaint: str) -
         ("GPU-0,GPU-1", ["GPU-0", "GPU-1"]),
         (" GPU-0 ,\n\tGPU-1, ,,GPU-0,", ["GPU-0", "GPU-1"]),
         (" , ", []),
+        ("GPU-0,GPU-0=make-room-1f9c,GPU-1=x", ["GPU-0"]),
     ],
-    ids=["nothing", "one", "two", "untidy", "commas alone"],
+    ids=["nothing", "one", "two", "untidy", "commas alone", "owners"],
 )
 def test_a_list_with_commas(text: str, found: list[str]) -> None:
     assert sorted(codec.uuids(text)) == found

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.domain.eviction.moves import Plan, plan_moves
 from gpushare.domain.model import PodRequest
-from gpushare.kube import codec, facts
+from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
@@ -78,12 +78,13 @@ def test_the_cards_are_cordoned_until_the_room_is_there(cluster: SmallCluster) -
 
     def look_at_it() -> None:
         pod = cluster.get("big")
-        seen.append((cluster.cordon(), pod["status"].get("nominatedNodeName")))
+        closed = sorted(codec.uuids(cluster.cordon()))
+        seen.append((closed, pod["status"].get("nominatedNodeName")))
 
     cluster.hinder = look_at_it
     assert evicted(cluster).done
-    assert seen[0] == ("B", None)
-    assert seen[-1] == ("", "n1")
+    assert seen[0] == (["B"], None)
+    assert seen[-1] == ([], "n1")
 
 
 def test_a_new_pod_that_is_bound_at_once_is_not_enough(cluster: SmallCluster) -> None:
@@ -338,6 +339,48 @@ def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
     assert (outcome.done, outcome.evicted) == (False, ())
     assert "somebody else has cordoned" in outcome.words
     assert cluster.cordon() == "B"
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_operators_cordon_meanwhile_stays(
+    cluster: SmallCluster, *, by_hand: bool
+) -> None:
+    """It is the operator's from then on: the run gives up, and opens nothing."""
+
+    def cordon() -> None:
+        cluster.hinder = lambda: None
+        if by_hand:
+            cluster.api.annotate(Kind.NODES, "", "n1", {names.CORDON: "B"})
+        else:
+            done = carry_out(cluster.access, Order.CORDON, "n1", ["B"])
+            assert done.changed == {"B"}
+
+    cluster.hinder = cordon
+    outcome = evicted(cluster)
+    assert not outcome.done
+    assert "somebody else has cordoned or opened a card of the plan" in outcome.words
+    assert cluster.said[-1] == "n1 card B: still cordoned, by somebody else."
+    assert cluster.cordon() == "B"
+    assert not facts.node_of(cluster.get("big"))
+    assert "nominatedNodeName" not in cluster.get("big")["status"]
+
+
+def test_a_card_that_an_operator_opens_meanwhile_stops_it(
+    cluster: SmallCluster,
+) -> None:
+    """Nothing is evicted for room that others may take."""
+    plan = planned(cluster)
+    cluster.place("stranger", "n1", "A", 10)
+
+    def opened() -> None:
+        cluster.hinder = lambda: None
+        assert carry_out(cluster.access, Order.UNCORDON, "n1", ["B"]).changed == {"B"}
+        cluster.end("stranger")
+
+    cluster.hinder = opened
+    outcome = evicted(cluster, plan)
+    assert "somebody else has cordoned or opened" in outcome.words
+    assert (outcome.evicted, cluster.cordon()) == ((), "")
 
 
 def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
