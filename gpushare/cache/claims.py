@@ -36,7 +36,8 @@ _NEVER = -1
 """The version of a reservation whose write can take effect no more."""
 UNCONFIRMED_S = 75.0
 """How long a write that was reviewed may still take effect: the API server ends every
-request after 60 s by default (``--request-timeout``)."""
+request after 60 s by default (``--request-timeout``), and DRA is not installed beside
+one with more than this."""
 
 
 @dataclass(slots=True, eq=False)

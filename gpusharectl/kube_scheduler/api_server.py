@@ -6,18 +6,22 @@ has edited, may name a load balancer.
 """
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
+from gpushare.cache.claims import UNCONFIRMED_S
 from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath
 from gpusharectl.kube_scheduler.yaml_edit import data
 
 KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
 _HTTPS = 443
 _USUAL_PORT = "6443"
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns)")
 
 
 def advertised(files: HostFiles) -> str:
@@ -28,7 +32,8 @@ def advertised(files: HostFiles) -> str:
 def why_elsewhere(files: HostFiles, kubeconfig: HostPath) -> str:
     """Return why a kubeconfig does not name this host's own API server, or "".
 
-    Without kubeadm's manifest every port of loopback is taken for it, as in k3s.
+    Without kubeadm's manifest every port of loopback is taken for it, as in k3s. Also
+    why that API server may store an allocation after its reservation was given up.
     """
     try:
         server = _server(files, kubeconfig)
@@ -41,13 +46,26 @@ def why_elsewhere(files: HostFiles, kubeconfig: HostPath) -> str:
     if files.read(KUBEADM_APISERVER) is not None:
         well = well and str(port) == (_flag(files, "secure-port") or _USUAL_PORT)
     if well:
-        return ""
+        return _why_too_late(files)
     here = f", {own}" if own else ""
     return (
         f"{kubeconfig} names {server}, which is not this host's API server{here}; it "
         "would ask the extender of another host, which does not decide. Name this "
         "host's there, as kubeadm does, and restart kube-scheduler; or leave DRA off "
         "(--no-dra)"
+    )
+
+
+def _why_too_late(files: HostFiles) -> str:
+    timeout = _flag(files, "request-timeout")
+    parts = _PART.findall(timeout)
+    if sum(float(number) * _SECONDS[unit] for number, unit in parts) <= UNCONFIRMED_S:
+        return ""
+    return (
+        f"{KUBEADM_APISERVER} has --request-timeout={timeout}: an allocation may be "
+        f"stored when the extender has given up its reservation, after "
+        f"{UNCONFIRMED_S:g} s, and its room is another pod's. Set it to "
+        f"{UNCONFIRMED_S:g}s or less (the default is 1m0s); or leave DRA off (--no-dra)"
     )
 
 

@@ -316,15 +316,17 @@ class Eviction:
             nonlocal refused
             try:
                 self._access.cluster.evict(pod)
-            except (NotFound, Conflict):
+            except NotFound:
                 # It has gone by itself.
                 return True
             except ClusterError as error:
-                # The pod before may be under the same budget, and not ready yet.
-                if not error.retryable:
+                # The pod before may be under the same budget, and not ready yet. A
+                # conflict is of the pod's UID, or of two writes of its budget.
+                if not (error.retryable or isinstance(error, Conflict)):
                     raise
                 refused = str(error)
-                return False
+                now = self._get(pod.namespace, pod.name)
+                return now is None or now["metadata"]["uid"] != pod.uid
             return True
 
         if not self._patience.until(done, self._patience.timeout_s):

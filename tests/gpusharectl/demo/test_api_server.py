@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.objects import Ref
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.testbed.rest import Rest
 
@@ -185,6 +187,27 @@ def test_kubectl_deletes(ctl: Kubectl, cluster: Embedded) -> None:
     row = rows(shown[0])[1]
     assert (row[2], row[6]) == ("Terminating", "gpu-1")
     assert ctl("get", "pods", "-o", "name") == ""
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "ends_after_s"), [(None, 30), (5, 5), (60, 60), (0, None)]
+)
+def test_a_deletion_says_how_long_the_pod_may_take(
+    server: ApiServerOnLoopback,
+    cluster: Embedded,
+    tmp_path: Path,
+    grace_s: int | None,
+    ends_after_s: int | None,
+) -> None:
+    """By the client of the commands: without a word the pod's own period counts."""
+    bind(cluster, cluster.create(Kind.PODS, POD))
+    objects = ApiObjects.connect(str(server.kubeconfig(tmp_path / "kubeconfig")))
+    ref = Ref("v1", "Pod", "web", "default")
+    assert objects.delete(ref, grace_period_s=grace_s)
+    there = objects.get(ref)
+    objects.close()
+    ends = there and there["metadata"]["deletionGracePeriodSeconds"]
+    assert ends == ends_after_s
 
 
 def test_kubectl_watches(ctl: Kubectl, cluster: Embedded) -> None:

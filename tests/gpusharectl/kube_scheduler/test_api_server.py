@@ -91,3 +91,17 @@ def test_a_manifest_of_another_form_has_no_address(tmp_path: Path) -> None:
     files = host(tmp_path, "https://10.0.0.1:6443")
     files.write(KUBEADM_APISERVER, b"spec: {}")
     assert advertised(files) == ""
+
+
+@pytest.mark.parametrize(
+    ("timeout", "late"),
+    [("60s", False), ("1m15s", False), ("1m15.5s", True), ("2m0s", True), ("1h", True)],
+)
+def test_requests_must_end_before_a_reservation_is_given_up(
+    tmp_path: Path, timeout: str, *, late: bool
+) -> None:
+    """An allocation that is stored later takes room that another pod has by then."""
+    flag = f"--request-timeout={timeout}"
+    why = why_elsewhere(host(tmp_path, "https://10.0.0.1:6443", flag), CONF)
+    assert why.startswith(f"{KUBEADM_APISERVER} has {flag}: " if late else "")
+    assert bool(why) is late

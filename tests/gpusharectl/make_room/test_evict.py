@@ -1,6 +1,6 @@
 """A plan that is carried out on a cluster in memory, and all that may come between."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +11,8 @@ import pytest
 from gpushare.domain.eviction.moves import Plan, plan_moves
 from gpushare.domain.model import PodRequest
 from gpushare.kube import codec, facts, names
-from gpushare.kube.cluster import Kind
-from gpushare.kube.errors import Forbidden, Unavailable
+from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.evict import Eviction, Outcome
 from gpusharectl.make_room.situation import Asked, look
@@ -129,6 +129,52 @@ def test_a_budget_is_awaited(cluster: SmallCluster) -> None:
 
     cluster.hinder = allow
     assert evicted(cluster, plan).done
+
+
+class Conflicting:
+    """A client whose first evictions are refused with a conflict, as by a budget's."""
+
+    def __init__(self, real: Any, times: int, gone: Callable[[], None]) -> None:
+        self._real, self._times, self._gone = real, times, gone
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def evict(self, pod: Target) -> None:
+        self._times -= 1
+        if self._times >= 0:
+            self._gone()
+            raise Conflict("the object has been modified")
+        self._real.evict(pod)
+
+
+@pytest.mark.parametrize(("times", "evicts"), [(2, True), (1000, False)])
+def test_a_conflict_of_a_pod_that_is_there_is_tried_again(
+    cluster: SmallCluster, times: int, *, evicts: bool
+) -> None:
+    """Two evictions write a budget at once; the Eviction API then answers 409."""
+    real = cluster.access.cluster
+    refusing: Any = Conflicting(real, times, lambda: None)
+    cluster.access = replace(cluster.access, cluster=refusing)
+    outcome = evicted(cluster)
+    assert outcome.done is evicts
+    assert outcome.evicted == (("default/other",) if evicts else ())
+    if not evicts:
+        why = "default/other may not be evicted: the object has been modified"
+        assert why in outcome.words
+
+
+def test_a_conflict_of_a_pod_that_is_gone_is_its_end(cluster: SmallCluster) -> None:
+    """It went by itself, and its controller has made another one."""
+    real = cluster.access.cluster
+
+    def gone() -> None:
+        cluster.leave("other")
+        cluster.step()
+
+    refusing: Any = Conflicting(real, 1000, gone)
+    cluster.access = replace(cluster.access, cluster=refusing)
+    assert evicted(cluster).done
 
 
 def test_nothing_is_evicted_if_the_landing_is_taken(cluster: SmallCluster) -> None:

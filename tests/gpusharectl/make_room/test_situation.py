@@ -80,6 +80,9 @@ TAINT = {"key": "k", "value": "v", "effect": "NoSchedule"}
         pytest.param(
             {"status": {"allocatable": {"pods": "1"}}}, {}, False, id="too-many-pods"
         ),
+        pytest.param(
+            {"status": {"allocatable": {"pods": "2"}}}, {}, True, id="one-pod-more"
+        ),
     ],
 )
 def test_a_new_pod_goes_where_kube_scheduler_lets_it(
