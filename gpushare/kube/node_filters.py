@@ -206,7 +206,15 @@ def _covers(toleration: Toleration, taint: Taint) -> bool:
     key, operator, value, effect = toleration
     if effect not in ("", taint[2]) or key not in ("", taint[0]):
         return False
-    return operator == "Exists" or (bool(key) and value == taint[1])
+    match operator:
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(key) and value == taint[1]
+    # The API server accepts Gt and Lt only with the gate
+    # TaintTolerationComparisonOperators (off in 1.36); then zeros may not lead.
+    plain = all(is_number(one) and str(int(one)) == one for one in (taint[1], value))
+    return plain and _compares(operator, taint[1], value)
 
 
 def _expressions(term: Reader) -> Iterator[Expression]:
@@ -235,7 +243,13 @@ def _matches(expression: Expression, labels: Mapping[str, str]) -> bool:
             return found is not None
         case "DoesNotExist":
             return found is None
-    if found is None or not values or not (is_number(found) and is_number(values[0])):
+    return found is not None and bool(values) and _compares(operator, found, values[0])
+
+
+def _compares(operator: str, value: str, limit: str) -> bool:
+    """Return whether ``Gt`` or ``Lt`` holds; never for what is no whole number."""
+    if not (is_number(value) and is_number(limit)):
         return False
-    limit = int(values[0])
-    return int(found) > limit if operator == "Gt" else int(found) < limit
+    if operator == "Gt":
+        return int(value) > int(limit)
+    return operator == "Lt" and int(value) < int(limit)

@@ -87,6 +87,31 @@ def test_affinity_selectors_and_taints(pod: Json, on: Json, words: str | None) -
     assert said(pod, node(**on)) == words
 
 
+COMPARED = {
+    "greater": ("Gt", "4", "5", True),
+    "same is not greater": ("Gt", "5", "5", False),
+    "less": ("Lt", "6", "5", True),
+    "same is not less": ("Lt", "5", "5", False),
+    "below zero": ("Gt", "-6", "-5", True),
+    "equal words": ("Gt", "yes", "yes", False),
+    "leading zero": ("Gt", "04", "5", False),
+    "taint without a value": ("Lt", "4", "", False),
+    "unknown operator": ("Ne", "4", "5", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "taint", "tolerated"), COMPARED.values(), ids=COMPARED
+)
+def test_tolerations_that_compare(
+    operator: str, value: str, taint: str, *, tolerated: bool
+) -> None:
+    """The taint's value is greater or less than the toleration's: whole numbers."""
+    pod = tolerates(key="gpu", operator=operator, value=value)
+    tainted = node(taints=[TAINT | {"value": taint}])
+    assert said(pod, tainted) == (None if tolerated else UNTOLERATED)
+
+
 @pytest.mark.parametrize(
     ("asked", "room", "slots", "words"),
     [
