@@ -70,7 +70,7 @@ bench: $(STAMP)  ## Measure speed, as ratios within one run; write bench/results
 bench-report: $(STAMP)  ## Draw docs/performance.md from bench/results
 	@$(BIN)/python -m bench.report
 
-soak: $(STAMP)  ## Create and delete pods while components get kill -9, for MINUTES=10; SEED= repeats a failed run
+soak: $(STAMP)  ## Create and delete pods while components get kill -9, for MINUTES=10, then as long a driver that hangs; SEED= repeats a failed run
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(POLICY),--policy $(POLICY))
 

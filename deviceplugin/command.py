@@ -14,8 +14,10 @@ import click
 import orjson
 
 from deviceplugin.cards.combined import CombinedCards
+from deviceplugin.cards.deadline import DeadlineCalls
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
-from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.cards.limits import DriverLimits
+from deviceplugin.cards.nvml_cards import DEADLINE_S, NvmlCards
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
 from deviceplugin.cards.source import CardSource
 from deviceplugin.check import FIRST_ANSWER_S, report
@@ -67,7 +69,8 @@ def serve(*, bitfusion_quota: bool) -> None:
     settings, complaints = DevicePluginSettings.read(os.environ)
     if bitfusion_quota:
         settings = replace(settings, bitfusion_quota=True)
-    nvml = NvmlCards(root=settings.host_root, with_links=True)
+    calls = DeadlineCalls(DEADLINE_S)
+    nvml = NvmlCards(calls=calls, root=settings.host_root, with_links=True)
     sources = _simulated(settings, complaints) or [nvml]
     sources += _inventory(settings, complaints)
     cluster = _cluster(settings, complaints)
@@ -82,7 +85,7 @@ def serve(*, bitfusion_quota: bool) -> None:
     # Also a single source: combined, cards that were found once stay listed.
     source = CombinedCards(sources)
     stop = _begin(settings)
-    _end(run(settings, source, cluster, stop))
+    _end(run(settings, source, cluster, stop, DriverLimits(calls)))
 
 
 def _switches(command: Command) -> Command:

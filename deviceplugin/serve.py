@@ -103,16 +103,20 @@ class PluginParts:
 
 
 def run(
-    settings: DevicePluginSettings, source: CardSource, cluster: Cluster, stop: Event
+    settings: DevicePluginSettings,
+    source: CardSource,
+    cluster: Cluster,
+    stop: Event,
+    limits: LimitsSource | None = None,
 ) -> int:
-    """Run until ``stop`` is set; return the exit status."""
+    """Run until ``stop`` is set; return the exit status. ``limits``: see assemble."""
     registry = CollectorRegistry()
     # Before the lock, because a plugin that waits for it is alive to a probe, too.
     page = Listener({settings.listen: make_wsgi_app(registry)})
     with page, instance_lock(settings.kubelet_dir / "device-plugins", stop) as locked:
         if not locked:
             return 0
-        made = assemble(settings, source, cluster, registry)
+        made = assemble(settings, source, cluster, registry, limits)
         try:
             threads = start(made, settings, stop)
         except (CollidingCardsError, DriverLost) as error:

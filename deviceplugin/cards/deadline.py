@@ -61,6 +61,19 @@ class DeadlineCalls:
             raise answer
         return answer
 
+    def wait_for_others(self, name: Hashable) -> None:
+        """Return when no other call is being made, however long that takes.
+
+        It is for use within the call of this name.
+        """
+        while others := self._others(name):
+            for call in others:
+                call.done.wait()
+
+    def _others(self, name: Hashable) -> list["_Call"]:
+        with self._lock:
+            return [call for other, call in self._open.items() if other != name]
+
     def _start_all(self, new: Sequence["_Call"]) -> None:
         """Make sure that each call is being made, or done."""
         waiting = deque(new)

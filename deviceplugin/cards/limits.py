@@ -10,10 +10,13 @@ from gpushare.domain.model import CardUUID
 
 
 class DriverLimits:
-    """Asks the driver that a ``NvmlCards`` of this process has opened."""
+    """Asks the driver that a ``NvmlCards`` of this process has opened.
 
-    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
-        self._calls = DeadlineCalls(deadline_s)
+    ``calls`` are those of that one, which closes the driver only when none is made.
+    """
+
+    def __init__(self, calls: DeadlineCalls | None = None) -> None:
+        self._calls = calls or DeadlineCalls(DEADLINE_S)
 
     def version(self) -> str:
         """Return the driver's version; empty if it does not answer."""

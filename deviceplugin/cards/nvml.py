@@ -356,10 +356,14 @@ _OF_NO_INSTANCE = 2**32 - 1
 
 
 class FaultSet:
-    """NVML's event set, for XIDs only. ``NoDriver`` if it cannot be created."""
+    """NVML's event set, for XIDs only. ``NoDriver`` if it cannot be created.
+
+    ``in_use``: a registration may still hang in it, so it must not be freed before.
+    """
 
     def __init__(self) -> None:
         self._set = _of_driver(pynvml.nvmlEventSetCreate)
+        self.in_use = False
 
     def register(self, handle: Handle) -> bool:
         """Register for a card's faults; False for a card that reports none.
@@ -438,7 +442,7 @@ def _words(error: pynvml.NVMLError) -> str:
 
 logger = logging.getLogger(__name__)
 
-_END_S = 5.0
+RELEASE = "release"
 
 
 class Session:
@@ -519,17 +523,20 @@ class Session:
             self._waiting.release()
 
     def end(self) -> None:
-        """Release the driver, after the present wait for faults."""
+        """Let nobody wait for faults any more; ``release`` comes later."""
         self._over.set()
-        if self._waiting.acquire(timeout=_END_S):
-            self._waiting.release()
-        # It may hang as any other call; nothing here depends on its end.
-        self._calls.run({"stop": self._stop})
 
-    def _stop(self) -> None:
-        if self._faults is not None:
-            self._faults.free()
-        stop()
+    def release(self) -> None:
+        """Release the driver when no call of it is made any more, however late.
+
+        To be made as the call ``RELEASE``. A library that is shut down, and a set that
+        is freed, under a call that hangs are a corrupt heap when the driver answers.
+        """
+        with self._waiting:
+            self._calls.wait_for_others(RELEASE)
+            if self._faults is not None:
+                self._faults.free()
+            stop()
 
     def _note(self, why: str) -> None:
         if why != self._trouble:
@@ -578,6 +585,7 @@ class Session:
             calls = {("register", u): partial(register, one) for u, one in new.items()}
             for (_, uuid), answer in self._calls.run(calls).items():
                 if isinstance(answer, Exception):
+                    self._faults.in_use |= isinstance(answer, DeadlineExceeded)
                     self._note_silent(uuid, answer)
                     continue
                 self._silent.discard(uuid)
@@ -593,7 +601,8 @@ class Session:
             self._faults = None
             self._registered = set()
         self._register()
-        self._calls.run({"free": useless.free})
+        if not useless.in_use:
+            self._calls.run({"free": useless.free})
 
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:

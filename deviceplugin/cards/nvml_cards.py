@@ -8,6 +8,7 @@ not vanish with it.
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,22 +50,25 @@ class NvmlCards:
     """A ``CardSource`` over NVML.
 
     ``deadline_s`` is how long one card, or the driver, may take for one answer.
-    ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` returns
-    monotonic seconds. The GPU of a Jetson is left out, or has ``host_memory_mib`` if
-    that is given: programs everywhere on the node use that memory, so it can be
-    measured and not shared. ``with_links``: it tells how the cards are joined, too.
+    ``calls`` are made in its place, with their own deadline: who else asks this driver
+    shares them, because the driver is closed only when none is made. ``root`` is where
+    the host's ``/proc`` and ``/sys`` are found. ``clock`` returns monotonic seconds.
+    The GPU of a Jetson is left out, or has ``host_memory_mib`` if that is given:
+    programs everywhere on the node use that memory, so it can be measured and not
+    shared. ``with_links``: it tells how the cards are joined, too.
     """
 
     def __init__(
         self,
         *,
         deadline_s: float = DEADLINE_S,
+        calls: DeadlineCalls | None = None,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         host_memory_mib: int = 0,
         with_links: bool = False,
     ) -> None:
-        self._calls = DeadlineCalls(deadline_s)
+        self._calls = calls or DeadlineCalls(deadline_s)
         self._links = CardLinks(self._calls) if with_links else None
         self._root = root
         self._host_memory_mib = host_memory_mib
@@ -77,6 +81,9 @@ class NvmlCards:
         self._looking = threading.Lock()
         self._closed = threading.Event()
         self._session: Session | None = None
+        self._ended: deque[Session] = deque()
+        """Those that still have the driver open, because a call of it hangs."""
+        self._is_open = False
         self._known: dict[str, FoundCard] = {}
         self._listed: tuple[FoundCard, ...] = ()
 
@@ -188,15 +195,29 @@ class NvmlCards:
     def _open(self) -> Session:
         if self._closed.is_set():
             raise nvml.NoDriver("this source was closed")
-        self._calls.run_one("start", nvml.start)
+        if not self._is_open:
+            self._calls.run_one("start", self._start)
         self._session = Session(self._calls)
         return self._session
+
+    def _start(self) -> None:
+        nvml.start()
+        # Also of a start that came too late: one for which nothing is closed would
+        # keep the driver open, and a lost card is found by opening it anew.
+        self._is_open = True
 
     def _drop(self, expected: Session | None = None) -> None:
         session = self._session
         if session is not None and expected in (None, session):
-            self._session = None
+            self._session, self._is_open = None, False
             session.end()
+            self._ended.append(session)
+            # It may hang as any other call; nothing here depends on its end.
+            self._calls.run({nvml.RELEASE: self._release_ended})
+
+    def _release_ended(self) -> None:
+        while self._ended:
+            self._ended.popleft().release()
 
     def _look(self) -> tuple[LeftOut, ...]:
         session = self._session or self._open()

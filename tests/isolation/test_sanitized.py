@@ -3,14 +3,13 @@
 Undefined behaviour and data races are found only on the ways that these tests take.
 """
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.isolation.build import DRIVER, LIBRARY, build_library, places_in
 from tests.isolation.container import OUT_OF_MEMORY, Container
-from tests.machine import needs
+from tests.machine import sanitizer
 
 SANITIZERS = {
     "addresses": ("address,undefined", "libasan.so", "detect_leaks=0"),
@@ -63,10 +62,7 @@ def sanitized(
 ) -> Container:
     """A container whose library has a sanitizer in it."""
     kind, runtime, options = SANITIZERS[request.param]
-    words = ["gcc", f"-print-file-name={runtime}"]
-    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    cure = "apt-get install libgcc-12-dev, or that of your gcc"
-    needs(Path(found.strip()).is_absolute(), runtime, cure)
+    path = sanitizer(runtime)
     folder = tmp_path_factory.mktemp("sanitized")
     flags = [f"-fsanitize={kind}", "-fno-sanitize-recover=all", "-DVCUDA_SANITIZED"]
     # So that threads and entries meet in one chain.
@@ -74,7 +70,7 @@ def sanitized(
     build_library(folder / LIBRARY, *places_in(folder), *flags)
     for name in (DRIVER, "probe"):
         (folder / name).symlink_to(built / name)
-    return Container(folder, found.strip(), options)
+    return Container(folder, path, options)
 
 
 @pytest.mark.parametrize(("sanitized", "case"), PAIRS, indirect=["sanitized"])

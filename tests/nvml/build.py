@@ -20,6 +20,10 @@ LIBRARY = (
 )
 SOURCES = ("state.h", "stub.h", *LIBRARY, "smi.c")
 SONAME = "libnvidia-ml.so.1"
+SHARED = (
+    *("-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    f"-Wl,-soname,{SONAME}",
+)
 STATE_VARIABLE = "NVML_STUB_FILE"
 """The environment variable by which the library finds its driving file."""
 
@@ -48,11 +52,17 @@ def build(folder: Path) -> Stub:
     }
     for path in (*likenesses, stub.smi):
         path.parent.mkdir(parents=True, exist_ok=True)
-    shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
     for path, flags in likenesses.items():
-        _compile(LIBRARY, path, *shared, f"-Wl,-soname,{SONAME}", *flags)
+        _compile(LIBRARY, path, *SHARED, *flags)
     _compile(("smi.c",), stub.smi, "-static")
     return stub
+
+
+def build_sanitized(folder: Path) -> Path:
+    """Compile the library with gcc's AddressSanitizer in it; return its path."""
+    _needs_gcc()
+    _compile(LIBRARY, folder / SONAME, *SHARED, "-g", "-fsanitize=address")
+    return folder / SONAME
 
 
 @functools.cache
@@ -61,7 +71,7 @@ def the_stub() -> Stub:
 
     Skips the test where there is no compiler.
     """
-    needs(shutil.which("gcc") is not None, "gcc", "apt-get install gcc libc6-dev")
+    _needs_gcc()
     texts = b"".join((HERE / name).read_bytes() for name in (*SOURCES, "build.py"))
     cache = cache_folder(os.environ)
     folder = cache / f"nvml-{hashlib.sha256(texts).hexdigest()[:16]}"
@@ -75,6 +85,10 @@ def the_stub() -> Stub:
                 # Another run was first, with the same sources.
                 assert folder.exists()
     return _places(folder)
+
+
+def _needs_gcc() -> None:
+    needs(shutil.which("gcc") is not None, "gcc", "apt-get install gcc libc6-dev")
 
 
 def _places(folder: Path) -> Stub:

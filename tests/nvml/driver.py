@@ -270,7 +270,8 @@ class StubDriver:
         lines += [f"{key} {value}" for key, value in self._lines.items()]
         lines += [one.line() for one in (*self.cards, *self.instances)]
         lines += [f"{key} {told}" for key, told in self._facts.items()]
-        lines += [*self._samples, *self._events]
+        # The stub reads no more of them.
+        lines += [*self._samples, *self._events[-64:]]
         unfinished = self.path.with_name(f"{self.path.name}.unfinished")
         unfinished.write_text("\n".join(lines) + "\n")
         unfinished.replace(self.path)

@@ -14,7 +14,10 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, free, u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct slot slots[4096];
-static int used_slots, opened, opened_load, openings, library = -1;
+static int used_slots, opened, openings, library = -1;
+/* What the library has while it is open: the last shutdown frees it, and a call that
+   hung comes back to it. */
+static struct opening { int load; } *opening;
 static unsigned long long calls;
 
 static struct state *current;
@@ -66,11 +69,29 @@ static int hangs(const struct state *s, const char *uuid, const char *function) 
     return 0;
 }
 
-static void read_on(struct state **s, const char *uuid, const char *function) {
+/* Give whether it hung. */
+static int read_on(struct state **s, const char *uuid, const char *function) {
+    int hung = 0;
     for (*s = hold(); hangs(*s, uuid, function); *s = hold()) {
         stub_let(s);
         stub_nap(5);
+        hung = 1;
     }
+    return hung;
+}
+
+static struct opening *as_opened(void) {
+    pthread_mutex_lock(&lock);
+    struct opening *o = opening;
+    pthread_mutex_unlock(&lock);
+    return o;
+}
+
+static int opened_load(void) {
+    pthread_mutex_lock(&lock);
+    int load = opening ? opening->load : -1;
+    pthread_mutex_unlock(&lock);
+    return load;
 }
 
 int stub_failure(const struct state *s, const char *uuid, const char *function) {
@@ -89,8 +110,10 @@ int stub_failure_of(const struct state *s, const char *uuid, const char *part,
 
 int stub_enter(struct state **s, const char *uuid, const char *function) {
     __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
-    read_on(s, uuid, function);
-    if (!opened || (*s)->load != opened_load)
+    struct opening *o = as_opened();
+    if (read_on(s, uuid, function) && o && o->load < 0)
+        return UNINITIALIZED;
+    if ((*s)->load != opened_load())
         return UNINITIALIZED;
     if ((*s)->init)
         return (*s)->init;
@@ -160,9 +183,10 @@ int nvmlInitWithFlags(unsigned flags) {
     if (library != s->upgrade)
         return MISMATCH;
     pthread_mutex_lock(&lock);
-    opened++;
+    if (!opened++)
+        opening = malloc(sizeof *opening);
     openings++;
-    opened_load = s->load;
+    opening->load = s->load;
     pthread_mutex_unlock(&lock);
     return OK;
 }
@@ -175,6 +199,10 @@ int nvmlShutdown(void) {
     pthread_mutex_lock(&lock);
     int code = opened ? OK : UNINITIALIZED;
     opened -= opened > 0;
+    if (!opened) {
+        free(opening);
+        opening = NULL;
+    }
     pthread_mutex_unlock(&lock);
     return code;
 }

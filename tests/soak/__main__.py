@@ -1,7 +1,8 @@
 """``make soak``: pods that live and die while parts are killed, for some minutes.
 
 Exit status 1 where a card was over-committed, a unit leaked, or a pod went without a
-verdict; the message has the seed and the log of kills.
+verdict; the message has the seed and the log of kills. Then, for as long, a driver that
+hangs and comes back: 1 where its library uses what was freed, or a card stays away.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from tests.controlplane.extender import USER
+from tests.soak.driver import run_sanitized
 from tests.soak.run import Plan, Report, soak
 from tests.soak.site import site
 from tests.testbed.binaries import cache_folder
@@ -44,6 +46,12 @@ def main() -> int:
     _show(report)
     _keep(given.policy, report)
     print(f"Written to {RESULTS}")
+    print("A driver that hangs and comes back, for as long ...", flush=True)
+    try:
+        print(run_sanitized(plan.seconds, seed))
+    except AssertionError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -1,0 +1,73 @@
+"""A session with the driver: what is freed, and when."""
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards import nvml
+from deviceplugin.cards.source import NoCardsYet
+from tests.deviceplugin.nvml_fixture import FOREVER_S, P4, TITAN, Pair, pair, wait_found
+from tests.soak.driver import run_sanitized
+from tests.testbed.waiting import wait_until
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Pair]:
+    with pair(tmp_path, P4, TITAN, deadline_s=0.2) as found:
+        yield found
+
+
+def test_nothing_is_freed_under_a_call_that_hangs() -> None:
+    """The driver comes back from a hang of each call: no access to what was freed.
+
+    Under a sanitizer, and all cards answer and report faults again. The dice are new
+    each time: the seed stands in what a failure says.
+    """
+    assert "hung" in run_sanitized(0, secrets.randbelow(1_000_000))
+
+
+def is_released() -> bool:
+    try:
+        nvml.version()
+    except nvml.NoDriver as error:
+        return "unloaded" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("function", ["EventSetWait", "DeviceGetMemoryInfo_v2"])
+def test_the_driver_stays_open_while_a_call_hangs(hasty: Pair, function: str) -> None:
+    """Also if it is opened anew meanwhile; then it is released as often."""
+    driver, source = hasty
+    wait_found(source, 2)
+    driver.hang("*", function)
+    task = partial(source.wait_for_event, FOREVER_S)
+    with ThreadPoolExecutor() as threads:
+        before = driver.calls()
+        threads.submit(task if function == "EventSetWait" else source.readings)
+        wait_until(driver.calls, "the call", accept=before.__lt__)
+        driver.unload()
+        with pytest.raises(NoCardsYet):
+            source.cards()
+        driver.load()
+        wait_found(source, 2)
+        source.close()
+        assert not is_released()
+        driver.let_go()
+    wait_until(is_released, "the release")
+
+
+def test_a_start_that_came_too_late_counts(hasty: Pair) -> None:
+    """What was opened once more than it is closed would stay open for ever."""
+    driver, source = hasty
+    driver.hang("*", "Init")
+    with pytest.raises(NoCardsYet):
+        source.cards()
+    driver.let_go()
+    wait_until(lambda: not is_released(), "the start")
+    wait_found(source, 2)
+    source.close()
+    wait_until(is_released, "the release")
