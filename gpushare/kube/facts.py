@@ -227,6 +227,11 @@ def gates(pod: Json) -> list[str]:
     return [str(one.get("name", "")) for one in told]
 
 
+def never_preempts(pod: Json) -> bool:
+    """Return whether kube-scheduler may evict no pods for this one."""
+    return (pod.get("spec") or {}).get("preemptionPolicy") == "Never"
+
+
 def scheduler_says(pod: Json) -> str:
     """Return kube-scheduler's message on a pod that waits; mostly empty."""
     return str(condition(pod, "PodScheduled").get("message") or "")

@@ -16,6 +16,7 @@ from gpushare.domain.model import (
     Amount,
     Card,
     CardUUID,
+    NodeName,
     Placement,
     PodRequest,
 )
@@ -34,8 +35,10 @@ from gpusharectl.why.verdict import (
     InSum,
     NodeVerdict,
     Way,
+    fits_in_sum,
     from_card,
     from_node,
+    gives_way,
     judge,
     reopened,
     room_in_sum,
@@ -98,10 +101,12 @@ class Pending(_OfPod):
     """It waits: what each node lacks, and what would help.
 
     ``nodes`` are all nodes with cards, also those that it may not use. ``ways`` were
-    looked for on the ``ways_of`` nearest cards only. ``evicts``: all pods of the best
-    way have a lower priority than this one. ``never``: it would wait even if all cards
-    were empty and open. Each of ``steps`` would help alone. ``in_sum`` is a node that
-    has enough in all, while no card has: then an autoscaler adds no node for it.
+    looked for on the ``ways_of`` nearest cards only. ``preempts_on`` are the nodes
+    where kube-scheduler may preempt pods for its cards; ``spared`` is why it preempts
+    none although pods of a lower priority are in the way. ``never``: it would wait even
+    if all cards were empty and open. Each of ``steps`` would help alone. ``in_sum`` is
+    a node that has enough in all, while no card has: then an autoscaler adds no node
+    for it.
     """
 
     code: ClassVar[int] = WAITS
@@ -114,7 +119,8 @@ class Pending(_OfPod):
     nominated: str
     ways: tuple[Way, ...]
     ways_of: int
-    evicts: bool
+    preempts_on: tuple[NodeName, ...]
+    spared: str
     steps: tuple[str, ...]
     in_sum: InSum | None = None
 
@@ -381,10 +387,10 @@ class _Waiting:
         )
 
     def answer(self) -> Pending:
-        record, request = self._record, self._request
+        request = self._request
         ways, looked_at = self._ways()
         best = min(ways, key=lambda way: way.cost, default=None)
-        pods = best.pods if best else ()
+        preempts_on, spared = self._preemption(ways)
         return Pending(
             body=self._pod,
             request=request,
@@ -392,14 +398,34 @@ class _Waiting:
             nodes=self._judged,
             because=self._shortage.because,
             never=self._shortage.never,
-            nominated=str(record.nominated),
+            nominated=str(self._record.nominated),
             ways=ways,
             ways_of=looked_at,
-            evicts=bool(pods)
-            and all(one.pod.priority < record.pod.priority for one in pods),
+            preempts_on=preempts_on,
+            spared=spared,
             steps=self._steps(best),
             in_sum=self._in_sum(),
         )
+
+    def _preemption(self, ways: Sequence[Way]) -> tuple[tuple[NodeName, ...], str]:
+        """Return the nodes where kube-scheduler may preempt for cards, or why nowhere.
+
+        Neither if no pods of a lower priority are in the way. Where the sums suffice,
+        kube-scheduler finds no victims (contracts 1.8).
+        """
+        near = {way.node for way in ways}
+        request, policy = self._request, self._policy
+        nodes = [node for node in self._nodes if node.name in near]
+        helped = [node for node in nodes if gives_way(request, node, policy)]
+        if not helped:
+            return (), ""
+        if facts.gates(self._pod):
+            return (), "it has scheduling gates"
+        if facts.never_preempts(self._pod):
+            return (), "its preemptionPolicy is Never"
+        seen = [node.as_seen_by(request.pod) for node in helped]
+        short = tuple(node.name for node in seen if not fits_in_sum(request, node))
+        return short, "" if short else "their nodes have enough in all, not on one card"
 
     def _in_sum(self) -> InSum | None:
         """Return where it fits by sums alone; None if it fits, or never can."""

@@ -189,9 +189,13 @@ def _pending(
         yield Words("")
         yield from _table(answer, whole=verbose)
         yield Words("")
-    if answer.evicts and not answer.nominated:
+    if answer.preempts_on and not answer.nominated:
+        where = words.listed(answer.preempts_on, 3)
+        yield Words(f"kube-scheduler may preempt pods of a lower priority on {where}.")
+    if answer.spared:
         yield Words(
-            "Those pods have a lower priority, so kube-scheduler may preempt them."
+            "Pods of a lower priority are in the way, but kube-scheduler preempts none "
+            f"for its cards: {answer.spared}."
         )
     if scheduler := facts.scheduler_says(answer.body):
         yield Words(f"kube-scheduler says: {scheduler}")

@@ -34,7 +34,8 @@ for a closed card, or if whole cards are requested. ``models`` and ``uuids`` lim
 cards of the pod, null if it has no such limit; ``excluded_by`` are the annotations that
 exclude the card. ``fits_in_sum`` is a node that has enough in all, while no card has,
 so that no autoscaler adds a node; null if there is none. ``ways`` are pods to delete to
-make room; they were looked for on the ``ways_of`` nearest cards or nodes.
+make room; they were looked for on the ``ways_of`` nearest cards or nodes. ``evicts``:
+kube-scheduler may preempt pods for the pod's cards.
 """
 
 from collections.abc import Sequence
@@ -161,7 +162,7 @@ def _pending(answer: Pending) -> Data:
         "nodes": [_node(node) for node in answer.nodes],
         "ways": [_way(way) for way in answer.ways],
         "ways_of": answer.ways_of,
-        "evicts": answer.evicts,
+        "evicts": bool(answer.preempts_on),
         "never": answer.never,
         "next": ", or ".join(answer.steps),
         "steps": list(answer.steps),

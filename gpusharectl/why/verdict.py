@@ -182,10 +182,16 @@ def room_in_sum(request: PodRequest, nodes: Iterable[Node]) -> InSum | None:
     cordoned ones, with pods whose card is gone, and without ResourceClaims, which
     request no resource of the node.
     """
-    asked = sum((claim.amount for claim in request.claims), NOTHING)
-    found = (InSum(node.name, _in_sum(node)) for node in nodes)
-    enough = [one for one in found if asked.fits(one.free)]
+    enough = [
+        InSum(node.name, _in_sum(node)) for node in nodes if fits_in_sum(request, node)
+    ]
     return max(enough, key=lambda one: (one.free.units, one.free.cores), default=None)
+
+
+def fits_in_sum(request: PodRequest, node: Node) -> bool:
+    """Return whether a node has enough by the sums of ``room_in_sum``."""
+    asked = sum((claim.amount for claim in request.claims), NOTHING)
+    return asked.fits(_in_sum(node))
 
 
 def _in_sum(node: Node) -> Amount:
@@ -294,6 +300,12 @@ def from_node(request: PodRequest, node: Node, policy: Policy) -> Way | None:
         return None
     held = _holders(node)
     return Way(node.name, None, tuple(held[uid] for uid in found.uids if uid in held))
+
+
+def gives_way(request: PodRequest, node: Node, policy: Policy) -> bool:
+    """Return whether evicting pods of a lower priority would make room on a node."""
+    found = choose_victims(request, node, Victims(()), policy)
+    return found is not None and bool(found.uids)
 
 
 def _largest_first(

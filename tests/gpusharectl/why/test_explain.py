@@ -219,7 +219,7 @@ CASES = {
     "lower-priority": (
         [ONE],
         [asking(units=20, priority=5), bound(0, 25, priority=1)],
-        ["so kube-scheduler may preempt them"],
+        ["kube-scheduler may preempt pods of a lower priority on n"],
     ),
     "equal-priority": (
         [ONE],
@@ -384,3 +384,51 @@ def test_an_autoscaler_does_not_help_against_fragmentation(
     assert answer_data(why(lost, pod), lost.placements)["fits_in_sum"] is None
     words = "No autoscaler adds a node for its card: n has 28 units and 198 cores free"
     assert (words in " ".join(shown(seen, pod).split())) == bool(in_sum)
+
+
+PREEMPTS = "kube-scheduler may preempt pods of a lower priority on n."
+SPARES = "kube-scheduler preempts none for its cards"
+
+
+@pytest.mark.parametrize(
+    ("units", "spec", "says"),
+    [
+        # 27 of each card's 29 units are held, so 4 are free in all.
+        (20, {}, PREEMPTS),
+        (3, {}, f"{SPARES}: their nodes have enough in all, not on one card."),
+        (20, {"preemptionPolicy": "Never"}, f"{SPARES}: its preemptionPolicy is Never"),
+        (
+            20,
+            {"schedulingGates": [{"name": "g"}]},
+            f"{SPARES}: it has scheduling gates",
+        ),
+        (20, {"priority": 0}, ""),
+        (30, {}, ""),
+    ],
+    ids=["short", "fragmented", "never", "gated", "equal priority", "too large"],
+)
+def test_preemption_is_promised_only_where_kube_scheduler_may_preempt(
+    units: int, spec: Json, says: str
+) -> None:
+    """It compares a node's sums, and evicts nobody where they suffice."""
+    node = node_of("n", card(0, 29, uuid=A), card(1, 29, uuid=B))
+    pod = asking("vip", units, priority=1000)
+    pod["spec"] |= spec
+    pods = [held("a", A, 27, node="n"), held("b", B, 27, node="n"), pod]
+    seen = cluster_state([node], pods)
+    words = " ".join(shown(seen, pod).split())
+    assert says in words
+    assert ("preempt" in words) == bool(says)
+    evicts = answer_data(why(seen, pod), seen.placements)["evicts"]
+    assert evicts == (says == PREEMPTS)
+
+
+def test_the_fewest_pods_to_delete_are_not_those_that_are_preempted() -> None:
+    """One pod of a higher priority would be enough; kube-scheduler takes two others."""
+    node = node_of("n", card(0, 29, uuid=A), card(1, 29, uuid=B))
+    important = held("a", A, 28, node="n")
+    important["spec"]["priority"] = 2000
+    others = [held(name, B, 14, node="n") for name in ("b", "c")]
+    pod = asking("vip", 20, priority=1000)
+    seen = cluster_state([node], [important, *others, pod])
+    assert answer_data(why(seen, pod), seen.placements)["evicts"]
