@@ -466,11 +466,11 @@ class Session:
     @property
     def reports(self) -> bool:
         """Whether any card may report faults."""
-        return bool(self._reporting)
+        return self._faults is not None and bool(self._reporting)
 
     def reports_of(self, uuid: CardUUID) -> bool:
         """Return whether a card's faults, or its parent's, are reported."""
-        return self._owners.get(uuid) in self._reporting
+        return self.reports and self._owners.get(uuid) in self._reporting
 
     def handles(self) -> Mapping[CardUUID, Handle]:
         """Return the handle of each card that answered once."""

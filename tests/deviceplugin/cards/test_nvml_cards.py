@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import pynvml
 import pytest
@@ -178,6 +179,34 @@ def test_a_card_without_faults_is_skipped(
         driver.xid(stub.uuid, 79)
     assert told(source) == (TITAN.uuid, 79)
     assert source.wait_for_event(0.0) is None
+
+
+class Counted(Event):
+    """Counts how often it was looked at."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return super().is_set()
+
+
+@pytest.mark.parametrize("when", ["never", "later"])
+def test_without_a_set_of_events_it_waits(
+    driver: StubDriver, source: NvmlCards, when: str
+) -> None:
+    """And does not ask on and on, also if only a later set cannot be made."""
+    closed = source._closed = Counted()
+    if when == "later":
+        source.cards()
+    driver.fail("*", "EventSetCreate", NOT_SUPPORTED)
+    driver.fail("*", "EventSetWait", pynvml.NVML_ERROR_UNKNOWN)
+    source.cards()
+    assert source.wait_for_event(0.01) is None
+    before = closed.looks
+    assert source.wait_for_event(0.7) is None
+    # One for each slice of half a second, and one before.
+    assert closed.looks - before <= 3
 
 
 def test_trouble_while_waiting_is_not_the_end(

@@ -341,6 +341,17 @@ def test_a_damaged_specification_is_written_anew(node: DraNode) -> None:
     assert node.specification(claim) == said
 
 
+def test_a_lost_specification_is_written_without_the_api_server(node: DraNode) -> None:
+    """As after a reboot in an outage: kubelet starts the container by this answer."""
+    claim = node.claim("c")
+    first, said = node.prepare_one(claim), node.specification(claim)
+    node.cut_off()
+    for path in node.cdi.iterdir():
+        path.unlink()
+    assert node.prepare_one(claim) == first
+    assert node.specification(claim) == said
+
+
 def test_lost_files_are_written_anew(node: DraNode) -> None:
     """Else the runtime could not mount them, and no container could start again."""
     claim = node.claim("c", units=20)

@@ -259,6 +259,32 @@ def test_slices_come_back_when_the_api_server_fails_first(
     wait_until(node.published, "devices")
 
 
+class Waits(Event):
+    """An event that is waited for at once; it is set after so many waits."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self.waited: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        if len(self.waited) == self._most:
+            self.set()
+        return self.is_set()
+
+
+def test_slices_that_are_refused_are_written_ever_later(node: DraNode) -> None:
+    """Twice as late each time, and 15 s at most; else each look would be a write."""
+    wait_until(node.published, "devices")
+    publisher = node.serving.driver.publisher
+    stop = Waits(15)
+    node.cut_off()
+    replace(publisher, _disturbed=Event(), _wanted=None).run(stop)
+    assert stop.waited[1::2] == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+    assert len(set(stop.waited[::2])) == 1
+
+
 def test_a_slice_that_claims_cannot_share_does_not_stay(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,15 +10,21 @@ from prometheus_client.exposition import generate_latest
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
-from extender.server.metrics import CertificateCollector, LedgerCollector
+from extender.server.metrics import (
+    CertificateCollector,
+    ClaimsCollector,
+    LedgerCollector,
+)
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
 from tests.builders import (
     FIRST_FIT,
+    allocation_json,
     bound_json,
     card,
+    claim_json,
     event,
     node_json,
     placement,
@@ -26,6 +32,7 @@ from tests.builders import (
     request,
 )
 from tests.extender.extender_fixture import ExtenderFixture
+from tests.extender.server.test_claims_app import Reviews
 from tests.testbed.certificates import certificates
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -164,6 +171,29 @@ def test_what_an_operator_should_act_on_is_a_gauge() -> None:
     assert gauges() == [1, 1, 2, 1, 1, 1]
     extender.see("a")
     assert gauges() == [0, 1, 1, 1, 1, 1]
+
+
+def test_claims_are_counted_by_what_is_known_of_them() -> None:
+    """Alerts name these gauges; a claim that is reserved holds its share, too."""
+    reviews = Reviews()
+    registry = reviews.registry
+    registry.register(ClaimsCollector(reviews.state))
+
+    def gauges() -> list[float | None]:
+        names = ("claims", "claims_reserved", "claims_not_understood")
+        return [value(registry, f"vcuda_extender_{name}") for name in names]
+
+    assert gauges() == [0, 0, 0]
+    claims = reviews.state.claims
+    claims.apply(event("ADDED", claim_json("a", allocation_json(units=4))))
+    assert gauges() == [1, 0, 0]
+    assert reviews.ask(claim_json("c", allocation_json(units=4))) == ""
+    assert gauges() == [2, 1, 0]
+    broken = allocation_json(units=11)
+    broken["devices"]["results"][0]["consumedCapacity"] = "odd"
+    claims.apply(event("ADDED", claim_json("b", broken)))
+    assert gauges() == [2, 1, 1]
+    assert value(registry, "vcuda_extender_claim_review_seconds_count") == 1
 
 
 def test_certificates_show_when_they_end(

@@ -13,9 +13,17 @@ from threading import Thread
 import pytest
 from kubernetes import client
 
-from gpushare.kube.apiserver.api import ApiServer
+from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.cluster import Kind, Target
-from gpushare.kube.errors import Forbidden, Gone, Throttled, Unavailable, Unreachable
+from gpushare.kube.errors import (
+    Forbidden,
+    Gone,
+    NotFound,
+    Throttled,
+    Unavailable,
+    Unreachable,
+)
+from gpushare.kube.objects import Ref
 
 LONG_S = 60.0
 """For who is to be answered; a busy machine takes its time."""
@@ -164,6 +172,24 @@ def test_a_compressed_list() -> None:
         page = cluster.list_page(Kind.PODS, limit=500)
     assert b"\r\naccept-encoding: gzip\r\n" in heard[0].lower()
     assert page.items == ({"metadata": {"name": "a"}, "spec": {}},)
+
+
+OTHERS = b'{"resources":[{"name":"jobs","kind":"Job","namespaced":true}]}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [HEAD + b"Content-Length: %d\r\n\r\n" % len(OTHERS) + OTHERS, refusal(404)],
+    ids=["others", "nothing"],
+)
+def test_a_kind_that_is_not_served(answer: bytes) -> None:
+    """Its group and version have other kinds, or there are none of them."""
+    ref = Ref("batch/v1", "CronJob", "a", "default")
+    with saying(answer) as cluster:
+        objects = ApiObjects(cluster._api)
+        assert objects.get(ref) is None
+        with pytest.raises(NotFound, match="does not serve CronJob of batch/v1"):
+            objects.merge(ref, {})
 
 
 def test_a_refusal_keeps_the_servers_words_and_how_long_to_wait() -> None:
