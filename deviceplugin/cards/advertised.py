@@ -10,7 +10,7 @@ from deviceplugin.cards.source import FoundCard
 from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
 from gpushare.kube import codec, names
-from gpushare.kube.annotations import encode_cards
+from gpushare.kube.annotations import encode_cards, too_many
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Invalid
 
@@ -280,6 +280,7 @@ class Publisher:
     _written: str | None = None
     _refused: str = ""
     """The tier with which the label was refused."""
+    _problem: str = ""
 
     def run(self, stop: Event) -> None:
         """Write whenever the cards changed, until ``stop`` is set."""
@@ -306,6 +307,8 @@ class Publisher:
         if not self.node.exists():
             return
         cards, tier = self.offer.cards.all, self.offer.isolation
+        if self._too_many(cards):
+            return
         text = encode_cards(cards, tier)
         there = self.node.annotation(names.CARDS)
         labels = {}
@@ -322,6 +325,15 @@ class Publisher:
         facts = {"cards": len(cards), "units": units, "isolation": tier}
         logger.info("cards published", extra=facts)
         self.node.wait(_LOOK_S)
+
+    def _too_many(self, cards: Sequence[Card]) -> bool:
+        """Return whether the extender would refuse the node; log once why."""
+        problem = too_many(cards)
+        if problem and problem != self._problem:
+            facts = {"because": f"the node {problem}"}
+            logger.error("cards not published, no pod gets one here", extra=facts)
+        self._problem = problem
+        return bool(problem)
 
     def _write(self, text: str, labels: Mapping[str, str]) -> None:
         """Write both; only the annotation if the label is refused.

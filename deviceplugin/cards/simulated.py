@@ -22,10 +22,10 @@ from deviceplugin.cards.source import CardReading, FoundCard
 from gpushare.domain import topologies
 from gpushare.domain.links import pairs
 from gpushare.domain.model import CardUUID
+from gpushare.kube.annotations import MOST_CARDS
 from gpushare.yaml_file import plain
 
 MODEL = "Simulated card"
-MOST_CARDS = 64
 
 _TERM = re.compile(r"(?P<count>\d{1,6})x(?P<size>\d{1,12})(?P<unit>[MG]iB)")
 _MIB = {"MiB": 1, "GiB": 1024}

@@ -22,8 +22,11 @@ _MOST_EXACT = 10
 """Up to so many cards all partitions are compared, in a few milliseconds. Sixteen cards
 have two million partitions into pairs."""
 _MOST_COMPARED = 16
-"""Of more cards only so many sets are compared with what remains, the best ones: a node
-that a simulation makes up may have 64 cards."""
+"""Of so many cards only so many sets are compared with what remains, the best ones. Of
+more cards fewer, because a comparison costs the third power of their number: a plan
+takes some 10 ms at most."""
+_MOST_KEPT = 16
+"""The rows of nodes with more cards are not kept, because they take much memory."""
 
 Rows = tuple[tuple[int, ...], ...]
 
@@ -37,28 +40,45 @@ def pairs(number: int) -> Iterator[tuple[int, int]]:
     return combinations(range(number), 2)
 
 
-@lru_cache(maxsize=1024)
-def rows_of(scores: tuple[int, ...], number: int) -> Rows:
-    """Return the row of each card by the scores of all ``pairs``.
+def _rows_of(scores: Sequence[int], full: tuple[bool, ...]) -> Rows:
+    """Return the row of each full card by the scores of all ``pairs``.
 
-    Nodes of one kind have the same scores, so the rows are kept once for all of them.
+    Those of MIG instances are empty.
     """
-    rows = [[0] * number for _ in range(number)]
+    number = len(full)
+    rows = [[0] * number if has else [] for has in full]
     for (a, b), score in zip(pairs(number), scores, strict=True):
-        rows[a][b] = rows[b][a] = score
+        if full[a]:
+            rows[a][b] = score
+        if full[b]:
+            rows[b][a] = score
     return tuple(map(tuple, rows))
+
+
+_kept_rows = lru_cache(maxsize=1024)(_rows_of)
+"""Nodes of one kind have the same scores, so their rows are kept once for all."""
 
 
 def scores_of(cards: Sequence[Card]) -> tuple[int, ...]:
     """Return the scores of all ``pairs`` of a node's cards; empty if none is known."""
     if not any(any(card.links) for card in cards):
         return ()
-    return tuple(cards[a].links[b] for a, b in pairs(len(cards)))
+    none = (0,) * len(cards)
+    rows = [card.links or none for card in cards]
+    return tuple(rows[a][b] or rows[b][a] for a, b in pairs(len(cards)))
 
 
 def with_scores(cards: Sequence[Card], scores: Sequence[int]) -> tuple[Card, ...]:
-    """Return a node's cards with these scores of all ``pairs``."""
-    rows = rows_of(tuple(scores), len(cards))
+    """Return a node's cards, the full ones with these scores of all ``pairs``.
+
+    MIG instances have none: no claim has an instance beside a full card, and NVLinks
+    cannot be used between instances.
+    """
+    full = tuple(not card.parent for card in cards)
+    if len(full) <= _MOST_KEPT:
+        rows = _kept_rows(tuple(scores), full)
+    else:
+        rows = _rows_of(scores, full)
     return tuple(
         replace(card, links=row) for card, row in zip(cards, rows, strict=True)
     )
@@ -122,7 +142,7 @@ def _rows_among(cards: Sequence[Card], listed: Sequence[Card]) -> Rows:
     return tuple(tuple(card.links[i] for i in wanted) for card in cards)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _best_of(rows: Rows, number: int, larger: int) -> tuple[int, ...]:
     """Return the places of the best set, in order; the first ``larger`` belong to it.
 
@@ -143,7 +163,8 @@ def _best_of(rows: Rows, number: int, larger: int) -> tuple[int, ...]:
     # The best sets first, so that later ones are better only by their rest.
     sets.sort(key=search.score, reverse=True)
     if len(rows) > _MOST_EXACT:
-        del sets[_MOST_COMPARED:]
+        fewer = (_MOST_COMPARED / max(_MOST_COMPARED, len(rows))) ** 3
+        del sets[max(1, int(_MOST_COMPARED * fewer)) :]
     best, most = sets[0], -1
     for one in sets:
         own, rest = search.score(one), everything.difference(one)

@@ -90,7 +90,7 @@ class Card:
     ``parent`` is the UUID of the card that a MIG instance is a part of, else empty.
     ``reason`` says in a few words why it is not healthy; empty if that is not known.
     ``links`` has its pair score with each card of its node, in the order of the node's
-    list (``links``); 0 where it is not known, empty if none is known.
+    list (``links``); 0 where it is not known, empty if none is known and for instances.
     """
 
     uuid: CardUUID

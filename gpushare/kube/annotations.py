@@ -5,6 +5,7 @@ the pod requests is rejected. Two are lists by which a pod limits its cards.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from sys import intern
@@ -32,23 +33,60 @@ from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
 """The version of both JSON formats; readers ignore unknown fields."""
+MOST_CARDS = 64
+"""Most cards of a node, by what stands in the host: servers end at 16 to 32."""
+MOST_INSTANCES = 7
+"""Most MIG instances of one card, as the driver makes them."""
+_MOST_TEXT = 256
+"""Most characters of a card's text. Models of 64 are the longest that are known."""
 _LINKS = "links"
 
 
 def decode_cards(text: str) -> tuple[Card, ...]:
     """Read the node annotation ``vcuda-cards``.
 
-    ``Malformed`` when it is broken, or names one UUID twice. Broken links are left out,
-    because the cards can be used without (``broken_links``).
+    ``Malformed`` when it is broken, names one UUID twice, or has more cards than a
+    server (``too_many``). Broken links are left out, because the cards can be used
+    without (``broken_links``).
     """
     body = Reader.parse(text, names.CARDS)
     body.version(VERSION)
-    found = tuple(read_card(card) for card in body.objects("cards"))
-    uuids = [card.uuid for card in found]
-    for uuid in uuids:
-        if uuids.count(uuid) > 1:
-            raise Malformed(f"{names.CARDS}.cards", f"has {uuid} twice")
+    found = tuple(map(read_card, _listed(body)))
+    twice = [u for u, times in Counter(c.uuid for c in found).items() if times > 1]
+    if twice:
+        raise Malformed(body.path("cards"), f"has {twice[0]} twice")
+    if problem := too_many(found):
+        raise Malformed(body.path("cards"), problem)
     return linked(found, body)
+
+
+def _listed(body: Reader) -> list[Reader]:
+    raw = body.raw.get("cards")
+    if isinstance(raw, list) and len(raw) > MOST_CARDS * MOST_INSTANCES:
+        raise Malformed(body.path("cards"), _no_server(len(raw)))
+    return body.objects("cards")
+
+
+def too_many(cards: Sequence[Card]) -> str:
+    """Say why no node may share so many cards; empty if it may.
+
+    The search for linked cards and for the cards of several containers would take too
+    long, and a node's annotation must not stop the others.
+    """
+    if len({card.parent or card.uuid for card in cards}) > MOST_CARDS:
+        return _no_server(len(cards))
+    parents = Counter(card.parent for card in cards if card.parent)
+    for parent, count in parents.items():
+        if count > MOST_INSTANCES:
+            return f"has {count} instances of {parent}; a card has {MOST_INSTANCES}"
+    return ""
+
+
+def _no_server(cards: int) -> str:
+    return (
+        f"has {cards} cards; a node may share {MOST_CARDS}, or up to {MOST_INSTANCES} "
+        "MIG instances of each"
+    )
 
 
 def encode_cards(shared: Iterable[Card], isolation: str = "") -> str:
@@ -83,7 +121,7 @@ def broken_links(text: str) -> str:
         return ""
     try:
         body = Reader.parse(text, names.CARDS)
-        _read_links(body, len(body.objects("cards")))
+        _read_links(body, len(_listed(body)))
     except Malformed as error:
         return str(error) if error.field.endswith(_LINKS) else ""
     return ""
@@ -114,12 +152,14 @@ def _read_links(body: Reader, cards: int) -> tuple[int, ...]:
     found = body.raw.get(_LINKS)
     if found is None:
         return ()
-    scores = found if isinstance(found, list) else [found] * number
-    if len(scores) != number:
-        problem = f"has {len(scores)} scores; {cards} cards have {number} pairs"
-        raise Malformed(body.path(_LINKS), problem)
+    scores = found if isinstance(found, list) else [found]
     if any(type(one) is not int or not 0 <= one <= MOST_SCORE for one in scores):
         problem = f"must be whole numbers of 0 to {MOST_SCORE}"
+        raise Malformed(body.path(_LINKS), problem)
+    if not isinstance(found, list):
+        return (found,) * number
+    if len(scores) != number:
+        problem = f"has {len(scores)} scores; {cards} cards have {number} pairs"
         raise Malformed(body.path(_LINKS), problem)
     return tuple(scores)
 
@@ -238,6 +278,11 @@ def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
 
 def read_card(card: Reader) -> Card:
     """Read what ``card_json`` has written."""
+    for key in ("uuid", "model", "parent", "reason"):
+        if len(card.optional_text(key)) > _MOST_TEXT:
+            raise Malformed(
+                card.path(key), f"must have at most {_MOST_TEXT} characters"
+            )
     return Card(
         CardUUID(intern(card.text("uuid"))),
         card.integer("index"),

@@ -96,9 +96,11 @@ def _cards(node: Json) -> Sequence[Card]:
 
 def _rows(cards: Sequence[Card]) -> Mapping[int, Mapping[int, int]]:
     """Return the score of each pair by the cards' indexes."""
+    none = (0,) * len(cards)
     return {
         card.index: {
-            other.index: score for other, score in zip(cards, card.links, strict=True)
+            other.index: score
+            for other, score in zip(cards, card.links or none, strict=True)
         }
         for card in cards
     }

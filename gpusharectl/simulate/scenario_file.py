@@ -26,6 +26,7 @@ from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.quantity import NotAQuantity
 from gpushare.domain.refusal import users_words
 from gpushare.kube import words
+from gpushare.kube.annotations import MOST_CARDS
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.yaml_file import Flag, Location, Part, Text, YamlFile, plain, whole
@@ -47,7 +48,6 @@ from gpusharectl.simulate.synthetic import check_amount, playable
 
 MOST = 10**9
 """The most of any number or time (seconds) in a scenario."""
-MOST_CARDS = 64
 MOST_NODES = 20_000
 MOST_PODS = 200_000
 

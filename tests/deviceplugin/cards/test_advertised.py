@@ -194,6 +194,21 @@ def test_written_once(publisher: Publisher) -> None:
     assert writes(publisher) == 3
 
 
+def test_what_the_extender_refuses_is_not_written(
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so once; fewer cards are published again."""
+    assert published(publisher) == [ONE]
+    many = [replace(found_card(), uuid=CardUUID(f"GPU-x{i}")) for i in range(65)]
+    publisher.offer.set_found([found_card(), *many[1:]])
+    for _ in range(2):
+        assert published(publisher) == [ONE]
+        assert not publisher.is_published()
+    assert caplog.messages.count("cards not published, no pod gets one here") == 1
+    (said,) = (r for r in caplog.records if hasattr(r, "because"))
+    assert said.because.startswith("the node has 65 cards; a node may share 64")
+
+
 @pytest.mark.parametrize("text", [None, "", '{"v":1,"cards":[]}', "junk"])
 def test_who_changes_it_is_overruled(
     publisher: Publisher, text: str | None, caplog: pytest.LogCaptureFixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare.domain import links, topologies
 from gpushare.domain.eviction.landing import Movable, Situation, World
-from gpushare.domain.links import best_set, pairs, with_links, with_scores
+from gpushare.domain.links import best_set, pairs, scores_of, with_links, with_scores
 from gpushare.domain.model import Card, Placement
 from gpushare.domain.node import Node
 from gpushare.domain.placement import best_node, link_score, place, schedule
@@ -217,22 +217,37 @@ def test_sixteen_cards() -> None:
     assert given_cards(holding(linked(*scores), 0, 2, 4), 4) == [1, 3, 5, 7]
 
 
+@pytest.mark.parametrize(("number", "sets"), [(16, 16), (20, 8), (32, 2), (64, 1)])
 def test_of_many_sets_only_the_best_are_compared(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, number: int, sets: int
 ) -> None:
-    """A comparison with what a set leaves takes milliseconds: 16 are made, not 30."""
+    """A comparison costs the third power of the cards; all of them cost the same."""
     compared = set()
     rest = links._Partitions.rest
 
     def noted(search: links._Partitions, left: frozenset[int]) -> int:
-        if len(left) == 40 - 2:
+        if len(left) == number - 2:
             compared.add(left)
         return rest(search, left)
 
     monkeypatch.setattr(links._Partitions, "rest", noted)
     chance = Random(1)
-    given_cards(node(*linked(*(chance.randrange(60) for _ in pairs(40)))), 2)
-    assert len(compared) == 16
+    scores = (chance.randrange(10_000) for _ in pairs(number))
+    given_cards(node(*linked(*scores)), 2)
+    assert 0 < len(compared) <= sets
+
+
+def test_instances_have_no_links_whatever_is_listed() -> None:
+    """Up to seven stand for each card, and no claim has them beside full cards."""
+    both = (
+        card(0, 64),
+        card(1, 64),
+        *(card(i, 8, parent="GPU-9") for i in range(2, 6)),
+    )
+    told = with_scores(both, [250] * len(list(pairs(6))))
+    assert [len(one.links) for one in told] == [6, 6, 0, 0, 0, 0]
+    assert scores_of(told)[:1] == (250,)
+    assert given_cards(node(*told), 2) == [0, 1]
 
 
 def test_each_claim_has_a_set_of_its_own() -> None:

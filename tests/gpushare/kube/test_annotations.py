@@ -1,5 +1,6 @@
 """Our annotations, read and written."""
 
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import (
     Amount,
+    Card,
     CardUUID,
     ContainerAmount,
     Placement,
@@ -26,6 +28,7 @@ from gpushare.kube.annotations import (
     decode_placement,
     encode_cards,
     encode_placement,
+    too_many,
 )
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
@@ -125,6 +128,66 @@ def test_broken_cards_are_named(text: str, complaint: str) -> None:
         decode_cards(text)
     assert complaint in str(caught.value)
     assert caught.value.field.startswith("baidu.com/vcuda-cards")
+
+
+def many(full: int, parents: int = 0, instances: int = 7) -> list[Card]:
+    """Return so many full cards, and instances of so many others."""
+    parts = [
+        card(full + i, 2, parent=f"GPU-p{i // instances}")
+        for i in range(parents * instances)
+    ]
+    return [card(i, 29) for i in range(full)] + parts
+
+
+@pytest.mark.parametrize(
+    ("shared", "problem"),
+    [
+        (many(64), ""),
+        (many(0, 64), ""),
+        (many(60, 4), ""),
+        (many(65), "has 65 cards; a node may share 64, or up to 7 MIG instances of"),
+        (many(61, 4), "has 89 cards; a node may share 64"),
+        (many(6500), "has 6500 cards; a node may share 64"),
+        (many(0, 1, 8), "has 8 instances of GPU-p0; a card has 7"),
+    ],
+    ids=["64", "448", "both", "65", "both, one more", "6500", "8 of one"],
+)
+def test_a_node_has_no_more_cards_than_a_server(
+    shared: list[Card], problem: str
+) -> None:
+    """The whole node is refused with the number; no card is left out in silence."""
+    text = encode_cards(shared)
+    assert too_many(shared).startswith(problem)
+    if not problem:
+        assert decode_cards(text) == tuple(shared)
+        return
+    with pytest.raises(Malformed) as caught:
+        decode_cards(text)
+    assert f"vcuda-cards.cards: {problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize("links", [10, [10] * (6500 * 2)])
+def test_the_links_of_very_many_cards_are_not_expanded(links: object) -> None:
+    """Of 6,500 cards one number would stand for 21 million pairs."""
+    cards = [one_card(uuid=f"G{i}", index=i) for i in range(6500)]
+    text = orjson.dumps({"v": 1, "cards": cards, "links": links}).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Malformed):
+            decode_cards(text)
+        assert broken_links(text) == ""
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("key", ["uuid", "model", "parent", "reason"])
+def test_the_texts_of_a_card_have_an_end(key: str) -> None:
+    """They are compared with each list of each pod, and shown."""
+    assert decode_cards(cards_text(one_card(**{key: "x" * 256})))
+    with pytest.raises(Malformed, match="must have at most 256 characters"):
+        decode_cards(cards_text(one_card(**{key: "x" * 257})))
 
 
 def test_the_placement_annotation_as_the_protocol_has_it() -> None:
