@@ -67,7 +67,7 @@ def node(
     return Node(
         NodeName(name),
         its_cards or (card(),),
-        {held.pod.uid: held for held in holds},
+        {held.pod.key: held for held in holds},
         {kept.pod.uid: kept for kept in nominated},
         {asked.pod.uid: asked for asked in unplaced},
     )

@@ -256,6 +256,27 @@ def test_what_is_reserved_is_free_wherever_the_unplaced_pods_are(
 
 
 @moderately
+@given(clusters, st.lists(words, max_size=20), st.booleans(), strays, nodes)
+def test_a_pod_is_charged_on_the_node_where_it_was_seen_last(
+    ledger: Ledger,
+    said: list[tuple[object, ...]],
+    is_known: bool,
+    asked: PodRequest,
+    name: NodeName,
+) -> None:
+    """And on no other, whether its card is known or not."""
+    for word in said:
+        tell(ledger, word)
+    if is_known:
+        ledger.record(Placement(asked.pod, name, ()))
+    else:
+        ledger.record_unplaced(asked, name)
+    uid = asked.pod.uid
+    its = [n.name for n in ledger.nodes() if uid in {*n.placements, *n.unplaced}]
+    assert its == [name]
+
+
+@moderately
 @given(clusters, st.lists(words, max_size=20), st.randoms())
 def test_replaying_pods_and_nodes_rebuilds_the_ledger(
     ledger: Ledger, said: list[tuple[object, ...]], chance: Random

@@ -303,7 +303,7 @@ class Occupancy:
     """Which pods hold which cards of this node; computed at each call.
 
     ``before`` are the allocations from before this process began. ``claims`` returns
-    what prepared ResourceClaims hold, by the claim's UID.
+    what prepared ResourceClaims hold, by their key among pods.
     """
 
     def __init__(

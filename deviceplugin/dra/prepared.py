@@ -86,15 +86,15 @@ class PreparedClaim:
         return sum(one.needed_mib for name, one in self.limits.items() if name in on)
 
     def placement(self, node: NodeName) -> Placement:
-        """Return what it holds as a placement of a pod with the claim's UID."""
+        """Return what it holds as a placement."""
         amounts: dict[CardUUID, Amount] = {}
         for one in self.devices:
             held = amounts.get(one.card, Amount())
             amounts[one.card] = held + Amount(one.cores, one.units)
         shares = tuple(Share(card, amount) for card, amount in amounts.items())
-        return Placement(
-            PodRef(PodUID(self.uid), self.namespace, self.name), node, shares
-        )
+        uid = PodUID(self.uid)
+        claim = PodRef(uid, self.namespace, self.name, is_claim=True)
+        return Placement(claim, node, shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,9 @@ class PreparedClaims:
             return tuple(self._claims.values())
 
     def placements(self) -> Mapping[PodUID, Placement]:
-        """Return what each claim holds, by its UID."""
-        return {PodUID(one.uid): one.placement(self._node) for one in self.all()}
+        """Return what each claim holds, by its key among those of pods."""
+        held = (one.placement(self._node) for one in self.all())
+        return {placement.pod.key: placement for placement in held}
 
     def limits_mib(self, card: CardUUID) -> int:
         """Return the sum of the hard limits that claims have on a card."""

@@ -102,7 +102,6 @@ class ExtenderState:
             self.ledger,
             set_cards=self.pods.set_cards,
             reconsider=self.pods.reconsider,
-            is_pod=self.pods.knows,
             clock=clock,
         )
         set_cards = self.claims.set_cards
@@ -184,17 +183,24 @@ class Binder:
     def _request(self, args: BindingArgs) -> PodRequest | Refusal | Bound:
         """Return the request that filter judged, or what the pod asks for now.
 
-        That may change until the pod is bound, and the extender's watch may be behind
-        kube-scheduler's. So the extender's record counts only for a pod that is bound.
+        Policy and lists may change until the pod is bound, and the extender's watch may
+        be behind kube-scheduler's. But a request with other claims does not count: any
+        process of this host can ask filter about a pod that it has made up.
         """
+        judged = self._state.inflight.judged(args.uid)
         record = self._state.pods.find(args.namespace, args.name)
-        if record is None or record.pod.uid != args.uid or not record.node:
-            judged = self._state.inflight.judged(args.uid)
-            found = judged or self._read(args)
-            if not isinstance(found, PodRecord):
+        is_known = record is not None and record.pod.uid == args.uid
+        if record is None or not is_known or not (record.node or judged):
+            found = self._read(args)
+            if isinstance(found, Bound):
                 return found
             record = found
-        return _bound(record, args.node) or record.request
+        bound = _bound(record, args.node)
+        if bound is None and record.terminal:
+            return Bound(Outcome.REFUSED, f"pod {record.pod} has ended")
+        asks = record.request.claims if isinstance(record.request, PodRequest) else ()
+        same = judged is not None and judged.claims == asks
+        return bound or (judged if judged and same else record.request)
 
     def _read(self, args: BindingArgs) -> PodRecord | Bound:
         where = f"pod {args.namespace}/{args.name}"
@@ -300,6 +306,9 @@ class Binder:
         stays, the watch settles it, or the next bind once it is due.
         """
         found = self._read(args)
+        if isinstance(found, PodRecord) and found.terminal:
+            # The watch may have told of its end before, and will not tell again.
+            self._state.ledger.cancel(args.uid)
         if _bound_as_meant(found, args, placement):
             return Bound(Outcome.BOUND)
         read_failed = isinstance(found, Bound) and found.outcome is Outcome.FAILED

@@ -68,8 +68,7 @@ class ClaimBook:
     kept as a card's UUID: it is charged to none of the cards that are there.
 
     The watch tells what the API server has. A review may be made up, by a process of
-    this host: it can add a reservation, but free nothing. ``is_pod`` tells which UIDs
-    are those of pods, whose charges are beside those of claims in the ledger.
+    this host: it can add a reservation, but free nothing.
     """
 
     def __init__(
@@ -78,13 +77,11 @@ class ClaimBook:
         *,
         set_cards: Callable[[NodeName, tuple[Card, ...]], None] | None = None,
         reconsider: Callable[[NodeName], None] = lambda _name: None,
-        is_pod: Callable[[PodUID], bool] = lambda _uid: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._set_cards = set_cards or ledger.set_cards
         self._reconsider = reconsider
-        self._is_pod = is_pod
         self._clock = clock
         # Claims and nodes are followed by a thread each, and reviews come in a third.
         self._lock = RLock()
@@ -163,8 +160,6 @@ class ClaimBook:
         with self._lock:
             if claim.uid in self._ended:
                 return f"claim {claim} is deleted"
-            if self._is_pod(claim.uid):
-                return f"claim {claim} has the UID of a pod"
             placement = self._placement(claim, claim.uid)
             hold = self._same(placement)
             if hold is not None:
@@ -297,7 +292,7 @@ class ClaimBook:
             else:
                 self._holds.pop(claim.uid, None)
             for hold in gone:
-                self._ledger.release(hold.placement.pod.uid)
+                self._ledger.release(hold.placement.pod.key)
         for hold in gone:
             if hold.version is not None:
                 facts = {"claim": str(claim), "node": hold.placement.node}
@@ -321,13 +316,13 @@ class ClaimBook:
 
     def _call_by_its_uid(self, hold: _Hold) -> None:
         """Charge what is confirmed under the claim's own UID, if that is free."""
-        uid, other = hold.claim.uid, hold.placement.pod.uid
-        if other != uid and self._other_uid(uid) == uid:
-            pod = replace(hold.placement.pod, uid=uid)
+        uid, other = hold.claim.uid, hold.placement.pod
+        if other.uid != uid and self._other_uid(uid) == uid:
+            pod = replace(other, uid=uid)
             hold.placement = replace(hold.placement, pod=pod)
             # Recorded before the other is released: for a moment it counts twice.
             self._ledger.record(hold.placement)
-            self._ledger.release(other)
+            self._ledger.release(other.key)
 
     def _no_room(self, placement: Placement) -> str:
         node = self._ledger.node(placement.node)

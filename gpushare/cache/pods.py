@@ -234,11 +234,6 @@ class PodBook:
             uid = self._by_name.get((namespace, name))
             return None if uid is None else self._records.get(uid)
 
-    def knows(self, uid: PodUID) -> bool:
-        """Return whether this is a pod that asks for cards or holds some."""
-        with self._lock:
-            return uid in self._records
-
     def records(self) -> tuple[PodRecord, ...]:
         """Return all pods that ask for cards or hold some, and have not ended."""
         with self._lock:
@@ -319,12 +314,12 @@ class PodBook:
     def settle(self, record: PodRecord) -> bool:
         """Charge a pod by a record that was not read from the watch.
 
-        Return False if it has no credible placement, or if the watch has reported its
-        end meanwhile; such a pod would be charged forever.
+        Return False if it has no credible placement, or if it has ended, by the record
+        or by the watch meanwhile; such a pod would be charged forever.
         """
         uid = record.pod.uid
         with self._lock:
-            if uid in self._ended:
+            if record.terminal or uid in self._ended:
                 return False
             self._charges.follow(record)
             held = self._ledger.placement(uid)

@@ -85,7 +85,7 @@ def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, An
     claims = [
         {
             **_placement(held),
-            "reserved": held.pod.uid in reserved,
+            "reserved": held.pod.key in reserved,
             **_users(users.get(held.pod.uid)),
         }
         for held in placed
@@ -210,7 +210,7 @@ def _read_node(node: Reader) -> Node:
     )
     for one in _read_placements(node, "claims", name) if "claims" in node.raw else ():
         claim = replace(one, pod=replace(one.pod, is_claim=True))
-        held[claim.pod.uid] = claim
+        held[claim.pod.key] = claim
     unplaced = [_read_request(one) for one in node.objects("unplaced")]
     return Node(
         name,

@@ -159,7 +159,7 @@ class Ledger:
         holds of other cards is never replaced.
         """
         with self._lock:
-            uid = placement.pod.uid
+            uid = placement.pod.key
             node = self._nodes.get(placement.node, Node(placement.node))
             if node.placements.get(uid) == placement:
                 return ""
@@ -174,13 +174,13 @@ class Ledger:
     def change_claim(self, placement: Placement) -> None:
         """Record a claim's cards anew; a reservation stays one."""
         with self._lock:
-            if placement.pod.uid in self._claims:
+            if placement.pod.key in self._claims:
                 self._record(placement)
 
     def record(self, placement: Placement) -> None:
         """Record a placement from the API server, whether it fits or not."""
         with self._lock:
-            uid = placement.pod.uid
+            uid = placement.pod.key
             self._unconfirmed.discard(uid)
             node = self._nodes.get(placement.node)
             if node is None or node.placements.get(uid) != placement:
@@ -191,14 +191,15 @@ class Ledger:
         """Record a pod that the API server has on a node without a placement.
 
         It counts on every card there until its placement is known. A placement that it
-        holds there already stays; a reservation on another node is removed.
+        holds there already stays; what it is charged on another node is removed.
         """
         uid = request.pod.uid
         with self._lock:
             if self._unplaced.get(uid) == (name, request):
                 return
+            self._remove_unplaced(uid)
             self._unplaced[uid] = (name, request)
-            if uid in self._unconfirmed and self._where[uid] != name:
+            if self._where.get(uid, name) != name:
                 self._unconfirmed.discard(uid)
                 self._remove(uid)
             self._charge_everywhere(uid)
@@ -233,7 +234,7 @@ class Ledger:
             self._nominated = others | {name} if kept else others
 
     def _record(self, placement: Placement) -> None:
-        uid = placement.pod.uid
+        uid = placement.pod.key
         if self._unplaced.get(uid, (placement.node,))[0] != placement.node:
             self._remove_unplaced(uid)
         if self._where.get(uid, placement.node) != placement.node:

@@ -165,6 +165,14 @@ class PodRef:
     priority: int = 0
     is_claim: bool = False
 
+    @property
+    def key(self) -> PodUID:
+        """The key of what it is charged: a pod's UID, and none of them for a claim.
+
+        A claim can be reviewed before the API server has stored it, with any UID.
+        """
+        return PodUID(f"claim/{self.uid}") if self.is_claim else self.uid
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

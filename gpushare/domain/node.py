@@ -257,7 +257,7 @@ class Node:
 
     def with_placement(self, placement: Placement) -> "Node":
         """Return the node with the placement, which replaces the pod's earlier one."""
-        uid = placement.pod.uid
+        uid = placement.pod.key
         unplaced = self.unplaced
         if uid in unplaced:
             unplaced = {u: r for u, r in unplaced.items() if u != uid}

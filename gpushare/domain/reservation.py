@@ -23,7 +23,7 @@ def why_no_room(node: Node, placement: Placement) -> str:
     Everything else that is charged counts, and what is kept for nominated pods,
     whatever their priority. 100 cores of a card mean that nothing else may be on it.
     """
-    others = node.without({placement.pod.uid})
+    others = node.without({placement.pod.key})
     if not others.cards:
         return f"node {node.name} shares no cards, or they are not known yet"
     asked: dict[CardUUID, Amount] = {}

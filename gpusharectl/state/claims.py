@@ -5,7 +5,6 @@ they are read from the API server: what claims hold is not free, whoever knows o
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from gpushare.cache.claims import placement_of
 from gpushare.domain.model import PodUID
@@ -58,8 +57,7 @@ def charged(nodes: Iterable[Node], claims: Iterable[Claim]) -> tuple[Node, ...]:
     found = {node.name: node for node in nodes}
     for claim in claims:
         node = found.get(claim.node) or Node(claim.node)
-        held = {claim.uid: placement_of(claim, node.cards)}
-        found[claim.node] = replace(node, placements={**node.placements, **held})
+        found[claim.node] = node.with_placement(placement_of(claim, node.cards))
     return tuple(found[name] for name in sorted(found))
 
 

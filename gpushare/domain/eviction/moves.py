@@ -365,7 +365,7 @@ class _Search:
         node = node.as_seen_by(self._world.request.pod)
         kept = [node.placements.get(u, p) for u, p in node.nominations.items()]
         there = [p for p in (*node.placements.values(), *kept) if _is_on(p, target)]
-        mine = [held for held in there if held.pod.uid in self._world.at]
+        mine = [held for held in there if held.pod.key in self._world.at]
         (claim,) = self._world.request.claims
         if claim.whole_cards:
             return None if len(mine) < len(there) or node.unplaced else len(mine)

@@ -222,4 +222,4 @@ def charges(node: DraNode) -> set[str]:
     parts = node.serving.parts
     occupancy = node.serving.reporter.occupancy
     charged = occupancy.charged(occupancy.as_allocated(), parts.offer.cards)
-    return {str(uid) for uid in charged.placements}
+    return {str(held.pod.uid) for held in charged.placements.values()}

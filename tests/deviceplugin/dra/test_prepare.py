@@ -16,7 +16,6 @@ import pytest
 from deviceplugin.cards.source import Found, FoundCard
 from deviceplugin.dra.prepare import Preparer
 from deviceplugin.pods import Listed
-from gpushare.domain.model import PodUID
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.devices import CannotStartYetError
@@ -619,5 +618,6 @@ def test_uids_are_those_of_claims(node: DraNode) -> None:
     cards = node.serving.parts.offer.cards
     charged = occupancy.charged(occupancy.as_allocated(), cards)
     assert charged.charged == {UUIDS[0]: (4, 3)}
-    assert set(charged.placements) == {PodUID(claim["metadata"]["uid"])}
+    (held,) = charged.placements.values()
+    assert held.pod.uid == claim["metadata"]["uid"]
     assert not occupancy.is_idle()

@@ -95,7 +95,7 @@ def test_claims_are_followed_where_they_are(followed: Followed) -> None:
     followed.start()
     wait_until(followed.ledger.claims, "claim in the ledger")
     assert followed.watch.notes() == {}
-    assert followed.ledger.claims() == {made["metadata"]["uid"]}
+    assert followed.ledger.claims() == {f"claim/{made['metadata']['uid']}"}
     followed.cluster.delete(Kind.CLAIMS, "default", "c")
     wait_until(lambda: not followed.ledger.claims(), "claim's end")
 
@@ -134,7 +134,7 @@ def test_late_reservations_are_settled_by_what_is_there() -> None:
     assert len(site.ledger.claims()) == 3
     site.clock.now = UNCONFIRMED_S + 1
     site.watch.settle_overdue()
-    assert site.ledger.claims() == {written["metadata"]["uid"]}
+    assert site.ledger.claims() == {f"claim/{written['metadata']['uid']}"}
     assert site.ledger.reservations() == frozenset()
 
 

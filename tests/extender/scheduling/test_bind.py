@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from extender.scheduling.bind import Bound, Outcome
-from gpushare.domain.model import PodUID
+from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
+from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import (
     ClusterError,
@@ -22,7 +23,7 @@ from gpushare.kube.errors import (
     Unavailable,
     Unreachable,
 )
-from tests.builders import AT, placement, pod_json
+from tests.builders import AT, allocation_json, claim_json, placement, pod_json
 from tests.extender.extender_fixture import ExtenderFixture, Fault
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -136,6 +137,59 @@ def test_the_book_of_pods_may_lag_behind(
     assert extender.bind(pod, judged=False) == Bound(Outcome.BOUND)
     assert [extender.free(index=index).units for index in (0, 1)] == [29, 9]
     assert extender.cluster.reads == reads
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_made_up_filter_does_not_make_a_pod_smaller(*, seen: bool) -> None:
+    """A process of the host may send one for any UID; the pod's own spec counts."""
+    extender = ExtenderFixture()
+    pod = extender.create(seen=seen, units=25, cores=5)
+    body = pod_json(units=1)
+    body["metadata"] = pod["metadata"]
+    extender.filter(body)
+    assert extender.bind(pod, judged=False) == Bound(Outcome.BOUND)
+    assert extender.free() == Amount(95, 4)
+
+
+@pytest.mark.parametrize("device", ["gpu-0", "gpu-1"])
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_made_up_review_is_not_what_a_pod_gets(*, seen: bool, device: str) -> None:
+    """A claim with a pod's UID is charged beside the pod, and never in its place."""
+    extender = ExtenderFixture(n=(29, 29))
+    pod = extender.create(seen=False, units=25, cores=5)
+    body = claim_json("c", allocation_json(device, units=1, cores=1))
+    body["metadata"]["uid"] = uid(pod)
+    found = read_claim(body)
+    assert found is not None
+    assert not extender.state.claims.reserve(found, "1")
+    if seen:
+        extender.see()
+    assert extender.bind(pod) == Bound(Outcome.BOUND)
+    extender.see()
+    free = [extender.free(index=index).units for index in (0, 1)]
+    assert free == ([3, 29] if device == "gpu-0" else [4, 28])
+
+
+@pytest.mark.parametrize(
+    ("seen", "node"),
+    [(False, ""), (False, "n"), (False, "m"), (True, "n"), (True, "m")],
+)
+def test_a_pod_that_has_ended_is_not_charged(*, seen: bool, node: str) -> None:
+    """The watch does not list it after a restart, and so would never free it.
+
+    The watch may also be behind, and have the pod as it was before it was bound.
+    """
+    extender = ExtenderFixture(n=(29,), m=(29,))
+    pod = extender.create(seen=seen, units=11)
+    if node:
+        held = placement("pod", 0, 11, 0, node=node)
+        note = {names.PLACEMENT: encode_placement(held, AT)}
+        extender.cluster.bind(Target("default", "pod", uid(pod)), node, note)
+    ended = {"status": {"phase": "Succeeded"}}
+    extender.cluster.patch(Kind.PODS, "default", "pod", ended, subresource="status")
+    extender.bind(pod)
+    assert [extender.free(name).units for name in "nm"] == [29, 29]
+    assert not extender.ledger.reservations()
 
 
 @pytest.mark.parametrize("ours", [{}, {"units": 0}], ids=["nothing", "zero"])

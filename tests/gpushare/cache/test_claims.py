@@ -120,7 +120,7 @@ def test_a_list_replaces_what_was_known(site: Site) -> None:
     for name in "ab":
         site.seen(allocated(name, units=3))
     site.listed(allocated("b", units=3), claim_json("x"))
-    assert site.ledger.claims() == {"uid-b"}
+    assert site.ledger.claims() == {"claim/uid-b"}
 
 
 def test_lists_of_pods_and_claims_leave_each_other_alone(site: Site) -> None:
@@ -139,7 +139,7 @@ def test_a_reservation_is_confirmed_by_the_watch(site: Site) -> None:
     """Then it is one no more, and no age ends it."""
     body = allocated(units=8)
     assert not reserve(site, body)
-    assert site.ledger.reservations() == {"uid-c"}
+    assert site.ledger.reservations() == {"claim/uid-c"}
     site.seen(body)
     assert site.ledger.reservations() == frozenset()
     site.now = UNCONFIRMED_S + 1
@@ -226,7 +226,7 @@ def test_the_second_answer_gets_the_uid_of_the_claim_once_it_is_stored(
     assert not reserve(site, allocated(units=8, device="gpu-1"))
     site.seen(allocated(units=8, device="gpu-1"))
     assert site.units() == {"GPU-1": 8}
-    assert site.ledger.claims() == {"uid-c"}
+    assert site.ledger.claims() == {"claim/uid-c"}
     site.gone(allocated())
     assert site.units() == {}
 
@@ -374,8 +374,9 @@ def test_a_made_up_claim_with_the_uid_of_a_second_answer(site: Site) -> None:
     """Both answers of the real one still count."""
     for device in ("gpu-0", "gpu-1"):
         assert not reserve(site, allocated(units=8, device=device))
-    (second,) = site.ledger.claims() - {"uid-c"}
-    assert "has another part" in reserve(site, made_up("nope", second))
+    (second,) = site.ledger.claims() - {"claim/uid-c"}
+    uid = second.removeprefix("claim/")
+    assert "has another part" in reserve(site, made_up("nope", uid))
     assert site.units() == {"GPU-0": 8, "GPU-1": 8}
 
 
@@ -409,7 +410,7 @@ def test_a_reservation_stays_one_when_its_card_is_found_again(site: Site) -> Non
     """Re-reading the node's cards confirms nothing."""
     assert not reserve(site, allocated(units=5))
     site.book.set_cards(N, cards(20, 20, 20))
-    assert site.ledger.reservations() == {"uid-c"}
+    assert site.ledger.reservations() == {"claim/uid-c"}
 
 
 def test_a_claim_that_is_not_understood(

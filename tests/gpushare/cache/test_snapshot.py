@@ -145,7 +145,7 @@ def test_claims_are_shown_apart_from_pods() -> None:
     kept, meant = (as_claim(placement(name, 0, 4, 1)) for name in ("kept", "meant"))
     page = node(card(0), holds=[HELD, kept, meant])
     users = {meant.pod.uid: (User("web", PodUID("uid-web")),), kept.pod.uid: ()}
-    shown = snapshot([page], [], Choice(), {meant.pod.uid}, users)
+    shown = snapshot([page], [], Choice(), {meant.pod.key}, users)
     (found,) = shown["nodes"]
     assert [pod["name"] for pod in found["pods"]] == ["a"]
     assert [(c["name"], c["reserved"]) for c in found["claims"]] == [

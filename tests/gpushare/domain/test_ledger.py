@@ -221,6 +221,8 @@ def lost(name: NodeName) -> Step:
         ),
         pytest.param([RESERVE, lost(M)], [29, 29], [7], id="bound elsewhere"),
         pytest.param([RESERVE, lost(M), CANCEL], [29, 29], [7], id="it is for good"),
+        pytest.param([lost(N), lost(M)], [29, 29], [7], id="unknown elsewhere"),
+        pytest.param([held(0, 9), lost(M)], [29, 29], [7], id="no more where it was"),
         # A bind that has not yet heard where the pod is; the API server will refuse it.
         pytest.param([lost(M), RESERVE], [20, 29], [16], id="reserved elsewhere"),
         pytest.param([lost(M), RESERVE, CANCEL], [29, 29], [7], id="and given back"),

@@ -392,7 +392,8 @@ def test_claims_that_the_extender_does_not_tell(
     reach = FakeReach(*pods, answers={"x": answer})
     uid = allocated(reach)
     found = read_state(reach, NOW)
-    held = [node for node in found.placements.nodes if uid in node.placements]
+    nodes = found.placements.nodes
+    held = [node for node in nodes if f"claim/{uid}" in node.placements]
     assert bool(held) is counts
     if counts:
         assert found.placements.users == {uid: (User("web", PodUID("uid-web")),)}
@@ -429,7 +430,7 @@ def test_claims_that_the_extender_does_not_know_stand_beside_its_pods() -> None:
     reach = FakeReach(extender("x"), using("web"), answers={"x": told})
     uid = allocated(reach)
     (found,) = read_state(reach, NOW).placements.nodes
-    assert found.placements.keys() == {*page.placements, uid}
+    assert found.placements.keys() == {*page.placements, f"claim/{uid}"}
     assert found.free[found.cards[0].uuid].units == 29 - 4 - 8
 
 
@@ -487,7 +488,7 @@ def test_claims_that_cannot_be_read_are_not_known(
 def test_the_extender_tells_which_claims_are_only_reserved() -> None:
     held = as_claim(placement("c", "GPU-told", 2, 1))
     page = node(card(0, 7, uuid="GPU-told"), holds=[held])
-    told = orjson.dumps(snapshot([page], [], Choice(), {held.pod.uid}))
+    told = orjson.dumps(snapshot([page], [], Choice(), {held.pod.key}))
     placements = read_state(
         FakeReach(extender("x"), answers={"x": told}), NOW
     ).placements
