@@ -13,16 +13,19 @@ from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.refusal import NO_CARDS, Reason, Refusal
 from gpushare.domain.reservation import why_no_room
 
 _LONGEST_JOURNAL = 65_536
+_MOST_PLANS = 100
+"""How often a pod is planned on a node that changes meanwhile: for about a second."""
 
 
 class Ledger:
     """All nodes and what is placed on them.
 
-    One lock guards the writes; it is held for microseconds and never during I/O.
+    One lock guards the writes; it is held for microseconds, never during I/O or while
+    cards are chosen.
     Readers of a node need no lock, because nodes are immutable and replaced as a whole.
     """
 
@@ -128,28 +131,31 @@ class Ledger:
         policy: Policy,
         beside: Sequence[Placement] = (),
     ) -> Placement | Refusal:
-        """Place the pod on the node and record the placement, in one step.
+        """Place the pod on the node and record the placement.
 
         A pod that already has a placement there keeps it, so that a second bind changes
         nothing. The caller must release a placement on another node first, because only
         the caller knows whether the pod is bound. ``beside`` are the plans of other
         pods; their capacity is used only if there is no other.
+
+        The cards are chosen without the lock, because a search takes milliseconds. A
+        choice counts if the node is still the same then, else it is made again.
         """
-        with self._lock:
+        for _ in range(_MOST_PLANS):
             node = self._nodes.get(name)
             if node is None:
-                return Refusal(Reason.NO_CARDS)
-            held = node.placements.get(request.pod.uid)
-            if held is not None:
+                return NO_CARDS
+            if (held := node.placements.get(request.pod.uid)) is not None:
                 return held
-            seen = node.as_seen_by(request.pod)
-            decision = place(request, reduce(Node.with_plan, beside, seen), policy)
-            if beside and isinstance(decision, Refusal):
-                decision = place(request, seen, policy)
-            if isinstance(decision, Placement):
-                self._record(decision)
-                self._unconfirmed.add(request.pod.uid)
-            return decision
+            planned = _planned(request, node, policy, beside)
+            if isinstance(planned, Refusal):
+                return planned
+            with self._lock:
+                if self._nodes.get(name) is node:
+                    self._record(planned)
+                    self._unconfirmed.add(request.pod.uid)
+                    return planned
+        return Refusal(Reason.CHANGING)
 
     def reserve_claim(self, placement: Placement) -> str:
         """Record what a ResourceClaim is to have; return why not, empty if it may.
@@ -295,3 +301,13 @@ class Ledger:
             half = len(self._journal) // 2
             del self._journal[:half]
             self._journal_start += half
+
+
+def _planned(
+    request: PodRequest, node: Node, policy: Policy, beside: Sequence[Placement]
+) -> Placement | Refusal:
+    seen = node.as_seen_by(request.pod)
+    planned = place(request, reduce(Node.with_plan, beside, seen), policy)
+    if beside and isinstance(planned, Refusal):
+        return place(request, seen, policy)
+    return planned

@@ -29,6 +29,8 @@ from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, insuffic
 
 _MOST_STEPS = 500
 """Steps of the search for several claims on one node: about 5 ms."""
+_CARDS_A_STEP = 16
+"""A step on a node with more cards counts as several, because it looks at each card."""
 _MOST_STEPS_IN_ALL = 2000
 """Steps on all nodes of one filter call: it has a deadline, and any pod can ask for
 something that only a long search can answer."""
@@ -163,15 +165,20 @@ class Search:
         self._no: Refusal | None = None
 
     def run(self, cards: Sequence[CardCapacity], most_steps: int) -> SearchResult:
-        """Search until a way is found, all were tried, or the steps are used up."""
-        self._cards, self._left = list(cards), most_steps
+        """Search until a way is found, all were tried, or the steps are used up.
+
+        The steps always suffice for one attempt without backtracking.
+        """
+        price = max(1, -(-len(cards) // _CARDS_A_STEP))
+        most = max(len(self._claims), most_steps // price)
+        self._cards, self._left = list(cards), most
         self._failed.clear()
         self._no = self._short_in_sum()
         ways = None
         if self._no is None and self._fill(0):
             ways = tuple(self._ways[i] for i in range(len(self._claims)))
         no = self._no or NO_CARDS
-        return SearchResult(ways, no, most_steps - self._left)
+        return SearchResult(ways, no, (most - self._left) * price)
 
     def _size(self, amount: Amount) -> tuple[int, float]:
         return amount.cores // CORES_PER_CARD, max(
@@ -207,6 +214,9 @@ class Search:
                 return True
             for i, card in zip(way, before, strict=True):
                 self._cards[i] = card
+            if not self._left:
+                # Of whole cards there may be more ways than can be looked at.
+                break
         self._failed.add(self._state(depth))
         self._no = self._no or self._lack(amount)
         return False
@@ -230,12 +240,23 @@ class Search:
             untouched, units, _, kind = cards[i]
             if untouched:
                 kinds.setdefault(kind, {}).setdefault(units, []).append(i)
-        return (
-            way
-            for sizes in kinds.values()
-            for way in _choices(list(sizes.values()), whole)
-            if sum(cards[i][1] for i in way) >= amount.units
-        )
+        return self._whole_ways(kinds.values(), whole, amount.units)
+
+    def _whole_ways(
+        self, kinds: Iterable[Mapping[int, list[int]]], number: int, units: int
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield the ways with enough units; one with too few is a step for nothing."""
+        for sizes in kinds:
+            largest = [size for size, cards in sizes.items() for _ in cards]
+            if sum(largest[:number]) < units:
+                continue
+            for way in _choices(list(sizes.values()), number):
+                if sum(self._cards[i][1] for i in way) >= units:
+                    yield way
+                elif self._left:
+                    self._left -= 1
+                else:
+                    return
 
     def _lack(self, amount: Amount) -> Refusal:
         """Return why no card takes a claim without blocking the other claims."""
@@ -256,7 +277,7 @@ def _choices(kinds: Sequence[Sequence[int]], number: int) -> Iterator[tuple[int,
     """Yield the ways to choose a number of cards; cards of one kind are equal."""
     if not number:
         yield ()
-    elif kinds:
+    elif number <= sum(map(len, kinds)):
         first, *rest = kinds
         for count in range(min(number, len(first)), -1, -1):
             for others in _choices(rest, number - count):
@@ -375,7 +396,7 @@ class Decider:
     def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
         found = self._found.get(ranked)
         if found is None:
-            most = max(len(self._request.claims), min(self._steps, _MOST_STEPS))
+            most = min(self._steps, _MOST_STEPS)
             found = self._found[ranked] = self._search.run(ranked, most)
             self._steps = max(0, self._steps - found.steps)
         return found

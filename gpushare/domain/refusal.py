@@ -17,6 +17,7 @@ class Reason(StrEnum):
     CORE_AND_MEMORY = "core-and-memory"
     UNTOUCHED_CARDS = "untouched-cards"
     NO_CARDS = "no-cards"
+    CHANGING = "changing"
     INVALID = "invalid"
 
 

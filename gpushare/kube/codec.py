@@ -39,6 +39,7 @@ _WORDS = {
     ),
     Reason.UNTOUCHED_CARDS: "Insufficient untouched cards",
     Reason.NO_CARDS: "No shared cards",
+    Reason.CHANGING: "The node changes faster than a pod can be placed on it",
 }
 
 

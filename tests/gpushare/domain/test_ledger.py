@@ -1,11 +1,15 @@
 """The book of all nodes."""
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
 
 import pytest
 
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Amount, NodeName, Placement
+from gpushare.domain.model import Amount, Card, NodeName, Placement
+from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     FIRST_FIT,
@@ -61,6 +65,41 @@ def test_the_same_again_changes_nothing() -> None:
         first, position = step(), now(ledger)
         assert step() == first
         assert changes(ledger, position) == set()
+
+
+def while_planned(step: Callable[[], object], times: int) -> Policy:
+    """Return a policy that lets another thread change the ledger in its first plans."""
+    left_over = [step] * times
+
+    def key(_card: Card, _room: Amount) -> tuple[()]:
+        if left_over:
+            other = Thread(target=left_over.pop(), daemon=True)
+            other.start()
+            other.join(10)
+            assert not other.is_alive(), "the plan holds the ledger's lock"
+        return ()
+
+    return replace(FIRST_FIT, card_key=key)
+
+
+def test_others_go_on_while_a_pod_is_planned() -> None:
+    """A plan takes milliseconds; what has come meanwhile is counted all the same."""
+    ledger = ledger_of()
+    other = placement("b", 0, 20)
+    policy = while_planned(lambda: ledger.record(other), 1)
+    assert ledger.reserve(request("a", 20), N, policy) == Refusal(Reason.MEMORY)
+    assert ledger.reserve(request("a", 9), N, policy) == placement("a", 0, 9)
+    assert left(ledger.node(N)) == Amount(100, 0)
+
+
+def test_a_node_that_changes_all_the_time_is_refused() -> None:
+    """Nothing is written down, and kube-scheduler tries the pod again."""
+    ledger = ledger_of()
+    sizes = itertools.count(30)
+    policy = while_planned(lambda: ledger.set_cards(N, cards(next(sizes))), 100)
+    assert ledger.reserve(request("a", 9), N, policy) == Refusal(Reason.CHANGING)
+    assert not ledger.reservations()
+    assert ledger.reserve(request("a", 9), N, policy) == placement("a", 0, 9)
 
 
 def test_a_plan_for_a_pod_that_is_there_already_counts_for_nothing() -> None:

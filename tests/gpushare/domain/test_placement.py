@@ -371,6 +371,27 @@ def test_a_search_has_an_end() -> None:
     assert search(amounts, spots, 16).steps == 16
 
 
+@pytest.mark.parametrize(
+    ("cards_in_all", "amounts"),
+    [(64, [(10_545, 1000), (10_500, 1000)]), (448, [(33_000, 2700)] * 16)],
+    ids=["full cards", "instances"],
+)
+def test_a_search_among_cards_of_many_sizes_has_an_end(
+    cards_in_all: int, amounts: list[tuple[int, int]]
+) -> None:
+    """A node says its sizes itself; of 64 cards there are 10^11 ways to choose ten."""
+    spots = [(True, 1000 + i, 100, "") for i in range(cards_in_all)]
+    found = search(amounts, spots, 500)
+    assert found.ways is None
+    assert 400 < found.steps <= 500
+
+
+def test_a_step_among_many_cards_counts_as_several() -> None:
+    """It looks at each card; three claims take three steps."""
+    found = {number: search([(1, 60)] * 3, bare(*[29] * number)) for number in (16, 64)}
+    assert {number: each.steps for number, each in found.items()} == {16: 3, 64: 12}
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=4),

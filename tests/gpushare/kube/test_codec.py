@@ -59,6 +59,7 @@ def test_the_words_of_each_refusal() -> None:
         Reason.CORE_AND_MEMORY: f"Insufficient {core} and {memory} on one card",
         Reason.UNTOUCHED_CARDS: "Insufficient untouched cards",
         Reason.NO_CARDS: "No shared cards",
+        Reason.CHANGING: "The node changes faster than a pod can be placed on it",
         Reason.INVALID: "Invalid vcuda request: x",
     }
 
