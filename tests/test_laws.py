@@ -66,6 +66,10 @@ policies = st.builds(
 sizes = st.lists(st.integers(0, 40), max_size=4)
 cores = st.one_of(st.integers(0, 99), st.sampled_from([0, 100, 200]))
 amounts = st.tuples(st.integers(0, 45), cores)
+parts = st.tuples(st.integers(0, 9), st.sampled_from([1, 20, 40, 50, 60, 99]))
+fresh = st.lists(st.integers(20, 40), min_size=1, max_size=2).map(
+    lambda units: node(*cards(*units))
+)
 claims = st.lists(amounts, min_size=1, max_size=4).map(
     lambda found: [
         claim(units, cores, container=f"c{i}") for i, (units, cores) in enumerate(found)
@@ -399,6 +403,26 @@ def test_filter_and_bind_agree(page: Node, asked: PodRequest, chosen: Policy) ->
     decision = place(asked, page, chosen)
     no = refusal(asked, page, chosen)
     assert (no is None) is isinstance(decision, Placement)
+
+
+@moderately
+@given(fresh, st.lists(parts, min_size=2, max_size=4), policies)
+def test_parts_of_a_card_never_make_a_whole_one(
+    page: Node, asked: list[tuple[int, int]], chosen: Policy
+) -> None:
+    """However many cores they are: only their own units are charged, and read back."""
+    its = [claim(*one, container=f"c{i}") for i, one in enumerate(asked)]
+    decision = place(request("new", claims=its), page, chosen)
+    if isinstance(decision, Refusal):
+        return
+    assert not any(share.is_whole for share in decision.shares)
+    text = encode_placement(decision, AT)
+    again = decode_placement(text, decision.pod, decision.node)
+    assert again == decision
+    charged = page.with_placement(again).charged
+    total = sum((one.amount for one in its), Amount())
+    sums = [Amount(*one) for one in charged.values()]
+    assert sum(sums, Amount()) == total
 
 
 @moderately

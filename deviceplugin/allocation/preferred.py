@@ -348,10 +348,10 @@ class FallbackPlacement:
         """
         held = self._tally.of(self.occupancy.held(listed, pod))
         return any(
-            part(share.amount, resource) + held[card_key(share.card), kind]
+            part(amount, resource) + held[card_key(uuid), kind]
             > part(card.capacity, resource)
-            for share in placement.shares
-            if (card := cards.of(share.card)) is not None
+            for uuid, amount in placement.by_card().items()
+            if (card := cards.of(uuid)) is not None
             for resource, kind in KINDS.items()
         )
 
@@ -484,7 +484,7 @@ def limited_units(
     ``shown`` are the cards that the container sees.
     """
     shares = [one for one in placement.shares if one.card in shown]
-    if shares and all(one.amount.cores >= CORES_PER_CARD for one in shares):
+    if shares and all(one.is_whole for one in shares):
         # The pod has the whole card, whatever memory it asked for.
         return None
     if step.resource == names.MEMORY:

@@ -445,7 +445,7 @@ class PreStart:
             container = record.container or owner.container
             shares = plan(actual, container)
             for share in actual.shares:
-                if share.card in shares and share.amount.cores >= CORES_PER_CARD:
+                if share.card in shares and share.is_whole:
                     # A whole card belongs to the pod, whatever memory it asked for.
                     shares[share.card] = share.amount
             known = replace(owner, container=record.container, ids=record.ids)
@@ -517,14 +517,14 @@ def _why_no_room(actual: Placement, node: Node, cards: Cards, has: str) -> str:
     ``has`` begins the sentence, with a place for the card.
     """
     charged = node.without({actual.pod.uid}).charged
-    for share in actual.shares:
-        card = cards.of(share.card)
+    for uuid, amount in actual.by_card().items():
+        card = cards.of(uuid)
         room = Amount() if card is None else card.capacity
-        room -= Amount(*charged.get(share.card, (0, 0)))
-        if not share.amount.fits(room):
+        room -= Amount(*charged.get(uuid, (0, 0)))
+        if not amount.fits(room):
             return (
-                f"{has.format(share.card)} {room.units} units and {room.cores} cores "
-                f"left, not {share.amount.units} and {share.amount.cores}; the "
+                f"{has.format(uuid)} {room.units} units and {room.cores} cores "
+                f"left, not {amount.units} and {amount.cores}; the "
                 "container starts when the card has room"
             )
     return ""

@@ -25,7 +25,7 @@ from gpushare.domain.model import (
     Share,
     units_of,
 )
-from gpushare.domain.placement import one_share_a_card, whole_shares
+from gpushare.domain.placement import joined, whole_shares
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
 
@@ -206,14 +206,14 @@ def plan(placement: Placement, container: str) -> dict[CardUUID, Amount]:
 
 def why_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
     """Say why a placement is impossible on these cards; empty if it is possible."""
-    for share in placement.shares:
-        card = cards.of(share.card)
+    for uuid, amount in placement.by_card().items():
+        card = cards.of(uuid)
         if card is None:
-            return f"this node has no card {share.card}"
-        if not share.amount.fits(card.capacity):
+            return f"this node has no card {uuid}"
+        if not amount.fits(card.capacity):
             return (
-                f"card {share.card} has {card.capacity.cores} cores and {card.units} "
-                f"units, not {share.amount.cores} and {share.amount.units}"
+                f"card {uuid} has {card.capacity.cores} cores and {card.units} "
+                f"units, not {amount.cores} and {amount.units}"
             )
     for container in pod.gpu_containers:
         planned = sum(plan(placement, container.name).values(), Amount())
@@ -281,7 +281,7 @@ def placement_from(
         shares += of_claim
     if not shares:
         return None
-    return Placement(pod.ref, node, one_share_a_card(shares))
+    return Placement(pod.ref, node, joined(shares))
 
 
 def placement_of_unknown_pod(
@@ -295,11 +295,7 @@ def differs(actual: Placement, planned: Placement | None) -> bool:
     """Return whether a pod has other cards or amounts than were planned for it."""
     if planned is None:
         return True
-    return _charges(actual) != _charges(planned)
-
-
-def _charges(placement: Placement) -> set[tuple[CardUUID, Amount]]:
-    return {(share.card, share.amount) for share in placement.shares}
+    return actual.by_card() != planned.by_card()
 
 
 def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]:

@@ -55,6 +55,11 @@ class PreparedDevice:
     share_id: str
     cdi: tuple[str, ...]
 
+    @property
+    def share(self) -> Share:
+        """What is charged for it; several devices of one card are not added up."""
+        return Share(self.card, Amount(self.cores, self.units))
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
@@ -87,11 +92,7 @@ class PreparedClaim:
 
     def placement(self, node: NodeName) -> Placement:
         """Return what it holds as a placement."""
-        amounts: dict[CardUUID, Amount] = {}
-        for one in self.devices:
-            held = amounts.get(one.card, Amount())
-            amounts[one.card] = held + Amount(one.cores, one.units)
-        shares = tuple(Share(card, amount) for card, amount in amounts.items())
+        shares = tuple(one.share for one in self.devices)
         uid = PodUID(self.uid)
         claim = PodRef(uid, self.namespace, self.name, is_claim=True)
         return Placement(claim, node, shares)

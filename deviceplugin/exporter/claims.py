@@ -12,7 +12,6 @@ from threading import Lock
 
 from deviceplugin.dra.prepared import PreparedClaim, read_record, records_in
 from deviceplugin.exporter.owners import Holding, OwnerPod, OwnerPods
-from gpushare.domain.model import CORES_PER_CARD, Amount, Share
 
 _Seen = tuple[int, int, int]
 
@@ -105,7 +104,7 @@ def join(pods: OwnerPods, found: ClaimsFound) -> OwnerPods:
     prepared ones are known. Else it is not known what the pod holds.
     """
     joined = [_with_claims(one, found) if one.pod.claims else one for one in pods.all]
-    shares = [share for one in found.claims for share in _shares(one)]
+    shares = [device.share for one in found.claims for device in one.devices]
     known = found.complete or not any(one.unknown_claims for one in joined)
     return OwnerPods.of(joined, tuple(shares) if known else None)
 
@@ -132,12 +131,7 @@ def _holdings(owner_pod: OwnerPod, claim: PreparedClaim) -> Iterator[Holding]:
                 yield Holding(
                     one.card,
                     container,
-                    Amount(one.cores, one.units),
-                    exclusive=one.cores >= CORES_PER_CARD,
+                    one.share.amount,
+                    exclusive=one.share.is_whole,
                     part=f"{claim.uid}/{one.request}",
                 )
-
-
-def _shares(claim: PreparedClaim) -> Iterator[Share]:
-    for one in claim.devices:
-        yield Share(one.card, Amount(one.cores, one.units))

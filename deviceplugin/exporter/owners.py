@@ -12,7 +12,7 @@ from itertools import islice
 
 from deviceplugin.cards.devices import differs
 from deviceplugin.pods import NodePod, PodName, node_pod
-from gpushare.domain.model import CORES_PER_CARD, Amount, CardUUID, PodUID, Share
+from gpushare.domain.model import Amount, CardUUID, PodUID, Share
 from gpushare.kube.claims.asked import ClaimUse
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.json_reader import Reader
@@ -162,7 +162,7 @@ class OwnerPod:
         containers get their devices.
         """
         for share in self.shares():
-            exclusive = share.amount.cores >= CORES_PER_CARD
+            exclusive = share.is_whole
             held = [one for one in share.containers if self._is_there(one.name)]
             for one in held:
                 # A whole card belongs to the pod, whatever memory it asked for.

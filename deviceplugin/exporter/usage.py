@@ -24,7 +24,7 @@ from deviceplugin.telemetry.fields import (
     PROCESSES,
     UTILIZATION,
 )
-from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, CardUUID
+from gpushare.domain.model import UNIT_MIB, Amount, CardUUID
 
 UseKey = tuple[CardUUID, str, str]
 """Card, pod's UID and container: what a ``ContainerUse`` is known by."""
@@ -302,18 +302,18 @@ class _CardAccount:
         """Return the card's sums."""
         owner_pods = self._owner_pods.all if self._owner_pods else ()
         shares = [
-            share.amount
+            share
             for owner_pod in owner_pods
             for share in owner_pod.shares()
             if share.card == self._card
         ]
         claimed = self._owner_pods.claimed if self._owner_pods else None
-        shares += [one.amount for one in claimed or () if one.card == self._card]
+        shares += [one for one in claimed or () if one.card == self._card]
         return CardUse(
             allotted_units=None
             if claimed is None
-            else sum(one.units for one in shares),
-            exclusive=any(one.cores >= CORES_PER_CARD for one in shares),
+            else sum(one.amount.units for one in shares),
+            exclusive=any(one.is_whole for one in shares),
             unattributed_mib=self._unattributed() if self._owner_pods else None,
             sm_source=self._source(),
             context_mib=context_mib,

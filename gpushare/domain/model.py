@@ -205,7 +205,7 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one pod holds of one card.
+    """What one pod holds of one card; parts of several claims may be one share or more.
 
     ``amount`` is what is charged; for a whole card its full capacity. ``containers``
     has what each container asked of this card.
@@ -214,6 +214,14 @@ class Share:
     card: CardUUID
     amount: Amount
     containers: tuple[ContainerAmount, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one claim of 100 cores or more has the card, so nobody else may.
+
+        Parts of several claims never make one: no share of parts reaches 100 cores.
+        """
+        return self.amount.cores >= CORES_PER_CARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,4 +234,11 @@ class Placement:
 
     def cards(self) -> tuple[CardUUID, ...]:
         """Return the cards of the shares, in the order of the pod's claims."""
-        return tuple(share.card for share in self.shares)
+        return tuple(dict.fromkeys(share.card for share in self.shares))
+
+    def by_card(self) -> dict[CardUUID, Amount]:
+        """Return what all shares have of each card together."""
+        amounts: dict[CardUUID, Amount] = {}
+        for share in self.shares:
+            amounts[share.card] = amounts.get(share.card, NOTHING) + share.amount
+        return amounts

@@ -152,7 +152,7 @@ class Node:
     def charged(self) -> Mapping[CardUUID, tuple[int, int]]:
         """Cores and units charged to each card of which a pod holds a share.
 
-        100 cores are the whole card, whose units may have grown since the placement.
+        A whole card's units may have grown since the placement.
         """
         sums: dict[CardUUID, tuple[int, int]] = {}
         sizes = {card.uuid: card.units for card in self.cards}
@@ -160,7 +160,7 @@ class Node:
             for share in placement.shares:
                 cores, units = sums.get(share.card, (0, 0))
                 held = share.amount.units
-                if share.amount.cores >= CORES_PER_CARD:
+                if share.is_whole:
                     held = max(held, sizes.get(share.card, 0))
                 sums[share.card] = (cores + share.amount.cores, units + held)
         return sums
@@ -251,8 +251,8 @@ class Node:
         """Return whether the node has all cards of the placement, free or not."""
         here = {card.uuid for card in self.cards}
         return all(
-            share.card in here and share.amount.cores <= CORES_PER_CARD
-            for share in placement.shares
+            card in here and amount.cores <= CORES_PER_CARD
+            for card, amount in placement.by_card().items()
         )
 
     def with_placement(self, placement: Placement) -> "Node":

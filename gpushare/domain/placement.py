@@ -391,7 +391,7 @@ class Decider:
         taken: list[Share] = []
         for claim, way in zip(claims, found.ways, strict=True):
             taken += room.take(claim, tuple(cards[i] for i in way))
-        return one_share_a_card(taken)
+        return joined(taken)
 
     def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
         found = self._found.get(ranked)
@@ -497,16 +497,22 @@ def _in_order(
         if not choices:
             return None
         shares += room.take(claim, choices[0])
-    return one_share_a_card(shares)
+    return joined(shares)
 
 
-def one_share_a_card(shares: list[Share]) -> tuple[Share, ...]:
-    """Merge the shares that several containers of one pod have on the same card."""
-    merged: dict[str, Share] = {}
-    for each in shares:
-        share = each
-        if (before := merged.get(share.card)) is not None:
+def joined(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Join the parts that several claims of one pod have of the same card.
+
+    A part that would make 100 cores stays a share of its own: they say a whole card.
+    """
+    result: list[Share] = []
+    for share in shares:
+        for at, before in enumerate(result):
             amount = before.amount + share.amount
-            share = Share(share.card, amount, before.containers + share.containers)
-        merged[share.card] = share
-    return tuple(merged.values())
+            if before.card == share.card and amount.cores < CORES_PER_CARD:
+                held = before.containers + share.containers
+                result[at] = Share(share.card, amount, held)
+                break
+        else:
+            result.append(share)
+    return tuple(result)

@@ -7,6 +7,7 @@ the pod requests is rejected. Two are lists by which a pod limits its cards.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
@@ -17,6 +18,7 @@ import orjson
 from gpushare.domain.card_selector import ANY, NOT, CardSelector, Limit
 from gpushare.domain.links import MOST_SCORE, scores_of, with_scores
 from gpushare.domain.model import (
+    NOTHING,
     Amount,
     Card,
     CardUUID,
@@ -27,6 +29,7 @@ from gpushare.domain.model import (
     PodRequest,
     Share,
 )
+from gpushare.domain.placement import joined
 from gpushare.domain.refusal import Refusal, invalid, users_words
 from gpushare.kube import names
 from gpushare.kube.json_reader import Malformed, Reader
@@ -257,7 +260,7 @@ def placements(
         except Malformed as error:
             one, complaint = None, str(error)
         if one is not None and _charges_all(one, request):
-            found[key] = one
+            found[key] = _in_parts(one, request)
         elif one is not None:
             complaint = f"{key}: charges less than the pod asks"
     return found, complaint
@@ -274,6 +277,30 @@ def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
         cores -= claim.amount.cores
         units -= claim.amount.units
     return cores >= 0 and units >= 0
+
+
+def _in_parts(placement: Placement, request: PodRequest | Refusal) -> Placement:
+    """Return a placement of an earlier version with its parts of a card as parts.
+
+    It has joined them also where they make 100 cores, which say a whole card.
+    """
+    if isinstance(request, Refusal) or not any(s.is_whole for s in placement.shares):
+        return placement
+    parts = {
+        held.name
+        for claim in request.claims
+        if not claim.whole_cards
+        for held in claim.containers
+    }
+    shares: list[Share] = []
+    for share in placement.shares:
+        its = share.containers
+        added_up = sum((held.amount for held in its), NOTHING) == share.amount
+        if share.is_whole and added_up and parts.issuperset(one.name for one in its):
+            shares += [Share(share.card, held.amount, (held,)) for held in its]
+        else:
+            shares.append(share)
+    return replace(placement, shares=joined(shares))
 
 
 def read_card(card: Reader) -> Card:

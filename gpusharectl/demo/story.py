@@ -212,10 +212,10 @@ class Story:
     def _held(self, card: Card) -> dict[str, int]:
         placements = filter(None, (pod_record(p).placement for p in self._pods()))
         return {
-            placement.pod.name: share.amount.units
+            placement.pod.name: amount.units
             for placement in placements
-            for share in placement.shares
-            if share.card == card.uuid
+            for uuid, amount in placement.by_card().items()
+            if uuid == card.uuid
         }
 
     def _card_names(self, placement: Placement) -> str:

@@ -12,7 +12,6 @@ from enum import StrEnum
 from gpushare.cache.shortage import Shortage, shortage
 from gpushare.domain.links import scores_of
 from gpushare.domain.model import (
-    CORES_PER_CARD,
     NOTHING,
     Amount,
     Card,
@@ -353,18 +352,18 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
         for placement in placements:
             seen = state.pods.get(placement.pod.uid)
             planned = planned_elsewhere(seen.record if seen else None, placement)
-            for share in placement.shares:
-                is_whole = share.amount.cores >= CORES_PER_CARD
-                found = PodShare(placement.pod, share.amount, stay, is_whole, planned)
-                yield share.card, _with_status(found, [seen.body] if seen else [])
+            whole = {share.card for share in placement.shares if share.is_whole}
+            for card, amount in placement.by_card().items():
+                found = PodShare(placement.pod, amount, stay, card in whole, planned)
+                yield card, _with_status(found, [seen.body] if seen else [])
     for uid, asked in node.unplaced.items():
         is_whole = any(claim.whole_cards for claim in asked.claims)
         amount = sum((claim.amount for claim in asked.claims), NOTHING)
-        for card in node.cards:
-            on_card = card.capacity if is_whole else amount
+        for each in node.cards:
+            on_card = each.capacity if is_whole else amount
             found = PodShare(asked.pod, on_card, Stay.UNPLACED, is_whole)
             seen = state.pods.get(uid)
-            yield card.uuid, _with_status(found, [seen.body] if seen else [])
+            yield each.uuid, _with_status(found, [seen.body] if seen else [])
 
 
 def _of_claim(
@@ -375,11 +374,9 @@ def _of_claim(
     claim = "reserved" if uid in placements.reserved else "allocated"
     users = placements.users.get(uid)
     seen = [state.with_claims.get(user.uid) for user in users or ()]
-    amounts: defaultdict[CardUUID, Amount] = defaultdict(Amount)
-    for share in held.shares:
-        amounts[share.card] += share.amount
-    for card, amount in amounts.items():
-        is_whole = amount.cores >= CORES_PER_CARD
+    whole = {share.card for share in held.shares if share.is_whole}
+    for card, amount in held.by_card().items():
+        is_whole = card in whole
         found = PodShare(held.pod, amount, whole=is_whole, claim=claim, users=users)
         yield card, _with_status(found, [body for body in seen if body is not None])
 

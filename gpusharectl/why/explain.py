@@ -289,8 +289,8 @@ def _placed(
 
 def _named(placement: Placement, cards: Mapping[CardUUID, Card]) -> tuple[Held, ...]:
     return tuple(
-        Held(share.card, cards.get(share.card), share.amount)
-        for share in placement.shares
+        Held(uuid, cards.get(uuid), amount)
+        for uuid, amount in placement.by_card().items()
     )
 
 

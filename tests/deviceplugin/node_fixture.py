@@ -27,6 +27,7 @@ from deviceplugin.serve import PluginParts, assemble
 from deviceplugin.serve import start as start_serving
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import CardUUID, NodeName, Placement, Share
+from gpushare.domain.placement import joined
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -249,9 +250,9 @@ class NodeFixture:
     def planned(self, pod: Json, card: int) -> Placement:
         """The placement of all that a pod asks, whole, on the card of this index."""
         record = pod_record(pod)
-        claim = record.request.claims[0]  # type: ignore[union-attr]
-        share = Share(UUIDS[card], claim.amount, claim.containers)
-        return Placement(record.pod, NODE, (share,))
+        claims = record.request.claims  # type: ignore[union-attr]
+        shares = [Share(UUIDS[card], one.amount, one.containers) for one in claims]
+        return Placement(record.pod, NODE, joined(shares))
 
     def pod(self, name: str) -> Json:
         return self.cluster.get(Kind.PODS, "default", name)

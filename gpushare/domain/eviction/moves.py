@@ -12,7 +12,6 @@ from itertools import accumulate, combinations, islice
 
 from gpushare.domain.eviction.landing import Move, Situation, State, World
 from gpushare.domain.model import (
-    CORES_PER_CARD,
     NOTHING,
     Amount,
     Card,
@@ -393,8 +392,9 @@ def _fewest(amounts: Iterable[int], missing: int) -> int:
 
 def _amount_on(placement: Placement, card: Card) -> Amount:
     """Return what leaves a card with a pod; a whole card may have grown since."""
-    held = sum((s.amount for s in placement.shares if s.card == card.uuid), NOTHING)
-    return held.peak(card.capacity) if held.cores >= CORES_PER_CARD else held
+    on = (share for share in placement.shares if share.card == card.uuid)
+    amounts = (s.amount.peak(card.capacity) if s.is_whole else s.amount for s in on)
+    return sum(amounts, NOTHING)
 
 
 def _is_on(placement: Placement, target: _Target) -> bool:

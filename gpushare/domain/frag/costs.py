@@ -410,7 +410,7 @@ class PricedNode:
         return Gauge(worth, cards, untouched)
 
     def _left(self, placed: Placement) -> list[tuple[int, int]]:
-        taken = {share.card: share.amount for share in placed.shares}
+        taken = placed.by_card()
         free = self.node.free
         cards = zip(self.node.cards, self.state.residuals, strict=True)
         return [

@@ -25,6 +25,7 @@ from deviceplugin.allocation.response import LIMIT, REQUEST
 from deviceplugin.cards.devices import shared_card
 from gpushare.domain.model import CardUUID
 from gpushare.domain.request import Role
+from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import container_json, pod_json
@@ -144,6 +145,16 @@ def test_whole_cards_and_cores_alone(node: NodeFixture) -> None:
     node.end_pod("whole")
     cores = node.run(node.bind("cores", None, 5))["main"]
     assert cores.envs[LIMIT] == "512"
+
+
+def test_parts_that_make_100_cores_have_limits(node: NodeFixture) -> None:
+    """Each container its own: no sum of cores says that the pod has the whole card."""
+    apps = [container_json("x", 4, 60), container_json("y", 4, 40)]
+    apart = {names.CONTAINERS: names.APART}
+    given = node.run(node.bind("a", containers=apps, annotations=apart))
+    assert [given[name].envs[LIMIT] for name in "xy"] == ["1536", "1536"]
+    assert [inside(given[name])["cards"][0]["units"] for name in "xy"] == [4, 4]
+    assert node.actual("a") is None
 
 
 def test_the_one_too_many_waits_until_another_ends(node: NodeFixture) -> None:

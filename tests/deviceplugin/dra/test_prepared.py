@@ -1,5 +1,6 @@
 """Prepared claims on disk: whenever the plugin is killed, nothing is lost or left."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from deviceplugin.dra.prepared import (
     RequestFiles,
 )
 from gpushare.domain.model import CardUUID
+from tests.builders import card, node, placement
 from tests.deviceplugin.node_fixture import NODE, UUIDS
 
 DEVICE = PreparedDevice("card", "gpu-a", UUIDS[0], 10, 4, "share", ("k=uid-card",))
@@ -41,6 +43,15 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert claims(tmp_path).limits_mib(UUIDS[0]) == 1536
     assert claims(tmp_path).limits_mib(CardUUID("other")) == 0
     assert not claims(tmp_path).lacking(CLAIM)
+
+
+def test_two_requests_of_50_cores_leave_the_rest_of_the_memory(tmp_path: Path) -> None:
+    """As in the extender's ledger, so that what is bound beside them can start."""
+    halves = [replace(DEVICE, request=name, cores=50) for name in ("a", "b")]
+    claims(tmp_path).put(replace(CLAIM, devices=tuple(halves)), [])
+    (found,) = claims(tmp_path).placements().values()
+    page = node(card(0, 29, uuid=UUIDS[0]), holds=[found, placement("p", UUIDS[0], 21)])
+    assert page.charged == {UUIDS[0]: (100, 29)}
 
 
 @pytest.mark.parametrize("name", ["allocation.json", "limits", REGION])

@@ -158,6 +158,15 @@ def test_a_whole_card_has_no_share_to_exceed(tmp_path: Path) -> None:
     assert found.cards[CardUUID(A)].exclusive
 
 
+def test_two_requests_of_50_cores_are_no_whole_card(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, claimed("a", main="c"))
+    parts = [device(request=name, cores=50) for name in ("left", "right")]
+    folder.prepare("c", *parts)
+    found = folder.usage(a__main=9 * SHARE_MIB)
+    assert is_over(of(found, "a"))
+    assert not found.cards[CardUUID(A)].exclusive
+
+
 def test_an_init_container_holds_its_claim_while_it_runs(tmp_path: Path) -> None:
     pod = pod_json("a", init=[container_json("first")], node=NODE)
     pod = with_claims(pod, {"first": "c", "main": "c"})

@@ -200,6 +200,21 @@ def test_what_nobody_accounts_for() -> None:
         assert [one.pod for one in usage.containers] == ["", "a"]
 
 
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "of-earlier-version"])
+def test_parts_that_make_100_cores_can_be_exceeded(*, apart: bool) -> None:
+    """They are no whole card, also where an earlier version has added them up."""
+    pod = held("a", containers={"x": (4, 60), "y": (4, 40)})
+    notes = pod["metadata"]["annotations"]
+    notes[names.CONTAINERS] = names.APART
+    if apart:
+        shares = [share(A, 4, 60, container="x"), share(A, 4, 40, container="y")]
+        parts = placement("a", shares=shares, node=NODE)
+        notes[names.PLACEMENT] = encode_placement(parts, WRITTEN)
+    usage = used([use(1, 9000)], [owner("a", "x")], pod)
+    assert not usage.cards[A].exclusive
+    assert is_over(of(usage, "a", "x"))
+
+
 def test_what_a_card_is_allotted() -> None:
     whole = held("c", on=B, containers={"x": (0, 100)}, charged=(29, 100))
     twice = held("b", 8)

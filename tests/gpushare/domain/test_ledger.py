@@ -15,6 +15,7 @@ from tests.builders import (
     FIRST_FIT,
     card,
     cards,
+    claim,
     ledger_of,
     left,
     placement,
@@ -287,6 +288,17 @@ def test_a_whole_card_that_grows_is_not_shared() -> None:
     ledger.reserve(request("core", 0, 1), N, FIRST_FIT)
     assert ledger.reserve(request("a", 11), N, FIRST_FIT) == placement("a", 1, 11)
     assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.MEMORY)
+
+
+@pytest.mark.parametrize("first", ["parts", "stranger"])
+def test_parts_of_100_cores_are_charged_their_own_memory(first: str) -> None:
+    """A pod beside them has the rest of the card, whoever came first."""
+    ledger = ledger_of(card(0, 16))
+    parts = [claim(4, 60, container="x"), claim(4, 40, container="y")]
+    both = [request("parts", claims=parts), request("stranger", 8)]
+    for asked in both if first == "parts" else reversed(both):
+        assert isinstance(ledger.reserve(asked, N, FIRST_FIT), Placement)
+    assert left(ledger.node(N)) == Amount(0, 0)
 
 
 def test_a_pod_on_no_card_may_come_before_its_node() -> None:

@@ -52,6 +52,14 @@ def test_nobody_shares_a_card_with_100_cores() -> None:
     assert said.endswith("has 0 units left, not 1")
 
 
+def test_parts_that_make_100_cores_need_no_card_alone() -> None:
+    """One request of 100 cores does; two of a claim may be beside memory of others."""
+    page = node(card(0, 29), holds=[placement("p", 0, 8)])
+    parts = placement("c", shares=[share(0, 4, 50), share(0, 4, 50)])
+    assert why_no_room(page, parts) == ""
+    assert "need a card alone" in why_no_room(page, placement("c", 0, 8, 100))
+
+
 def test_its_own_share_does_not_count() -> None:
     """A claim that is asked about again holds what it asks for."""
     assert why_no_room(node(card(0, 11), holds=[HELD]), HELD) == ""

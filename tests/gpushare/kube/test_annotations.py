@@ -1,6 +1,7 @@
 """Our annotations, read and written."""
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from gpushare.domain.model import (
     CardUUID,
     ContainerAmount,
     Placement,
+    PodRequest,
     Share,
 )
 from gpushare.domain.refusal import Refusal
@@ -28,13 +30,17 @@ from gpushare.kube.annotations import (
     decode_placement,
     encode_cards,
     encode_placement,
+    placements,
     too_many,
 )
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
-from tests.builders import card, placement, ref
+from tests.builders import card, claim, placement, ref, request
 
 N = placement().node
+PARTS = [claim(4, 60, container="x"), claim(4, 40, container="y")]
+APART = request(claims=PARTS)
+TOGETHER = request(claims=[replace(PARTS[0], amount=Amount(100, 8))])
 
 
 def one_card(**fields: Any) -> dict[str, Any]:
@@ -268,6 +274,27 @@ def test_what_only_looks_like_it_is_broken(right: str, wrong: str) -> None:
     assert right in written
     with pytest.raises(Malformed):
         decode_placement(written.replace(right, wrong), ref(), N)
+
+
+@pytest.mark.parametrize(
+    ("units", "asked", "read"),
+    [
+        pytest.param(8, APART, [(60, 4), (40, 4)], id="parts"),
+        pytest.param(16, APART, [(100, 16)], id="apart-since-it-was-bound"),
+        pytest.param(8, TOGETHER, [(100, 8)], id="one-claim"),
+    ],
+)
+def test_what_an_earlier_version_has_added_up(
+    units: int, asked: PodRequest, read: list[tuple[int, int]]
+) -> None:
+    """Its sum of parts is no whole card; a whole card stays one, whatever is asked."""
+    its = [one.containers[0] for one in APART.claims]
+    share = Share(CardUUID("GPU-0"), Amount(100, units), tuple(its))
+    text = encode_placement(Placement(ref(), N, (share,)), "")
+    found, complaint = placements({names.PLACEMENT: text}, ref(), asked, N)
+    assert not complaint
+    amounts = [share.amount for share in found[names.PLACEMENT].shares]
+    assert amounts == [Amount(*one) for one in read]
 
 
 def test_pods_that_hold_as_much_share_what_is_kept() -> None:
