@@ -112,6 +112,7 @@ whole_cards = st.lists(
         parent=st.sampled_from(["", "GPU-1"]),
     ),
     unique_by=lambda one: one.uuid,
+    max_size=7,
 )
 held_amounts = st.builds(Amount, st.integers(0, 10**9), st.integers(0, 10**9))
 placements = st.builds(
