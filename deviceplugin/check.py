@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.cards.combined import CombinedCards
-from deviceplugin.cards.devices import shared_card
+from deviceplugin.cards.devices import colliding, shared_card
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.source import CardSource, Found, FoundCard, NoCardsYet
 from deviceplugin.settings import DevicePluginSettings
@@ -35,7 +35,10 @@ def report(
     except NoCardsYet as error:
         found, problem = Found(()), str(error)
     versions = [one.driver_version() for one in sources if isinstance(one, NvmlCards)]
-    shared = [shared_card(card, settings.reserve_mib) for card in found.cards]
+    # The device plugin would end because of these, and offer no card.
+    collisions = colliding(found.cards)
+    offered = () if collisions else found.cards
+    shared = [shared_card(card, settings.reserve_mib) for card in offered]
     return {
         "v": 1,
         "module": loaded_module(settings.host_root),
@@ -43,9 +46,12 @@ def report(
         "problem": problem,
         "cards": [
             {"model": card.model, "memory_mib": card.memory_mib, "units": one.units}
-            for card, one in zip(found.cards, shared, strict=True)
+            for card, one in zip(offered, shared, strict=True)
         ],
-        "left_out": [f"{one.name}: {one.because}" for one in found.left_out],
+        "left_out": [
+            *(f"{one.name}: {one.because}" for one in found.left_out),
+            *collisions,
+        ],
         "injection": _injection(settings, found.cards, status),
     }
 

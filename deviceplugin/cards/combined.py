@@ -61,7 +61,8 @@ class Combined(Generic[Source]):
                 self._note_none(number, error_text(error))
         all_found, reasons = self._noted()
         found = self._join(all_found.values())
-        if not found.cards and reasons:
+        # Cards that were left out are the reason then, whatever other sources miss.
+        if not found.cards and not found.left_out and reasons:
             raise NoCardsYet("; ".join(reasons))
         return found
 
@@ -144,7 +145,8 @@ class CombinedCards(Combined[CardSource]):
         for number, found in all_found.items():
             for reading in self._read(self._sources[number], found):
                 readings.setdefault(reading.uuid, reading)
-        if not readings and reasons:
+        left_out = any(found.left_out for found in all_found.values())
+        if not readings and not left_out and reasons:
             raise NoCardsYet("; ".join(reasons))
         return list(readings.values())
 

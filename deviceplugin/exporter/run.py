@@ -202,6 +202,9 @@ class FieldFileWatcher:
             if names := ",".join(listed.unknown):
                 facts = {"file": file, "fields": names}
                 logger.warning("fields not known here", extra=facts)
+            if names := ",".join(listed.repeated):
+                facts = {"file": file, "fields": names}
+                logger.info("fields listed again", extra=facts)
         self._sampler.choose(choose(self._flags, listed.fields if listed else None))
         self._log_once.recovered(CONFIG, "the file of fields is valid again")
         self._store.set_trouble(CONFIG, "")

@@ -176,7 +176,8 @@ class Sampler:
             about = ("left out", name)
             self._log_once.problem(about, why, "card left out", card=name, because=why)
         self._store.change(lambda now: replace(now, found=found, driver_version=driver))
-        self._note_none("" if found.cards else _NO_CARD)
+        because = "; ".join(f"{one.name}: {one.because}" for one in found.left_out)
+        self._note_none("" if found.cards else because or _NO_CARD)
         known = {card.uuid for card in was.cards}
         others = known != {card.uuid for card in found.cards}
         return bool(found.cards) and (others or bool(was.no_cards))

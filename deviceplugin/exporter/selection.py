@@ -106,28 +106,35 @@ class FieldFile:
     """What a file asks for.
 
     ``fields`` have the file's help and kind. ``unknown`` are names of dcgm-exporter
-    that cannot be read here.
+    that cannot be read here, ``repeated`` those of lines that say the same again.
     """
 
     fields: tuple[Field, ...]
     unknown: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
 
 
 def parse(text: str) -> FieldFile:
-    """Parse a file. ``BadFieldFile`` if a line is malformed or a field is listed twice.
+    """Parse a file. ``BadFieldFile`` if a line is malformed or lines contradict.
 
     Also if no field is known, because a file that was cut short must not switch
-    everything off.
+    everything off. A field that is listed again with the same spelling and type has the
+    first line's help: dcgm-exporter's own list of the names of 1.x has such lines.
     """
     known = {one.name: one for one in FIELDS}
-    seen: set[str] = set()
+    seen: dict[str, tuple[str, str]] = {}
+    repeated: list[str] = []
     fields: list[Field] = []
     unknown: list[str] = []
     for where, written, kind, explanation in _rows(text):
         name = _today(written)
         if name in seen:
-            raise BadFieldFile(f"{where}: {written} is listed twice; leave one out")
-        seen.add(name)
+            if seen[name] != (written, kind):
+                was = f"first as {', '.join(seen[name])}; leave one out"
+                raise BadFieldFile(f"{where}: {written} is listed twice, {was}")
+            repeated.append(written)
+            continue
+        seen[name] = (written, kind)
         if name in known and kind in _KINDS:
             own, shown = known[name], "" if written == name else written
             known_kind, what = cast("FieldKind", kind), explanation or own.help
@@ -139,7 +146,7 @@ def parse(text: str) -> FieldFile:
             unknown.append(written)
     if not fields:
         raise BadFieldFile("it lists no field that is known here")
-    return FieldFile(tuple(fields), tuple(unknown))
+    return FieldFile(tuple(fields), tuple(unknown), tuple(repeated))
 
 
 def _rows(text: str) -> Iterator[tuple[str, str, str, str]]:

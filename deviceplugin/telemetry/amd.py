@@ -48,7 +48,11 @@ _MIB = 2**20
 _UNIQUE = re.compile(r"(?!0+$)[0-9a-f]{16}")
 _FACT = re.compile(r"^(\w+) (\d{1,20})$", re.MULTILINE)
 _ERRORS = re.compile(r"^(ue|ce):\s*(\d+)\s*$", re.MULTILINE)
-_ENERGY_AT = {(1, 1): 24, (1, 2): 24, (1, 3): 24, (1, 4): 24, (1, 5): 88}
+_ENERGY_AT = {
+    **{(1, revision): 24 for revision in (1, 2, 3, 4, 7, 8)},
+    (1, 5): 88,
+    (1, 6): 16,
+}
 """The offset of the energy in ``gpu_metrics``, by format and content revision."""
 _NEVER = 2**64 - 1
 _MJ = 1000 / 2**16
@@ -157,10 +161,10 @@ class _Gone(Exception):
 
 def _places(root: Path) -> list[Place]:
     """Find where amdgpu drives a card, in the order of the PCI addresses."""
-    kfd_ids = _kfd_ids(root)
     # Connectors such as card0-DP-1 are there too; they are no PCI devices.
     folders = [card / "device" for card in (root / CARDS).glob("card*")]
     found = sorted((bus, device) for device in folders if (bus := _bus(device)))
+    kfd_ids = _kfd_ids(root, {bus for bus, _ in found})
     return [Place(bus, device, kfd_ids.get(bus, ())) for bus, device in found]
 
 
@@ -171,8 +175,12 @@ def _bus(device: Path) -> str:
     return words.get("PCI_SLOT_NAME", "") if words.get("DRIVER") == "amdgpu" else ""
 
 
-def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
-    """Return amdkfd's ids by PCI address; a partitioned card has several."""
+def _kfd_ids(root: Path, buses: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return amdkfd's ids by PCI address; a partitioned card has several.
+
+    Where no card has the address, its last digit is the number of the partition: an
+    Instinct MI300X at ``0000:0a:00.0`` has 0xa00, 0xa01 and so on.
+    """
     ids: dict[str, tuple[str, ...]] = {}
     for node in sorted((root / _KFD / "topology/nodes").glob("*")):
         kfd_id = text_or_nothing(node / "gpu_id")
@@ -182,6 +190,8 @@ def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
             continue
         domain, at = int(facts.get("domain", 0)), int(facts["location_id"])
         bus = f"{domain:04x}:{at >> 8 & 255:02x}:{at >> 3 & 31:02x}.{at & 7}"
+        if bus not in buses:
+            bus = f"{bus[:-1]}0"
         ids[bus] = (*ids.get(bus, ()), kfd_id)
     return ids
 
@@ -203,9 +213,19 @@ def _described(place: Place) -> FoundCard | LeftOut:
         bus=bus,
         device_nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
         known_to_driver=False,
+        integrated=_is_apu(device),
         # The device plugin offers those of its inventory, which come before these.
         offered=False,
     )
+
+
+def _is_apu(device: Path) -> bool:
+    """Return whether the GPU is part of a processor, and uses the host's memory.
+
+    Only of those amdgpu has the voltage of the northbridge (``amdgpu_pm.c``). Their
+    own memory is what the BIOS keeps for the screen: it is always nearly full.
+    """
+    return any(device.glob("hwmon/hwmon*/in1_label"))
 
 
 def _indexed(
@@ -266,6 +286,8 @@ def _file(name: str, device: Path) -> float:
 
 
 def _mib(name: str, device: Path) -> int:
+    if name == "total" and _is_apu(device):
+        raise NotThere("the card uses the host's memory")
     return number(device / f"mem_info_vram_{name}") // _MIB
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.simulated import SimulatedCards
-from deviceplugin.cards.source import Found, NoCardsYet
+from deviceplugin.cards.source import Found, FoundCard, NoCardsYet
 from deviceplugin.check import loaded_module, report
 from deviceplugin.settings import DevicePluginSettings
+from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
+from tests.deviceplugin.node_fixture import ScriptedCards
 from tests.deviceplugin.nvml_fixture import P4, TITAN, pair
 
 SETTINGS = DevicePluginSettings.read({"GPUSHARE_NODE_NAME": "n"})[0]
@@ -66,6 +68,19 @@ def test_the_cards_and_the_way_into_a_container(tmp_path: Path) -> None:
     (held,) = found["injection"]["held"]
     assert found["injection"]["by"] == "cdi"
     assert TITAN.uuid in held
+
+
+def test_cards_whose_devices_would_have_the_same_names(tmp_path: Path) -> None:
+    """``serve`` ends because of them and offers none, so none is listed here."""
+    twins = [f"GPU-11111111-0000-0000-0000-00000000000{number}" for number in (1, 2)]
+    cards = ScriptedCards(
+        *(FoundCard(CardUUID(uuid), at, 1024) for at, uuid in enumerate(twins))
+    )
+    found = report(replace(SETTINGS, host_root=tmp_path), [cards], CDI)
+    assert found["cards"] == []
+    [because] = found["left_out"]
+    assert all(uuid in because for uuid in twins)
+    assert "would have the same device ids" in because
 
 
 class NoDriver(SimulatedCards):

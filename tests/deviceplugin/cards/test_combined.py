@@ -69,6 +69,20 @@ def test_no_card_anywhere_says_why() -> None:
     assert joined.cards() == Found(())
 
 
+@pytest.mark.parametrize("make", [CombinedCards, CombinedTelemetry])
+def test_cards_that_are_left_out_are_the_reason(
+    make: Callable[[list[Any]], CombinedCards | CombinedTelemetry],
+) -> None:
+    """Not that a source of another maker has none."""
+    first, second = Played("a"), Played("b")
+    first.found = Found((), (LeftOut("a0", "it is in MIG mode"),))
+    second.away = "no card of the amdgpu driver"
+    joined = make([first, second])
+    assert joined.cards() == first.found
+    if isinstance(joined, CombinedCards):
+        assert joined.readings() == []
+
+
 def test_cards_stay_while_their_driver_is_gone() -> None:
     first, second = Played("a", 0), Played("b", 0)
     joined = CombinedCards([first, second])

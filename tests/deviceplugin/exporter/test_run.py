@@ -278,6 +278,7 @@ def quiet(**how: Any) -> ExporterSettings:
     return ExporterSettings(NodeName("n"), **settings | how)
 
 
+_GAUGE = f"{f.GPU_TEMP}, gauge"
 TEMP, UTIL = f"{f.GPU_TEMP}, gauge, warm\n", f"{f.GPU_UTIL}, gauge, busy\n"
 DEFAULT = {one.name for one in choose(Flags()).fields}
 
@@ -355,7 +356,10 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
     ("raw", "because"),
     [
         (b"nonsense\n", "line 1: 1 columns are not valid; write: field, type, help"),
-        (TEMP.encode() * 2, f"line 2: {f.GPU_TEMP} is listed twice; leave one out"),
+        (
+            (TEMP + TEMP.replace("gauge", "counter")).encode(),
+            f"line 2: {f.GPU_TEMP} is listed twice, first as {_GAUGE}; leave one out",
+        ),
         (b"", "it lists no field that is known here"),
         (b"\xff\xfe", "it is not UTF-8 text"),
         (TEMP.encode() + b"#" * (1 << 20), "it is longer than 1048576 bytes"),

@@ -132,11 +132,15 @@ def test_a_lost_driver_ends_the_look(fixture: SamplerFixture, caplog: Log) -> No
 
 def test_a_node_without_cards_says_so(fixture: SamplerFixture, caplog: Log) -> None:
     """The driver answers, and lists none; what it leaves out is told once, and why."""
+    fixture.telemetry.found = Found(())
+    fixture.sampler.look_once()
+    assert fixture.seen.no_cards == "there is no card on this node"
+    caplog.clear()
     left_out = (LeftOut("x", "it is in MIG mode"),)
     fixture.telemetry.found = Found((), left_out)
     for _ in range(3):
         assert not fixture.sampler.look_once()
-    assert fixture.seen.no_cards == "there is no card on this node"
+    assert fixture.seen.no_cards == "x: it is in MIG mode"
     assert not fixture.sampler.sample_once(f.UTILIZATION)
     line = caplog.records[0]
     assert line.message == "card left out"

@@ -161,9 +161,9 @@ def test_group_and_kind_and_help(ends: str) -> None:
         ('DCGM_A{b="c"}, gauge, x', "line 3: "),
         ("DCGM_FI DEV, gauge, x", "line 3: 'DCGM_FI DEV' is not valid"),
         (f'{GPU_UTIL}, gauge, "busy', "line 3: unexpected end of data"),
-        (f"{GPU_TEMP}, gauge, hot", f"line 3: {GPU_TEMP} is listed twice; leave"),
-        ("dcgm_gpu_temp, gauge, x", "line 3: dcgm_gpu_temp is listed twice"),
-        ("DCGM_X, gauge, x\nDCGM_X, gauge, x", "line 4: DCGM_X is listed twice"),
+        (f"{GPU_TEMP}, counter, hot", f"line 3: {GPU_TEMP} is listed twice, first as"),
+        ("dcgm_gpu_temp, gauge, x", "line 3: dcgm_gpu_temp is listed twice, first as"),
+        ("DCGM_X, gauge, x\nDCGM_X, counter, x", "line 4: DCGM_X is listed twice"),
         ("apiVersion: v1", "line 3: 1 columns are not valid"),
     ],
 )
@@ -171,6 +171,16 @@ def test_a_bad_line_makes_the_file_bad(line: str, complaint: str) -> None:
     with pytest.raises(BadFieldFile) as refused:
         parse(f"# fields\n{GPU_TEMP}, gauge, warm\n{line}\n")
     assert str(refused.value).startswith(complaint)
+
+
+def test_a_line_that_says_the_same_again_is_no_error() -> None:
+    """dcgm-exporter's list of the names of 1.x has one in two sections."""
+    name = "dcgm_fi_prof_pcie_tx_bytes"
+    lines = f"# PCIe\n{name}, counter, sent\n# DCP\n{name}, counter, active pcie tx\n"
+    made = parse(f"{lines}DCGM_X, gauge, x\nDCGM_X, gauge, x\n")
+    [shown] = made.fields
+    assert (shown.shown, shown.help) == (name, "sent")
+    assert (made.unknown, made.repeated) == (("DCGM_X",), (name, "DCGM_X"))
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# all gone\n", "DCGM_X, gauge, x\n"])

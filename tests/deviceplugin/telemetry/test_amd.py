@@ -173,6 +173,38 @@ def test_amdkfd_writes_an_address_as_a_number(tree: Host) -> None:
     assert told.processes == (ProcessUse(700, 512),)
 
 
+def test_the_processes_of_all_partitions_are_the_card_s(tree: Host) -> None:
+    """The last bits of amdkfd's address are the partition, as an MI300X writes them.
+
+    Unless a card has just that address.
+    """
+    for number, slot in enumerate(("0000:0a:00.0", "0000:0a:00.2", "0000:0b:00.0")):
+        uevent = f"DRIVER=amdgpu\nPCI_SLOT_NAME={slot}"
+        tree.card(number).write("uevent", uevent)
+    tree.start_kfd()
+    for node, place in enumerate((2560, 2561, 2562, 2563, 2816), 1):
+        tree.kfd_node(
+            node, 50 + node, f"simd_count 304\nlocation_id {place}\ndomain 0\n"
+        )
+        tree.process(700 + node, **{f"id_{50 + node}": node})
+    answers = tree.telemetry.processes().values()
+    assert [tuple(one.pid for one in told.processes) for told in answers] == [
+        (701, 702, 704),
+        (703,),
+        (705,),
+    ]
+
+
+def test_a_processor_s_gpu_has_no_memory_that_could_be_full(tree: Host) -> None:
+    """What the BIOS keeps for it is always nearly full: it takes the host's too."""
+    tree.card(0, memory_mib=512, used_mib=500).write("hwmon/hwmon4/in1_label", "vddnb")
+    [card] = tree.telemetry.cards().cards
+    assert card.integrated
+    told = says(tree.telemetry, fields.FB_USED, fields.FB_FREE, fields.FB_TOTAL)
+    unknown = frozenset({fields.FB_FREE, fields.FB_TOTAL})
+    assert told == CardAnswer({fields.FB_USED: 500}, unknown)
+
+
 def test_without_amdkfd_processes_are_unknown(tree: Host) -> None:
     """Unknown, not none: also for a card that amdkfd does not drive."""
     tree.card(0)
@@ -272,6 +304,9 @@ def test_the_newest_cards_tell_other_sensors(tree: Host) -> None:
         ((1, 1), 24, 65536, 1000.0),
         ((1, 4), 24, 0, 0.0),
         ((1, 5), 88, 2**63, 2**63 * 1000 / 65536),
+        ((1, 6), 16, 65536, 1000.0),
+        ((1, 7), 24, 65536, 1000.0),
+        ((1, 8), 24, 65536, 1000.0),
         ((1, 3), 24, 2**64 - 1, None),
         ((1, 0), 24, 65536, None),
         ((2, 3), 24, 65536, None),
