@@ -140,14 +140,16 @@ def memory_of_whole_cards(pod: Json, pool: Pool) -> None:
         for index in _by_whole_cards(group):
             container, spec = group[index]
             own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
-            lack = _lack_of_units(group, index, cards * card_units)
             split = spec.amount.cores % CORES_PER_CARD
+            if not split and own <= 0:
+                continue
+            lack = _lack_of_units(group, index, cards * card_units)
+            if not lack:
+                # Of thousands of containers each would be asked about all of them.
+                break
             more = lack if split else min(lack, own)
-            if more > 0:
-                group[index] = container, _with_units(spec, more)
-                _give(
-                    container, names.MEMORY, spec.amount.units + more, beside=names.CORE
-                )
+            group[index] = container, _with_units(spec, more)
+            _give(container, names.MEMORY, spec.amount.units + more, beside=names.CORE)
 
 
 def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str]:

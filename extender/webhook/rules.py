@@ -1,6 +1,7 @@
 """Judge one new pod: what is changed, denied and warned of. Pure."""
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from extender.bitfusion.resources import BitfusionRules
 from extender.bitfusion.translate import Translation, translate
@@ -35,6 +36,8 @@ _KUBELET = "system:node:"
 """Prefix of kubelets' user names; anybody can write the annotation."""
 MOST_DENIALS = 20
 """Reported at once; a pod may have a thousand containers."""
+MOST_WARNINGS = 100
+"""In one answer; a pod may name 20,000 unknown resources."""
 MOST_OF_A_WARNING = 256
 """Characters. kube-apiserver cuts each warning to as many if a response's are above
 4096 together, and then leaves out the last ones (contracts 8)."""
@@ -213,7 +216,7 @@ def _verdict(
     most = MOST_OF_A_WARNING
     brief = tuple(
         text if len(text) <= most else f"{text[: most - 1]}…"
-        for text in dict.fromkeys(warnings)
+        for text in islice(dict.fromkeys(warnings), MOST_WARNINGS)
     )
     # A denied pod stays as it arrived.
     return Verdict(pod if denials else after, tuple(told), brief)

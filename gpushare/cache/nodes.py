@@ -16,6 +16,9 @@ from gpushare.kube.node_filters import NodeProperties, properties_of
 
 logger = logging.getLogger(__name__)
 
+_MOST_STRAYS = 20
+"""So many UUIDs of a cordon are logged; an annotation has room for thousands."""
+
 
 class NodeBook:
     """The sink for nodes: record their cards in the ledger.
@@ -42,7 +45,7 @@ class NodeBook:
         self.properties: dict[NodeName, NodeProperties] = {}
         self.isolation: dict[NodeName, str] = {}
         self._broken: dict[NodeName, str] = {}
-        self._strays: dict[NodeName, frozenset[CardUUID]] = {}
+        self._strays: dict[NodeName, str] = {}
         self._broken_links: dict[NodeName, str] = {}
         self._known: set[NodeName] = set()
 
@@ -99,10 +102,11 @@ class NodeBook:
 
     def _log_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:
         """Log once that a cordon names cards that the node does not have."""
-        if strays and strays != self._strays.get(name):
-            facts = {"node": name, "cards": ",".join(sorted(strays))}
+        shown = ",".join(sorted(strays)[:_MOST_STRAYS])
+        if shown and shown != self._strays.get(name):
+            facts = {"node": name, "cards": shown}
             logger.warning("cordon on cards that the node does not have", extra=facts)
-        self._strays[name] = strays
+        self._strays[name] = shown
 
     def _log_links(self, name: NodeName, problem: str) -> None:
         """Log once that links cannot be read; the cards are used without them."""

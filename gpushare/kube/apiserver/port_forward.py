@@ -21,6 +21,8 @@ from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_f
 from gpushare.kube.objects import Ref
 
 TIMEOUT_S = 10.0
+MOST_BYTES = 256 << 20
+"""Of a page; the ledger of 20,000 nodes is well below it."""
 _CHUNK = 1 << 16
 _QUOTED = 200
 """The most characters quoted of an error page."""
@@ -142,9 +144,15 @@ def fetched(
             ) from error
 
 
-def page(link: Any, port: int, path: str) -> bytes:  # noqa: ANN401
+def page(
+    link: Any,  # noqa: ANN401
+    port: int,
+    path: str,
+    most_bytes: int = MOST_BYTES,
+) -> bytes:
     """GET a page over a connected stream; ``ClusterError`` for another status.
 
+    Also if it has more than ``most_bytes``: what answers in a pod is the node's.
     Raises ``OSError`` and ``HTTPException`` if the answer is not HTTP.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -152,7 +160,11 @@ def page(link: Any, port: int, path: str) -> bytes:  # noqa: ANN401
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
-        body = answer.read()
+        body = answer.read(most_bytes + 1)
+        if len(body) > most_bytes:
+            raise Unavailable(f"{path} answers with more than {most_bytes} bytes")
+        # Only without a limit does it raise where a part of the answer is missing.
+        body += answer.read()
     finally:
         connection.close()
     if answer.status != http.client.OK:

@@ -49,6 +49,18 @@ def test_a_page_comes_whole(answer: bytes) -> None:
     assert b"Connection: close\r\n" in asked
 
 
+@pytest.mark.parametrize("answer", [head(200) + b"page", chunked(b"pa", b"ge")])
+def test_a_page_has_an_end(answer: bytes) -> None:
+    """A node's own exporter must not fill the memory of who looks at it."""
+    with saying(answer) as (near, _):
+        assert page(near, 9400, "/metrics", 4) == b"page"
+    with (
+        saying(answer) as (near, _),
+        pytest.raises(Unavailable, match="/metrics answers with more than 3 bytes"),
+    ):
+        page(near, 9400, "/metrics", 3)
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
