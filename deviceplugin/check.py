@@ -77,7 +77,9 @@ def _injection(
     real = [card for card in cards if card.known_to_driver and not card.simulated]
     if not real:
         return None
-    chooser = InjectionChooser(settings.inject, settings.cdi_dirs, lambda: status)
+    chooser = InjectionChooser(
+        settings.inject, settings.cdi_dirs, lambda: status, root=settings.host_root
+    )
     chooser.look(card.uuid for card in real)
     return {
         "by": chooser.chosen,

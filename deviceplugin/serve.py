@@ -153,6 +153,7 @@ def assemble(
         settings.cdi_dirs,
         shared.node.status,
         settings.state_dir / "inject",
+        root=settings.host_root,
     )
     isolation = _isolation(shared, chooser, limits or DriverLimits(), on_node)
     recorder = EventRecorder(cluster, settings.node)

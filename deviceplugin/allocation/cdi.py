@@ -2,7 +2,9 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -17,6 +19,16 @@ logger = logging.getLogger(__name__)
 _MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 _SUFFIXES = (".json", ".yaml")
 """As CDI's own library has it (``spec-dirs.go``): it reads no other file."""
+
+_NOT_UNDERSTOOD = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+    yaml.YAMLError,
+)
 
 _SPECIFICATION = "0.5.0"
 """The first version of CDI with all that ``edits`` uses."""
@@ -88,29 +100,79 @@ def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:
     return {name: hooks for name, hooks in found.items() if name not in twice}
 
 
+def lost_files(folders: Iterable[Path], root: Path) -> Mapping[CardUUID, str]:
+    """Return the devices that name host paths that do not exist, each with the reason.
+
+    Runtimes start no container with such a device: after an update of the driver,
+    until the specification is written anew. ``root`` is where the host's files are.
+    """
+    lost: dict[CardUUID, str] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*"))):
+        # ``specified`` warns of a file that is not understood.
+        with suppress(*_NOT_UNDERSTOOD):
+            body = _body(path)
+            common = next(_missing(body, root), "")
+            for device in body.get("devices", ()):
+                if missing := common or next(_missing(device, root), ""):
+                    name = CardUUID(str(device["name"]))
+                    lost[name] = f"{path} names {missing}, which does not exist"
+    return lost
+
+
+def sees_host(root: Path) -> bool:
+    """Return whether the host's files are below ``root``, so that one can look.
+
+    Below ``/`` they may be those of the plugin's own image.
+    """
+    return root != Path("/") and (root / "usr").is_dir()
+
+
+def _missing(part: Json, root: Path) -> Iterator[str]:
+    """Yield the host paths of a specification or device that do not exist."""
+    edits = part.get("containerEdits") or {}
+    nodes = (
+        one.get("hostPath") or one["path"] for one in edits.get("deviceNodes") or ()
+    )
+    mounts = (one["hostPath"] for one in edits.get("mounts") or ())
+    hooks = (one["path"] for one in edits.get("hooks") or ())
+    for path in (*nodes, *mounts, *hooks):
+        if not _exists(str(path), root):
+            yield str(path)
+
+
+def _exists(path: str, root: Path, links: int = 40) -> bool:
+    """Return whether a path of the host exists; its links are the host's too."""
+    parts = [part for part in path.split("/") if part]
+    for at in range(1, len(parts) + 1):
+        here = root.joinpath(*parts[:at])
+        if here.is_symlink():
+            target = posixpath.join("/", *parts[: at - 1], str(here.readlink()))
+            whole = posixpath.normpath(posixpath.join(target, *parts[at:]))
+            return links > 0 and _exists(whole, root, links - 1)
+        if not here.exists():
+            return False
+    return True
+
+
 def _devices(path: Path) -> Mapping[CardUUID, frozenset[str]]:
+    try:
+        devices = _body(path).get("devices", ())
+        return {CardUUID(str(one["name"])): _hooks(one) for one in devices}
+    except _NOT_UNDERSTOOD as error:
+        facts = {"file": str(path), "because": " ".join(str(error).split())}
+        logger.warning("CDI specification not understood", extra=facts)
+        return {}
+
+
+def _body(path: Path) -> Json:
+    """Return a specification of NVIDIA's cards, {} of others. ``_NOT_UNDERSTOOD``."""
     is_special = path.exists() and not path.is_file()
     if path.suffix not in _SUFFIXES or is_special:
         # To read a pipe would never end.
         return {}
-    try:
-        text = path.read_text()
-        body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        if body["kind"] != CDI_KIND:
-            return {}
-        return {CardUUID(str(one["name"])): _hooks(one) for one in body["devices"]}
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-        yaml.YAMLError,
-    ) as error:
-        facts = {"file": str(path), "because": " ".join(str(error).split())}
-        logger.warning("CDI specification not understood", extra=facts)
-        return {}
+    text = path.read_text()
+    body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    return {**body, "devices": body["devices"]} if body["kind"] == CDI_KIND else {}
 
 
 def _hooks(device: Json) -> frozenset[str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from deviceplugin.allocation.cdi import specified
+from deviceplugin.allocation.cdi import lost_files, sees_host, specified
 from deviceplugin.allocation.response import CDI_KIND, INJECTIONS, Injection
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
@@ -29,7 +29,8 @@ class InjectionChooser:
     A card that cannot be injected in that way is held back. ``file`` keeps the choice
     of ``auto`` over restarts, because only the API server tells what the runtime can
     do, and it may be out of reach when the first pods come. The choice also stays while
-    the runtime is away.
+    the runtime is away. A device whose host paths do not exist counts as not
+    specified, if the host's files are below ``root``.
     """
 
     def __init__(
@@ -38,11 +39,15 @@ class InjectionChooser:
         folders: Sequence[Path],
         status: Callable[[], Json],
         file: Path | None = None,
+        *,
+        root: Path = Path("/"),
     ) -> None:
         self._choice = choice
         self._folders = folders
         self._status = status
         self._file = file
+        self._root = root
+        self._lost: Mapping[CardUUID, str] = {}
         self._logged = ("", "")
         self._misses = 0
         self._before = self._read()
@@ -74,7 +79,9 @@ class InjectionChooser:
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
-        missing = wanted - specified(self._folders).keys()
+        can_look = sees_host(self._root)
+        self._lost = lost_files(self._folders, self._root) if can_look else {}
+        missing = wanted - (specified(self._folders).keys() - self._lost.keys())
         if self._choice == "auto":
             # The looks without each card; one never seen is held back at once.
             self._unseen = {
@@ -135,10 +142,9 @@ class InjectionChooser:
         if not no_cdi and wanted and wanted == missing:
             no_cdi = self._not_specified(min(missing))
         if not no_cdi:
-            return (
-                "cdi",
-                "kubelet and the runtime support it, and there is a CDI specification",
-            )
+            why = "kubelet and the runtime support it, and there is a CDI specification"
+            unseen = "; whether the files that it names exist cannot be seen from here"
+            return "cdi", why if sees_host(self._root) else f"{why}{unseen}"
         handlers = status.get("runtimeHandlers")
         named = [str(one.get("name", "")) for one in handlers or ()]
         if handlers is None or any("nvidia" in name for name in named):
@@ -146,6 +152,8 @@ class InjectionChooser:
         return "nodes", f"not CDI: {no_cdi}; not env: no runtime handler is NVIDIA's"
 
     def _not_specified(self, uuid: CardUUID) -> str:
+        if uuid in self._lost:
+            return self._lost[uuid]
         folders = ", ".join(map(str, self._folders))
         return f"no CDI specification in {folders} has {CDI_KIND}={uuid}"
 

@@ -39,6 +39,7 @@ _CLASS = "runtimeClassName"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _CDI = ("cdi-static", "cdi-dynamic")
 """The volumes of the device plugin that its check needs too."""
+_ROOT, _HOST = "GPUSHARE_HOST_ROOT", "/host"
 _SHOWN = 3
 
 
@@ -78,8 +79,9 @@ def trials(
 def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
     """Return the pod that tries the device plugin's image, and checks its node.
 
-    It has the plugin's image, variables and RuntimeClass, and of the host only the
-    folders with CDI specifications.
+    It has the plugin's image, variables and RuntimeClass, the folders with CDI
+    specifications, and the host's files, read-only: to see whether what the
+    specifications name exists.
     """
     template = daemonset["spec"]["template"]["spec"]
     # An operator may have added others behind it.
@@ -89,12 +91,21 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
         "name": _CHECK_NAME,
         "image": own["image"],
         "command": [*_CHECK, status, f"--into={_ANSWER}"],
-        "env": own.get("env") or [],
+        "env": [
+            *(one for one in own.get("env") or () if one["name"] != _ROOT),
+            {"name": _ROOT, "value": _HOST},
+        ],
         "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
-        "volumeMounts": [one for one in own["volumeMounts"] if one["name"] in _CDI],
+        "volumeMounts": [
+            *(one for one in own["volumeMounts"] if one["name"] in _CDI),
+            {"name": "host", "mountPath": _HOST, "readOnly": True},
+        ],
     }
     spec = _pull_secrets(objects, daemonset)
-    spec["volumes"] = [one for one in template["volumes"] if one["name"] in _CDI]
+    spec["volumes"] = [
+        *(one for one in template["volumes"] if one["name"] in _CDI),
+        {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
+    ]
     if _CLASS in template:
         spec[_CLASS] = template[_CLASS]
     return short_lived(TRIAL, node.name, container, **spec)

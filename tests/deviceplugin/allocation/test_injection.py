@@ -182,6 +182,40 @@ def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> N
     assert chooser.chosen == "cdi"
 
 
+@pytest.mark.parametrize("common", [True, False])
+def test_a_specification_whose_files_are_gone(folder: Path, *, common: bool) -> None:
+    """Containers would not start; a link of the host leads to a file of the host."""
+    root = folder / "host"
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "lib").symlink_to("/usr/lib")
+    (root / "usr/lib/libcuda.so.550").touch()
+    body = spec_of(ONE, TWO)
+    library = {"hostPath": "/lib/libcuda.so.550", "containerPath": "/lib/libcuda.so"}
+    for part in [body] if common else body["devices"]:
+        part["containerEdits"] = {"mounts": [library]}
+    (folder / "nvidia.json").write_text(json.dumps(body))
+    chooser = InjectionChooser("auto", [folder], status, root=root)
+    chooser.look([ONE, TWO])
+    assert (chooser.chosen, chooser.held) == ("cdi", {})
+    assert "cannot be seen" not in chooser.because
+    (root / "usr/lib/libcuda.so.550").unlink()
+    for _ in range(3):
+        chooser.look([ONE, TWO])
+    assert chooser.chosen == "env"
+    assert chooser.because.endswith("names /lib/libcuda.so.550, which does not exist")
+
+
+def test_files_that_cannot_be_seen_are_said_to_be_unknown(folder: Path) -> None:
+    """The plugin's own files are below ``/``, not the host's."""
+    body = spec_of(ONE)
+    body["containerEdits"] = {"mounts": [{"hostPath": "/nowhere/libcuda.so.550"}]}
+    (folder / "nvidia.json").write_text(json.dumps(body))
+    chooser = InjectionChooser("auto", [folder], status)
+    chooser.look([ONE])
+    assert chooser.chosen == "cdi"
+    assert "whether the files that it names exist cannot be seen" in chooser.because
+
+
 @pytest.mark.parametrize("choice", ["cdi", "env", "nodes"])
 def test_a_choice_of_the_operators_stands(
     choice: InjectionChoice, tmp_path: Path, caplog: pytest.LogCaptureFixture

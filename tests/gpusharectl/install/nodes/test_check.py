@@ -188,7 +188,7 @@ def created(world: InstalledCluster) -> list[Json]:
 
 
 def test_the_pod_has_what_the_plugin_would_have(world: InstalledCluster) -> None:
-    """Its variables and RuntimeClass; of the host only the CDI folders, read-only."""
+    """Its variables and RuntimeClass; the host's files and CDI folders, read-only."""
     world.objects.create(runtime_class("nvidia", "nvidia"))
     pods = created(world)
     check_nodes(world.context(), CheckOptions(nodes=("gpu-1",), image="x:1"))
@@ -200,11 +200,12 @@ def test_the_pod_has_what_the_plugin_would_have(world: InstalledCluster) -> None
         if one["metadata"]["name"] == DEVICE_PLUGIN and one["kind"] == "DaemonSet"
     ]
     (own,) = plugin["spec"]["template"]["spec"]["containers"]
-    assert container["env"] == own["env"]
+    root = {"name": "GPUSHARE_HOST_ROOT", "value": "/host"}
+    assert container["env"] == [*own["env"], root]
     assert container["image"] == "x:1"
     assert spec["runtimeClassName"] == "nvidia"
     assert [one["hostPath"]["path"] for one in spec["volumes"]] == [
-        *("/etc/cdi", "/var/run/cdi")
+        *("/etc/cdi", "/var/run/cdi", "/")
     ]
     assert all(one["readOnly"] for one in container["volumeMounts"])
 
