@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import orjson
 import pytest
 
-from extender.pool import UNKNOWN
+from extender.pool import Pool, pool_node
 from extender.scheduling.bind import ExtenderState
 from extender.scheduling.service import Verbs, WaitAllowance
 from extender.scheduling.wire import extender_args
@@ -29,6 +28,7 @@ from tests.builders import card, node_json
 
 PAGE = Path(__file__).parent.parent / "docs/security.md"
 ALL = Rules(void=True, set_scheduler="s", quotas=True)
+POOL = Pool.of([pool_node(node_json("n", *(card(i, 29) for i in range(8))))])
 
 
 def calls(work: Callable[[], object]) -> int:
@@ -49,12 +49,14 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def container(number: int, amount: str = "1", **more: Any) -> Json:
-    limits = {names.MEMORY: amount, names.CORE: "1"}
-    return {"name": f"c{number}", "resources": {"limits": limits}} | more
+def container(number: int, amount: str = "1", cores: str = "1") -> Json:
+    limits = {names.MEMORY: amount, names.CORE: cores}
+    return {"name": f"c{number}", "resources": {"limits": limits}}
 
 
-def pod(apps: int = 1, init: int = 0, amount: str = "1", **notes: str) -> Json:
+def pod(
+    apps: int = 1, init: int = 0, amount: str = "1", cores: str = "1", **notes: str
+) -> Json:
     its = {f"{names.PREFIX}-{key}": value for key, value in notes.items()}
     return {
         "metadata": {
@@ -64,7 +66,7 @@ def pod(apps: int = 1, init: int = 0, amount: str = "1", **notes: str) -> Json:
             "annotations": its,
         },
         "spec": {
-            "containers": [container(i, amount) for i in range(apps)],
+            "containers": [container(i, amount, cores) for i in range(apps)],
             "initContainers": [container(apps + i) for i in range(init)],
         },
     }
@@ -78,7 +80,7 @@ def judged(body: Json) -> None:
         state.nodes.apply(WatchEvent("ADDED", node))
     new = {**body, "metadata": {**body["metadata"]}}
     del new["metadata"]["uid"]
-    review(new, namespace="d", mutating=True, mode="", rules=ALL, pool=UNKNOWN)
+    review(new, namespace="d", mutating=True, mode="", rules=ALL, pool=POOL)
     asked = orjson.dumps({"Pod": body, "NodeNames": ["n", "m"]})
     Verbs(Embedded(), state, WaitAllowance(0.0)).filter(extender_args(asked))
     state.pods.apply(WatchEvent("ADDED", body))
@@ -118,6 +120,7 @@ CASES: dict[str, tuple[int, Callable[[int], object]]] = {
     ),
     "containers of a pod": (200, lambda n: judged(pod(n))),
     "init containers of a pod": (200, lambda n: judged(pod(1, n))),
+    "containers of whole cards": (100, lambda n: judged(pod(n, cores="100"))),
     "containers *apart*": (200, lambda n: judged(pod(n, containers="apart"))),
     "`vcuda-placement`, `vcuda-actual`": (
         400,

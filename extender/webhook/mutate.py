@@ -31,7 +31,7 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role, effective
 from gpushare.kube import names
-from gpushare.kube.annotations import card_selector
+from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import Unmeetable, containers
@@ -137,17 +137,24 @@ def memory_of_whole_cards(pod: Json, pool: Pool) -> None:
     for group in [[each] for each in places] if _apart(pod) else [places]:
         cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
         card_units = pool.whole_card_units(cards, models) or 0
+        if cards > MOST_CARDS * MOST_INSTANCES:
+            # No node has so many, and the pod is refused everywhere.
+            continue
+        lack: int | None = None
         for index in _by_whole_cards(group):
             container, spec = group[index]
             own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
             split = spec.amount.cores % CORES_PER_CARD
             if not split and own <= 0:
                 continue
-            lack = _lack_of_units(group, index, cards * card_units)
+            if lack is None or spec.role is not Role.APP:
+                lack = _lack_of_units(group, index, cards * card_units)
             if not lack:
                 # Of thousands of containers each would be asked about all of them.
                 break
             more = lack if split else min(lack, own)
+            # The app containers run together: what one gets, the others lack less.
+            lack = lack - more if spec.role is Role.APP else None
             group[index] = container, _with_units(spec, more)
             _give(container, names.MEMORY, spec.amount.units + more, beside=names.CORE)
 
