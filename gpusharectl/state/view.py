@@ -296,15 +296,21 @@ def _gets_pods(body: Json | None) -> bool:
     return facts.holds(body, "Ready") is True
 
 
+def refused_cards(body: Json) -> str:
+    """Return why a node shares no cards: its annotation; empty if it can be read."""
+    try:
+        codec.cards(body)
+    except Malformed as error:
+        return str(error)
+    return ""
+
+
 def _node(state: ClusterState, node: Node) -> NodeView:
     body, complaint = state.node(node.name), ""
     if body is None:
         body = {"metadata": {}, "spec": {"unschedulable": True}}
         complaint = "the API server knows no such node"
-    try:
-        codec.cards(body)
-    except Malformed as error:
-        complaint = str(error)
+    complaint = refused_cards(body) or complaint
     here = {card.uuid for card in node.cards}
     shares = sorted(_shares_on(state, node), key=_largest_first)
     plugin = _PLUGIN[state.plugins.get(node.name)]

@@ -29,7 +29,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.view import planned_elsewhere
+from gpusharectl.state.view import planned_elsewhere, refused_cards
 from gpusharectl.why.verdict import (
     CardVerdict,
     InSum,
@@ -378,6 +378,11 @@ class _Waiting:
         self._judged = tuple(
             judge(request, node, policy, barred.get(node.name, ""))
             for node in with_cards
+        )
+        self._judged += tuple(
+            judge(request, Node(NodeName(facts.name_of(node))), policy, because)
+            for node in state.nodes
+            if (because := refused_cards(node))
         )
         self._nodes = [node for node in with_cards if node.name not in barred]
         self._verdicts = [one for one in self._judged if not one.barred]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from gpushare.domain.model import PodRequest
 from gpushare.domain.node import Node
 from gpushare.kube import names
-from gpushare.kube.annotations import encode_placement
+from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState
 from gpusharectl.why.explain import MOST_WAYS, why
@@ -24,6 +24,7 @@ from tests.builders import (
     bound_json,
     card,
     container_json,
+    node_json,
     placement,
     pod_json,
     share,
@@ -116,6 +117,18 @@ def test_a_node_that_the_pod_may_not_use_has_no_advice() -> None:
     assert "It has waited for 5m55s: it may use no node with cards. card" in found
     assert "node-1 may not use its nodeSelector is zone=c, the node has zone=a" in found
     assert "To run it: correct what keeps it away, or add a node" in found
+
+
+def test_a_node_whose_cards_are_refused_says_why() -> None:
+    """The extender leaves it out as a whole; 65 cards are more than a server has."""
+    seen = SCENES["tied"]()
+    pod = pod_in(seen, "next")
+    text = encode_cards(card(index, 29) for index in range(65))
+    bad = node_json("bad", annotations={names.CARDS: text})
+    seen = cluster_state((*seen.nodes, bad), [pod])
+    found = " ".join(shown(seen, pod).split())
+    assert "bad may not use baidu.com/vcuda-cards.cards:" in found
+    assert "has 65 cards; a node may share 64" in found
 
 
 LONG = "ip-10-0-12-34.eu-central-1.compute.internal"
