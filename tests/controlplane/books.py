@@ -38,11 +38,11 @@ class Book:
 def asked(a_pod: Json) -> tuple[int, int]:
     """Give the cores and units of a pod whose containers run together."""
     requests = [c["resources"]["requests"] for c in a_pod["spec"]["containers"]]
-    cores = sum(_number(each.get(CORE, "0")) for each in requests)
-    return cores, sum(_number(each.get(MEMORY, "0")) for each in requests)
+    cores = sum(number(each.get(CORE, "0")) for each in requests)
+    return cores, sum(number(each.get(MEMORY, "0")) for each in requests)
 
 
-def _number(quantity: str) -> int:
+def number(quantity: str) -> int:
     scale = {"m": Decimal("0.001"), "k": Decimal(1000)}.get(quantity[-1], Decimal(1))
     return int(Decimal(quantity.rstrip("mk")) * scale)
 

@@ -10,8 +10,9 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.controlplane.claims import RESOURCE
 from tests.controlplane.world import node_of
-from tests.soak.books import FINISHED
+from tests.soak.books import APART, CORES, FINISHED, UNIT_MIB, Amounts, Listing
 from tests.soak.hands import Hands
 from tests.testbed.objects import CORE, MEMORY, finish_deletion, pod, set_running
 from tests.testbed.rest import Json, Rest
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-OURS = ("baidu.com/vcuda-", "vcuda request")
+OURS = ("baidu.com/vcuda-", "vcuda request", "cannot allocate all claims")
 """What a reason of ours, or of kube-scheduler's about our resources, has in it."""
+DENIAL = 'admission webhook "claims.vcuda.baidu.com" denied'
+"""What the reason of a pod has in it whose claim the extender denied."""
 
 
 class End(Enum):
@@ -35,44 +38,97 @@ class End(Enum):
     """Soon after it was made, bound or not: mostly in the middle of the decision."""
 
 
+class Form(Enum):
+    """How a pod asks for cards."""
+
+    SHARE = "share"
+    """All its containers together."""
+    APART = "apart"
+    """Each container for itself."""
+    CLAIM = "claim"
+    """By a ResourceClaim with a request for each container."""
+
+
 @dataclass(slots=True)
 class Life:
-    """One pod from its making to its end; the first line is drawn, the rest seen."""
+    """One pod from its making to its end; the first lines are drawn, the rest seen."""
 
     name: str
-    units: int | None
-    cores: int | None
+    form: Form
+    asks: tuple[Amounts, ...]
+    """Of each container; 0 leaves a resource out."""
     doomed: bool
     end: End
-    stay_s: float
-    grace_s: float
+    stay_s: float = 0.0
+    grace_s: float = 0.0
 
     posted_at: float | None = None
     seen: bool = False
     started: bool = False
     ending: bool = False
+    gone: bool = False
     bound: bool = False
     reason: str = ""
 
     def manifest(self, namespace: str, scheduler_name: str) -> Json:
-        a_pod = pod(self.name, namespace, spec={"schedulerName": scheduler_name})
-        resources = a_pod["spec"]["containers"][0]["resources"]["requests"]
-        for resource, amount in ((MEMORY, self.units), (CORE, self.cores)):
-            if amount is not None:
-                resources[resource] = str(amount)
+        """Describe the pod; a claim of it has its name."""
+        annotations = {APART: "apart"} if self.form is Form.APART else {}
+        spec: Json = {"schedulerName": scheduler_name}
+        a_pod = pod(self.name, namespace, spec=spec, annotations=annotations)
+        (main,) = a_pod["spec"]["containers"]
+        if self.form is Form.CLAIM:
+            own = {"name": "cards", "resourceClaimName": self.name}
+            a_pod["spec"]["resourceClaims"] = [own]
+        a_pod["spec"]["containers"] = [
+            {**main, "name": f"c{number}", "resources": self._resources(number)}
+            for number in range(len(self.asks))
+        ]
         return a_pod
 
+    def claim(self, namespace: str) -> Json:
+        """Describe the ResourceClaim that the pod names."""
+        requests = [
+            {
+                "name": f"c{number}",
+                "exactly": {
+                    "deviceClassName": "vcuda",
+                    "capacity": {
+                        "requests": {
+                            "cores": str(cores),
+                            "memory": f"{units * UNIT_MIB}Mi",
+                        }
+                    },
+                },
+            }
+            for number, (cores, units) in enumerate(self.asks)
+        ]
+        return {
+            "kind": "ResourceClaim",
+            "metadata": {"name": self.name, "namespace": namespace},
+            "spec": {"devices": {"requests": requests}},
+        }
 
-def life(seed: int, number: int) -> Life:
-    """Draw the life of this number."""
+    def _resources(self, number: int) -> Json:
+        if self.form is Form.CLAIM:
+            return {"claims": [{"name": "cards", "request": f"c{number}"}]}
+        cores, units = self.asks[number]
+        amounts = {MEMORY: units, CORE: cores}
+        asked = {key: str(amount) for key, amount in amounts.items() if amount}
+        return {"requests": asked, "limits": asked}
+
+
+def life(seed: int, number: int, *, claims: bool = True) -> Life:
+    """Draw the life of this number; without ``claims`` such a pod is *apart*."""
     draw = Random(f"{seed}/{number}")
-    units, cores, doomed = _ask(draw)
+    form, asks, doomed = _ask(draw)
+    if form is Form.CLAIM and not claims:
+        form = Form.APART
     ends, weights = zip(*_ENDS.items(), strict=True)
     (end,) = draw.choices(ends, weights)
     return Life(
         name=f"life-{number}",
-        units=units,
-        cores=cores,
+        form=form,
+        asks=asks,
         doomed=doomed,
         end=end,
         stay_s=draw.uniform(0.1, 1.2),
@@ -81,22 +137,44 @@ def life(seed: int, number: int) -> Life:
 
 
 _ENDS = {End.SUCCEEDS: 40, End.FAILS: 10, End.DELETED: 40, End.WITHDRAWN: 10}
+_SPLITS = ((60, 40), (50, 50), (60, 39), (25, 75))
+"""Cores of two containers, mostly those of one card: parts are never a whole card."""
 
 
-def _ask(draw: Random) -> tuple[int | None, int | None, bool]:
+def _ask(draw: Random) -> tuple[Form, tuple[Amounts, ...], bool]:
     """Mostly shares of both; some of one part, some whole cards, some impossible."""
     kind = draw.random()
     if kind < 0.02:
-        return 1_000, draw.randint(1, 60), True
+        return Form.SHARE, ((draw.randint(1, 60), 1_000),), True
     if kind < 0.04:
-        return draw.randint(1, 20), 150, True
+        return Form.SHARE, ((150, draw.randint(1, 20)),), True
     if kind < 0.08:
-        return draw.randint(1, 20), 100 * draw.randint(1, 2), False
+        whole = CORES * draw.choice((1, 1, 2, 3))
+        return Form.SHARE, ((whole, draw.randint(1, 20)),), False
     if kind < 0.16:
-        return draw.randint(1, 24), None, False
+        return Form.SHARE, ((0, draw.randint(1, 24)),), False
     if kind < 0.20:
-        return None, draw.randint(1, 99), False
-    return draw.randint(1, 24), draw.randint(1, 60), False
+        return Form.SHARE, ((draw.randint(1, 99), 0),), False
+    if kind < 0.34:
+        return Form.APART, _parts(draw), False
+    if kind < 0.54:
+        return Form.CLAIM, _parts(draw), False
+    return Form.SHARE, _small(draw), False
+
+
+def _parts(draw: Random) -> tuple[Amounts, ...]:
+    """Draw what containers ask that may be on several cards."""
+    kind = draw.random()
+    if kind < 0.35:
+        cores = draw.choice(_SPLITS)
+        return tuple((each, draw.randint(1, 6)) for each in cores)
+    if kind < 0.50:
+        return ((CORES, draw.randint(1, 16)), *_small(draw))
+    return tuple(ask for _ in range(draw.randint(1, 3)) for ask in _small(draw))
+
+
+def _small(draw: Random) -> tuple[Amounts, ...]:
+    return ((draw.randint(1, 60), draw.randint(1, 24)),)
 
 
 def reason_of(a_pod: Json) -> str:
@@ -104,7 +182,8 @@ def reason_of(a_pod: Json) -> str:
     for condition in a_pod["status"].get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             text = str(condition.get("message", ""))
-            if condition["reason"] == "Unschedulable" and any(w in text for w in OURS):
+            unschedulable = condition["reason"] == "Unschedulable"
+            if DENIAL in text or (unschedulable and any(w in text for w in OURS)):
                 return text
     return ""
 
@@ -113,6 +192,7 @@ MADE = frozenset({201, 409})
 """409: an earlier try came through, whose answer was lost with the API server."""
 CHANGED = frozenset({200, 404, 409})
 DELETED = frozenset({200, 202, 404, 409})
+GONE = frozenset({404})
 PATIENCE_S = 4.0
 """How long a pod that is told to wait for room does so, before its owner gives up."""
 _LOOK_S = 0.02
@@ -126,15 +206,21 @@ class Stage:
     namespace: str
     scheduler_name: str
     seed: int
+    claims: bool = True
+    """Whether ResourceClaims can share a card there."""
 
     def path(self, one: Life) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods/{one.name}"
 
-    def stub(self, one: Life) -> Json:
-        """As much of the pod as kubelet's writes need."""
-        containers = [{"name": "main", "image": "local.test/pause:1"}]
-        metadata = {"name": one.name, "namespace": self.namespace}
-        return {"metadata": metadata, "spec": {"containers": containers}}
+    def manifest(self, one: Life) -> Json:
+        return one.manifest(self.namespace, self.scheduler_name)
+
+    def claim_path(self, one: Life) -> str:
+        return f"{self.claims_path}/{one.name}"
+
+    @property
+    def claims_path(self) -> str:
+        return f"{RESOURCE}/namespaces/{self.namespace}/resourceclaims"
 
 
 class Play:
@@ -170,33 +256,47 @@ class Play:
         with self._lock:
             return list(self._lives.values())
 
-    def all_pods(self, pods: list[Json], asked_at: float) -> None:
-        names = {a_pod["metadata"]["name"] for a_pod in pods}
-        for one in self.left():
-            known = one.seen or (one.posted_at is not None and one.posted_at < asked_at)
-            if known and one.name not in names:
-                self._over(one)
-        for a_pod in pods:
-            self.changed(a_pod)
+    def pass_by(self) -> None:
+        """Have a pod and a claim come and go at once, which ask for nothing of us."""
+        rest, namespace = self.stage.rest, self.stage.namespace
+        one = Life("last", Form.CLAIM, ((1, 1),), doomed=False, end=End.DELETED)
+        a_pod = pod(one.name, namespace, spec={"schedulerName": "nobody"})
+        rest.must("POST", f"/api/v1/namespaces/{namespace}/pods", a_pod)
+        rest.must("DELETE", self.stage.path(one))
+        if self.stage.claims:
+            rest.must("POST", self.stage.claims_path, one.claim(namespace))
+            rest.must("DELETE", self.stage.claim_path(one))
 
-    def changed(self, a_pod: Json) -> None:
-        one = self._lives.get(a_pod["metadata"]["name"])
-        if one is None:
+    def listed(self, kind: str, listing: Listing) -> None:
+        if kind != "pods":
+            return
+        names = {a_pod["metadata"]["name"] for a_pod in listing.objects}
+        for one in self.left():
+            posted_at = one.posted_at
+            known = one.seen or (posted_at is not None and posted_at < listing.asked_at)
+            if known and one.name not in names:
+                self._gone(one)
+        for a_pod in listing.objects:
+            self.changed(kind, a_pod)
+
+    def changed(self, kind: str, an_object: Json) -> None:
+        one = self._lives.get(an_object["metadata"]["name"])
+        if one is None or kind != "pods":
             return
         one.seen = True
-        if node_of(a_pod):
+        if node_of(an_object):
             one.bound = True
-        elif (reason := reason_of(a_pod)) and not one.reason:
+        elif (reason := reason_of(an_object)) and not one.reason:
             self._refused(one, reason)
-        if "deletionTimestamp" in a_pod["metadata"]:
+        if "deletionTimestamp" in an_object["metadata"]:
             self._terminate(one)
-        elif one.bound and a_pod["status"].get("phase") not in FINISHED:
+        elif one.bound and an_object["status"].get("phase") not in FINISHED:
             self._run(one)
 
-    def gone(self, a_pod: Json) -> None:
-        one = self._lives.get(a_pod["metadata"]["name"])
-        if one is not None:
-            self._over(one)
+    def gone(self, kind: str, an_object: Json) -> None:
+        one = self._lives.get(an_object["metadata"]["name"])
+        if one is not None and kind == "pods":
+            self._gone(one)
 
     def _make(self) -> None:
         for number in count():
@@ -205,15 +305,19 @@ class Play:
                     return
             if self._stopping.is_set():
                 return
-            one = life(self.stage.seed, number)
+            one = life(self.stage.seed, number, claims=self.stage.claims)
             with self._lock:
                 self._lives[one.name] = one
             self.made += 1
             self._hands.after(0, partial(self._post, one))
 
     def _post(self, one: Life) -> None:
-        manifest = one.manifest(self.stage.namespace, self.stage.scheduler_name)
-        post = partial(_posted, self.stage.rest, manifest)
+        rest = self.stage.rest
+        if one.form is Form.CLAIM:
+            claim = one.claim(self.stage.namespace)
+            post_claim = partial(rest.post, self.stage.claims_path, claim)
+            self._hands.until_settled(f"create claim {one.name}", post_claim, MADE)
+        post = partial(_posted, rest, self.stage.manifest(one))
         if self._hands.until_settled(f"create {one.name}", post, MADE):
             one.posted_at = time.monotonic()
             if one.end is End.WITHDRAWN:
@@ -240,7 +344,7 @@ class Play:
     def _set_running(self, one: Life) -> None:
         number = next(self._addresses)
         address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        run = partial(set_running, self.stage.rest, self.stage.stub(one), address)
+        run = partial(set_running, self.stage.rest, self.stage.manifest(one), address)
         self._hands.until_settled(f"run {one.name}", run, CHANGED)
         end: Callable[[Life], None] = self._delete
         if one.end in {End.SUCCEEDS, End.FAILS}:
@@ -264,8 +368,23 @@ class Play:
             self._hands.after(one.grace_s, partial(self._remove, one))
 
     def _remove(self, one: Life) -> None:
-        remove = partial(finish_deletion, self.stage.rest, self.stage.stub(one))
+        remove = partial(finish_deletion, self.stage.rest, self.stage.manifest(one))
         self._hands.until_settled(f"remove {one.name}", remove, DELETED)
+
+    def _gone(self, one: Life) -> None:
+        """Act for kube-controller-manager: its pod is gone, so its claim is freed."""
+        if one.gone:
+            return
+        one.gone = True
+        if one.form is Form.CLAIM:
+            self._hands.after(0, partial(self._free, one))
+        else:
+            self._over(one)
+
+    def _free(self, one: Life) -> None:
+        free = partial(_freed, self.stage.rest, self.stage.claim_path(one))
+        self._hands.until_settled(f"free claim {one.name}", free, GONE)
+        self._over(one)
 
     def _over(self, one: Life) -> None:
         with self._lock:
@@ -283,3 +402,15 @@ class Play:
 def _posted(rest: Rest, manifest: Json) -> tuple[int, Json]:
     namespace = manifest["metadata"]["namespace"]
     return rest.post(f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+
+def _freed(rest: Rest, path: str) -> tuple[int, Json]:
+    """Free and delete a claim; 404 once it is gone.
+
+    kube-scheduler may still write into it, so it is looked at again.
+    """
+    empty = {"status": {"reservedFor": None, "allocation": None}}
+    rest.patch(f"{path}/status", empty)
+    rest.patch(path, {"metadata": {"finalizers": None}})
+    rest.delete(path)
+    return rest.get(path)

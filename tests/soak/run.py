@@ -3,6 +3,8 @@
 import http.client
 import threading
 import time
+from http import HTTPStatus
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tests.testbed.rest import ApiError, Json, Rest
@@ -10,41 +12,43 @@ from tests.testbed.rest import ApiError, Json, Rest
 if TYPE_CHECKING:
     from tests.testbed.rest import Watch
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
-from tests.soak.books import Books, Card, Held, Observer
+from tests.soak.books import Books, Listing, Observer
 from tests.soak.hands import Hands
 from tests.soak.kills import Kill, Killer
 from tests.soak.play import Play, Stage
 from tests.soak.site import Site
+from tests.soak.slices import SliceWriter
 from tests.testbed.waiting import wait_until
 
-PODS = "/api/v1/pods"
 AGAIN_S = 0.2
 _LONGEST_S = 60.0
 
 
 class Onlooker(Protocol):
-    """Who is told; always from the one thread, in the API server's order."""
+    """Who is told of pods and claims; of each kind in the API server's order."""
 
-    def all_pods(self, pods: list[Json], asked_at: float) -> None: ...
+    def listed(self, kind: str, listing: Listing) -> None: ...
 
-    def changed(self, a_pod: Json) -> None: ...
+    def changed(self, kind: str, an_object: Json) -> None: ...
 
-    def gone(self, a_pod: Json) -> None: ...
+    def gone(self, kind: str, an_object: Json) -> None: ...
 
 
 class Follower:
-    """Lists and watches all pods while its ``with`` lasts."""
+    """Lists and watches all objects of a kind while its ``with`` lasts."""
 
-    def __init__(self, rest: Rest, *onlookers: Onlooker) -> None:
+    def __init__(self, rest: Rest, kind: str, path: str, *onlookers: Onlooker) -> None:
         self._rest = rest
+        self._kind = kind
+        self._path = path
         self._onlookers = onlookers
         self._stopping = threading.Event()
         self._watch: Watch | None = None
-        self._thread = threading.Thread(target=self._follow, name="follower")
+        self._thread = threading.Thread(target=self._follow, name=f"{kind} follower")
         self.error: BaseException | None = None
         """What ended it before its time: a mistake of the test's own."""
 
@@ -62,7 +66,7 @@ class Follower:
         while not self._stopping.is_set():
             try:
                 self._list_and_watch()
-            except (OSError, http.client.HTTPException, ApiError, ValueError):
+            except (OSError, http.client.HTTPException, ApiError, JSONDecodeError):
                 # The API server was killed, perhaps in the middle of a line of JSON.
                 self._stopping.wait(AGAIN_S)
             except BaseException as error:
@@ -70,24 +74,31 @@ class Follower:
                 raise
 
     def _list_and_watch(self) -> None:
-        asked_at = time.monotonic()
-        listed = self._rest.must("GET", PODS)
+        listing = _list(self._rest, self._path)
         for onlooker in self._onlookers:
-            onlooker.all_pods(listed["items"], asked_at)
-        version = listed["metadata"]["resourceVersion"]
-        self._watch = self._rest.watch(PODS, resourceVersion=version)
+            onlooker.listed(self._kind, listing)
+        self._watch = self._rest.watch(self._path, resourceVersion=listing.revision)
         if self._stopping.is_set():
             self._watch.close()
         for event in self._watch:
             match event["type"]:
                 case "ADDED" | "MODIFIED":
                     for onlooker in self._onlookers:
-                        onlooker.changed(event["object"])
+                        onlooker.changed(self._kind, event["object"])
                 case "DELETED":
                     for onlooker in self._onlookers:
-                        onlooker.gone(event["object"])
+                        onlooker.gone(self._kind, event["object"])
                 case "ERROR":
                     return
+
+
+def _list(rest: Rest, path: str, **query: str | int) -> Listing:
+    asked_at = time.monotonic()
+    status, listed = rest.get(path, **query)
+    if status != HTTPStatus.OK:
+        raise ApiError(f"GET {path}", status, listed)
+    revision = int(listed["metadata"]["resourceVersion"])
+    return Listing(listed["items"], revision, asked_at)
 
 
 _LOOK_S = 0.25
@@ -138,13 +149,13 @@ class Soak:
     observer: Observer
     hands: Hands
     play: Play
-    follower: Follower
     killer: Killer
+    threads: Sequence[Follower | SliceWriter | Killer]
     tell: Callable[[str], None]
 
     def faults(self) -> list[str]:
         found = [*self.observer.faults, *self.play.faults, *self.hands.faults]
-        ended = [who for who in (self.follower, self.killer) if who.error]
+        ended = [who for who in self.threads if who.error]
         return found + [f"{type(who).__name__} ended: {who.error!r}" for who in ended]
 
     def insist(self) -> None:
@@ -174,16 +185,44 @@ class Soak:
             time.sleep(_LOOK_S)
 
     def agree(self) -> None:
-        """Hold everybody: the extender's books must be as the one who looks on has."""
+        """Hold everybody: the extender's books must be as the API server's objects."""
         self.hands.pause(True)
         wait_until(
-            lambda: _unlike(self.observer.free(), self.site.free()),
+            self._unlike,
             "agreement of the extender's books with the pods",
             120.0,
             accept=lambda cards: not cards,
             every_s=0.2,
         )
         self.hands.pause(False)
+
+    def _unlike(self) -> list[str]:
+        """Compare the extender's books with all objects of one revision."""
+        try:
+            books, _ = self._books()
+        except (OSError, http.client.HTTPException, ApiError) as error:
+            return [str(error)]
+        theirs = self.site.free()
+        return [
+            f"{card}: free are {free}, the extender says {theirs.get(card)}; "
+            f"held by {books.holders(card)}"
+            for card, free in books.free().items()
+            if free != theirs.get(card)
+        ]
+
+    def _books(self) -> tuple[Books, int]:
+        """Add up all objects of one revision; the pods' list says which."""
+        books = Books(self.site.units)
+        query: dict[str, str | int] = {}
+        revision = 0
+        for kind, path in self.site.kinds.items():
+            listing = _list(self.site.plane.rest, path, **query)
+            revision = listing.revision
+            query = {"resourceVersion": revision, "resourceVersionMatch": "Exact"}
+            for each in listing.objects:
+                faults = books.put(kind, each)
+                assert not faults, faults
+        return books, revision
 
     def drain(self) -> None:
         """Wait until every life is over; none may be left without a verdict."""
@@ -195,7 +234,16 @@ class Soak:
             accept=lambda left: not left,
             every_s=0.2,
         )
+        self._judge_all()
         self.insist()
+
+    def _judge_all(self) -> None:
+        """Move all watches on: what one of them told last waits for the others."""
+        _, revision = self._books()
+        self.play.pass_by()
+        wait_until(
+            lambda: self.observer.seen, "judgement", accept=lambda x: x >= revision
+        )
 
     def leaks(self, empty: Json) -> None:
         """Insist that the extender's books are as they were before the first pod."""
@@ -220,7 +268,7 @@ class Soak:
             kill_log=[kill.as_json() for kill in self.killer.log],
             moments=self.observer.moments,
             lists=self.observer.lists,
-            mean_held=round(self.observer.mean_held, 3),
+            mean_held=round(self.observer.mean_charged, 3),
             fullest=round(self.observer.fullest, 3),
             writes=self.hands.writes,
             nodes=len({node for node, _ in self.site.units}),
@@ -234,17 +282,25 @@ def soak(
 ) -> Report:
     empty = site.snapshot()
     hands = Hands()
-    stage = Stage(site.plane.rest, namespace, site.name, plan.seed)
+    stage = Stage(site.plane.rest, namespace, site.name, plan.seed, site.claims)
     play = Play(stage, hands, plan.at_once)
-    observer = Observer(Books(site.units))
-    follower = Follower(site.plane.rest, observer, play)
+    observer = Observer(Books(site.units), site.kinds)
+    writer = SliceWriter(site.plane.rest, site.cards)
+    followers = [
+        Follower(site.plane.rest, kind, path, observer, play, writer)
+        for kind, path in site.kinds.items()
+    ]
     killer = Killer(plan.seed, site.parts(), plan.kill_every_s)
-    it = Soak(site, plan, observer, hands, play, follower, killer, tell)
+    threads = [*followers, *([writer] if site.claims else []), killer]
+    it = Soak(site, plan, observer, hands, play, killer, threads, tell)
     began = time.monotonic()
     try:
         with ExitStack() as stack:
             stack.enter_context(hands)
-            stack.enter_context(follower)
+            if site.claims:
+                writer.write()
+            for thread in threads[:-1]:
+                stack.enter_context(thread)
             stack.callback(play.stop_making)
             play.start()
             with killer:
@@ -257,10 +313,6 @@ def soak(
     except Exception as error:
         raise AssertionError(told(plan, killer.log, error)) from error
     return it.report(seconds)
-
-
-def _unlike(ours: dict[Card, Held], theirs: dict[Card, Held]) -> list[Card]:
-    return [card for card in ours if ours[card] != theirs.get(card)]
 
 
 def told(plan: Plan, log: list[Kill], error: Exception) -> str:

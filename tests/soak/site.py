@@ -3,28 +3,42 @@
 import http.client
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
+from gpushare.addresses import free_address
+from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import Card as OurCard
 from gpushare.domain.model import CardUUID
 from gpushare.kube.annotations import encode_cards
+from tests.controlplane.claims import (
+    RESOURCE,
+    asked_about_claims,
+    claims_settings,
+)
 from tests.controlplane.extender import Extender, extender
 from tests.controlplane.world import CARDS, EAGER
 from tests.soak.books import CORES, Card
 from tests.soak.kills import Part
+from tests.soak.slices import SLICES
+from tests.testbed.certificates import certificates
 from tests.testbed.controlplane import ControlPlane
+from tests.testbed.kubernetes import chosen, lacks
 from tests.testbed.objects import post_node
 from tests.testbed.rest import Json
 from tests.testbed.scheduler import Scheduler
 from tests.testbed.waiting import wait_until
 
 SIZES = (16, 29, 29, 64, 94)
+INSTANCE_UNITS = 19
 NODES = 8
 CARDS_A_NODE = 8
+CLAIMS_SINCE = "1.36"
+PATHS = {"pods": "/api/v1/pods", "claims": f"{RESOURCE}/resourceclaims"}
 
 
 @dataclass
@@ -35,16 +49,36 @@ class Site:
     name: str
     extender: Extender
     scheduler: Scheduler
-    units: dict[Card, int]
+    cards: dict[str, list[OurCard]]
+    claims: bool = True
+    """Whether ResourceClaims can share a card here."""
+
+    @property
+    def units(self) -> dict[Card, int]:
+        return {
+            (node, str(card.uuid)): card.units
+            for node, cards in self.cards.items()
+            for card in cards
+        }
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kinds of objects that hold cards, and where they are listed."""
+        return PATHS if self.claims else {"pods": PATHS["pods"]}
 
     def parts(self) -> list[Part]:
         """Give what is killed; the API server first, as the others need it."""
         apiserver = "kube-apiserver"
         return [
             Part(apiserver, lambda: self.plane.kill(apiserver), self._start_apiserver),
-            Part("extender", self.extender.kill, lambda: _start(self.extender)),
+            Part("extender", self.extender.kill, self._start_extender),
+            Part("extender's SIGTERM", self._stop_extender, self._start_extender),
             Part("kube-scheduler", self._kill_scheduler, self._start_scheduler),
         ]
+
+    def stop(self) -> None:
+        """Stop the scheduler that runs now; the extender ends by its own ``with``."""
+        self.scheduler.stop()
 
     def snapshot(self) -> Json:
         try:
@@ -73,6 +107,13 @@ class Site:
         (resident,) = (line for line in lines if line.startswith("VmRSS:"))
         return round(int(resident.split()[1]) / 1024, 1)
 
+    def _start_extender(self) -> None:
+        self.extender.start()
+
+    def _stop_extender(self) -> None:
+        assert self.extender.process is not None
+        self.extender.process.stop()
+
     def _start_apiserver(self) -> None:
         self.plane.start_apiserver()
 
@@ -90,31 +131,64 @@ def site(
 ) -> Iterator[Site]:
     """Bring it up; the seed draws the cards, ``settings`` are the extender's."""
     draw = Random(f"{seed}/cards")
-    with extender(plane, f"{name}-extender", **settings) as ext:
-        units: dict[Card, int] = {}
-        for number in range(NODES):
-            units |= _node(plane, f"{name}-{number}", draw)
-        found = Site(plane, name, ext, _scheduler(plane, name, ext), units)
-        full = {card: (CORES, size) for card, size in units.items()}
+    claims = not lacks(chosen(os.environ), CLAIMS_SINCE)
+    with ExitStack() as stack:
+        if claims:
+            settings |= stack.enter_context(_arbiter(plane))
+        ext = stack.enter_context(extender(plane, f"{name}-extender", **settings))
+        cards = {f"{name}-{n}": _node(f"{name}-{n}", n, draw) for n in range(NODES)}
+        for node, each in cards.items():
+            _post(plane, node, each)
+        found = Site(plane, name, ext, _scheduler(plane, name, ext), cards, claims)
+        stack.callback(found.stop)
+        full = {card: (CORES, size) for card, size in found.units.items()}
         wait_until(found.free, "all nodes in the books", accept=lambda x: x == full)
-        try:
-            yield found
-        finally:
-            found.scheduler.stop()
+        yield found
 
 
-def _node(plane: ControlPlane, name: str, draw: Random) -> dict[Card, int]:
+@contextmanager
+def _arbiter(plane: ControlPlane) -> Iterator[dict[str, str]]:
+    """Have the API server ask about claims; give the extender's settings for it."""
+    listen = free_address()
+    with TemporaryDirectory(prefix="soak-tls-") as folder:
+        held = certificates(Path(folder) / "tls")
+        with asked_about_claims(plane, listen.port, held):
+            yield claims_settings(listen, held)
+            plane.rest.must("DELETE", SLICES)
+
+
+def _node(name: str, number: int, draw: Random) -> list[OurCard]:
+    """Draw a node's cards: on one in four instances of MIG, on each other one links."""
     sizes = [draw.choice(SIZES) for _ in range(CARDS_A_NODE)]
-    cards = [OurCard(CardUUID(f"{name}-{i}"), i, size) for i, size in enumerate(sizes)]
+    cards = [OurCard(CardUUID(f"GPU-{name}-{i}"), i, x) for i, x in enumerate(sizes)]
+    if number % 4 == 3:
+        parent = str(cards[0].uuid)
+        instances = [
+            OurCard(
+                CardUUID(f"MIG-{name}-{i}"),
+                i,
+                INSTANCE_UNITS,
+                model="1g.5gb",
+                parent=parent,
+            )
+            for i in range(4)
+        ]
+        return [*instances, *cards[4:]]
+    if number % 2:
+        scores = [draw.choice((10, 50, 110, 250)) for _ in pairs(len(cards))]
+        return list(with_scores(cards, scores))
+    return cards
+
+
+def _post(plane: ControlPlane, name: str, cards: Sequence[OurCard]) -> None:
     post_node(
         plane.rest,
         name,
-        units=sum(sizes),
-        cores=CORES * len(sizes),
+        units=sum(card.units for card in cards),
+        cores=CORES * len(cards),
         pods=400,
         annotations={CARDS: encode_cards(cards)},
     )
-    return {(name, str(card.uuid)): card.units for card in cards}
 
 
 def _scheduler(plane: ControlPlane, name: str, ext: Extender) -> Scheduler:
@@ -122,7 +196,3 @@ def _scheduler(plane: ControlPlane, name: str, ext: Extender) -> Scheduler:
     return plane.start_scheduler(
         f"{name}-scheduler", extender_url=ext.url, settings=settings
     )
-
-
-def _start(ext: Extender) -> None:
-    ext.start()

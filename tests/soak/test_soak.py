@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from tests.controlplane.world import PLACEMENT
+from tests.soak.books import Listing
 from tests.soak.hands import Hands
-from tests.soak.play import MADE, End, Life, Play, Stage, life, reason_of
+from tests.soak.play import DENIAL, MADE, End, Form, Life, Play, Stage, life, reason_of
 from tests.testbed.rest import Json, Rest
 from tests.testbed.waiting import wait_until
 
@@ -26,9 +27,13 @@ def test_the_same_seed_gives_the_same_lives() -> None:
     assert lives != [life(8, number) for number in range(400)]
     assert {one.end for one in lives} == set(End)
     assert 4 <= sum(one.doomed for one in lives) <= 40
-    assert any((one.cores or 0) >= 100 and not one.doomed for one in lives)
-    assert any(one.cores is None for one in lives)
-    assert any(one.units is None for one in lives)
+    assert {one.form for one in lives} == set(Form)
+    asks = [ask for one in lives for ask in one.asks if not one.doomed]
+    assert any(cores >= 100 for cores, _ in asks)
+    assert any(cores == 0 for cores, _ in asks)
+    assert any(units == 0 for _, units in asks)
+    apart = [life(7, number, claims=False) for number in range(400)]
+    assert {one.form for one in apart} == {Form.SHARE, Form.APART}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,7 @@ def test_the_same_seed_gives_the_same_lives() -> None:
     [
         ("Unschedulable", INSUFFICIENT, True),
         ("Unschedulable", "Invalid vcuda request: 150 cores are neither", True),
+        ("SchedulerError", f"{DENIAL} the request: card GPU-1 has 2 units left", True),
         ("SchedulerError", f"connection refused; {INSUFFICIENT}", False),
         ("Unschedulable", "0/8 nodes are available: 8 Too many pods.", False),
         ("Unschedulable", "", False),
@@ -58,16 +64,15 @@ def play_of(*lives: Life) -> Play:
 
 
 def alive(**more: object) -> Life:
-    usual = {"units": 1, "cores": 1, "doomed": False, "end": End.DELETED}
-    times = {"stay_s": 0.0, "grace_s": 0.0}
-    return Life(**{"name": "life-0", **usual, **times, **more})  # type: ignore[arg-type]
+    usual: Json = {"form": Form.SHARE, "asks": ((1, 1),), "doomed": False}
+    return Life(**{"name": "life-0", "end": End.DELETED, **usual, **more})
 
 
 def test_who_goes_without_a_verdict_is_a_fault() -> None:
     """Unless its owner withdrew it; a placed and a refused one are counted."""
     one = alive()
     play = play_of(one)
-    play.gone(seen(one))
+    play.gone("pods", seen(one))
     assert play.faults
     kinds: dict[str, Json] = {
         "withdrawn": {"end": End.WITHDRAWN},
@@ -77,7 +82,7 @@ def test_who_goes_without_a_verdict_is_a_fault() -> None:
     for kind, fact in kinds.items():
         one = alive(**fact)
         play = play_of(one)
-        play.gone(seen(one))
+        play.gone("pods", seen(one))
         assert (dict(play.ended), play.faults) == ({kind: 1}, [])
 
 
@@ -85,7 +90,7 @@ def test_who_went_while_nobody_looked() -> None:
     """A list without a pod that was there before ends it; not one that is younger."""
     old, young = alive(bound=True, posted_at=1.0), alive(name="b", posted_at=3.0)
     play = play_of(old, young)
-    play.all_pods([], asked_at=2.0)
+    play.listed("pods", Listing([], revision=9, asked_at=2.0))
     assert play.left() == [young]
     assert play.done == 1
 
@@ -95,7 +100,7 @@ def test_who_fits_nowhere_and_is_bound_is_a_fault() -> None:
     play = play_of(one)
     a_pod = seen(one)
     a_pod["spec"]["nodeName"] = "n"
-    play.changed(a_pod)
+    play.changed("pods", a_pod)
     assert "fits nowhere and was bound" in play.faults[0]
 
 
