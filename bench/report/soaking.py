@@ -13,8 +13,10 @@ def soak_section(found: Found, _pictures: Path) -> Section:
     rows = tuple((what, *(column[what] for column in columns)) for what in columns[0])
     words = (
         "`make soak` on real etcd, kube-apiserver and kube-scheduler: nodes with cards "
-        "of several sizes, a simulated kubelet, and kill -9 at moments that the seed "
-        "draws. An independent observer adds up the placements of the pods at each "
+        "of several sizes, MIG instances and linked cards; a simulated kubelet; pods "
+        "whose containers share a card or are apart, and ResourceClaims of several "
+        "requests; kill -9, and SIGTERM for the extender, at moments that the seed "
+        "draws. An independent observer adds up what pods and claims hold at each "
         "change that the API server reports. A run writes results only if nothing was "
         "wrong. The number of pods per minute depends on the machine, which runs all "
         "of this at once."
@@ -33,7 +35,8 @@ def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("placed", number(ended.get("placed", 0))),
         ("refused with a reason", number(ended.get("refused", 0))),
         ("withdrawn before a decision", number(ended.get("withdrawn", 0))),
-        ("kill -9", kills),
+        *((f"placed, {form}", number(n)) for form, n in run["placed"].items()),
+        ("killed", kills),
         ("changes checked", number(run["moments"])),
         ("of these with a card over-committed", "0"),
         ("units leaked at the end", "0"),

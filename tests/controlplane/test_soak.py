@@ -1,10 +1,11 @@
-"""A short ``make soak``: pods live and die while every part is killed in turn."""
+"""A short ``make soak``: pods and claims live and die while parts are killed."""
 
 import secrets
 from dataclasses import replace
 
 import pytest
 
+from tests.soak.play import Form
 from tests.soak.run import Plan, soak
 from tests.soak.site import site
 from tests.testbed.controlplane import ControlPlane
@@ -19,10 +20,13 @@ def test_soak(plane: ControlPlane, space: str) -> None:
 
     The dice are new each time: the seed and the kills stand in what a failure says.
     """
-    plan = replace(PLAN, seed=int(__import__('os').environ.get('SEED') or secrets.randbelow(1_000_000)))
+    plan = replace(PLAN, seed=secrets.randbelow(1_000_000))
     with site(plane, plan.seed) as found:
+        parts, forms = found.parts(), {Form.SHARE, Form.APART}
+        forms |= {Form.CLAIM} if found.claims else set()
         report = soak(found, space, plan)
-    assert {"kube-apiserver", "extender", "kube-scheduler"} <= set(report.kills)
+    assert {part.name for part in parts} == set(report.kills)
     assert {"placed", "refused"} <= set(report.ended)
+    assert {form.value for form in forms} == set(report.placed)
     assert report.lists > 1
     assert report.fullest > 0.3

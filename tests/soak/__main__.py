@@ -1,4 +1,4 @@
-"""``make soak``: pods that live and die while parts are killed, for some minutes.
+"""``make soak``: pods and claims that live and die while parts are killed.
 
 Exit status 1 where a card was over-committed, a unit leaked, or a pod went without a
 verdict; the message has the seed and the log of kills. Then, for as long, a driver that
@@ -80,7 +80,7 @@ def _show(report: Report) -> None:
     ended = ", ".join(f"{count:,} {how}" for how, count in report.ended.items())
     kills = ", ".join(f"{part} {count}" for part, count in report.kills.items())
     print(f"{report.lives:,} lives, {report.per_minute:,.0f} a minute: {ended}.")
-    print(f"kill -9: {kills}.")
+    print(f"Killed: {kills}.")
     print(f"{report.moments:,} moments looked at, none with a card over-committed;")
     print(f"the cards were {report.mean_held:.0%} full, at most {report.fullest:.0%}.")
     print("The books ended as those of an empty cluster.")

@@ -231,6 +231,8 @@ class Play:
         self.faults: list[str] = []
         self.ended: Counter[str] = Counter()
         """Lives that are over: ``placed``, ``refused``, ``withdrawn``."""
+        self.placed: Counter[str] = Counter()
+        """Of these the placed ones, by their form."""
         self.made = 0
         self._hands = hands
         self._most = most_at_once
@@ -391,6 +393,7 @@ class Play:
             self._lives.pop(one.name, None)
         if one.bound:
             self.ended["placed"] += 1
+            self.placed[one.form.value] += 1
         elif one.reason:
             self.ended["refused"] += 1
         elif one.end is End.WITHDRAWN:

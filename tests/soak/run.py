@@ -125,6 +125,7 @@ class Report:
     lives: int
     per_minute: float
     ended: dict[str, int]
+    placed: dict[str, int]
     kills: dict[str, int]
     kill_log: list[Json]
     moments: int
@@ -264,6 +265,7 @@ class Soak:
             lives=self.play.done,
             per_minute=round(self.play.done / seconds * 60, 1),
             ended=dict(self.play.ended),
+            placed=dict(self.play.placed),
             kills=dict(kills),
             kill_log=[kill.as_json() for kill in self.killer.log],
             moments=self.observer.moments,
