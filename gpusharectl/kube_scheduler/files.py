@@ -104,6 +104,10 @@ class Starter(Protocol):
         """Return what kube-scheduler reads according to a text without additions."""
         ...
 
+    def overruled(self, files: HostFiles) -> str:
+        """Return which other file makes this one ineffective, and the remedy, or ""."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Desired:
@@ -269,6 +273,8 @@ class SchedulerFiles:
 
         ``Obstacle`` says why the extender cannot be added.
         """
+        if overruled := self.overruled():
+            raise Obstacle(overruled)
         state, desired = self._read(), self._desired
         text, record = self._built(state, desired)
         tls = self.certificates.planned(desired.now) if desired.tls else ()
@@ -321,6 +327,10 @@ class SchedulerFiles:
         changes = [self._change(path, text) for path, text in wanted.items()]
         return list(filter(_differs, [*changes, *released(self._files)]))
 
+    def overruled(self) -> str:
+        """Return which other file makes the starter's ineffective, or ""."""
+        return self._starter.overruled(self._files)
+
     def why_elsewhere(self) -> str:
         """Return why kube-scheduler uses no API server of this host, or "".
 
@@ -370,6 +380,8 @@ class SchedulerFiles:
         record = Record.decoded(self._files.read(self.state))
         if record is None or self._starter.path not in record.files:
             return ""
+        if overruled := self.overruled():
+            return overruled
         try:
             state = self._read()
         except Obstacle as obstacle:

@@ -107,6 +107,25 @@ class K3sFile:
         flags = _flags([*_arguments(body), *more])
         return Found(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
 
+    def overruled(self, files: HostFiles) -> str:
+        """Return which other file overrules gpushare's configuration, or ""."""
+        for path, body in _drop_ins(files):
+            given = [str(each) for each in _listed(body.get(f"{ARGS}+"))]
+            if ARGS in body or CONFIG in _flags(given):
+                return (
+                    f"{path} sets {ARGS}, which overrules {self.path}: move its "
+                    "arguments there"
+                )
+        for path, body in _services(files):
+            if CONFIG in body:
+                return f"{path} passes --{CONFIG}, so k3s does not read {self.path}"
+            if CONFIG in _flags(body.get(ARGS, [])):
+                return (
+                    f"{path} passes --{ARGS} config=, which overrules {self.path}: "
+                    "move it there and run systemctl daemon-reload"
+                )
+        return ""
+
 
 def settings(text: str | None) -> dict[str, Any]:
     """Parse k3s's settings; empty if there is no file, or only comments."""
@@ -218,8 +237,7 @@ class K3sScheduler(HostScheduler):
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
         """Return the files to write; none if all are as wanted."""
-        overruled = _overruled(self._host)
-        planned = Obstacle(overruled) if overruled else super().plan()
+        planned = super().plan()
         if isinstance(planned, Obstacle):
             return planned
         for each in planned:
@@ -295,26 +313,6 @@ class K3sScheduler(HostScheduler):
             if _is_server(name):
                 return ("rc-service", name, "restart")
         return ("systemctl", "restart", "k3s")
-
-
-def _overruled(files: HostFiles) -> str:
-    """Return which other file overrules gpushare's configuration, or ""."""
-    for path, body in _drop_ins(files):
-        given = [str(each) for each in _listed(body.get(f"{ARGS}+"))]
-        if ARGS in body or CONFIG in _flags(given):
-            return (
-                f"{path} sets {ARGS}, which overrules {K3sFile.path}: move its "
-                "arguments there"
-            )
-    for path, body in _services(files):
-        if CONFIG in body:
-            return f"{path} passes --{CONFIG}, so k3s does not read {K3sFile.path}"
-        if CONFIG in _flags(body.get(ARGS, [])):
-            return (
-                f"{path} passes --{ARGS} config=, which overrules {K3sFile.path}: "
-                "move it there and run systemctl daemon-reload"
-            )
-    return ""
 
 
 def _elsewhere(files: HostFiles) -> Mapping[str, Any]:

@@ -2,13 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
 
 from gpushare.kube.objects import Objects
 from gpusharectl.kube_scheduler import static_pod
 from gpusharectl.kube_scheduler.files import READABLE, Desired, Found
 from gpusharectl.kube_scheduler.host import HostScheduler, Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from gpusharectl.kube_scheduler.static_pod import REMEDY, Additions, SchedulerPod
+from gpusharectl.kube_scheduler.static_pod import (
+    REMEDY,
+    STAMP,
+    Additions,
+    SchedulerPod,
+)
 from gpusharectl.kube_scheduler.verify import (
     MirrorPod,
     Said,
@@ -60,6 +69,42 @@ class KubeadmFile:
             raise Obstacle(_ABSENT)
         pod = SchedulerPod.read(without_gpushare)
         return Found(pod.on_host(pod.config) if pod.config else "", pod.flags)
+
+    def overruled(self, files: HostFiles) -> str:
+        """Return which other static pods have kube-scheduler's name, or "".
+
+        kubelet starts each file of the folder whose name does not begin with a dot,
+        whatever its ending, and of several pods with one name the last it has read.
+        """
+        folder, own = str(PurePosixPath(self.path).parent), _name(files, self.path)
+        paths = [f"{folder}/{name}" for name in files.names(folder) if name[0] != "."]
+        others = [
+            path for path in paths if path != self.path and _name(files, path) == own
+        ]
+        if not others or own is None:
+            return ""
+        holds, it = ("hold", "them") if len(others) > 1 else ("holds", "it")
+        return (
+            f"{' and '.join(others)} {holds} a pod {own} too, and kubelet starts every "
+            "file there whose name does not begin with a dot, so that pod replaces the "
+            f"one of {self.path}: move {it} to another folder"
+        )
+
+
+def _name(files: HostFiles, path: str) -> str | None:
+    """Return ``namespace/name`` of the pod that kubelet starts from a file, if any.
+
+    It reads the first document, as YAML or JSON.
+    """
+    if not files.place(path).is_file():
+        return None
+    text = (files.read(path) or b"").decode(errors="replace")
+    try:
+        body: Any = next(yaml.safe_load_all(text), None)
+        metadata = body["metadata"] if body["kind"] == "Pod" else {}
+        return f"{metadata.get('namespace') or 'default'}/{metadata['name']}"
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return None
 
 
 class KubeadmScheduler(HostScheduler):
@@ -121,7 +166,9 @@ class KubeadmScheduler(HostScheduler):
         pod = self._manifest()
         if isinstance(pod, Obstacle):
             return str(pod)
-        return self._mirror.wait(pod, say, self._patience.wait_s)
+        why = self._mirror.wait(pod, say, self._patience.wait_s)
+        # Without the stamp it is the cluster's own again, as a copy of it may be.
+        return (why or pod.annotation(STAMP)) and (self._files.overruled() or why)
 
     def probe(self) -> str:
         """Prove that kube-scheduler calls the extender; why it does not, or ""."""

@@ -194,6 +194,11 @@ def test_manifest_written_anew_is_mended(
     host.apply(plan)
     assert host.wait(lambda _: None) == ""
     assert host._files.missing() == ""
+    # kubelet starts a copy too, and its pod would replace the one that is Ready.
+    files.write(f"{MANIFEST}.bak", untouched or b"")
+    for words in (host.wait(print), str(host.plan()), host._files.missing()):
+        assert words.startswith(f"{MANIFEST}.bak holds a pod")
+    files.remove(f"{MANIFEST}.bak")
     host.apply(host.restore())
     assert files.read(MANIFEST) == untouched
     assert host.wait(lambda _: None) == ""

@@ -107,6 +107,10 @@ def test_host_that_was_installed(tmp_path: Path) -> None:
     scheduler = SchedulerFiles(host, KubeadmFile(), desired_now(V))
     scheduler.make(scheduler.plan())
     assert host_troubles([node], V, host) == ()
+    host.write(f"{KubeadmFile.path}.bak", MANIFEST)
+    (found,) = host_troubles([node], V, host)
+    assert found.what.startswith(f"{KubeadmFile.path}.bak holds a pod kube-system/")
+    host.remove(f"{KubeadmFile.path}.bak")
     host.write(KubeadmFile.path, MANIFEST)
     (found,) = host_troubles([node], V, host)
     assert found.about == "cp"

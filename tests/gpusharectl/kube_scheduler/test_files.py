@@ -3,9 +3,10 @@
 How many nodes kube-scheduler scores: for frag all, and later as many as before.
 """
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
@@ -43,6 +44,53 @@ def host(tmp_path: Path) -> HostFiles:
     made = HostFiles(tmp_path)
     made.write(MANIFEST, KUBEADM, 0o600)
     return made
+
+
+BESIDE = f"{MANIFEST}.bak"
+AS_JSON = json.dumps(yaml.safe_load(KUBEADM)).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "counts"),
+    [
+        ("kube-scheduler.yaml.bak", KUBEADM, True),
+        ("kube-scheduler.yaml~", KUBEADM, True),
+        ("old", AS_JSON, True),
+        ("old.yaml", KUBEADM + b"---\n{}\n", True),
+        (".kube-scheduler.yaml.swp", KUBEADM, False),
+        ("mine.yaml", KUBEADM.replace(b"kube-system", b"mine"), False),
+        ("mine.yaml", b"kind: Pod\nmetadata: {name: kube-scheduler}\n", False),
+        ("etcd.yaml", KUBEADM.replace(b"  name: kube-scheduler", b"  name: x"), False),
+        ("README", b"kube-scheduler: see the wiki\n", False),
+        ("broken.yaml", b"{", False),
+        ("empty", b"", False),
+        ("folder/kube-scheduler.yaml", KUBEADM, False),
+    ],
+)
+def test_another_file_with_a_pod_of_that_name(
+    host: HostFiles, name: str, content: bytes, counts: bool
+) -> None:
+    """kubelet starts it too, whatever its ending; then nothing is written."""
+    path = f"{PurePosixPath(MANIFEST).parent}/{name}"
+    host.write(path, content)
+    done = host_scheduler(Action.APPLY, host.root, PLAIN, host.root)
+    assert (done.code == 1) is counts
+    assert (host.read(CONFIG) is None) is counts
+    if counts:
+        assert done.words.startswith(f"{path} holds a pod kube-system/kube-scheduler ")
+        assert done.words.endswith("move it to another folder")
+
+
+def test_all_other_files_are_named(host: HostFiles) -> None:
+    """Also behind a link. What ours has written can still be taken back."""
+    host_scheduler(Action.APPLY, host.root, PLAIN, host.root)
+    host.write("/root/old.yaml", KUBEADM)
+    host.place(f"{MANIFEST}.old").symlink_to("/root/old.yaml")
+    host.write(BESIDE, KUBEADM)
+    done = host_scheduler(Action.APPLY, host.root, PLAIN, host.root)
+    assert done.words.startswith(f"{BESIDE} and {MANIFEST}.old hold a pod kube-system/")
+    assert host_scheduler(Action.RESTORE, host.root, PLAIN, host.root).code == 0
+    assert host.read(MANIFEST) == KUBEADM
 
 
 OWN = "/srv/own/s.yaml"

@@ -9,7 +9,11 @@ import yaml
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, Invalid, InvalidObject, Unavailable
 from gpushare.kube.objects import Ref
-from gpusharectl.kube_scheduler.static_pod import SchedulerPod
+from gpusharectl.kube_scheduler.files import desired_now
+from gpusharectl.kube_scheduler.host import Patience
+from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
+from gpusharectl.kube_scheduler.static_pod import STAMP, SchedulerPod
 from gpusharectl.kube_scheduler.verify import (
     LOOK,
     MirrorPod,
@@ -32,18 +36,18 @@ class Kubelet:
     def __init__(self, *turns: Json) -> None:
         self.objects = FakeObjects()
         self._turns = list(turns)
-        self._now = 0.0
-        self._turn(0.0)
+        self.now = 0.0
+        self.turn(0.0)
 
     def wait(self, most_s: float = 60.0) -> tuple[str, list[str]]:
         """Wait for the new one; give why it did not come, and what was heard."""
         heard: list[str] = []
-        pace = Pace(1.0, lambda: self._now, self._turn)
+        pace = Pace(1.0, lambda: self.now, self.turn)
         mirror = MirrorPod(self.objects, "cp", pace)
         return mirror.wait(SchedulerPod.read(NEW), heard.append, most_s), heard
 
-    def _turn(self, s: float) -> None:
-        self._now += s
+    def turn(self, s: float) -> None:
+        self.now += s
         if self._turns:
             self.objects.kept[POD] = copy.deepcopy(self._turns.pop(0))
 
@@ -80,6 +84,27 @@ def test_each_look_says_something_new() -> None:
     assert "the old pod has to end" in kubelet.wait(3)[0]
     assert kubelet.objects.kept[POD]["metadata"]["annotations"][LOOK] != "7"
     assert len(kubelet.objects.writes) > 1
+
+
+def test_a_copy_beside_the_manifest_is_named_though_the_pod_is_ready(
+    tmp_path: Path,
+) -> None:
+    """Its pod will replace the new one; also where that is what is waited for."""
+    files = HostFiles(tmp_path)
+    stamped = NEW.replace("metadata:", f'metadata:\n  annotations: {{{STAMP}: "1"}}')
+    kubelet = Kubelet(mirror(stamped, READY))
+    pace = Pace(1.0, lambda: kubelet.now, kubelet.turn)
+    patience = Patience(pace=pace)
+    desired = desired_now("v1.36.3")
+    host = KubeadmScheduler(files, kubelet.objects, "cp", desired, patience)
+    files.write(KubeadmFile.path, stamped.encode())
+    assert host.wait(print) == ""
+    files.write(f"{KubeadmFile.path}.bak", OLD.encode())
+    assert host.wait(print).startswith(f"{KubeadmFile.path}.bak holds a pod")
+    files.write(KubeadmFile.path, OLD.encode())
+    assert host.wait(print).startswith(f"{KubeadmFile.path}.bak holds a pod")
+    kubelet.objects.kept[POD] = mirror(OLD, READY)
+    assert host.wait(print) == ""
 
 
 def test_kubelet_that_stopped_meanwhile_is_named() -> None:
