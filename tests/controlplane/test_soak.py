@@ -22,10 +22,10 @@ def test_soak(plane: ControlPlane, space: str) -> None:
     """
     plan = replace(PLAN, seed=secrets.randbelow(1_000_000))
     with site(plane, plan.seed) as found:
-        parts, forms = found.parts(), {Form.SHARE, Form.APART}
+        forms = {Form.SHARE, Form.APART}
         forms |= {Form.CLAIM} if found.claims else set()
         report = soak(found, space, plan)
-    assert {part.name for part in parts} == set(report.kills)
+    assert {"kube-apiserver", "extender", "kube-scheduler"} <= set(report.kills)
     assert {"placed", "refused"} <= set(report.ended)
     assert {form.value for form in forms} == set(report.placed)
     assert report.lists > 1

@@ -7,7 +7,7 @@ a say in it. Each answer is a list of what is wrong, in words, mostly empty.
 import heapq
 import json
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -173,16 +173,14 @@ def _shares_of(a_pod: Json) -> Shares:
     placement = json.loads(text)
     assert placement["v"] == 1
     assert placement["uid"] == a_pod["metadata"]["uid"]
-    shares = placement["shares"]
-    uuids = Counter(share["card"] for share in shares)
-    assert set(uuids.values()) <= {1}, f"a card twice: {uuids}"
-    return {
-        share["card"]: (
-            (share["cores"], share["units"]),
-            frozenset(share.get("containers") or ()),
+    shares: Shares = {}
+    for share in placement["shares"]:
+        amounts, containers = shares.get(share["card"], ((0, 0), frozenset()))
+        shares[share["card"]] = (
+            _sum([amounts, (share["cores"], share["units"])]),
+            containers | frozenset(share.get("containers") or ()),
         )
-        for share in shares
-    }
+    return shares
 
 
 def _asks_of(a_pod: Json) -> dict[str, Amounts]:

@@ -52,6 +52,8 @@ class Site:
     cards: dict[str, list[OurCard]]
     claims: bool = True
     """Whether ResourceClaims can share a card here."""
+    ends: int = 0
+    """How often the extender was ended."""
 
     @property
     def units(self) -> dict[Card, int]:
@@ -71,8 +73,7 @@ class Site:
         apiserver = "kube-apiserver"
         return [
             Part(apiserver, lambda: self.plane.kill(apiserver), self._start_apiserver),
-            Part("extender", self.extender.kill, self._start_extender),
-            Part("extender's SIGTERM", self._stop_extender, self._start_extender),
+            Part("extender", self._end_extender, self._start_extender),
             Part("kube-scheduler", self._kill_scheduler, self._start_scheduler),
         ]
 
@@ -110,9 +111,14 @@ class Site:
     def _start_extender(self) -> None:
         self.extender.start()
 
-    def _stop_extender(self) -> None:
+    def _end_extender(self) -> None:
+        """By SIGKILL and by SIGTERM in turn: only the second one ends in order."""
         assert self.extender.process is not None
-        self.extender.process.stop()
+        self.ends += 1
+        if self.ends % 2:
+            self.extender.kill()
+        else:
+            self.extender.process.stop()
 
     def _start_apiserver(self) -> None:
         self.plane.start_apiserver()
