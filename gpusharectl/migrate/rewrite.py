@@ -6,6 +6,7 @@ ResourceQuotas and LimitRanges are read by their kind, and every other mapping w
 system in any other place is reported.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ _IN_LIMIT_RANGES = (
 )
 _SKIPPED = ("status", "labels", "matchLabels", "nodeSelector", "annotations")
 """Fields that have no amounts, or that no user writes."""
+_OTHER_COUNT = re.compile(r"nvidia\.com/(?!mig-)")
 _DENIED_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_GPU_MEMORY_")
 """How variables begin that the webhook denies in containers with cards."""
 _SEVERAL = "aliyun.com/gpu-count"
@@ -71,7 +73,7 @@ class Rewritten:
 
 def rewrite(text: str, options: Options) -> Rewritten:
     """Rewrite all documents of a text; ``NotEditable`` if that is not possible."""
-    if not _mentions(text, (*RESOURCES, GPU)):
+    if not _mentions(text, (*RESOURCES, GPU, systems.VOLCANO)):
         return Rewritten(text)
     found = _Migration(text, options)
     new = found.yaml.edited()
@@ -130,8 +132,12 @@ class _Migration:
         self._seen: set[int] = set()
         self._understood: set[int] = set()
         self._object, self._start = "", 0
+        self._names_hami = False
+        """Whether the document names a resource that only HAMi has."""
         for number, document in enumerate(self.yaml.documents):
             self._object, self._start = f"document {number + 1}", -number
+            written = text[document.start_mark.index : document.end_mark.index]
+            self._names_hami = bool(_mentions(written, _HAMI_RESOURCES))
             self._walk(document, None)
 
     def _walk(self, node: Node, parent: Node | None) -> None:
@@ -184,13 +190,22 @@ class _Migration:
         bare = name.value
         for prefix in _IN_QUOTAS:
             bare = bare.removeprefix(prefix)
-        asked = bare in RESOURCES and self._options.meaning(bare, hami=False)
-        if asked and id(name) not in self._understood:
+        if bare.startswith(systems.VOLCANO):
+            self._tell(name, systems.VOLCANO_HINT)
+        elif self._is_meant(bare) and id(name) not in self._understood:
             self._tell(name, "it is not in a container or quota; change it by hand")
+
+    def _is_meant(self, resource: str) -> bool:
+        """Return whether a resource in a place that is not known is to be reported.
+
+        nvidia.com/gpu is, if it is known which system's it is.
+        """
+        meaning = self._options.meaning(resource, hami=self._names_hami)
+        return meaning is not None and meaning[0] is not None
 
     def _check_text(self, node: Node) -> None:
         """Report a text that names a resource, such as a patch or a file in a file."""
-        meant = [one for one in RESOURCES if self._options.meaning(one, hami=False)]
+        meant = [one for one in (*RESOURCES, GPU) if self._is_meant(one)]
         if found := _mentions(text_of(node), meant):
             text = "a text names it; look whether it must change"
             line = node.start_mark.line + 1
@@ -198,11 +213,18 @@ class _Migration:
             self.findings.append(Finding(line, self._object, told, left=True))
 
     def _tell(
-        self, name: ScalarNode, text: str, container: str = "", *, left: bool = True
+        self,
+        name: ScalarNode,
+        text: str,
+        container: str = "",
+        *,
+        about: str = "",
+        left: bool = True,
     ) -> None:
         where = f"{self._object}, container {container}" if container else self._object
         line = name.start_mark.line + 1
-        self.findings.append(Finding(line, where, f"{name.value}: {text}", left))
+        about = about or name.value
+        self.findings.append(Finding(line, where, f"{about}: {text}", left))
 
     def _replace(self, node: Node, new: Mapping[str, Sequence[Pair]]) -> None:
         if new and isinstance(node, MappingNode):
@@ -285,16 +307,15 @@ class _Migration:
             and (found := self._fields(each, hami=hami))
         ]
         flat = [one for _, found in fields for one in found]
-        wanted = self._wanted(flat, every)
+        wanted = _renamed_count(lists, flat) or self._wanted(flat, every)
         return _Container(text_of(child(node, "name")), node, role, fields, wanted)
 
     def _wanted(self, fields: Sequence[_Field], every: Iterable[str]) -> Amount | str:
         asked: dict[Part, int] = {}
         for one in fields:
             if isinstance(one.number, str):
-                # The report is about the container's first field.
-                which = "" if one is fields[0] else f"{one.name.value}: "
-                return which + one.number
+                several = len({field.name.value for field in fields}) > 1
+                return f"{one.name.value}: {one.number}" if several else one.number
             if asked.setdefault(one.part, one.number) != one.number:
                 return f"{one.name.value} differs between limits and requests"
         if any(name in (names.MEMORY, names.CORE) for name in every):
@@ -306,8 +327,21 @@ class _Migration:
 
     def _refuse(self, containers: Iterable[_Container], problem: str) -> None:
         for one in containers:
-            for _, fields in one.fields[:1]:
-                self._tell(fields[0].name, f"{problem}; not changed", one.name)
+            if one.fields:
+                self._tell_of([one], f"{problem}; not changed", one.name)
+
+    def _tell_of(
+        self,
+        containers: Sequence[_Container],
+        text: str,
+        container: str = "",
+        *,
+        left: bool = True,
+    ) -> None:
+        """Report something that is about all resources of containers together."""
+        fields = [field for one in containers for _, its in one.fields for field in its]
+        every = ", ".join(dict.fromkeys(field.name.value for field in fields))
+        self._tell(fields[0].name, text, container, about=every, left=left)
 
     def _convert(self, containers: Sequence[_Container]) -> bool:
         """Rewrite what containers ask for; return whether any was rewritten."""
@@ -330,15 +364,14 @@ class _Migration:
 
     def _check(self, asking: Sequence[_Container]) -> None:
         """Report what the scheduler would refuse, and what it places otherwise."""
-        name = asking[0].fields[0][1][0].name
         specs = [ContainerSpec(one.name, one.role, one.amount) for one in asking]
         found = claims_by(specs, apart=False)
         system = asking[0].fields[0][1][0].system
         if isinstance(found, Refusal):
-            self._tell(name, f"the pod would be refused: {found.detail}")
+            self._tell_of(asking, f"the pod would be refused: {found.detail}")
         elif len(asking) > 1 and system is not System.GPUSHARE_EXTENDER:
-            self._tell(
-                name,
+            self._tell_of(
+                asking,
                 "its containers get one card together; for a card each set the "
                 f"annotation {names.CONTAINERS}: {names.APART}",
                 left=False,
@@ -388,10 +421,44 @@ class _Migration:
                 self._replace(written, new)
 
 
+_HAMI_RESOURCES = tuple(
+    name for name, (system, _) in RESOURCES.items() if system is System.HAMI
+)
+
+
 def _mentions(text: str, resources: Iterable[str]) -> str:
-    """Return a resource that a text names, also as in a JSON patch; or nothing."""
+    """Return a resource that a text names, also as in a JSON patch; or nothing.
+
+    nvidia.com/gpu alone does not stand for longer names that begin with it.
+    """
     plain = text.replace("~1", "/")
-    return next((name for name in resources if name in plain), "")
+    return next((name for name in resources if _is_named(name, plain)), "")
+
+
+def _is_named(resource: str, text: str) -> bool:
+    if resource != GPU:
+        return resource in text
+    return re.search(rf"{re.escape(GPU)}(?![-.\w])", text) is not None
+
+
+def _renamed_count(lists: Iterable[Node | None], fields: Sequence[_Field]) -> str:
+    """Return why a container of HAMi may be of several cards, or "".
+
+    An operator of HAMi may give the number of cards another name than nvidia.com/gpu.
+    """
+    if not any(field.system is System.HAMI for field in fields):
+        return ""
+    known = {field.name.value for field in fields}
+    for name, value in (entry for each in lists for entry in entries_of(each)):
+        number = _number(value)
+        is_other = bool(_OTHER_COUNT.match(name.value)) and name.value not in known
+        if is_other and isinstance(number, int) and number > 1:
+            return (
+                f"{name.value}: {number} may be HAMi's number of cards under another "
+                "name; a container gets a part of one card here, or whole cards: "
+                "write by hand what it needs"
+            )
+    return ""
 
 
 def _role(node: Node, key: str) -> Role:

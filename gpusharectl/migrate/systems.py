@@ -159,8 +159,8 @@ def _hami(asked: Mapping[Part, int], options: Options) -> Amount | str:
     elif options.card_mib is None:
         return _SIZE
     else:
-        most = options.card_mib // UNIT_MIB
-        units = min(most, -(-options.card_mib * percent // (100 * UNIT_MIB)))
+        # Rounded down, so that shares of 40 % and 60 % go on sharing a card.
+        units = max(1, options.card_mib // UNIT_MIB * min(percent, 100) // 100)
     return Amount(cores * cards, units * cards)
 
 
@@ -242,6 +242,11 @@ _LISTS = {
     "nvidia.com/nouse-gpuuuid": (names.UUIDS, NOT, ""),
 }
 _MODE = ("nvidia.com/vgpu-mode", "hami-core")
+VOLCANO = "volcano.sh/vgpu-"
+VOLCANO_HINT = (
+    "Volcano's vGPU plugin is not rewritten: write its vgpu-memory (MiB) divided by "
+    f"{UNIT_MIB} and rounded up as {names.MEMORY}, and its vgpu-cores as {names.CORE}"
+)
 FOREIGN = ("hami.io/", "nvidia.com/", "aliyun.com/", "tencent.com/")
 """How the names of the systems' resources and annotations begin."""
 

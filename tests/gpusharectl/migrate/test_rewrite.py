@@ -92,6 +92,14 @@ def test_another_resource_beside_the_rewritten_ones() -> None:
         (["aliyun.com/gpu-mem: -1"], '"-1" is not'),
         (["aliyun.com/gpu-mem: 1", "tencent.com/vcuda-core: 1"], "several systems"),
         (["aliyun.com/gpu-mem: 1", f"{MEMORY}: 1"], "too; keep one of them"),
+        (
+            ["nvidia.com/gpumem: 1", "nvidia.com/gpu: 2"],
+            "nvidia.com/gpumem, nvidia.com/gpu: parts of 2 cards",
+        ),
+        (
+            ["nvidia.com/gpumem: 1", "nvidia.com/gpucores: x"],
+            'nvidia.com/gpucores: "x" is not a plain',
+        ),
     ],
     ids=str,
 )
@@ -104,6 +112,16 @@ def test_what_is_left(old: list[str], words: str) -> None:
     assert one.left
     assert (one.line, one.where) == (10, "Pod app, container main")
     assert words in one.text
+
+
+def test_a_count_of_hami_under_another_name() -> None:
+    """Two cards are no share of one; a MIG profile and a count of one are no cards."""
+    lines = ["nvidia.com/vgpu: 2", "nvidia.com/gpumem: 300", "nvidia.com/gpucores: 30"]
+    found = rewrite(pod(*lines), Options())
+    assert found.text == pod(*lines)
+    assert "nvidia.com/vgpu: 2 may be HAMi's number of cards" in found.findings[0].text
+    for beside in ("nvidia.com/vgpu: 1", "nvidia.com/mig-1g.5gb: 2"):
+        assert rewrite(pod(beside, *lines[1:]), Options()).objects == 1
 
 
 def test_an_option_says_what_a_card_is() -> None:
@@ -266,6 +284,43 @@ def test_cores_are_not_filled_up_to_a_whole_card() -> None:
         for one in yaml.safe_load(rewrite(old, Options()).text)["spec"]["containers"]
     ]
     assert limits == [{MEMORY: 1, CORE: 99}, {MEMORY: 1}]
+
+
+JUPYTERHUB = """\
+singleuser:
+  extra_resource_limits:
+    nvidia.com/gpumem: 3000
+    nvidia.com/gpu: 1
+"""
+KUEUE = """\
+kind: ClusterQueue
+spec:
+  resourceGroups:
+  - flavors:
+    - resources:
+      - {name: nvidia.com/gpumem, nominalQuota: 3000}
+      - {name: nvidia.com/gpu, nominalQuota: 1}
+"""
+
+
+@pytest.mark.parametrize(("text", "lines"), [(JUPYTERHUB, [3, 4]), (KUEUE, [6, 7])])
+def test_the_count_of_cards_in_a_place_that_is_not_known(
+    text: str, lines: list[int]
+) -> None:
+    """It is reported as the memory beside it is; alone it may be whole cards."""
+    found = rewrite(text, Options())
+    assert [one.line for one in found.findings] == lines
+    without = text.replace("gpumem", "other")
+    assert not rewrite(without, Options()).findings
+    sliced = rewrite(without, Options(replicas=4)).findings
+    assert [one.line for one in sliced] == lines[1:]
+
+
+def test_volcano_gets_a_hint() -> None:
+    """Its vGPU plugin is not rewritten, and no node offers its resources here."""
+    found = rewrite(pod("volcano.sh/vgpu-memory: 1024"), Options())
+    assert found.objects == 0
+    assert f"rounded up as {MEMORY}" in found.findings[0].text
 
 
 UNKNOWN_PLACE = "a:\n  nvidia.com/gpumem: 1\n"

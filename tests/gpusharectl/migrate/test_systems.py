@@ -28,7 +28,10 @@ TENTHS = Options(card_mib=24259, replicas=10)
         ("hami", {"cards": 2, "percent": 100}, Options(), Amount(200, 0)),
         ("hami", {"cards": 2, "cores": 100, "memory": 300}, Options(), Amount(200, 4)),
         ("hami", {"cores": 120, "memory": 300}, Options(), Amount(100, 2)),
-        ("hami", {"percent": 50}, A_CARD, Amount(0, 15)),
+        ("hami", {"percent": 50}, A_CARD, Amount(0, 14)),
+        ("hami", {"percent": 1}, A_CARD, Amount(0, 1)),
+        ("hami", {"percent": 40}, Options(card_mib=24259), Amount(0, 37)),
+        ("hami", {"percent": 60}, Options(card_mib=24259), Amount(0, 56)),
         ("hami", {"percent": 100, "cores": 30}, A_CARD, Amount(30, 29)),
         ("gpushare-scheduler-extender", {"memory": 3}, Options(), Amount(0, 12)),
         (
