@@ -6,8 +6,13 @@ the extender about a card is taken once per card, and never summed over extender
 
 UNIT_MIB = 256
 """MiB of one unit of ``baidu.com/vcuda-memory``."""
-CARD = "NodeName, UUID"
-"""The labels that identify a card, for the extender and the exporter."""
+CARD = "NodeName, UUID, GPU_I_UUID"
+"""The labels that identify a card, for the extender and the exporter.
+
+Only MIG instances have the last one, their own UUID; ``UUID`` is their card's.
+"""
+ITS_UUID = "{{ or $labels.GPU_I_UUID $labels.UUID }}"
+"""In an alert's text: the UUID by which gpushare knows the card."""
 POD = "NamespaceName, PodName"
 CONTAINER = "NodeName, NamespaceName, PodName, ContainerName"
 

@@ -51,6 +51,7 @@ def _entry(alert: Alert) -> str:
 def _plain(text: str) -> str:
     """Replace the template of a label by the label's name."""
     text = re.sub(r"\{\{ range .*\{\{ end \}\}", "⟨names of the pods⟩", text)
+    text = re.sub(r"\{\{ or \$labels\.(\w+) \$labels\.(\w+) \}\}", r"⟨\1 or \2⟩", text)
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"⟨\1⟩", text)
     return re.sub(r"\{\{ \$value.*?\}\}", "⟨value⟩", text)
 

@@ -262,6 +262,8 @@ def _instance(parent: Handle, card: FoundCard, at: int) -> _Part | None:
                 card.uuid,
                 _needed(lambda: pynvml.nvmlDeviceGetGpuInstanceId(handle)),
                 _needed(lambda: pynvml.nvmlDeviceGetComputeInstanceId(handle)),
+                parent_index=card.index,
+                parent_model=_optional(lambda: pynvml.nvmlDeviceGetName(parent)) or "",
             ),
         )
         return handle, _filled(handle, found)

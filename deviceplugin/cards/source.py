@@ -31,13 +31,16 @@ class MigInstance:
     """Which part of which card a MIG instance is.
 
     ``parent`` is the card's UUID. ``profile`` is NVIDIA's name of its size, such as
-    ``2g.20gb``; empty if the driver does not tell.
+    ``2g.20gb``; empty if the driver does not tell. ``parent_index`` and
+    ``parent_model`` are the driver's number and name of the card.
     """
 
     parent: CardUUID
     gpu_instance: int
     compute_instance: int
     profile: str = ""
+    parent_index: int = 0
+    parent_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,10 +204,21 @@ class _Page:
 
 
 def _instance_labels(card: FoundCard) -> Labels:
-    """Return what dcgm-exporter tells of a MIG instance; nothing for a full card."""
+    """Return how the labels of a MIG instance differ; nothing for a full card.
+
+    They are dcgm-exporter's: the card's own, and what part of it the instance is.
+    ``GPU_I_UUID`` is ours, because gpushare knows the instance by its UUID.
+    """
     if (of := card.instance) is None:
         return {}
-    return {"GPU_I_ID": str(of.gpu_instance), "GPU_I_PROFILE": of.profile}
+    return {
+        "gpu": str(of.parent_index),
+        "UUID": of.parent,
+        "modelName": of.parent_model,
+        "GPU_I_ID": str(of.gpu_instance),
+        "GPU_I_PROFILE": of.profile,
+        "GPU_I_UUID": card.uuid,
+    }
 
 
 def _metric(what: Field | OwnField, name: str) -> Metric:
@@ -365,10 +376,15 @@ def _put_self(page: _Page) -> None:
     for about in sorted(page.troubles):
         page.put(own.TROUBLE, node | {"about": about}, 1)
     shown = {what.name for what in snapshot.fields if page.on(what.group)}
+    named = {
+        uuid: {key: labels[key] for key in ("UUID", "GPU_I_UUID") if key in labels}
+        for uuid, labels in page.card_labels.items()
+    }
     for found in snapshot.rounds.values():
         for uuid, says in found.cards.items():
+            of = node | named.get(uuid, {"UUID": uuid})
             for metric in sorted(says.unsupported & shown):
-                page.put(own.UNSUPPORTED, node | {"metric": metric, "UUID": uuid}, 1)
+                page.put(own.UNSUPPORTED, of | {"metric": metric}, 1)
     if page.overuse is not None:
         page.put(own.REPORTS, node, page.overuse.reports)
         page.put(own.EVICTIONS, node, page.overuse.evictions)

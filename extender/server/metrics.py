@@ -123,11 +123,16 @@ def _of_cards(nodes: Sequence[Node]) -> Iterator[LargeGauge]:
         return (value(node, card) for node in nodes for card in node.cards)
 
     labels = Labels(
-        ["NodeName", "UUID"],
-        partial(each, lambda node, card: (node.name, card.uuid)),
+        ["NodeName", "UUID", "GPU_I_UUID"],
+        partial(each, lambda node, card: (node.name, *_uuids(card))),
     )
     for name, (text, value) in _OF_CARDS.items():
         yield LargeGauge(name, text, labels, partial(each, value))
+
+
+def _uuids(card: Card) -> tuple[str, str]:
+    """Return the physical card's UUID and the MIG instance's, as the exporter does."""
+    return (card.parent, card.uuid) if card.parent else (card.uuid, "")
 
 
 def _paced(pods: Sequence[PodRecord]) -> Iterator[PodRecord]:

@@ -128,7 +128,8 @@ def read_page(body: bytes) -> PageSeen:
     node: dict[str, dict[str, float]] = {name: {} for name in _OF_NODE}
     for sample in _samples(body):
         name, value, labels = sample.name, sample.value, sample.labels
-        uuid = labels.get("UUID", "")
+        # Of a MIG instance ``UUID`` and ``gpu`` are its card's.
+        uuid = labels.get("GPU_I_UUID") or labels.get("UUID", "")
         if name in _OF_NODE:
             node[name][labels.get("group") or labels.get("about") or ""] = value
         elif name in _OF_CONTAINER:

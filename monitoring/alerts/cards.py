@@ -6,7 +6,13 @@ used, because it keeps the last XID forever.
 
 from deviceplugin.telemetry import fields
 from monitoring.alerts.alert import Alert, Group
-from monitoring.queries import CARD, healthy_by_books, healthy_by_exporter, ours
+from monitoring.queries import (
+    CARD,
+    ITS_UUID,
+    healthy_by_books,
+    healthy_by_exporter,
+    ours,
+)
 
 APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
 """XIDs that are the fault of a program on the card."""
@@ -15,8 +21,11 @@ PAGED_XIDS = (48, 63, 64, 74, 79, 94, 95, 119, 120)
 
 _XIDS = "vcuda_xid_errors_total"
 _WHERE = "card {{ $labels.gpu }} of {{ $labels.NodeName }}"
-_WHICH = "{{ $labels.UUID }} on {{ $labels.NodeName }}"
-_CORDON = "`gpusharectl cordon-card {{ $labels.NodeName }} {{ $labels.gpu }}`"
+_WHICH = f"{ITS_UUID} on {{{{ $labels.NodeName }}}}"
+_CORDON = (
+    "`gpusharectl cordon-card {{ $labels.NodeName }} "
+    "{{ or $labels.GPU_I_UUID $labels.gpu }}`"
+)
 _THROTTLED = 1e9
 """Nanoseconds in a second: the rate of a violation counter that never pauses."""
 
@@ -50,7 +59,7 @@ _XID_ALERTS = (
         f"XID {{{{ $labels.xid }}}} on {_WHERE}",
         f"The card, its memory or its link is damaged. Run {_CORDON}, move its pods, "
         "and reset the card or restart the node. Replace the card if the fault "
-        "returns. Its UUID is {{ $labels.UUID }}.",
+        f"returns. Its UUID is {ITS_UUID}.",
         labels={"page": "true"},
     ),
     Alert(
@@ -79,7 +88,7 @@ _FAULT_ALERTS = (
         "A card of {{ $labels.NodeName }} is sick or lost, says its device plugin",
         "The card gets no new pods. Pods on it may hang. `gpusharectl inspect` shows "
         "the reason. When the card is repaired, run `gpusharectl clear-card {{ "
-        "$labels.NodeName }} {{ $labels.UUID }}`.",
+        f"$labels.NodeName }}}} {ITS_UUID}`.",
         "2m",
         {"by": "books"},
     ),
@@ -90,7 +99,7 @@ _FAULT_ALERTS = (
         f"No answer to the exporter: {_WHERE}",
         "Pods on the card may hang, and the extender still places new pods on it: run "
         f"{_CORDON}. The exporter's log shows which query failed; nvidia-smi on the "
-        "node shows what the driver sees. The UUID is {{ $labels.UUID }}.",
+        "node shows what the driver sees. The UUID is " + ITS_UUID + ".",
         "2m",
         {"by": "exporter"},
     ),
@@ -104,7 +113,7 @@ _FAULT_ALERTS = (
         f"Memory errors that cannot be corrected on {_WHERE}",
         f"The results of its pods may be wrong. Run {_CORDON}, move its pods and reset "
         "the card. If a row cannot be remapped, replace the card. Its UUID is "
-        "{{ $labels.UUID }}.",
+        f"{ITS_UUID}.",
     ),
     Alert(
         "VcudaEcc",

@@ -4,7 +4,7 @@ from itertools import groupby
 
 from deviceplugin.telemetry.fields import GROUPS as READINGS
 from monitoring.alerts.alert import Alert, Group, down
-from monitoring.queries import CARD, UNITS, booked
+from monitoring.queries import CARD, ITS_UUID, UNITS, booked
 
 _NAME = "gpushare-exporter"
 _LOOK = f"kubectl -n kube-system get pods -l app.kubernetes.io/name={_NAME} -o wide."
@@ -54,7 +54,7 @@ EXPORTER = Group(
             f"{booked(UNITS)} unless on ({CARD}) vcuda_card_info",
             "warning",
             "No exporter reports a card of {{ $labels.NodeName }}",
-            "The extender knows the card {{ $labels.UUID }}. Check that an exporter "
+            f"The extender knows the card {ITS_UUID}. Check that an exporter "
             "runs on the node and reaches the driver: vcuda_exporter_trouble on its "
             "page.",
             "10m",

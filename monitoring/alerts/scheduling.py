@@ -2,6 +2,7 @@
 
 from monitoring.alerts.alert import Alert, Group, down, named_node
 from monitoring.queries import (
+    ITS_UUID,
     LARGEST_FREE,
     PENDING,
     PLACED,
@@ -109,7 +110,7 @@ _BOOKS = (
         "warning",
         "A card of {{ $labels.NodeName }} has less than the {{ $value }} units that "
         "are placed on it",
-        "The card is {{ $labels.UUID }}. `gpusharectl inspect --node "
+        f"The card is {ITS_UUID}. `gpusharectl inspect --node "
         "{{ $labels.NodeName }}` lists its pods and ResourceClaims: delete pods until "
         "they fit. Where claims are used, the API server must ask the extender about "
         "them: docs/dra.md, One ledger.",

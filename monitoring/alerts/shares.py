@@ -1,7 +1,16 @@
 """Alerts on pods and what they do with their share of a card."""
 
 from monitoring.alerts.alert import Alert, Group
-from monitoring.queries import ALLOTTED, CARD, CONTAINER, SM, USED, by, used_of_allotted
+from monitoring.queries import (
+    ALLOTTED,
+    CARD,
+    CONTAINER,
+    ITS_UUID,
+    SM,
+    USED,
+    by,
+    used_of_allotted,
+)
 
 _WHO = "{{ $labels.NamespaceName }}/{{ $labels.PodName }} ({{ $labels.ContainerName }})"
 _SHARED = 'AllocateMode="share"'
@@ -39,7 +48,7 @@ SHARES = Group(
             f"and sum by ({_ON_CARD}) ({ALLOTTED} offset {_IDLE_FOR}) > 0",
             "info",
             f"{_WHO} has held {{{{ $value }}}} MiB for two hours without using it",
-            "Nothing ran on its part of the card {{ $labels.UUID }} on "
+            f"Nothing ran on its part of the card {ITS_UUID} on "
             "{{ $labels.NodeName }}. Ask its owner, or scale it down.",
         ),
         Alert(

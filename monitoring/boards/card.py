@@ -18,7 +18,7 @@ from monitoring.panels import (
 )
 from monitoring.queries import ALLOTTED, CONTAINER, SM, USED
 
-_CARD = 'NodeName=~"$node", UUID=~"$card"'
+_CARD = 'NodeName=~"$node", UUID=~"$card", GPU_I_UUID=~"$instance"'
 _WHO = "{{NamespaceName}}/{{PodName}} {{ContainerName}}"
 
 
@@ -284,6 +284,12 @@ CARD_BOARD = Board(
     (
         Choice("node", "Node", "NodeName", "vcuda_card_info"),
         Choice("card", "Card", "UUID", 'vcuda_card_info{NodeName=~"$node"}'),
+        Choice(
+            "instance",
+            "MIG instance",
+            "GPU_I_UUID",
+            'vcuda_card_info{NodeName=~"$node", UUID=~"$card"}',
+        ),
     ),
     (
         Section("Now", _now),

@@ -16,11 +16,11 @@ from monitoring.panels import (
     number,
     rows_of,
 )
-from monitoring.queries import ALLOTTED, LARGEST_FREE, SM, UNIT_MIB, USED
+from monitoring.queries import ALLOTTED, CARD, LARGEST_FREE, SM, UNIT_MIB, USED
 
 _NODE = 'NodeName=~"$node"'
-_CARD = "card {{gpu}}"
-_PER_CARD = "NodeName, gpu, UUID"
+_CARD = "card {{gpu}} {{GPU_I_ID}}"
+_PER_CARD = f"{CARD}, gpu, GPU_I_ID"
 
 
 def _of(metric: str) -> str:
@@ -44,7 +44,7 @@ def _now() -> tuple[Panel, ...]:
         ),
         number(
             "Sick cards",
-            f"sum(1 - min by (UUID) ({_of('vcuda_card_healthy')}))",
+            f"sum(1 - min by ({CARD}) ({_of('vcuda_card_healthy')}))",
             "Cards that the device plugin calls sick get no new pods. Cards that only "
             "do not answer the exporter still get new pods.",
             bad_from=1,

@@ -3,7 +3,7 @@
 ``values`` are promtool's: ``0x20`` is 21 samples of 0, ``_x10`` ten missing ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 Series = Mapping[str, str]
@@ -62,9 +62,20 @@ def card(name: str, values: str, **labels: str) -> Series:
     return {one(name, CARD, **labels): values}
 
 
-def booked(name: str, values: str, uuid: str = "GPU-0", node: str = "n") -> Series:
+def booked(
+    name: str, values: str, uuid: str = "GPU-0", node: str = "n", **more: str
+) -> Series:
     """Give a series of the extender's about a card."""
-    return {one(name, NodeName=node, UUID=uuid, job="gpushare-extender"): values}
+    job = "gpushare-extender"
+    return {one(name, more, NodeName=node, UUID=uuid, job=job): values}
+
+
+def of_instances(make: Callable[..., Series], name: str, *values: str) -> Series:
+    """Give the series of one card's MIG instances: ``MIG-0``, ``MIG-1``."""
+    series = (
+        make(name, each, GPU_I_UUID=f"MIG-{at}") for at, each in enumerate(values)
+    )
+    return merged(*series)
 
 
 def share(name: str, values: str, **labels: str) -> Series:

@@ -11,6 +11,7 @@ from tests.monitoring.alertcases import (
     booked,
     card,
     merged,
+    of_instances,
     one,
 )
 
@@ -104,6 +105,21 @@ FAULTS = (
     ),
     GONE.fires("the books alone say so", 3, merged(HEALTHY, BOOKED_SICK)),
     GONE.fires("both say so: one alert", 3, merged(SICK, BOOKED_SICK)),
+    MUTE.fires(
+        "one of two MIG instances",
+        3,
+        of_instances(card, "vcuda_card_healthy", "1x20", "0x20"),
+        GPU_I_UUID="MIG-1",
+    ),
+    GONE.fires(
+        "the books say so of one of two MIG instances",
+        3,
+        merged(
+            of_instances(card, "vcuda_card_healthy", "0x20", "1x20"),
+            of_instances(booked, "vcuda_card_healthy", "0x20", "1x20"),
+        ),
+        GPU_I_UUID="MIG-0",
+    ),
     GONE.silent("for a moment", 1, SICK),
     GONE.silent("it is well", 20, merged(HEALTHY, BOOKED_HEALTHY)),
     BAD.fires("a double-bit error", 15, card(DBE, "0x5 1x20")),

@@ -1,5 +1,7 @@
 """Cases of the alerts on scheduling, and on what pods do with their shares."""
 
+from functools import partial
+
 from tests.monitoring.alertcases import (
     CARD,
     CRITICAL,
@@ -11,6 +13,7 @@ from tests.monitoring.alertcases import (
     booked,
     card,
     merged,
+    of_instances,
     one,
     share,
 )
@@ -76,6 +79,7 @@ OVER_PLACED = About(
     NodeName="n-0",
     UUID="GPU-1",
 )
+booked_there = partial(booked, uuid="GPU-1", node="n-0")
 UNREAD = About(
     "VcudaClaimNotUnderstood",
     "ResourceClaims that the extender cannot read: 1",
@@ -247,6 +251,15 @@ CASES = (
     WITHOUT.silent("one that is soon found", 4, extender(LOST, "1x20")),
     WITHOUT.silent("none", 20, extender(LOST, "0x20")),
     OVER_PLACED.fires("one unit too much", 6, cards(29, 30, 0, 29)),
+    OVER_PLACED.fires(
+        "one of two MIG instances, of which the other has room",
+        6,
+        merged(
+            of_instances(booked_there, "vcuda_card_units", "29x20", "58x20"),
+            of_instances(booked_there, "vcuda_card_placed_units", "30x20", "0x20"),
+        ),
+        GPU_I_UUID="MIG-0",
+    ),
     OVER_PLACED.fires(
         "two extenders tell the same, which is one card",
         6,

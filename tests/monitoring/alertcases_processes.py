@@ -9,6 +9,7 @@ from tests.monitoring.alertcases import (
     booked,
     card,
     merged,
+    of_instances,
     one,
 )
 
@@ -202,6 +203,15 @@ CASES = (
     *of("VcudaExporterDown", "gpushare-exporter", "exporter", 9400),
     *none_of("VcudaNoExporter", "vcuda_exporter_info", "exporter"),
     UNSEEN.fires("the books have it", 11, UNITS),
+    UNSEEN.fires(
+        "one of two MIG instances",
+        11,
+        merged(
+            of_instances(booked, "vcuda_card_units", "19x20", "39x20"),
+            of_instances(card, "vcuda_card_info", "1x20"),
+        ),
+        GPU_I_UUID="MIG-1",
+    ),
     UNSEEN.silent("it starts", 9, UNITS),
     UNSEEN.silent("both have it", 20, merged(UNITS, card("vcuda_card_info", "1x20"))),
     MEMORY.fires("it fails", 6, rounds("memory", "0x60", GOES_ON)),

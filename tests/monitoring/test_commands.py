@@ -17,13 +17,18 @@ IN_CODE = re.compile(
     r"(?:^|`|\$ |&& )(?:sudo )?gpusharectl ([a-z-].*?) *(?:`|#|$)", re.MULTILINE
 )
 FLAG = re.compile(r"(?<!\S)(--?[a-zA-Z][\w-]*)")
-LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
+LABEL = re.compile(r"\{\{ (?:or \$labels\.(\w+) )?\$labels\.(\w+) \}\}")
+"""A label, and before it the one that is used instead where it is there."""
 
 
 def alerts() -> Iterator[tuple[str, str]]:
     for one in (alert for group in GROUPS for alert in group.alerts):
         # A name in its place is one word.
-        yield one.name, LABEL.sub(r"\1", f"{one.summary}. {one.cure}")
+        yield one.name, LABEL.sub(_names, f"{one.summary}. {one.cure}")
+
+
+def _names(label: re.Match[str]) -> str:
+    return "|".join(filter(None, label.groups()))
 
 
 def boards() -> Iterator[tuple[str, str]]:
@@ -75,10 +80,16 @@ def test_every_command_is_one_with_these_flags(where: str, line: str) -> None:
 
 
 def test_a_page_says_what_to_paste() -> None:
-    """With the node and the card in it; the books' are known by their UUID alone."""
+    """With the node and the card in it; the books' are known by their UUID alone.
+
+    So are MIG instances, because ``gpu`` is their card's.
+    """
     lines = dict.fromkeys(line for _, line in named(alerts()))
     pasted = [line for line in lines if line.split()[0].endswith("-card")]
-    assert pasted == ["cordon-card NodeName gpu", "clear-card NodeName UUID"]
+    assert pasted == [
+        "cordon-card NodeName GPU_I_UUID|gpu",
+        "clear-card NodeName GPU_I_UUID|UUID",
+    ]
 
 
 def test_what_renews_a_certificate_keeps_tls() -> None:

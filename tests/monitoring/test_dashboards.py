@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deviceplugin.cards.source import MigInstance
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.kubelet_check import KubeletRound
 from deviceplugin.exporter.owners import NO_POD
@@ -32,7 +33,7 @@ from extender.server.metrics import (
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from extender.server.webhook_app import Result, ReviewMetrics
-from gpushare.domain.model import NodeName
+from gpushare.domain.model import CardUUID, NodeName
 from monitoring.alerts import GROUPS
 from tests.builders import cards, event, node_json
 from tests.deviceplugin import exporter_data
@@ -72,11 +73,15 @@ PROCESSES = exporter_data.processes(
 
 
 def seen(at: float) -> Snapshot:
-    """What the exporter knew at that moment: every field of both cards has a value."""
+    """What the exporter knew at that moment: every field of both cards has a value.
+
+    The first is a MIG instance, because only it has all labels.
+    """
+    part = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb", 9, "A100")
     every = {field.name: 1.0 for field in FIELDS} | {FB_TOTAL: 7524.0, FB_USED: 3000.0}
     values = {exporter_data.A: every, exporter_data.B: every}
     return exporter_data.snapshot(
-        found_card(0),
+        replace(found_card(0), instance=part),
         found_card(1),
         values=values,
         round_=replace(PROCESSES, at=at),

@@ -74,7 +74,9 @@ def test_each_instance_is_a_card(source: NvmlCards) -> None:
     assert (small.uuid, small.index, small.memory_mib) == (SMALL.uuid, 110, 4864)
     assert (large.uuid, large.index, large.memory_mib) == (LARGE.uuid, 112, 9984)
     assert (large.model, large.bus, large.minor) == (LARGE.model, A100.bus, A100.minor)
-    assert large.instance == MigInstance(CardUUID(A100.uuid), 1, 0, "2g.10gb")
+    assert large.instance == MigInstance(
+        CardUUID(A100.uuid), 1, 0, "2g.10gb", 1, A100.model
+    )
     assert {u: one.used_mib for u, one in readings(source).items()} == {
         P4.uuid: 300,
         SMALL.uuid: 100,

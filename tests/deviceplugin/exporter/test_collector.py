@@ -231,17 +231,22 @@ def test_labels_are_dcgm_exporters_and_our_own() -> None:
     assert "hostname" not in labels
 
 
-def test_an_instance_has_dcgm_exporters_labels_too() -> None:
-    """Only an instance: a label more on the others would make new series of them."""
+def test_an_instance_has_dcgm_exporters_labels() -> None:
+    """The card's own, and which part it is; ours alone is the instance's UUID.
+
+    Only an instance has more: on the others a label more would make new series.
+    """
     fixture = busy(values={A: {UTIL: 20.0}, B: {fields.FB_USED: 30.0}})
     full, other = fixture.now.cards
-    of = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb")
+    of = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb", 3, "A100")
     fixture.now = replace(fixture.now, found=Found((full, replace(other, instance=of))))
     assert fixture.samples(UTIL) == [(CARD_A, 20.0)]
     [(labels, _)] = fixture.samples(fields.FB_USED)
     assert (labels["GPU_I_ID"], labels["GPU_I_PROFILE"]) == ("7", "1g.5gb")
-    assert labels["UUID"] == B
-    assert "GPU_I_ID" not in fixture.samples(SM)[0][0]
+    assert [labels[name] for name in ("UUID", "gpu", "modelName", "GPU_I_UUID")] == [
+        *("GPU-9", "3", "A100", B)
+    ]
+    assert not {"GPU_I_ID", "GPU_I_UUID"} & fixture.samples(SM)[0][0].keys()
 
 
 def test_idle_is_zero_and_gone_is_nothing() -> None:

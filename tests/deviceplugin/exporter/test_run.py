@@ -95,15 +95,24 @@ def page(made: ExporterParts, path: str = "/metrics") -> str:
 def series(
     made: ExporterParts, name: str, *labels: str
 ) -> dict[str | tuple[str, ...], float]:
-    """The values of a metric, by some of its labels; the next are read at once."""
+    """The values of a metric, by some of its labels; the next are read at once.
+
+    By the card's UUID if none is named; by the instance's own if it is one.
+    """
     made.sampler.wake()
+
+    def key(of: dict[str, str]) -> tuple[str, ...]:
+        if not labels:
+            return (of.get("GPU_I_UUID") or of["UUID"],)
+        return tuple(of[label] for label in labels)
+
     told = [
-        (tuple(one.labels[label] for label in labels or ["UUID"]), one.value)
+        (key(one.labels), one.value)
         for family in text_string_to_metric_families(page(made))
         for one in family.samples
         if one.name == name
     ]
-    return {key[0] if len(key) == 1 else key: value for key, value in told}
+    return {where[0] if len(where) == 1 else where: value for where, value in told}
 
 
 def wait_for(made: ExporterParts, *cards: str) -> None:

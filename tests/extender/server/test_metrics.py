@@ -50,7 +50,7 @@ def watched(extender: ExtenderFixture) -> CollectorRegistry:
 
 def of_card(registry: CollectorRegistry, index: int) -> dict[str, float | None]:
     names = ("units", "placed_units", "placed_cores", "healthy", "cordoned")
-    where = {"NodeName": "n", "UUID": f"GPU-{index}"}
+    where = {"NodeName": "n", "UUID": f"GPU-{index}", "GPU_I_UUID": ""}
     return {name: value(registry, f"vcuda_card_{name}", **where) for name in names}
 
 
@@ -108,6 +108,15 @@ def test_cards_show_capacity_and_what_is_placed() -> None:
     assert b'"plain"' not in generate_latest(registry)
 
 
+def test_an_instance_has_the_exporters_labels() -> None:
+    """``UUID`` is its card's, or rules could not join what both tell of it."""
+    extender = ExtenderFixture()
+    part = card(0, 19, uuid="MIG-1", parent="GPU-9")
+    extender.nodes.apply(event("ADDED", node_json("n", part)))
+    where = {"NodeName": "n", "UUID": "GPU-9", "GPU_I_UUID": "MIG-1"}
+    assert value(watched(extender), "vcuda_card_units", **where) == 19
+
+
 def test_units_beside_no_core_are_not_free() -> None:
     """So an alert fires when compute is used up, however much memory is left."""
     extender = ExtenderFixture(n=(29,))
@@ -124,7 +133,10 @@ def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
     registry = watched(extender)
 
     def units(name: str) -> list[float | None]:
-        each = [{"NodeName": "n", "UUID": f"GPU-{index}"} for index in (0, 1)]
+        each = [
+            {"NodeName": "n", "UUID": f"GPU-{index}", "GPU_I_UUID": ""}
+            for index in (0, 1)
+        ]
         return [value(registry, f"vcuda_card_{name}_units", **one) for one in each]
 
     known = bound_json(placement("lost", 1, 4), key=ACTUAL)

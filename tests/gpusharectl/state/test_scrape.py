@@ -2,18 +2,21 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Barrier, Event
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
+from deviceplugin.cards.source import MigInstance
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.owners import NO_POD, OwnerPods
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
 from deviceplugin.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
+from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
 from gpusharectl.state.scrape import (
     AT_ONCE,
@@ -39,7 +42,7 @@ from tests.deviceplugin.exporter_data import (
     snapshot,
     use,
 )
-from tests.deviceplugin.node_fixture import NODE
+from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.gpusharectl.cluster_states import part
 from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
 from tests.gpusharectl.top_states import exporter
@@ -218,6 +221,15 @@ def test_cards_and_containers() -> None:
     assert (idle.used_mib, idle.sm, idle.over) == (0, 0, False)
     assert found.times["processes"] == AT
     assert (found.failed, found.troubles) == ((), ())
+
+
+def test_an_instance_is_known_by_its_own_uuid() -> None:
+    """``UUID`` is its card's on the page."""
+    of = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb", 9, "A100")
+    found = snapshot(replace(found_card(0), instance=of), values=VALUES)
+    cards = seen(found, owner_pods()).cards
+    assert cards[A].used_mib == 4000
+    assert "GPU-9" not in cards
 
 
 def test_an_exporter_that_knows_nothing_yet_is_one_all_the_same() -> None:
