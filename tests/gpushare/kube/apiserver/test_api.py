@@ -175,11 +175,16 @@ def test_a_compressed_list() -> None:
 
 
 OTHERS = b'{"resources":[{"name":"jobs","kind":"Job","namespaced":true}]}'
+LAST = "Connection: close"
+"""A client that is told so makes a new connection for its next request."""
 
 
 @pytest.mark.parametrize(
     "answer",
-    [HEAD + b"Content-Length: %d\r\n\r\n" % len(OTHERS) + OTHERS, refusal(404)],
+    [
+        HEAD + f"{LAST}\r\nContent-Length: {len(OTHERS)}\r\n\r\n".encode() + OTHERS,
+        refusal(404, LAST),
+    ],
     ids=["others", "nothing"],
 )
 def test_a_kind_that_is_not_served(answer: bytes) -> None:
