@@ -59,7 +59,7 @@ def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     waits = refused(world, "waits", 20, NO_MEMORY)
     wait_until(lambda: phase(world, "runs") == "Running", "the first to run")
     metrics = world.extender.metrics()
-    card = '{NodeName="edge",UUID="edge-0"}'
+    card = '{GPU_I_UUID="",NodeName="edge",UUID="edge-0"}'
     assert metrics[f"vcuda_card_cordoned{card}"] == 1
     assert metrics[f"vcuda_card_healthy{card}"] == 1
     assert metrics[f"vcuda_card_placed_units{card}"] == 10
@@ -99,7 +99,7 @@ def assert_unknown(world: World, units: int) -> None:
     """Insist that so many units are kept on both cards."""
     metrics = world.extender.metrics()
     for uuid in ("edge-0", "edge-1"):
-        card = f'{{NodeName="edge",UUID="{uuid}"}}'
+        card = f'{{GPU_I_UUID="",NodeName="edge",UUID="{uuid}"}}'
         assert metrics[f"vcuda_card_unknown_units{card}"] == units
 
 

@@ -145,7 +145,9 @@ def test_both_listeners_tell_health(running: Running, base: str) -> None:
     assert running.get("/readyz", base).text == "ok\n"
     metrics = running.get("/metrics", base)
     assert metrics.status_code == 200
-    assert 'vcuda_card_units{NodeName="n",UUID="GPU-0"} 29.0' in metrics.text
+    assert (
+        'vcuda_card_units{GPU_I_UUID="",NodeName="n",UUID="GPU-0"} 29.0' in metrics.text
+    )
 
 
 def test_no_percent_sign_reaches_kube_scheduler(running: Running) -> None:
