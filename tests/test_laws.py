@@ -523,8 +523,11 @@ def test_whether_several_claims_fit_is_no_matter_of_policy(
 def test_a_kept_answer_is_the_fresh_one(
     ledger: Ledger, said: list[tuple[object, ...]], asked: PodRequest, chosen: Policy
 ) -> None:
-    """Asked at any moments in between, it is what judging every node now would say."""
-    fitting = Fitting(ledger)
+    """Asked at any moments in between, it is what judging every node now would say.
+
+    Also where only the nodes' names are asked about, until the answer is kept.
+    """
+    fitting, by_name = Fitting(ledger), Fitting(ledger)
     for word in [*said, ("ask",)]:
         tell(ledger, word)
         if word == ("ask",):
@@ -533,6 +536,7 @@ def test_a_kept_answer_is_the_fresh_one(
             assert answer.fits == {name for name, no in fresh.items() if no is None}
             told = {(no, n) for no, names in answer.refused.items() for n in names}
             assert told == {(no, name) for name, no in fresh.items() if no}
+            assert by_name.answer(asked, chosen, [*fresh]) == answer
 
 
 @moderately

@@ -231,9 +231,9 @@ def refused_with_pending(
     others = [claim for each in pending for claim in each.request.claims]
     if not any(claim.whole_cards for claim in (*request.claims, *others)):
         amounts = [claim.amount for claim in others]
-        doubtful -= _keeping_room(request, amounts, fitting)
+        doubtful -= _keeping_room(request, amounts, fitting, doubtful)
         if doubtful:
-            doubtful -= _with_room_for_all(request, amounts, fitting)
+            doubtful -= _with_room_for_all(request, amounts, fitting, doubtful)
     if not doubtful:
         return {}
     expected = Expected(pending)
@@ -252,12 +252,16 @@ def refused_with_pending(
 
 
 def _keeping_room(
-    request: PodRequest, others: Collection[Amount], fitting: Fitting
+    request: PodRequest,
+    others: Collection[Amount],
+    fitting: Fitting,
+    names: frozenset[NodeName],
 ) -> frozenset[NodeName]:
     """Return the nodes that keep room for the request, wherever the others are placed.
 
     The request must be allowed to use the card that keeps the room. The number of the
-    others is rounded up, so that few answers have to be kept.
+    others is rounded up, so that few answers have to be kept. At least the nodes of
+    ``names`` are looked at.
     """
     wanted = sum((claim.amount for claim in request.claims), NOTHING)
     largest = reduce(Amount.peak, others, NOTHING)
@@ -268,34 +272,40 @@ def _keeping_room(
     def judge(node: Node) -> Refusal | None:
         needed = 0
         for room in node.as_limited_by(request).free.values():
-            needed += _least_to_fill(room, wanted, largest)
-            if needed > count:
-                return None
+            if wanted.cores <= room.cores and wanted.units <= room.units:
+                needed += _least_to_fill(room, wanted, largest)
+                if needed > count:
+                    return None
         return _NO_ROOM
 
     shape = ("keeps", wanted, largest, count, request.cards)
-    return fitting.judged(shape, judge).fits
+    return fitting.judged(shape, judge, names, request).fits
 
 
 def _least_to_fill(room: Amount, wanted: Amount, largest: Amount) -> int:
     """Return how many claims it takes at least until the wanted amount has no room.
 
-    None of them is larger than ``largest``. 0 if there is no room already.
+    None of them is larger than ``largest``, and there is room now.
     """
-    if not wanted.fits(room):
-        return 0
-    spare = room - wanted
-    parts = ((spare.cores, largest.cores), (spare.units, largest.units))
-    return min((left // most + 1 for left, most in parts if most), default=1)
+    cores, units = room.cores - wanted.cores, room.units - wanted.units
+    if not (largest.cores and largest.units):
+        # Of what none of them asks, none is used up.
+        parts = ((cores, largest.cores), (units, largest.units))
+        return min((spare // most + 1 for spare, most in parts if most), default=1)
+    by_cores, by_units = cores // largest.cores, units // largest.units
+    return 1 + (by_cores if by_cores < by_units else by_units)  # noqa: FURB136
 
 
 def _with_room_for_all(
-    request: PodRequest, others: Iterable[Amount], fitting: Fitting
+    request: PodRequest,
+    others: Iterable[Amount],
+    fitting: Fitting,
+    names: frozenset[NodeName],
 ) -> frozenset[NodeName]:
     """Return the nodes with one card that has room for all of them.
 
     The request must be allowed to use that card. Wherever the others are placed, it has
-    room for the request.
+    room for the request. At least the nodes of ``names`` are looked at.
     """
     own = sum((claim.amount for claim in request.claims), NOTHING)
     total = sum(others, own)
@@ -303,4 +313,5 @@ def _with_room_for_all(
     def judge(node: Node) -> Refusal | None:
         return None if node.summary_for(request).has_room(total) else _NO_ROOM
 
-    return fitting.judged(("room", total, request.cards), judge).fits
+    shape = ("room", total, request.cards)
+    return fitting.judged(shape, judge, names, request).fits

@@ -313,19 +313,23 @@ class Verbs:
         """
         uid, group = asked.request.pod.uid, asked.group
         members = self._inflight.members(uid, group)
-        without = self._judge(asked, members)
-        if not without.kept or not (others := self._inflight.others(uid, group)):
+        # Before the answer: a bind that ends meanwhile would be in neither.
+        others = self._inflight.others(uid, group)
+        answer = self._answer(asked)
+        without = self._judge(asked, answer, members)
+        if not without.kept or not others:
             return without
-        counted = self._judge(asked, (*others, *members))
+        counted = self._judge(asked, answer, (*others, *members))
         if len(counted.kept) == len(without.kept):
             return without
         if not asked.may_wait:
             raise _WouldWait
         others = self._inflight.wait(uid, group)
-        without = self._judge(asked, members)
+        answer = self._answer(asked)
+        without = self._judge(asked, answer, members)
         if not others:
             return without
-        counted = self._judge(asked, (*others, *members))
+        counted = self._judge(asked, answer, (*others, *members))
         return counted if counted.kept else without
 
     def _pinned(self, asked: _Asked, result: FilterResult) -> FilterResult:
@@ -361,14 +365,22 @@ class Verbs:
             return result
         return replace(result, awaited=name)
 
-    def _judge(self, asked: _Asked, pending: Sequence[Pending]) -> FilterResult:
+    def _answer(self, asked: _Asked) -> Answer:
+        """Judge the pod alone, without what is pending."""
+        return self._fitting.answer(asked.request, asked.policy, asked.names)
+
+    def _judge(
+        self, asked: _Asked, answer: Answer, pending: Sequence[Pending]
+    ) -> FilterResult:
         request, policy = asked.request, asked.policy
-        answer = self._fitting.answer(request, policy)
         exceptions: dict[NodeName, Refusal | None] = {}
         if pending:
+            fits = answer.fits
+            if len(asked.names) < len(fits):
+                fits = fits.intersection(asked.names)
             exceptions.update(
                 refused_with_pending(
-                    request, policy, pending, self._fitting, self._ledger, answer.fits
+                    request, policy, pending, self._fitting, self._ledger, fits
                 )
             )
         exceptions.update(self._seen_otherwise(asked, pending))

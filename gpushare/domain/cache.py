@@ -4,12 +4,17 @@ The pods of a Deployment ask the same, and few nodes change between two of them.
 answer for each shape of request is kept, and updated from the ledger's journal. The
 cost of a filter depends on the number of changed nodes, not on the number of pods. A
 node's score by a policy depends on that node alone and is kept in the same way.
+
+A tenant may create thousands of pods of which no two ask the same. So a shape is judged
+on all nodes only when as many names were asked about before; until then on the names
+asked about, and no kept answer gives way to it.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Self
 
 from gpushare.domain import links
 from gpushare.domain.ledger import Ledger
@@ -28,6 +33,8 @@ Verdicts = list[Refusal | None]
 
 _MOST_SHAPES = 64
 """Shapes kept at a time; at 10,000 nodes a shape needs about 1 MB."""
+_MOST_NEW = 256
+"""Shapes of which only the number of names is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,16 @@ class Answer:
 
     fits: frozenset[NodeName] = frozenset()
     refused: Mapping[Refusal, frozenset[NodeName]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[tuple[NodeName, Node | None]], judge: Judge) -> Self:
+        """Return the answer about these nodes alone; None is a node that is gone."""
+        groups: defaultdict[Refusal | None, list[NodeName]] = defaultdict(list)
+        for name, node in nodes:
+            if node is not None:
+                groups[judge(node)].append(name)
+        fits = frozenset(groups.pop(None, ()))
+        return cls(fits, {no: frozenset(names) for no, names in groups.items() if no})
 
     def updated(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
         """Return the answer with new verdicts for some nodes.
@@ -77,32 +94,54 @@ class Fitting:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._shapes: OrderedDict[Shape, _Kept] = OrderedDict()
+        self._new: OrderedDict[Shape, tuple[object, int]] = OrderedDict()
         self._lock = Lock()
 
-    def answer(self, request: PodRequest, policy: Policy) -> Answer:
-        """Return where the request fits now."""
-        several = len(request.claims) > 1
-        shape = (
-            tuple(claim.amount for claim in request.claims),
-            (policy.name, policy.card_order) if several else None,
-            request.cards,
-        )
-        return self._answer(shape, lambda: Decider(request, policy).refusal)
+    def answer(
+        self,
+        request: PodRequest,
+        policy: Policy,
+        names: Collection[NodeName] | None = None,
+    ) -> Answer:
+        """Return where the request fits now: on these nodes at least, or on all."""
+        shape = _shape(request, policy)
+        decider = Decider(request, policy)
+        return self._answer(shape, decider.refusal, names, request)
 
-    def judged(self, shape: Shape, judge: Judge) -> Answer:
-        """Return the answer of a judge; equal shapes must have equal judges."""
-        return self._answer(shape, lambda: judge)
+    def judged(
+        self,
+        shape: Shape,
+        judge: Judge,
+        names: Collection[NodeName] | None = None,
+        asking: object = None,
+    ) -> Answer:
+        """Return the answer of a judge; equal shapes must have equal judges.
 
-    def _answer(self, shape: Shape, make_judge: Callable[[], Judge]) -> Answer:
-        kept = self._kept(shape)
+        ``asking`` is whose filter it is: names that one asks again do not count.
+        """
+        return self._answer(shape, judge, names, asking)
+
+    def _answer(
+        self,
+        shape: Shape,
+        judge: Judge,
+        asked: Collection[NodeName] | None,
+        asking: object,
+    ) -> Answer:
+        kept = self._kept(shape, asked, asking)
+        if kept is None:
+            names = asked or ()
+            nodes = zip(names, map(self._ledger.node, names), strict=True)
+            return Answer.of(nodes, judge)
         with kept.lock:
-            position, names = self._ledger.changed_since(kept.position)
+            position, changed = self._ledger.changed_since(kept.position)
             answer = kept.answer
-            if names is None:
-                answer = Answer()
-                names = _in_one_region(node.name for node in self._ledger.nodes())
-            if names:
-                answer = answer.updated(self._verdicts(names, make_judge()))
+            if changed is None:
+                all_nodes = self._ledger.nodes()
+                every = _in_one_region(node.name for node in all_nodes)
+                answer = Answer.of(zip(every, all_nodes, strict=True), judge)
+            elif changed:
+                answer = answer.updated(self._verdicts(changed, judge))
             kept.answer, kept.position = answer, position
             return answer
 
@@ -113,15 +152,39 @@ class Fitting:
             node = self._ledger.node(name)
             yield name, [] if node is None else [judge(node)]
 
-    def _kept(self, shape: Shape) -> _Kept:
+    def _kept(
+        self, shape: Shape, asked: Collection[NodeName] | None, asking: object
+    ) -> _Kept | None:
+        """Return what is kept of a shape; None if judging these names costs less."""
         with self._lock:
             kept = self._shapes.get(shape)
             if kept is None:
+                if asked is not None and self._has_few(shape, len(asked), asking):
+                    return None
                 kept = self._shapes[shape] = _Kept()
                 if len(self._shapes) > _MOST_SHAPES:
                     self._shapes.popitem(last=False)
             self._shapes.move_to_end(shape)
             return kept
+
+    def _has_few(self, shape: Shape, names: int, asking: object) -> bool:
+        """Count the names, and tell whether fewer than all nodes' came before."""
+        last, before = self._new.pop(shape, (None, 0))
+        again = asking is not None and asking is last
+        if before and before >= len(self._ledger) and not again:
+            return False
+        self._new[shape] = asking, before + (0 if again else names)
+        if len(self._new) > _MOST_NEW:
+            self._new.popitem(last=False)
+        return True
+
+
+def _shape(request: PodRequest, policy: Policy) -> Shape:
+    return (
+        tuple(claim.amount for claim in request.claims),
+        (policy.name, policy.card_order) if len(request.claims) > 1 else None,
+        request.cards,
+    )
 
 
 def _in_one_region(names: Iterable[NodeName]) -> list[NodeName]:

@@ -41,6 +41,10 @@ class Ledger:
         self._journal: list[NodeName] = []
         self._journal_start = 0
 
+    def __len__(self) -> int:
+        """The number of nodes that are known."""
+        return len(self._nodes)
+
     def node(self, name: NodeName) -> Node | None:
         """Return a node; None if the ledger does not know it."""
         return self._nodes.get(name)

@@ -22,6 +22,7 @@ from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
 from tests.builders import bound_json, card, event, placement, pod_json
 from tests.extender.extender_fixture import Clock, ExtenderFixture, Fault, asked
+from tests.work import work
 
 N = NodeName("n")
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -478,6 +479,21 @@ def test_refused_pods_of_one_namespace_do_not_take_the_time_of_all() -> None:
     clock.now += 10.0
     total = sum(waits(wait_allowance, f"n{n}", clock, 3) for n in range(5000))
     assert 50 <= total <= 64
+
+
+def test_a_new_kind_of_request_costs_what_the_names_cost_that_are_asked() -> None:
+    """Not what all nodes cost, also beside pods whose bind is pending.
+
+    Each of a tenant's thousands of pods may ask for another amount.
+    """
+
+    def cost(nodes: int) -> int:
+        extender = ExtenderFixture(**{f"n{number}": (29,) for number in range(nodes)})
+        bodies = (pod_json(f"p{n}", units=n, cores=n) for n in range(1, 9))
+        args = [asked(body, "n0", "n1", "n2") for body in bodies]
+        return work(lambda: [extender.verbs.filter(each) for each in args])
+
+    assert cost(300) < 1.2 * cost(30)
 
 
 @pytest.mark.parametrize("helps", [True, False])

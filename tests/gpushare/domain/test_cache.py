@@ -162,6 +162,28 @@ def test_a_shape_asked_long_ago_is_dropped_and_judged_anew() -> None:
     assert (old.seen, often.seen) == (["a", "a"], ["a"])
 
 
+def test_a_new_shape_is_judged_on_the_names_that_are_asked() -> None:
+    """On all nodes only after as many names; kube-scheduler asks about some of many."""
+    ledger = cluster(a=29, b=10, c=29)
+    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    for asked, fits, judged in (("ab", "a", "ab"), ("bx", "", "b"), ("c", "ac", "abc")):
+        answer = fitting.judged("shape", judge, [NodeName(name) for name in asked])
+        assert (answer.fits, judge.seen) == ({*fits}, [*judged])
+        judge.seen.clear()
+    assert fitting.judged("shape", judge, [NodeName("c")]).fits == {"a", "c"}
+    assert judge.seen == []
+
+
+def test_many_new_shapes_leave_what_is_kept() -> None:
+    """3,000 pods that all differ make none of the others be judged again."""
+    fitting, judge = Fitting(cluster(a=29)), Counting(request(units=20))
+    fitting.judged("often", judge)
+    for number in range(3000):
+        fitting.judged(number, Counting(request(units=1)), [NodeName("a")])
+    fitting.judged("often", judge)
+    assert judge.seen == ["a"]
+
+
 def test_an_answer_older_than_the_journal_is_judged_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -314,15 +336,15 @@ SOME = [f"GPU-{n:08x}" for n in range(90, 122)]
     ("asked", "most"),
     [
         pytest.param(request(units=5), 1.1, id="fits"),
-        pytest.param(request(units=1000), 1.3, id="too large"),
+        pytest.param(request(units=1000), 1.6, id="too large"),
         pytest.param(request(cores=800), 1.3, id="whole cards"),
-        pytest.param(limited(uuids=SOME), 6, id="32 uuids"),
+        pytest.param(limited(uuids=SOME), 8, id="32 uuids"),
         pytest.param(limited(uuids=["!GPU-00000001"]), 6, id="not a uuid"),
-        pytest.param(limited(models=["T4", "*b*", "A9*"]), 4, id="models"),
-        pytest.param(limited(models=["!A1"]), 6, id="not a model"),
-        pytest.param(apart("p", *[2] * MOST_APART), 7, id="apart on one card"),
-        pytest.param(apart("p", *[200] * MOST_APART), 1.4, id="apart too large"),
-        pytest.param(apart("p", *[60] * MOST_APART), 15, id="apart too many"),
+        pytest.param(limited(models=["T4", "*b*", "A9*"]), 6, id="models"),
+        pytest.param(limited(models=["!A1"]), 8, id="not a model"),
+        pytest.param(apart("p", *[2] * MOST_APART), 10, id="apart on one card"),
+        pytest.param(apart("p", *[200] * MOST_APART), 1.8, id="apart too large"),
+        pytest.param(apart("p", *[60] * MOST_APART), 20, id="apart too many"),
         pytest.param(apart("p", *range(20, 20 + MOST_APART)), 30, id="apart"),
         pytest.param(apart("p", *range(35, 35 + 12)), 60, id="apart and hopeless"),
     ],
