@@ -5,6 +5,7 @@ sockets. API server, kubelet and scheduler are stand-ins in threads of this proc
 """
 
 import http.client
+import logging
 import os
 import signal
 import subprocess
@@ -31,6 +32,8 @@ from gpushare.settings import PREFIX, Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.kubelet import StandInKubelet
 from gpusharectl.demo.scheduler import StandInScheduler
+
+logger = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 10.0
 _DIE_WITH_PARENT = """\
@@ -152,6 +155,8 @@ class DemoCluster:
         self._folder = folder
         self._stop = Event()
         self._threads: dict[str, Thread] = {}
+        self._errors: dict[str, Exception] = {}
+        """What ended a thread before its time."""
         self._extender: Child | None = None
         self._verbs = free_address()
         pages = {path: f"http://{self._verbs}{path}" for path in (PAGE, STATE)}
@@ -211,7 +216,9 @@ class DemoCluster:
         self.kubelet.leave(name)
 
     def check_children(self, what: str = "ended") -> None:
-        """Raise ``CannotStartError`` with the last log lines of a child that ended."""
+        """Raise ``CannotStartError`` if a part has ended: of a child its last lines."""
+        for name, error in self._errors.items():
+            raise CannotStartError(f"the demo's {name} ended: {error!r}") from error
         for child in self._children():
             if not child.runs():
                 raise child.failure(what)
@@ -291,7 +298,14 @@ class DemoCluster:
             time.sleep(_EVERY_S)
 
     def _thread(self, name: str, run: Callable[[Event], None]) -> None:
-        self._threads[name] = Thread(target=run, args=(self._stop,), name=name)
+        def watched() -> None:
+            try:
+                run(self._stop)
+            except Exception as error:
+                logger.exception("a part of the demo ended", extra={"part": name})
+                self._errors[name] = error
+
+        self._threads[name] = Thread(target=watched, name=name)
         self._threads[name].start()
 
     def _join(self, name: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import closing
 from threading import Event
 from typing import Any
 
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Cluster, Json, Kind, Target
 from gpushare.kube.errors import ClusterError
@@ -140,10 +141,12 @@ def _shortage(pod: Json, node: Json, pods: Iterable[Json]) -> str:
     held: Counter[str] = Counter()
     for other in pods:
         here = other["spec"].get("nodeName") == node["metadata"]["name"]
-        if here and other["status"]["phase"] not in TERMINAL:
+        if here and other.get("status", {}).get("phase") not in TERMINAL:
             held.update(_requested(other))
+    # A node that somebody has created may have no status yet.
+    allocatable = node.get("status", {}).get("allocatable", {})
     for resource in (names.CORE, names.MEMORY):
-        has = int(node["status"]["allocatable"].get(resource, 0))
+        has = _number(allocatable.get(resource))
         if asked[resource] and asked[resource] > has - held[resource]:
             return f"Insufficient {resource}"
     return ""
@@ -154,8 +157,16 @@ def _requested(pod: Json) -> Counter[str]:
     for container in pod["spec"]["containers"]:
         asked = container.get("resources", {}).get("requests", {})
         for resource in (names.CORE, names.MEMORY):
-            total[resource] += int(asked.get(resource, 0))
+            total[resource] += _number(asked.get(resource))
     return total
+
+
+def _number(quantity: object) -> int:
+    """Read an amount of a resource; 0 for none, and for what is no whole number."""
+    try:
+        return 0 if quantity is None else whole(str(quantity))
+    except (NotAQuantity, NotWhole):
+        return 0
 
 
 def _diagnosis(refused: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
 from gpusharectl.demo import run
+from gpusharectl.demo.cluster import CannotStartError, DemoCluster
 from gpusharectl.demo.story import Story
 from tests.testbed.waiting import wait_until
 
@@ -204,6 +206,20 @@ def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
     assert " ended:\n" in said
     assert "Traceback" not in said
     assert list(place.iterdir()) == []
+
+
+def test_a_part_that_ends_by_an_error_ends_the_demo(tmp_path: Path) -> None:
+    """A demo without its scheduler would look healthy, and place nothing."""
+
+    def fail(_: Event) -> None:
+        raise KeyError("allocatable")
+
+    demo = DemoCluster(tmp_path)
+    demo._thread("scheduler", fail)
+    demo._join("scheduler")
+    with pytest.raises(CannotStartError, match="scheduler ended: KeyError"):
+        demo.check_children()
+    demo.close()
 
 
 @pytest.mark.parametrize("length", [1, 30, 60])

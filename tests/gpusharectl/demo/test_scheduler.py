@@ -100,6 +100,17 @@ def test_the_diagnosis_is_counted_and_sorted(world: World) -> None:
     ]
 
 
+def test_a_node_or_a_pod_that_says_little_stops_nothing(world: World) -> None:
+    """Somebody has created them with kubectl, perhaps without a status."""
+    world.cluster.create(Kind.NODES, node_body("bare"))
+    odd = node_body("odd") | {"status": {"allocatable": {names.MEMORY: "many"}}}
+    world.cluster.create(Kind.NODES, odd)
+    short = f"0/2 nodes are available: 2 {TOTALS}."
+    assert world.pod("first", units="1k") == [short]
+    world.nodes(n=29)
+    assert world.pod(units=20) == [TO_N]
+
+
 def test_a_pod_that_failed_holds_nothing(world: World) -> None:
     """Nor does kube-scheduler count it (contracts 6), nor score one node (1.4)."""
     world.nodes(n=29)
