@@ -19,6 +19,7 @@ from gpusharectl.install.survey import Facts, leader
 from gpusharectl.kube_scheduler.drift import KUBEADM_SCHEDULER, Flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
+from gpusharectl.kube_scheduler.k3s import restart_command
 
 _NONE = Facts("", Flavour.MANAGED, ())
 _OF_NODE = re.compile(r"node (\S+): ")
@@ -104,7 +105,7 @@ class Plan:
             self.screen.note(
                 "k3s reads its scheduler's files only at its start. Now run:"
             )
-            self.screen.show("  systemctl restart k3s")
+            self.screen.show(f"  {' '.join(restart_command(self.context.files))}")
 
     def find_hosts(self, nodes: Iterable[str]) -> None:
         """Keep the hosts: this one, and with kubeadm these nodes."""

@@ -273,12 +273,12 @@ class K3sScheduler(HostScheduler):
         """
         if not self._unread:
             return ""
-        command = " ".join(self.restart_command())
+        command = " ".join(restart_command(self._host))
         if self._run is None:
             say(f"k3s reads this file only at its start. Now run: {command}")
             return ""
         say(command)
-        failed = self._run(self.restart_command())
+        failed = self._run(restart_command(self._host))
         if failed:
             return f"{command}: {failed}"
         self._unread = False
@@ -299,20 +299,21 @@ class K3sScheduler(HostScheduler):
             return ""
         pace, probe_s = self._patience.pace, self._patience.probe_s
         why = probed(self._objects, self._node, _NO_IMAGE, pace, probe_s)
-        command = " ".join(self.restart_command())
+        command = " ".join(restart_command(self._host))
         return f"{why}; if k3s was not restarted since, run: {command}" if why else ""
 
-    def restart_command(self) -> Sequence[str]:
-        """Return the command that restarts k3s here, by the service unit found."""
-        for folder in _UNITS:
-            for name in self._host.names(folder):
-                unit = name.removesuffix(".service")
-                if _is_server(unit) and unit != name:
-                    return ("systemctl", "restart", unit)
-        for name in self._host.names(_OPENRC):
-            if _is_server(name):
-                return ("rc-service", name, "restart")
-        return ("systemctl", "restart", "k3s")
+
+def restart_command(files: HostFiles) -> Sequence[str]:
+    """Return the command that restarts k3s on a host, by the service unit there."""
+    for folder in _UNITS:
+        for name in files.names(folder):
+            unit = name.removesuffix(".service")
+            if _is_server(unit) and unit != name:
+                return ("systemctl", "restart", unit)
+    for name in files.names(_OPENRC):
+        if _is_server(name):
+            return ("rc-service", name, "restart")
+    return ("systemctl", "restart", "k3s")
 
 
 def _elsewhere(files: HostFiles) -> Mapping[str, Any]:

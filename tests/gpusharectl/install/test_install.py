@@ -301,12 +301,24 @@ def test_certificates_come_first(world: InstalledCluster) -> None:
     assert "TLS" not in world.screen.text
 
 
-def test_k3s_is_told_to_restart(world: InstalledCluster) -> None:
+@pytest.mark.parametrize(
+    ("service", "command"),
+    [
+        ("", "systemctl restart k3s"),
+        ("/etc/systemd/system/k3s-edge.service", "systemctl restart k3s-edge"),
+        ("/etc/init.d/k3s", "rc-service k3s restart"),
+    ],
+)
+def test_k3s_is_told_to_restart(
+    world: InstalledCluster, service: str, command: str
+) -> None:
     """Its scheduler reads the files later, so nothing is proved at first."""
     world.files.remove(SCHEDULER)
     world.files.write("/etc/rancher/k3s/k3s.yaml", b"")
+    if service:
+        world.files.write(service, b"")
     assert world.install(this_node="cp") == Exit.DONE, world.screen.text
     assert world.scheduler.did == ["check", "apply", "wait"]
-    assert "  systemctl restart k3s" in world.screen.lines
+    assert f"  {command}" in world.screen.lines
     assert world.install(this_node="cp") == Exit.DONE
     assert world.scheduler.did[-1] == "probe"

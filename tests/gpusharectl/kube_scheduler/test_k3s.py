@@ -10,7 +10,12 @@ import yaml
 from gpusharectl.kube_scheduler.files import Desired, shipped_extender
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
-from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler, Run
+from gpusharectl.kube_scheduler.k3s import (
+    K3sFile,
+    K3sScheduler,
+    Run,
+    restart_command,
+)
 from gpusharectl.kube_scheduler.static_pod import Additions
 from gpusharectl.kube_scheduler.verify import Pace
 
@@ -333,4 +338,4 @@ def test_restart_fails_and_is_rolled_back(root: Path) -> None:
 
 def test_service_of_openrc(tmp_path: Path) -> None:
     write(tmp_path, "/etc/init.d/k3s", "")
-    assert scheduler(tmp_path).restart_command() == ("rc-service", "k3s", "restart")
+    assert restart_command(HostFiles(tmp_path)) == ("rc-service", "k3s", "restart")
