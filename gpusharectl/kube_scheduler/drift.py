@@ -11,16 +11,15 @@ from pathlib import Path
 
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
-from gpusharectl.kube_scheduler.api_server import advertised, parsed
+from gpusharectl.kube_scheduler.api_server import advertised
 from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.kube_scheduler.host_files import HostFiles
-from gpusharectl.kube_scheduler.k3s import K3sFile
+from gpusharectl.kube_scheduler.k3s import K3sFile, node_name
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.state.read import Trouble
 
 KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
 K3S_SIGNS = (Path("/var/lib/rancher/k3s/server"), Path("/etc/rancher/k3s/k3s.yaml"))
-K3S_CONFIG = Path("/etc/rancher/k3s/config.yaml")
 DRIVER_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
 
 
@@ -56,7 +55,7 @@ def this_node(
 
     ``nodes`` maps names to addresses. On kubeadm the API server's manifest names the
     host's address, which no two nodes share; elsewhere the name decides: the host's,
-    or the one in k3s's configuration.
+    or the one that k3s is told.
     """
     if kind is Flavour.KUBEADM:
         address = advertised(files)
@@ -66,9 +65,8 @@ def this_node(
         if address:
             return ""
     own = hostname or socket.gethostname()
-    body = parsed(files.read(K3S_CONFIG)) if kind is Flavour.K3S else {}
-    told = body.get("node-name") if isinstance(body, dict) else None
-    for name in (str(told), own.lower(), own.lower().split(".")[0]):
+    told = node_name(files) if kind is Flavour.K3S else ""
+    for name in (told, own.lower(), own.lower().split(".")[0]):
         if name and name in nodes:
             return name
     return ""

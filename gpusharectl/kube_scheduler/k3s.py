@@ -6,7 +6,9 @@ stay. k3s reads its files only at its start: ``wait`` restarts it if it is allow
 and says otherwise what to run.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import dropwhile, pairwise
 from typing import Any
 
@@ -25,6 +27,16 @@ from gpusharectl.kube_scheduler.verify import Say, probed
 ARGS = "kube-scheduler-arg"
 _KEYS = (ARGS, f"{ARGS}+")
 _DATA_DIR, _DISABLED = "data-dir", "disable-scheduler"
+NODE_NAME = "node-name"
+_VARIABLES = {
+    "K3S_CONFIG_FILE": CONFIG,
+    "K3S_DATA_DIR": _DATA_DIR,
+    "K3S_NODE_NAME": NODE_NAME,
+}
+"""Variables that k3s takes for flags that are not given."""
+_VARIABLE = re.compile(r"""["']?\b(K3S_\w+)=["']?([^\s"']*)""")
+_ENVIRONMENTS = ("/etc/default", "/etc/sysconfig")
+"""Folders of the files of variables that k3s's own unit names."""
 _TRUE = ("true", "t", "1")
 DATA_DIR = "/var/lib/rancher/k3s"
 _CREDENTIALS = "server/cred/scheduler.kubeconfig"
@@ -33,6 +45,9 @@ _ALWAYS = {"profiling": "false"}
 _DROP_INS = "/etc/rancher/k3s/config.yaml.d"
 _UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _OPENRC = "/etc/init.d"
+_OPENRC_ENV = "/etc/rancher/k3s/k3s.env"
+_YAML = (".yaml", ".yml")
+"""Endings of drop-ins, in lower case: k3s compares without case."""
 _NO_IMAGE = "gpushare-scheduler-probe:none"
 """k3s has no image of kube-scheduler; the probe pod need not start."""
 _ODD = (
@@ -48,18 +63,25 @@ class K3sFile:
     """``Starter`` for ``/etc/rancher/k3s/config.yaml``. Pure.
 
     ``elsewhere`` are the settings in other files, which come after this one's.
+    ``variables`` are those of k3s's environment, which come before.
     """
 
     path = "/etc/rancher/k3s/config.yaml"
     folder = "/etc/rancher/k3s/vcuda"
     remedy = "correct the file so that k3s can read it"
 
-    def __init__(self, elsewhere: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        elsewhere: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         self._elsewhere = elsewhere or {}
+        self._variables = variables or {}
 
     def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
-        told = {**settings(without_gpushare), **self._elsewhere}.get("data-dir")
+        own = settings(without_gpushare)
+        told = {**self._variables, **own, **self._elsewhere}.get(_DATA_DIR)
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
     def on_host(self, text: str | None, path: str) -> str:  # noqa: ARG002
@@ -109,7 +131,11 @@ class K3sFile:
 
     def overruled(self, files: HostFiles) -> str:
         """Return which other file overrules gpushare's configuration, or ""."""
-        for path, body in _drop_ins(files):
+        for path in _drop_in_paths(files):
+            try:
+                body = _drop_in(files, path)
+            except Obstacle as obstacle:
+                return f"{path} {obstacle}; k3s reads it after {self.path}"
             given = [str(each) for each in _listed(body.get(f"{ARGS}+"))]
             if ARGS in body or CONFIG in _flags(given):
                 return (
@@ -117,12 +143,18 @@ class K3sFile:
                     "arguments there"
                 )
         for path, body in _services(files):
-            if CONFIG in body:
+            if body.get(CONFIG, self.path) != self.path:
                 return f"{path} passes --{CONFIG}, so k3s does not read {self.path}"
             if CONFIG in _flags(body.get(ARGS, [])):
                 return (
                     f"{path} passes --{ARGS} config=, which overrules {self.path}: "
                     "move it there and run systemctl daemon-reload"
+                )
+        for path, body in _environments(files):
+            if body.get(CONFIG, self.path) != self.path:
+                return (
+                    f"{path} sets K3S_CONFIG_FILE={body[CONFIG]}, so k3s does not read "
+                    f"{self.path}: move its settings there and remove the variable"
                 )
         return ""
 
@@ -229,7 +261,10 @@ class K3sScheduler(HostScheduler):
         run: Run | None = None,
         patience: Patience | None = None,
     ) -> None:
-        starter = K3sFile(_elsewhere(files))
+        variables = {
+            key: v for _, body in _environments(files) for key, v in body.items()
+        }
+        starter = K3sFile(_elsewhere(files), variables)
         super().__init__(files, objects, node, starter, desired, patience)
         self._run = run
         self._unread = False
@@ -328,13 +363,55 @@ def _elsewhere(files: HostFiles) -> Mapping[str, Any]:
 
 def _drop_ins(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what k3s reads after ``config.yaml``, in its order."""
-    for name in files.names(_DROP_INS):
-        if name.endswith((".yaml", ".yml")):
-            path = f"{_DROP_INS}/{name}"
-            try:
-                yield path, settings((files.read(path) or b"").decode(errors="replace"))
-            except Obstacle:
-                continue
+    for path in _drop_in_paths(files):
+        # One that cannot be read overrules the file anyway.
+        with suppress(Obstacle):
+            yield path, _drop_in(files, path)
+
+
+def _drop_in_paths(files: HostFiles) -> list[str]:
+    names = files.names(_DROP_INS)
+    return [f"{_DROP_INS}/{name}" for name in names if name.lower().endswith(_YAML)]
+
+
+def _drop_in(files: HostFiles, path: str) -> Mapping[str, Any]:
+    return settings((files.read(path) or b"").decode(errors="replace"))
+
+
+def node_name(files: HostFiles) -> str:
+    """Return the node's name that k3s is told here; "" if it takes the host's."""
+    try:
+        own = settings((files.read(K3sFile.path) or b"").decode(errors="replace"))
+    except Obstacle:
+        own = {}
+    bodies = [body for _, body in _environments(files)]
+    bodies += [own, *(body for _, body in (*_drop_ins(files), *_services(files)))]
+    told = [str(body[NODE_NAME]) for body in bodies if body.get(NODE_NAME)]
+    return told[-1] if told else ""
+
+
+def _environments(files: HostFiles) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield what variables of k3s's services say, as the flags that they stand for."""
+    paths = [
+        f"{folder}/{name}"
+        for folder in (*_ENVIRONMENTS, *_UNITS)
+        for name in files.names(folder)
+        if _is_server(name.partition(".")[0])
+    ]
+    paths += [f"{path}/{name}" for path in paths for name in files.names(path)]
+    for path in (*paths, _OPENRC_ENV):
+        if files.place(path).is_file():
+            lines = (files.read(path) or b"").decode(errors="replace").splitlines()
+            text = "\n".join(line for line in lines if line.lstrip()[:1] not in "#;")
+            given = dict(_VARIABLE.findall(text))
+            yield (
+                path,
+                {
+                    _VARIABLES[name]: value
+                    for name, value in given.items()
+                    if name in _VARIABLES and value
+                },
+            )
 
 
 def _services(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -363,7 +440,7 @@ def _passed(files: HostFiles, path: str) -> Mapping[str, Any]:
             continue
         if name == ARGS:
             found.setdefault(ARGS, []).append(value if equals else following)
-        elif name in (_DATA_DIR, CONFIG):
+        elif name in (_DATA_DIR, CONFIG, NODE_NAME):
             found[name] = value if equals else following
         elif name == _DISABLED:
             found[name] = value if equals else "true"

@@ -14,6 +14,7 @@ from gpusharectl.kube_scheduler.k3s import (
     K3sFile,
     K3sScheduler,
     Run,
+    node_name,
     restart_command,
 )
 from gpusharectl.kube_scheduler.static_pod import Additions
@@ -199,6 +200,7 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> Non
     [
         (f"{FOLDER}/config.yaml.d/10-more.yaml", "kube-scheduler-arg: [v=2]\n"),
         (f"{FOLDER}/config.yaml.d/x.yml", "kube-scheduler-arg+: [config=/own]\n"),
+        (f"{FOLDER}/config.yaml.d/10-MORE.YAML", "kube-scheduler-arg: [v=2]\n"),
         (
             "/etc/systemd/system/k3s.service",
             "ExecStart=/usr/bin/k3s server \\\n  '--kube-scheduler-arg=config=/own'\n",
@@ -297,9 +299,55 @@ def test_elsewhere_and_harmless(tmp_path: Path) -> None:
     assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
 
 
+@pytest.mark.parametrize(
+    "text", ["kube-scheduler-arg: 5\n", "kube-scheduler-arg: {v: 2}\n", "a: 1\n---\n"]
+)
+def test_a_drop_in_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    """k3s would take it in place of gpushare's argument, and say nothing."""
+    path = f"{FOLDER}/config.yaml.d/x.yaml"
+    write(tmp_path, path, text)
+    assert refused(tmp_path).startswith(f"{path} ")
+    assert f"k3s reads it after {FILE.path}" in refused(tmp_path)
+
+
 def test_another_file_of_settings(tmp_path: Path) -> None:
     write(tmp_path, UNIT, f"{EXEC} --config /etc/k3s.yaml\n")
     assert f"k3s does not read {FILE.path}" in refused(tmp_path)
+    write(tmp_path, UNIT, f"{EXEC} --config={FILE.path}\n")
+    assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
+
+
+ENVIRONMENTS = {
+    "/etc/systemd/system/k3s.service.env": "{}\n",
+    "/etc/systemd/system/k3s.service": f"{EXEC}\nEnvironment='A=b' \"{{}}\"\n",
+    "/etc/systemd/system/k3s.service.d/own.conf": "[Service]\nEnvironment={}\n",
+    "/etc/default/k3s": "A=b\n{}\n",
+    "/etc/sysconfig/k3s": "export {}\n",
+    "/etc/rancher/k3s/k3s.env": "{}\n",
+}
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS)
+def test_variables_of_k3s(tmp_path: Path, path: str) -> None:
+    """They count where no flag and no file says more; a comment is none."""
+    form = ENVIRONMENTS[path]
+    write(tmp_path, path, form.format("K3S_CONFIG_FILE=/etc/k3s.yaml"))
+    words = f"{path} sets K3S_CONFIG_FILE=/etc/k3s.yaml, so k3s does not read"
+    assert refused(tmp_path).startswith(words)
+    for harmless in (f"K3S_CONFIG_FILE={FILE.path}", "K3S_CONFIG_FILE="):
+        write(tmp_path, path, form.format(harmless))
+        assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
+    write(tmp_path, path, "# K3S_CONFIG_FILE=/etc/k3s.yaml\n; K3S_NODE_NAME=b\n")
+    assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
+    write(tmp_path, path, form.format("K3S_DATA_DIR=/data"))
+    assert refused(tmp_path).startswith("/data/server/cred/scheduler.kubeconfig")
+    write(tmp_path, path, form.format("K3S_NODE_NAME=edge"))
+    files = HostFiles(tmp_path)
+    assert node_name(files) == "edge"
+    write(tmp_path, FILE.path, "node-name: own\n")
+    assert node_name(files) == "own"
+    write(tmp_path, "/etc/init.d/k3s", "k3s server --node-name=flag\n")
+    assert node_name(files) == "flag"
 
 
 def test_restart_is_said(root: Path) -> None:
