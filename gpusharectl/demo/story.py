@@ -79,7 +79,7 @@ def _of(pod: Json) -> str:
 
 
 NAMESPACE = "default"
-_WITHIN_S = 20.0
+_WITHIN_S = 60.0
 _MOST = 1000
 _BAR = 24
 _WIDE = 80

@@ -10,7 +10,7 @@ Seen = TypeVar("Seen")
 def wait_until(
     look: Callable[[], Seen],
     what: str,
-    timeout_s: float = 30.0,
+    timeout_s: float = 120.0,
     *,
     accept: Callable[[Seen], bool] = bool,
     every_s: float = 0.05,
@@ -20,7 +20,8 @@ def wait_until(
     The first calls follow each other faster than ``every_s``, because most waits are
     short. A look that takes long, as kubectl does, is made less often: the machine
     has to do what is waited for too. Raises AssertionError with ``what`` was waited
-    for and the last answer.
+    for and the last answer. ``timeout_s`` is for what never comes: on a machine under
+    load, what comes in a second may take half a minute.
     """
     deadline = time.monotonic() + timeout_s
     pause_s = min(0.002, every_s)
