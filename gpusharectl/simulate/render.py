@@ -194,7 +194,7 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
     yield "units allotted, at the end", lambda run: percent(run.played.end.allotted)
     yield "cores allotted, at the end", lambda run: _cores(run.played.end)
     yield (
-        "fragmentation of the free units",
+        "free units that arrived pods cannot use",
         lambda run: percent(run.played.end.fragmented),
     )
     yield "untouched cards, at the end", lambda run: str(run.played.untouched)
