@@ -171,7 +171,7 @@ class Fitting:
         """Count the names, and tell whether fewer than all nodes' came before."""
         last, before = self._new.pop(shape, (None, 0))
         again = asking is not None and asking is last
-        if before and before >= len(self._ledger) and not again:
+        if before and before >= self._ledger.node_count and not again:
             return False
         self._new[shape] = asking, before + (0 if again else names)
         if len(self._new) > _MOST_NEW:

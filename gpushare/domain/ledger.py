@@ -41,7 +41,8 @@ class Ledger:
         self._journal: list[NodeName] = []
         self._journal_start = 0
 
-    def __len__(self) -> int:
+    @property
+    def node_count(self) -> int:
         """The number of nodes that are known."""
         return len(self._nodes)
 
