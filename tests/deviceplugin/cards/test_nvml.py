@@ -1,14 +1,14 @@
 """A session with the driver: what is freed, and when."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import pynvml
 import pytest
 
-from deviceplugin.cards import nvml
 from deviceplugin.cards.source import NoCardsYet
 from tests.deviceplugin.nvml_fixture import FOREVER_S, P4, TITAN, Pair, pair, wait_found
 from tests.soak.driver import run_sanitized
@@ -30,16 +30,23 @@ def test_nothing_is_freed_under_a_call_that_hangs() -> None:
     assert "hung" in run_sanitized(0, secrets.randbelow(1_000_000))
 
 
-def is_released() -> bool:
-    try:
-        nvml.version()
-    except nvml.NoDriver as error:
-        return "unloaded" in str(error)
-    return False
+Released = Callable[[], bool]
+
+
+@pytest.fixture
+def is_released() -> Released:
+    """Say whether all is closed again that was opened since.
+
+    Tests in the same process may have left the driver open: a call of theirs hangs.
+    """
+    before = pynvml._nvmlLib_refcount
+    return lambda: bool(pynvml._nvmlLib_refcount <= before)
 
 
 @pytest.mark.parametrize("function", ["EventSetWait", "DeviceGetMemoryInfo_v2"])
-def test_the_driver_stays_open_while_a_call_hangs(hasty: Pair, function: str) -> None:
+def test_the_driver_stays_open_while_a_call_hangs(
+    is_released: Released, hasty: Pair, function: str
+) -> None:
     """Also if it is opened anew meanwhile; then it is released as often."""
     driver, source = hasty
     wait_found(source, 2)
@@ -60,7 +67,7 @@ def test_the_driver_stays_open_while_a_call_hangs(hasty: Pair, function: str) ->
     wait_until(is_released, "the release")
 
 
-def test_a_start_that_came_too_late_counts(hasty: Pair) -> None:
+def test_a_start_that_came_too_late_counts(is_released: Released, hasty: Pair) -> None:
     """What was opened once more than it is closed would stay open for ever."""
     driver, source = hasty
     driver.hang("*", "Init")
