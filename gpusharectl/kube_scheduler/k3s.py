@@ -35,6 +35,9 @@ _VARIABLES = {
 }
 """Variables that k3s takes for flags that are not given."""
 _VARIABLE = re.compile(r"""["']?\b(K3S_\w+)=["']?([^\s"']*)""")
+_ENVIRONMENT_FILE = re.compile(
+    r"""^\s*EnvironmentFile=-?["']?([^\s"']+)""", re.MULTILINE
+)
 _ENVIRONMENTS = ("/etc/default", "/etc/sysconfig")
 """Folders of the files of variables that k3s's own unit names."""
 _TRUE = ("true", "t", "1")
@@ -43,7 +46,14 @@ _CREDENTIALS = "server/cred/scheduler.kubeconfig"
 _ALWAYS = {"profiling": "false"}
 """A flag that k3s passes itself, and that a configuration would make ignored."""
 _DROP_INS = "/etc/rancher/k3s/config.yaml.d"
-_UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+_UNITS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+"""Where systemd looks for units, the first one that has it counts."""
 _OPENRC = "/etc/init.d"
 _OPENRC_ENV = "/etc/rancher/k3s/k3s.env"
 _YAML = (".yaml", ".yml")
@@ -386,39 +396,59 @@ def node_name(files: HostFiles) -> str:
         own = {}
     bodies = [body for _, body in _environments(files)]
     bodies += [own, *(body for _, body in (*_drop_ins(files), *_services(files)))]
-    told = [str(body[NODE_NAME]) for body in bodies if body.get(NODE_NAME)]
-    return told[-1] if told else ""
+    names = [str(body[NODE_NAME]) for body in bodies if body.get(NODE_NAME)]
+    return names[-1] if names else ""
 
 
 def _environments(files: HostFiles) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield what variables of k3s's services say, as the flags that they stand for."""
-    paths = [
-        f"{folder}/{name}"
-        for folder in (*_ENVIRONMENTS, *_UNITS)
-        for name in files.names(folder)
-        if _is_server(name.partition(".")[0])
+    """Yield what variables of k3s's services say, as the flags that they stand for.
+
+    Files of variables come after the units that name them: systemd lets them win.
+    """
+    units: dict[str, str] = {}
+    of_variables: list[str] = []
+    for folder in (*reversed(_UNITS), *_ENVIRONMENTS):
+        for name in filter(_is_of_server, files.names(folder)):
+            path = f"{folder}/{name}"
+            paths = [path, *(f"{path}/{inside}" for inside in files.names(path))]
+            if folder in _UNITS and not name.endswith(".env"):
+                units |= dict.fromkeys(paths, name.partition(".")[0])
+            else:
+                of_variables += paths
+    of_variables += [
+        named.replace("%N", unit)
+        for path, unit in units.items()
+        for named in _ENVIRONMENT_FILE.findall(_text(files, path))
     ]
-    paths += [f"{path}/{name}" for path in paths for name in files.names(path)]
-    for path in (*paths, _OPENRC_ENV):
-        if files.place(path).is_file():
-            lines = (files.read(path) or b"").decode(errors="replace").splitlines()
-            text = "\n".join(line for line in lines if line.lstrip()[:1] not in "#;")
-            given = dict(_VARIABLE.findall(text))
-            yield (
-                path,
-                {
-                    _VARIABLES[name]: value
-                    for name, value in given.items()
-                    if name in _VARIABLES and value
-                },
-            )
+    for path in dict.fromkeys((*units, *of_variables, _OPENRC_ENV)):
+        given = dict(_VARIABLE.findall(_text(files, path)))
+        yield (
+            path,
+            {
+                _VARIABLES[name]: value
+                for name, value in given.items()
+                if name in _VARIABLES and value
+            },
+        )
+
+
+def _text(files: HostFiles, path: str) -> str:
+    """Return a file of systemd's without its comments; "" if there is none."""
+    if not files.place(path).is_file():
+        return ""
+    lines = (files.read(path) or b"").decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if line.lstrip()[:1] not in "#;")
+
+
+def _is_of_server(name: str) -> bool:
+    return _is_server(name.partition(".")[0])
 
 
 def _services(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the settings that each service of k3s passes as flags."""
     for folder in (*reversed(_UNITS), _OPENRC):
         for name in files.names(folder):
-            if not _is_server(name.partition(".")[0]):
+            if not _is_of_server(name):
                 continue
             path = f"{folder}/{name}"
             for inside in files.names(path):

@@ -327,6 +327,20 @@ ENVIRONMENTS = {
 }
 
 
+def test_a_file_of_variables_that_a_unit_names(tmp_path: Path) -> None:
+    """Whatever its folder; systemd lets it win over the unit's own variables."""
+    files = HostFiles(tmp_path)
+    unit = "[Service]\nEnvironment=K3S_NODE_NAME=unit\n"
+    write(tmp_path, "/run/systemd/system/k3s-a.service", unit)
+    assert node_name(files) == "unit"
+    for name in ("/opt/k3s.env", "/opt/%N.env"):
+        write(tmp_path, UNIT, f"{unit}EnvironmentFile=-{name}\n{EXEC}\n")
+        write(tmp_path, name.replace("%N", "k3s"), "K3S_NODE_NAME=file\n")
+        assert node_name(files) == "file"
+    write(tmp_path, "/opt/k3s.env", "K3S_CONFIG_FILE=/etc/k3s.yaml\n")
+    assert refused(tmp_path).startswith("/opt/k3s.env sets K3S_CONFIG_FILE=")
+
+
 @pytest.mark.parametrize("path", ENVIRONMENTS)
 def test_variables_of_k3s(tmp_path: Path, path: str) -> None:
     """They count where no flag and no file says more; a comment is none."""
