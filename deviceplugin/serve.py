@@ -343,7 +343,6 @@ def _driver(shared: _SharedParts, parts: Parts) -> DraDriver:
         parts.prestart,
         shared.claims,
         checks,
-        settings.cdi_dirs,
     )
     order = settings.dra_order
     return DraDriver(

@@ -76,12 +76,19 @@ class InjectionChooser:
             return ""
         return _why_not_read(status["nodeInfo"])
 
+    def specified(self) -> frozenset[CardUUID]:
+        """Return the cards that a CDI specification can bring into a container now."""
+        return frozenset(specified(self._folders).keys() - self._lost_now().keys())
+
+    def _lost_now(self) -> Mapping[CardUUID, str]:
+        """Return the cards whose specification names files that do not exist."""
+        can_look = sees_host(self._root)
+        return lost_files(self._folders, self._root) if can_look else {}
+
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
-        can_look = sees_host(self._root)
-        self._lost = lost_files(self._folders, self._root) if can_look else {}
-        missing = wanted - (specified(self._folders).keys() - self._lost.keys())
+        missing, self._lost = wanted - self.specified(), self._lost_now()
         if self._choice == "auto":
             # The looks without each card; one never seen is held back at once.
             self._unseen = {

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from deviceplugin.allocation.cdi import specification, specified
+from deviceplugin.allocation.cdi import specification
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import Tier
 from deviceplugin.allocation.occupancy import Occupancy, Record
@@ -80,7 +79,6 @@ class Preparer:
     prestart: PreStart
     claims: PreparedClaims
     checks: ClaimChecks
-    cdi_dirs: Sequence[Path]
     _warned: dict[str, str] = field(default_factory=dict)
     """The last refusal of each claim, because kubelet asks every few seconds."""
     _unprepared: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
@@ -323,7 +321,7 @@ class Preparer:
         found = cards.as_found(part.cards)
         driver = [card.uuid for card in found if card.known_to_driver]
         injection = self.chooser.chosen
-        if driver and specified(self.cdi_dirs).keys() >= set(driver):
+        if driver and self.chooser.specified() >= set(driver):
             # The runtime must read CDI specifications for a claim in any case.
             injection = "cdi"
         folder = str(self.claims.folder(claim.uid, part.request))

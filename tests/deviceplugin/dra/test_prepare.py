@@ -44,9 +44,9 @@ def node(tmp_path: Path) -> Iterator[DraNode]:
         yield made
 
 
-def specify(node: DraNode, *cards: int) -> None:
+def specify(node: DraNode, *cards: int, **edits: Any) -> None:
     node.cdi.mkdir(exist_ok=True)
-    listed = [{"name": UUIDS[card], "containerEdits": {}} for card in cards]
+    listed = [{"name": UUIDS[card], "containerEdits": edits} for card in cards]
     text = json.dumps({"kind": "nvidia.com/gpu", "devices": listed})
     (node.cdi / "nvidia.json").write_text(text)
 
@@ -64,6 +64,18 @@ def test_what_kubelet_is_told(node: DraNode) -> None:
         f"{SHARE}={uid}-card",
     ]
     assert device.share_id == f"share-{device_of(1)}"
+
+
+def test_a_specification_whose_files_are_gone_is_not_used(tmp_path: Path) -> None:
+    """No container would start with it; the claim gets the card in the other way."""
+    (tmp_path / "root/usr").mkdir(parents=True)
+    settings = {"host_root": tmp_path / "root"}
+    with DraNode(tmp_path, found_card(0), settings=settings) as node:
+        for name, number in (("/usr/there", 2), ("/usr/gone", 1)):
+            (tmp_path / "root/usr/there").touch()
+            specify(node, 0, mounts=[{"hostPath": name, "containerPath": "/a"}])
+            [device] = node.prepare_one(node.claim(name[5:], units=4)).devices
+            assert len(device.cdi_device_ids) == number
 
 
 def test_what_the_container_gets(node: DraNode) -> None:
