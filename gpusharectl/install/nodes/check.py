@@ -152,7 +152,10 @@ def _cards(report: Report) -> Check:
     if report.left_out:
         before = f"{shared}; " if each else ""
         text = f"{before}cannot be shared: {'; '.join(report.left_out)}"
-        return _todo("cards", text, "correct this, or go on without these cards")
+        rest = "or go on without these cards"
+        if not each:
+            rest = "until then the node shares no card"
+        return _todo("cards", text, f"correct this, {rest}")
     if each:
         return _ok("cards", shared)
     return _todo("cards", "the driver lists no card", "see nvidia-smi -L there")

@@ -68,6 +68,8 @@ def found_by(**differs: Any) -> dict[str, Check]:
             "the driver lists no card",
         ),
         (MIG, ["cards"], [], "cannot be shared: GPU-2: it is in MIG mode"),
+        (MIG, ["cards"], [], "correct this, or go on without these cards"),
+        ({**MIG, "cards": []}, ["cards"], [], "until then the node shares no card"),
         ({"injection": HELD}, ["injection"], [], "nvidia-ctk cdi generate"),
         ({"injection": NODES_ONLY}, ["injection"], [], "device nodes only"),
         (
