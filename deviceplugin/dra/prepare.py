@@ -156,6 +156,7 @@ class Preparer:
     ) -> PreparedClaim:
         if not is_uid(asked.uid):
             raise NotPreparedError(f"{asked.uid!r} is not a claim's UID")
+        taken_back = self._unprepared.count(asked.uid)
         before = self.claims.get(asked.uid)
         try:
             claim = self._read(asked)
@@ -171,9 +172,13 @@ class Preparer:
             # Another call may have prepared it meanwhile: kubelet asks for two pods of
             # one claim at once.
             before = self.claims.get(asked.uid)
+            if self._unprepared.count(asked.uid) > taken_back:
+                # As by a kubelet that was started anew: who asked first is gone, and
+                # nobody would take back what is written now.
+                raise NotPreparedError(f"claim {asked} was just taken back")
             if claim is None:
                 if before is None:
-                    raise NotPreparedError(f"claim {asked} was just taken back")
+                    raise NotPreparedError(f"claim {asked} is not prepared any more")
                 self.claims.put_right(before)
                 return before
             if before is not None:

@@ -112,10 +112,14 @@ def specifications(site: Site) -> list[str]:
 
 
 def nothing_prepared(site: Site) -> None:
-    """Wait until nothing is left of any claim on the node."""
-    wait_until(lambda: not specifications(site), "no specification", 60)
+    """Wait until nothing is left of any claim on the node.
+
+    A kubelet that was killed takes back the claims of pods that have gone meanwhile
+    when it compares what it knows with its pods, once a minute.
+    """
     left = site.gpus["cp"].folder / "state" / "claims"
-    wait_until(lambda: not list(left.iterdir()), "no record", 30)
+    for files in (lambda: specifications(site), lambda: list(left.iterdir())):
+        wait_until(files, "removal of files", 240, accept=lambda has: not has)
 
 
 def held_units(site: Site) -> Counter[str]:

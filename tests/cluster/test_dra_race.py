@@ -282,7 +282,7 @@ def test_the_race(claims: Site) -> None:
             accept=lambda held: max(held.values()) <= UNITS,
         )
     claims.clear()
-    wait_until(lambda: not claims.cluster.rest.items(CLAIMS), "no claim", 60)
+    wait_until(lambda: not claims.cluster.rest.items(CLAIMS), "removal of all claims")
     nothing_prepared(claims)
     wait_until(lambda: set(memory(claims)) == {"7424Mi"}, "all of each card")
     assert not [one for one in devices(claims) if one.get("taints")]

@@ -316,6 +316,28 @@ def test_one_claim_for_two_pods_at_once(
     assert first == second
 
 
+def test_a_claim_that_is_taken_back_meanwhile_is_not_prepared(
+    node: DraNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet that asked was killed; the next one takes back what it knows of.
+
+    Nobody would take back what is written after that. A later call is a new one.
+    """
+    claim, get = node.claim("c", units=20), node.cluster.get
+
+    def get_late(*what: Any) -> Json:
+        monkeypatch.undo()
+        node.unprepare(claim)
+        found: Json = get(*what)
+        return found
+
+    monkeypatch.setattr(node.cluster, "get", get_late)
+    assert "was just taken back" in node.prepare_one(claim).error
+    assert charges(node) == set()
+    assert not list(node.cdi.glob("*share*"))
+    assert not node.prepare_one(claim).error
+
+
 def test_kubelet_is_asked_once_for_all_claims_of_a_pod(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
