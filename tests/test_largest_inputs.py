@@ -86,9 +86,10 @@ def cards_text(number: int) -> str:
 
 
 def placed(number: int) -> str:
-    """A placement of so many shares, and of a container of each."""
+    """A placement of so many shares, and of a container of each; one is whole."""
     one = {"cores": 1, "units": 1, "containers": {"c0": [1, 1]}}
     shares = [one | {"card": f"GPU-{i}"} for i in range(number)]
+    shares[0]["cores"] = 100
     return orjson.dumps({"v": 1, "uid": "uid-p", "shares": shares}).decode()
 
 

@@ -8,6 +8,7 @@ first, and by a bounded search if that fails.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 
 from gpushare.domain import links
 from gpushare.domain.model import (
@@ -503,16 +504,25 @@ def _in_order(
 def joined(shares: Iterable[Share]) -> tuple[Share, ...]:
     """Join the parts that several claims of one pod have of the same card.
 
-    A part that would make 100 cores stays a share of its own: they say a whole card.
+    A part that would make 100 cores begins another share: they say a whole card.
     """
-    result: list[Share] = []
+    groups: list[list[Share]] = []
+    newest: dict[CardUUID, tuple[int, list[Share]]] = {}
     for share in shares:
-        for at, before in enumerate(result):
-            amount = before.amount + share.amount
-            if before.card == share.card and amount.cores < CORES_PER_CARD:
-                held = before.containers + share.containers
-                result[at] = Share(share.card, amount, held)
-                break
-        else:
-            result.append(share)
-    return tuple(result)
+        # Each is looked at once, because a pod's annotation has room for thousands.
+        cores, group = newest.get(share.card, (CORES_PER_CARD, []))
+        cores += share.amount.cores
+        if cores >= CORES_PER_CARD:
+            cores, group = share.amount.cores, []
+            groups.append(group)
+        group.append(share)
+        newest[share.card] = cores, group
+    return tuple(map(_one_share, groups))
+
+
+def _one_share(parts: Sequence[Share]) -> Share:
+    if len(parts) == 1:
+        return parts[0]
+    amount = sum((part.amount for part in parts), NOTHING)
+    containers = chain.from_iterable(part.containers for part in parts)
+    return Share(parts[0].card, amount, tuple(containers))
