@@ -136,19 +136,19 @@ def _missing(part: Json, root: Path) -> Iterator[str]:
     mounts = (one["hostPath"] for one in edits.get("mounts") or ())
     hooks = (one["path"] for one in edits.get("hooks") or ())
     for path in (*nodes, *mounts, *hooks):
-        if not _exists(str(path), root):
+        if not exists_on_host(str(path), root):
             yield str(path)
 
 
-def _exists(path: str, root: Path, links: int = 40) -> bool:
-    """Return whether a path of the host exists; its links are the host's too."""
+def exists_on_host(path: str, root: Path, links: int = 40) -> bool:
+    """Return whether a path of the host exists below ``root``, by the host's links."""
     parts = [part for part in path.split("/") if part]
     for at in range(1, len(parts) + 1):
         here = root.joinpath(*parts[:at])
         if here.is_symlink():
             target = posixpath.join("/", *parts[: at - 1], str(here.readlink()))
             whole = posixpath.normpath(posixpath.join(target, *parts[at:]))
-            return links > 0 and _exists(whole, root, links - 1)
+            return links > 0 and exists_on_host(whole, root, links - 1)
         if not here.exists():
             return False
     return True

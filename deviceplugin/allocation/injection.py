@@ -5,8 +5,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from deviceplugin.allocation.cdi import lost_files, sees_host, specified
-from deviceplugin.allocation.response import CDI_KIND, INJECTIONS, Injection
+from deviceplugin.allocation.cdi import (
+    exists_on_host,
+    lost_files,
+    sees_host,
+    specified,
+)
+from deviceplugin.allocation.response import (
+    CDI_KIND,
+    CONTROL_NODE,
+    CUDA_NODES,
+    INJECTIONS,
+    Injection,
+)
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
@@ -49,6 +60,7 @@ class InjectionChooser:
         self._root = root
         self._lost: Mapping[CardUUID, str] = {}
         self._logged = ("", "")
+        self._missing_before: frozenset[str] = frozenset()
         self._misses = 0
         self._before = self._read()
         self._unseen: dict[CardUUID, int] = {}
@@ -79,6 +91,31 @@ class InjectionChooser:
     def specified(self) -> frozenset[CardUUID]:
         """Return the cards that a CDI specification can bring into a container now."""
         return frozenset(specified(self._folders).keys() - self._lost_now().keys())
+
+    def missing_nodes(self) -> frozenset[str]:
+        """Return those of ``CUDA_NODES`` that the host does not have now; logged once.
+
+        None if cards come in another way than by device nodes, or if the host's
+        ``/dev`` is not below ``root``. Ask for each container, because the driver makes
+        these nodes at any time.
+        """
+        can_look = self._root != Path("/") and exists_on_host(CONTROL_NODE, self._root)
+        if self.chosen != "nodes" or not can_look:
+            return frozenset()
+        missing = frozenset(
+            node for node in CUDA_NODES if not exists_on_host(node, self._root)
+        )
+        if missing - self._missing_before:
+            logger.warning(
+                "device nodes left out",
+                extra={
+                    "nodes": ",".join(sorted(missing)),
+                    "because": "the host does not have them; CUDA needs them, and "
+                    "nvidia-modprobe -u -c 0 makes them",
+                },
+            )
+        self._missing_before = missing
+        return missing
 
     def _lost_now(self) -> Mapping[CardUUID, str]:
         """Return the cards whose specification names files that do not exist."""

@@ -8,7 +8,7 @@ A container is told its share of memory and cores in environment variables. Noth
 enforces them, except for a hard limit of memory (``isolation``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import basename
 from typing import Literal
@@ -99,7 +99,10 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """The variable that the NVIDIA container runtime reads."""
 VOID = "void"
 """Its value for "inject nothing"; it overrides an image's own ``all``."""
-_SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+CONTROL_NODE = "/dev/nvidiactl"
+"""The device node that each container with an NVIDIA card needs beside the card's."""
+CUDA_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+"""Those that only CUDA needs; the driver makes them when CUDA is first used."""
 
 
 def container_setup(
@@ -108,11 +111,13 @@ def container_setup(
     cards: Sequence[FoundCard],
     injection: Injection,
     folder: str,
+    missing: Collection[str] = (),
 ) -> pb.ContainerAllocateResponse:
     """Return what a container gets for so many devices of these cards.
 
     ``folder`` is on the host and is filled before the container starts; it is mounted
-    read-only.
+    read-only. ``missing`` are those of ``CUDA_NODES`` that the host does not have: no
+    container starts with a device node that does not exist.
     """
     nvidia = [card for card in cards if card.known_to_driver]
     others = [card for card in cards if not card.known_to_driver]
@@ -122,7 +127,7 @@ def container_setup(
     variables[VISIBLE] = VOID
     if injection == "env":
         variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
-    nodes = _nodes_of(nvidia) if injection == "nodes" else []
+    nodes = _nodes_of(nvidia, missing) if injection == "nodes" else []
     nodes += dict.fromkeys(node for card in others for node in card.device_nodes)
     answer = pb.ContainerAllocateResponse(envs=variables)
     answer.mounts.add(
@@ -152,11 +157,12 @@ def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
     return ""
 
 
-def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
+def _nodes_of(nvidia: Sequence[FoundCard], missing: Collection[str]) -> list[str]:
     own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
     # Beside their cards' node, instances have nodes of their own.
     own += [node for card in nvidia for node in card.device_nodes]
-    return [*dict.fromkeys(own), *_SHARED_NODES] if own else []
+    shared = (CONTROL_NODE, *(node for node in CUDA_NODES if node not in missing))
+    return [*dict.fromkeys(own), *shared] if own else []
 
 
 def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:

@@ -331,7 +331,8 @@ class Preparer:
             injection = "cdi"
         folder = str(self.claims.folder(claim.uid, part.request))
         units, cores = part.total.units, part.total.cores
-        setup = container_setup(names.MEMORY, units, found, injection, folder)
+        missing = self.chooser.missing_nodes()
+        setup = container_setup(names.MEMORY, units, found, injection, folder, missing)
         setup.envs.update(limit_env(names.CORE, cores))
         more = hard_limit_setup(limit, str(self.library.folder), folder)
         setup.MergeFrom(more)

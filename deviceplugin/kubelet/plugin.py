@@ -162,7 +162,10 @@ class DevicePlugin(Service):
             facts |= {"because": str(error)}
             logger.warning("allocation not written down", extra=facts)
         folder = str(self._parts.records.folder(record))
-        setup = container_setup(self.resource, len(ids), cards, injection, folder)
+        missing = self._parts.chooser.missing_nodes()
+        setup = container_setup(
+            self.resource, len(ids), cards, injection, folder, missing
+        )
         setup.MergeFrom(
             hard_limit_setup(limit, str(self._parts.library.folder), folder)
         )

@@ -82,10 +82,12 @@ def test_mode_nodes(site: Site) -> None:
     """By device nodes a pod has its own card's beside those that all cards share.
 
     An image brings the driver's programs itself: here they are mounted from the host.
+    A node that the host lacks is left out: no container would start with it.
     """
     gpus = site.gpus["cp"]
     gpus.set_cards(THREE_OF_4_GIB)
-    with nodes_of_cards(gpus), gpus.reconfigured(INJECT="nodes"):
+    seen = {"INJECT": "nodes", "HOST_ROOT": "/proc/self/root"}
+    with nodes_of_cards(gpus), gpus.reconfigured(**seen):
         site.create(
             with_programs(gpus, "first", 12),
             with_programs(gpus, "second", 12),
@@ -101,6 +103,10 @@ def test_mode_nodes(site: Site) -> None:
             assert sorted(found) == sorted([f"/dev/nvidia{number}", *shared])
         words = fails_inside(site, "none", "nvidia-smi", "-L")
         assert "No devices were found" in words
+        gpus.node.must("rm", "/dev/nvidia-uvm-tools")
+        site.create(with_programs(gpus, "later", 4))
+        site.wait_running("later")
+        assert "uvm-tools" not in inside(site, "later", "sh", "-c", "ls /dev")
         site.clear()
 
 

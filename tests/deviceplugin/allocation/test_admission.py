@@ -392,6 +392,20 @@ def test_a_card_of_unknown_minor_number_is_denied(tmp_path: Path) -> None:
         assert "minor number of card" in node.refuse(node.bind("a", 4, 1))
 
 
+def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
+    """Each container is told of those that there are when it is allocated."""
+    dev = tmp_path / "root/dev"
+    dev.mkdir(parents=True)
+    (dev / "nvidiactl").touch()
+    settings = {"inject": "nodes", "host_root": tmp_path / "root"}
+    with NodeFixture(tmp_path, found_card(0), settings=settings) as node:
+        before = node.run(node.bind("a", 4, 1))["main"]
+        (dev / "nvidia-uvm").touch()
+        after = node.run(node.bind("b", 4, 1))["main"]
+    assert set(before.devices) == {"/dev/nvidia0", "/dev/nvidiactl"}
+    assert set(after.devices) == {*before.devices, "/dev/nvidia-uvm"}
+
+
 def test_records_end_with_their_pod(node: NodeFixture) -> None:
     records = node.serving.reporter.records
     for card in (0, 1):

@@ -228,3 +228,40 @@ def test_a_choice_of_the_operators_stands(
     [(_, because)] = said(caplog)
     assert because.startswith("the settings say so")
     assert ("but no CDI specification" in because) is (choice == "cdi")
+
+
+def test_cudas_nodes_are_looked_for_at_each_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver makes them when CUDA is first used, and an update removes them."""
+    tools, uvm = "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm"
+    chooser = InjectionChooser("nodes", [], status, root=tmp_path)
+    chooser.look([ONE])
+    # The host's /dev cannot be seen, so nothing is known to be missing.
+    assert chooser.missing_nodes() == set()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    for _ in range(2):
+        assert chooser.missing_nodes() == {uvm, tools}
+    (tmp_path / "dev/nvidia-uvm").symlink_to("/dev/uvm")
+    (tmp_path / "dev/uvm").touch()
+    assert chooser.missing_nodes() == {tools}
+    (tmp_path / "dev/uvm").unlink()
+    assert chooser.missing_nodes() == {uvm, tools}
+    told = [one for one in caplog.records if one.message == "device nodes left out"]
+    assert [one.nodes for one in told] == [f"{uvm},{tools}"] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("choice", "root"), [("cdi", "below"), ("env", "below"), ("nodes", "/")]
+)
+def test_nodes_of_another_dev_say_nothing(
+    choice: InjectionChoice, root: str, tmp_path: Path
+) -> None:
+    """Below ``/`` is the plugin's own ``/dev``, which may have fewer than the host."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    below = tmp_path if root == "below" else Path(root)
+    chooser = InjectionChooser(choice, [], status, root=below)
+    chooser.look([ONE])
+    assert chooser.missing_nodes() == set()

@@ -66,6 +66,14 @@ def test_nvidias_cards(
     assert mount.read_only
 
 
+def test_nodes_that_the_host_lacks_are_left_out() -> None:
+    """No container starts with one; the card's own are never left out."""
+    missing = {"/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"}
+    found = container_setup(M, 4, NVIDIA[:1], "nodes", "/x", missing)
+    nodes = [one.host_path for one in found.devices]
+    assert nodes == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm-tools"]
+
+
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_the_inventory(injection: Injection) -> None:
     found = container_setup(C, 4, [OTHER], injection, "/x")

@@ -128,6 +128,18 @@ def test_without_nvidias_specification(tmp_path: Path) -> None:
         assert "/dev/nvidia0" in {one["path"] for one in nodes}
 
 
+def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
+    """The runtime starts no container with one that does not exist."""
+    (tmp_path / "root/dev").mkdir(parents=True)
+    (tmp_path / "root/dev/nvidiactl").touch()
+    settings = {"inject": "nodes", "host_root": tmp_path / "root"}
+    with DraNode(tmp_path, found_card(0), settings=settings) as node:
+        claim = node.claim("c")
+        node.prepare(claim)
+        nodes = edits_of(node.specification(claim))["deviceNodes"]
+        assert {one["path"] for one in nodes} == {"/dev/nvidia0", "/dev/nvidiactl"}
+
+
 def test_two_requests_of_one_claim(node: DraNode) -> None:
     """Each has its own device of ours; an alternative counts as its request."""
     results = [
