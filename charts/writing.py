@@ -58,6 +58,10 @@ COMPONENTS: Mapping[str, str] = {
 }
 """The folders whose patches become conditions."""
 WORDS: Mapping[str, str] = {
+    # kubelet's --root-dir moves it, but not device-plugins (contracts 2.1).
+    "path: /var/lib/kubelet/pod-resources": (
+        "path: {{ .Values.kubeletRootDir }}/pod-resources"
+    ),
     "path: /etc/kubernetes/vcuda/tls": "path: {{ .Values.extender.tls.folder }}",
     "runtimeClassName: nvidia": (
         "runtimeClassName: {{ .Values.runtimeClassName | quote }}"

@@ -264,6 +264,24 @@ def test_what_only_the_chart_has(helm: Helm) -> None:
     assert not [ref for ref in bodies if "dashboards" in ref.name]
 
 
+def test_kubelets_other_folder(helm: Helm) -> None:
+    """kubelet's --root-dir moves pod-resources alone; the pods have the paths of ever.
+
+    So the programs in them need no setting.
+    """
+    on = {"monitoring.enabled": "true"}
+    usual = objects_in(helm.template(on))
+    found = objects_in(helm.template({**on, "kubeletRootDir": "/data/kubelet"}))
+    changed = {ref.name: body for ref, body in found.items() if body != usual[ref]}
+    assert sorted(changed) == ["gpushare-device-plugin", "gpushare-exporter"]
+    for name, body in changed.items():
+        volumes = body["spec"]["template"]["spec"]["volumes"]
+        (volume,) = (one for one in volumes if one["name"] == "pod-resources")
+        assert volume["hostPath"]["path"] == "/data/kubelet/pod-resources"
+        volume["hostPath"]["path"] = "/var/lib/kubelet/pod-resources"
+        assert body == of_kind(usual, "DaemonSet", name)
+
+
 def objects_in_order(bodies: Sequence[Json]) -> dict[Ref, Json]:
     return {Ref.of(body): body for body in bodies}
 

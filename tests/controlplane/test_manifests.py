@@ -44,7 +44,7 @@ pytestmark = [
 ]
 
 ADMISSION = "admissionregistration.k8s.io/v1"
-DOCUMENT = FOLDER.parent / "docs" / "bie.md"
+DOCUMENTS = FOLDER.parent / "docs"
 MINE = """
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -253,19 +253,17 @@ def test_what_kubernetes_own_scheduler_may(objects: Objects) -> None:
             assert not words & {"*", "secrets", "escalate", "impersonate"}, rule
 
 
-def examples() -> dict[str, str]:
-    """The document's YAML, by the file name in the comment at its top."""
-    blocks = re.findall(
-        r"```yaml\n(# (\S+\.yaml).*?)```", DOCUMENT.read_text(), re.DOTALL
-    )
-    return {name: text for text, name in blocks}
+def write_examples(document: str, folder: Path) -> None:
+    """Write a document's YAML into files, named by the comments at their tops."""
+    text = (DOCUMENTS / document).read_text()
+    manifests = way_to_manifests(folder)
+    for example, name in re.findall(r"```yaml\n(# (\S+\.yaml).*?)```", text, re.DOTALL):
+        (folder / name).write_text(example.replace("manifests/", f"{manifests}/"))
 
 
 def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
     """The example of docs/bie.md: the exporter is told where its list of cards is."""
-    manifests = way_to_manifests(tmp_path)
-    for name, text in examples().items():
-        (tmp_path / name).write_text(text.replace("manifests/", f"{manifests}/"))
+    write_examples("bie.md", tmp_path)
     found = {ref.kind: body for ref, body in built(alone, tmp_path).items()}
     spec = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -285,6 +283,26 @@ def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
     # The same path inside, as the file says it.
     assert mounts[host] == "readings"
     assert used.is_relative_to(host)
+
+
+def test_kubelets_other_folder(alone: ControlPlane, tmp_path: Path) -> None:
+    """The example of docs/deviceplugin.md moves one folder of the host, no more."""
+    write_examples("deviceplugin.md", tmp_path)
+    found = built(alone, tmp_path)
+    usual = by_ref([*load("kubeadm"), *load("exporter")])
+    changed = {ref: body for ref, body in found.items() if body != usual[ref]}
+    names = ["gpushare-device-plugin", "gpushare-exporter"]
+    assert sorted(ref.name for ref in changed) == names
+    for ref, body in changed.items():
+        before, after = (
+            {one["name"]: one for one in one["spec"]["template"]["spec"].pop("volumes")}
+            for one in (usual[ref], body)
+        )
+        moved = after.pop("pod-resources")["hostPath"]["path"]
+        assert moved == "/var/lib/k0s/kubelet/pod-resources"
+        assert before.pop("pod-resources")
+        # Their order may be another one.
+        assert (after, body) == (before, usual[ref])
 
 
 @SHARED_CLAIMS
