@@ -13,6 +13,7 @@ from deviceplugin.cards.devices import colliding, shared_card
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.source import CardSource, Found, FoundCard, NoCardsYet
 from deviceplugin.settings import DevicePluginSettings
+from gpushare.kube.annotations import too_many
 from gpushare.kube.cluster import Json
 
 FIRST_ANSWER_S = 60.0
@@ -35,10 +36,11 @@ def report(
     except NoCardsYet as error:
         found, problem = Found(()), str(error)
     versions = [one.driver_version() for one in sources if isinstance(one, NvmlCards)]
-    # The device plugin would end because of these, and offer no card.
-    collisions = colliding(found.cards)
-    offered = () if collisions else found.cards
-    shared = [shared_card(card, settings.reserve_mib) for card in offered]
+    shared = [shared_card(card, settings.reserve_mib) for card in found.cards]
+    # Because of these the node would share no card at all.
+    whole_node = colliding(found.cards)
+    if excess := too_many([card for card in shared if card.units]):
+        whole_node.append(f"the node {excess}")
     return {
         "v": 1,
         "module": loaded_module(settings.host_root),
@@ -46,11 +48,12 @@ def report(
         "problem": problem,
         "cards": [
             {"model": card.model, "memory_mib": card.memory_mib, "units": one.units}
-            for card, one in zip(offered, shared, strict=True)
+            for card, one in zip(found.cards, shared, strict=True)
+            if not whole_node
         ],
         "left_out": [
             *(f"{one.name}: {one.because}" for one in found.left_out),
-            *collisions,
+            *whole_node,
         ],
         "injection": _injection(settings, found.cards, status),
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.simulated import SimulatedCards
-from deviceplugin.cards.source import Found, FoundCard, NoCardsYet
+from deviceplugin.cards.source import Found, FoundCard, MigInstance, NoCardsYet
 from deviceplugin.check import loaded_module, report
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import CardUUID
@@ -81,6 +81,40 @@ def test_cards_whose_devices_would_have_the_same_names(tmp_path: Path) -> None:
     [because] = found["left_out"]
     assert all(uuid in because for uuid in twins)
     assert "would have the same device ids" in because
+
+
+@pytest.mark.parametrize(
+    ("parents", "each", "says"),
+    [
+        (65, 1, ["the node has 65 cards; a node may share 64"]),
+        (1, 8, ["the node has 8 instances of GPU-0; a card has 7"]),
+        (64, 1, []),
+        (1, 7, []),
+    ],
+)
+def test_more_cards_than_a_node_may_share(
+    tmp_path: Path, parents: int, each: int, says: list[str]
+) -> None:
+    """``serve`` publishes none of them then, so none is listed here."""
+    count = parents * each
+    cards = [
+        FoundCard(
+            CardUUID(f"MIG-{at:08x}"),
+            at,
+            1024,
+            instance=MigInstance(CardUUID(f"GPU-{at // each}"), at % each, 0, "1g.5gb"),
+        )
+        for at in range(count)
+    ]
+    # It is too small to be offered, so it does not count.
+    small = FoundCard(CardUUID(f"MIG-{count:08x}"), count, 100)
+    found = report(
+        replace(SETTINGS, host_root=tmp_path), [ScriptedCards(*cards, small)], CDI
+    )
+    assert len(found["cards"]) == (0 if says else count + 1)
+    assert len(found["left_out"]) == len(says)
+    for text, because in zip(says, found["left_out"], strict=True):
+        assert because.startswith(text)
 
 
 class NoDriver(SimulatedCards):
