@@ -92,8 +92,13 @@ class Starter(Protocol):
         """Return the text with the additions; unchanged if it has them."""
         ...
 
-    def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
-        """Return the text without the additions; None if nothing is left."""
+    def without_gpushare(
+        self, text: str | None, additions: Additions, backup: str | None = None
+    ) -> str | None:
+        """Return the text without the additions; None if nothing is left.
+
+        ``backup`` is the text before them, which somebody may have edited since.
+        """
         ...
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
@@ -421,13 +426,14 @@ class SchedulerFiles:
                 main = None if content is None else content.decode()
             except UnicodeDecodeError:
                 raise Obstacle(f"is not UTF-8 text; {self._starter.remedy}") from None
+            former = None if backup is None else backup.decode(errors="replace")
             without_gpushare = self._starter.without_gpushare(
-                main, self._additions("", ())
+                main, self._additions("", ()), former
             )
         now = digest_of(content), digest_of(backup)
         if digests and now == (digests.after, digests.before):
             # The backup is more reliable than the text with the additions removed.
-            without_gpushare = None if backup is None else backup.decode()
+            without_gpushare = former
         return HostState(main, without_gpushare, self._files.read(self.config), record)
 
     def _is_read(self, state: HostState) -> bool:

@@ -6,12 +6,14 @@ stay. k3s reads its files only at its start: ``wait`` restarts it if it is allow
 and says otherwise what to run.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import dropwhile, pairwise
 from typing import Any
 
+import yaml
 from yaml.nodes import ScalarNode
 
 from gpushare.kube.errors import ClusterError
@@ -26,6 +28,8 @@ from gpusharectl.kube_scheduler.verify import Say, probed
 
 ARGS = "kube-scheduler-arg"
 _KEYS = (ARGS, f"{ARGS}+")
+_TWICE = {ARGS: "k3s uses only the last", f"{ARGS}+": "k3s adds them all"}
+"""What k3s makes of a key that stands twice in a file."""
 _DATA_DIR, _DISABLED = "data-dir", "disable-scheduler"
 NODE_NAME = "node-name"
 _VARIABLES = {
@@ -61,8 +65,8 @@ _YAML = (".yaml", ".yml")
 _NO_IMAGE = "gpushare-scheduler-probe:none"
 """k3s has no image of kube-scheduler; the probe pod need not start."""
 _ODD = (
-    f"is written in a form that cannot be edited safely: write {ARGS} as a plain list, "
-    "one argument a line, and start again"
+    f"has {ARGS} in a form that cannot be edited safely (anchors, aliases or merged "
+    "keys): write it as a plain list, one argument a line, and start again"
 )
 
 Run = Callable[[Sequence[str]], str]
@@ -108,7 +112,9 @@ class K3sFile:
         wanted = {**body, key: [*_listed(body.get(key)), argument]}
         return _checked(_with_argument(without_gpushare or "", argument), wanted)
 
-    def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
+    def without_gpushare(
+        self, text: str | None, additions: Additions, backup: str | None = None
+    ) -> str | None:
         """Return the text without that argument; None if nothing else is in it."""
         kept = {
             key: [each for each in _listed(given) if not _is_added(each, additions)]
@@ -117,6 +123,10 @@ class K3sFile:
             for key, given in settings(text).items()
         }
         made = _checked(_without_argument(text or "", additions), kept)
+        if made != text:
+            # The backup's form may no longer fit, such as an alias without its anchor.
+            with suppress(Obstacle):
+                made = _checked(_in_form_of(backup, made), kept)
         return None if text is None or (text and not made) else made
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
@@ -173,8 +183,15 @@ def settings(text: str | None) -> dict[str, Any]:
     """Parse k3s's settings; empty if there is no file, or only comments."""
     if text is None or not _has_content(text):
         return {}
-    yaml_edit.document(text)
+    root = yaml_edit.document(text)
     body: dict[str, Any] = yaml_edit.data(text)
+    for key, meaning in _TWICE.items():
+        if len(lines := yaml_edit.lines_of(root, key)) > 1:
+            where = ", ".join(map(str, lines))
+            raise Obstacle(
+                f"has {key} more than once (lines {where}), and {meaning}: write all "
+                "arguments below one of them and remove the others"
+            )
     for key in _KEYS:
         if not all(isinstance(each, str) for each in _listed(body.get(key))):
             raise Obstacle(
@@ -237,12 +254,26 @@ def _with_argument(text: str, argument: str) -> str:
     if not _has_content(text):
         start = text if not text or text.endswith("\n") else f"{text}\n"
         return f"{start}{ARGS}:\n- {argument}\n"
-    root, key = yaml_edit.document(text), _key(settings(text))
+    body = settings(text)
+    root, key = yaml_edit.document(text), _key(body)
     node = yaml_edit.child(root, key)
-    if isinstance(node, ScalarNode) and node.value:
-        word = yaml_edit.raw(text, node)
-        return yaml_edit.replace(text, node, f"[{word}, {argument}]")
-    return yaml_edit.add_item(text, root, key, argument)
+    if node is None or not (word := yaml_edit.value_of(text, root, key)):
+        return yaml_edit.add_item(text, root, key, argument)
+    if not isinstance(node, ScalarNode) and not word.startswith("*"):
+        return yaml_edit.add_item(text, root, key, argument)
+    if root.flow_style:
+        # JSON stays JSON.
+        argument = json.dumps(argument)
+    words = [_in_brackets(word, each) for each in _listed(body[key])]
+    return yaml_edit.with_value(text, root, key, f"[{', '.join([*words, argument])}]")
+
+
+def _in_brackets(word: str, value: str) -> str:
+    """Return a word as it stands, or quoted where it means something else in a list."""
+    with suppress(yaml.YAMLError):
+        if yaml_edit.data(f"[{word}]") == [value]:
+            return word
+    return json.dumps(value)
 
 
 def _without_argument(text: str, additions: Additions) -> str:
@@ -257,6 +288,26 @@ def _without_argument(text: str, additions: Additions) -> str:
                 dropped = yaml_edit.drop_item(text, root, key, item)
                 return _without_argument(dropped, additions)
     return text
+
+
+def _in_form_of(backup: str | None, text: str) -> str:
+    """Return a text with the arguments in the backup's form, if they are the same ones.
+
+    To add gpushare's argument, a word or an alias has become a list in brackets.
+    """
+    former, body = settings(backup), settings(text)
+    key = _key(former)
+    if not (
+        key in former and key in body and _listed(former[key]) == _listed(body[key])
+    ):
+        return text
+    word = yaml_edit.value_of(backup or "", yaml_edit.document(backup or ""), key)
+    if isinstance(former[key], list) and not word.startswith("*"):
+        return text
+    root = yaml_edit.document(text)
+    if not (word and yaml_edit.value_of(text, root, key).startswith("[")):
+        return text
+    return yaml_edit.with_value(text, root, key, word)
 
 
 class K3sScheduler(HostScheduler):

@@ -55,7 +55,12 @@ class KubeadmFile:
             raise Obstacle(_ABSENT)
         return static_pod.edited(text, additions)
 
-    def without_gpushare(self, text: str | None, additions: Additions) -> str | None:
+    def without_gpushare(
+        self,
+        text: str | None,
+        additions: Additions,
+        backup: str | None = None,  # noqa: ARG002
+    ) -> str | None:
         """Return the manifest without it."""
         return None if text is None else static_pod.taken_out(text, additions)
 

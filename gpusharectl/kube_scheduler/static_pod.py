@@ -235,8 +235,8 @@ Step = Callable[[SchedulerPod, Additions], str]
 """An edit: it returns the new text."""
 _MOUNTS = "volumeMounts"
 _ODD = (
-    "is written in a form that cannot be edited safely (braces, anchors or merged "
-    "keys): write it in plain block style, as kubeadm does, and start again"
+    "is written in a form that cannot be edited safely (anchors or merged keys): "
+    "write it in plain block style, as kubeadm does, and start again"
 )
 
 

@@ -7,6 +7,7 @@ the old text.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -75,6 +76,11 @@ def child(node: Node | None, key: str) -> Node | None:
     return None
 
 
+def lines_of(parent: MappingNode, key: str) -> Sequence[int]:
+    """Return the numbers of the lines in which a key stands, from 1."""
+    return [name.start_mark.line + 1 for name, _ in parent.value if name.value == key]
+
+
 def items(node: Node | None) -> Sequence[Node]:
     """Return the items of a list; empty if it is no list."""
     return node.value if isinstance(node, SequenceNode) else ()
@@ -91,14 +97,14 @@ def add_item(text: str, parent: MappingNode, key: str, item: object) -> str:
     if not isinstance(item, str):
         first, *others = yaml.safe_dump(item, sort_keys=False).splitlines()
         lines = [f"- {first}", *(f"  {line}" for line in others)]
-    return _add(text, parent, key, lines, json.dumps(item))
+    return _add(text, parent, key, lines, json.dumps([item]))
 
 
 def add_entry(text: str, parent: MappingNode, key: str, name: str, value: str) -> str:
     """Add ``name: value`` to the mapping under a key, which need not exist."""
-    written = json.dumps(value)
-    flow = f"{json.dumps(name)}: {written}"
-    return _add(text, parent, key, [f"{name}: {written}"], flow, indent="  ")
+    flow = json.dumps({name: value})
+    line = f"{name}: {json.dumps(value)}"
+    return _add(text, parent, key, [line], flow, indent="  ")
 
 
 def drop_item(text: str, parent: MappingNode, key: str, item: Node) -> str:
@@ -122,8 +128,35 @@ def replace(text: str, node: Node, new: str) -> str:
     return _put(text, node.start_mark.index, node.end_mark.index, new)
 
 
+def value_of(text: str, parent: MappingNode, key: str) -> str:
+    """Return the text of the value under a key, such as ``*own`` of an alias."""
+    start, end = _place(text, parent, key)
+    return text[start:end]
+
+
+def with_value(text: str, parent: MappingNode, key: str, new: str) -> str:
+    """Write another value under a key, which has a word, an alias or brackets."""
+    return _put(text, *_place(text, parent, key), new)
+
+
 Span = tuple[Node, Node]
 """The first and the last node of an entry."""
+_ALIAS = re.compile(r"\*[^\s,\]}]+")
+
+
+def _pair(parent: MappingNode, key: str) -> Span:
+    pairs: Sequence[Span] = parent.value
+    return next(pair for pair in pairs if pair[0].value == key)
+
+
+def _place(text: str, parent: MappingNode, key: str) -> tuple[int, int]:
+    """Return where the value under a key begins and ends."""
+    name, node = _pair(parent, key)
+    if node.start_mark.index < name.start_mark.index:
+        # The node of an alias is its anchor's, which comes before the key.
+        alias = _ALIAS.search(text, name.end_mark.index)
+        return alias.span() if alias else (0, 0)
+    return node.start_mark.index, _word_end(text, node)
 
 
 def _put(text: str, start: int, end: int, new: str) -> str:
@@ -135,10 +168,11 @@ def _drop(
 ) -> str:
     node = child(parent, key)
     if isinstance(node, SequenceNode | MappingNode) and node.flow_style:
+        if len(spans) == 1 and parent.flow_style:
+            spans, span = parent.value, _pair(parent, key)
         return _drop_flow(text, spans, span)
     if len(spans) == 1:
-        name = next(name for name, _ in parent.value if name.value == key)
-        span = name, span[1]
+        span = _pair(parent, key)[0], span[1]
     start = text.rfind("\n", 0, span[0].start_mark.index)
     if text[start - 1 : start] == "\r":
         start -= 1
@@ -165,17 +199,18 @@ def _add(
 ) -> str:
     """Write lines below a key, or inside brackets; also the key, if it is not there.
 
-    ``indent`` is that of the lines below a key without a value.
+    ``flow`` is the addition with its brackets; ``indent`` is that of the lines below a
+    key without a value.
     """
     node = child(parent, key)
     # A key without a value has an empty node.
     if node is not None and node.start_mark.index != node.end_mark.index:
         if isinstance(node, SequenceNode | MappingNode) and not node.flow_style:
             return _after(text, node, node.start_mark.column, lines)
-        return _inside(text, node, flow)
+        return _inside(text, node, flow[1:-1])
     if parent.flow_style:
-        # No block can stand inside braces; the caller parses the result and refuses it.
-        return _inside(text, parent, f"{key}: null")
+        # No block can stand inside braces.
+        return _inside(text, parent, f"{json.dumps(key)}: {flow}")
     lines = [f"{indent}{line}" for line in lines]
     column = parent.start_mark.column
     if node is not None:
@@ -201,15 +236,18 @@ def _inside(text: str, node: Node, written: str) -> str:
 
 def _line_end(text: str, node: Node) -> int:
     """Return the end of the line with the node's last word."""
-    last = _last(node)
-    end = last.end_mark.index
-    if isinstance(last, ScalarNode) and last.style in {"|", ">"}:
-        # Its end mark is after the line breaks that belong to it.
-        end = len(text[:end].rstrip())
-    found = text.find("\n", end)
+    found = text.find("\n", _word_end(text, _last(node)))
     if found < 0:
         return len(text)
     return found - 1 if text[found - 1] == "\r" else found
+
+
+def _word_end(text: str, node: Node) -> int:
+    """Return the end of a node's text, without the line breaks that belong to it."""
+    end = int(node.end_mark.index)
+    if isinstance(node, ScalarNode) and node.style in {"|", ">"}:
+        return len(text[:end].rstrip())
+    return end
 
 
 def _last(node: Node) -> Node:

@@ -177,6 +177,100 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
     assert FILE.found(FILE.without_gpushare(wanted, OURS)) == FILE.found(before)
 
 
+QUOTED = 'kube-scheduler-arg: ["v=2", OURS]'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("kube-scheduler-arg: ~ # c\na: b\n", "kube-scheduler-arg: [OURS] # c\na: b\n"),
+        ("kube-scheduler-arg+: null\n", "kube-scheduler-arg+: [OURS]\n"),
+        ('kube-scheduler-arg: ""\n', "kube-scheduler-arg: [OURS]\n"),
+        ("kube-scheduler-arg: v=2 # c\n", "kube-scheduler-arg: [v=2, OURS] # c\n"),
+        ("kube-scheduler-arg: &v v=2\n", "kube-scheduler-arg: [&v v=2, OURS]\n"),
+        ("kube-scheduler-arg:\n  v=2\n", "kube-scheduler-arg:\n  [v=2, OURS]\n"),
+        (
+            "kube-scheduler-arg: feature-gates=A=true,B=true\n",
+            'kube-scheduler-arg: ["feature-gates=A=true,B=true", OURS]\n',
+        ),
+        ("kube-scheduler-arg: >-\n  v=2\n\n# c\n", f"{QUOTED}\n\n# c\n"),
+        ("kube-scheduler-arg: |-\n  v=2\na: b\n", f"{QUOTED}\na: b\n"),
+        ("kube-scheduler-arg: >-\r\n  v=2\r\na: b\r\n", f"{QUOTED}\r\na: b\r\n"),
+        (
+            "kubelet-arg: &a v=2\nkube-scheduler-arg: *a # c\n",
+            f"kubelet-arg: &a v=2\n{QUOTED} # c\n",
+        ),
+        (
+            "kubelet-arg: &a\n- v=2\nkube-scheduler-arg: *a\na: b\n",
+            f"kubelet-arg: &a\n- v=2\n{QUOTED}\na: b\n",
+        ),
+        ("{}", '{"kube-scheduler-arg": ["OURS"]}'),
+        ('{"a": ["b"]}\n', '{"a": ["b"], "kube-scheduler-arg": ["OURS"]}\n'),
+        (
+            '{\n\t"kube-scheduler-arg": "v=2",\n\t"a": 1\n}\n',
+            '{\n\t"kube-scheduler-arg": ["v=2", "OURS"],\n\t"a": 1\n}\n',
+        ),
+        (
+            '{"kube-scheduler-arg": ["v=2"], "a": 1}\n',
+            '{"kube-scheduler-arg": ["v=2", "OURS"], "a": 1}\n',
+        ),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_forms_there_and_back(
+    tmp_path: Path, before: str, after: str, again: bool
+) -> None:
+    """Also where somebody has edited another place meanwhile, as the backup tells."""
+    write(tmp_path, FILE.path, before)
+    host = scheduler(tmp_path)
+    host.apply(host.plan())
+    edited = after.replace("OURS", f"config={OURS.config}")
+    assert (HostFiles(tmp_path).read(FILE.path) or b"").decode() == edited
+    assert scheduler(tmp_path).plan() == []
+    write(tmp_path, FILE.path, f"{edited}# more")
+    if again:
+        host.apply(host.plan())
+    host.apply(host.restore())
+    assert (HostFiles(tmp_path).read(FILE.path) or b"").decode() == f"{before}# more"
+
+
+@pytest.mark.parametrize(
+    ("before", "edits", "after"),
+    [
+        # The alias has lost its anchor, or means something else.
+        ("a: &v v=2\nARG: *v\n", {"&v ": ""}, 'a: v=2\nARG: ["v=2"]\n'),
+        ("a: &v v=2\nARG: *v\n", {"&v v=2": "&v b"}, 'a: &v b\nARG: ["v=2"]\n'),
+        ('{"ARG": null, "a": 1}\n', {"1": "2"}, '{"a": 2}\n'),
+        # Somebody has changed the arguments, or has written a list.
+        ("ARG: v=2\n", {"v=2": "v=3"}, "ARG: [v=3]\n"),
+        ("ARG: v=2\n", {"[v=2, ": "\n- v=2\n- ", "]": ""}, "ARG: \n- v=2\n"),
+        ("ARG: [v=2]\n", {"kube": "a: b\nkube"}, "a: b\nARG: [v=2]\n"),
+    ],
+)
+def test_a_form_that_no_longer_fits(
+    tmp_path: Path, before: str, edits: dict[str, str], after: str
+) -> None:
+    """The arguments then stay as they are now, without gpushare's."""
+    write(tmp_path, FILE.path, before.replace("ARG", "kube-scheduler-arg"))
+    host = scheduler(tmp_path)
+    host.apply(host.plan())
+    text = (HostFiles(tmp_path).read(FILE.path) or b"").decode()
+    for old, new in edits.items():
+        text = text.replace(old, new.replace("ARG", "kube-scheduler-arg"))
+    write(tmp_path, FILE.path, text)
+    host.apply(host.restore())
+    restored = (HostFiles(tmp_path).read(FILE.path) or b"").decode()
+    assert restored == after.replace("ARG", "kube-scheduler-arg")
+
+
+def test_another_key_that_stands_twice(tmp_path: Path) -> None:
+    """It does not matter for kube-scheduler; the last one counts, as in k3s."""
+    write(tmp_path, FILE.path, "data-dir: /other\ndata-dir: /data\n")
+    config = settings_of(tmp_path, "/data")
+    kubeconfig = "/data/server/cred/scheduler.kubeconfig"
+    assert config["clientConnection"]["kubeconfig"] == kubeconfig
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -186,7 +280,16 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
         ("kube-scheduler-arg: [{a: b}]\n", "neither a string nor a list"),
         ("kube-scheduler-arg+: 5\n", "+ that is neither a string nor a list"),
         ("disable-scheduler: true\n", "disable-scheduler"),
-        ("{a: b}\n", "one argument a line"),
+        (
+            "kube-scheduler-arg: v=2\na: b\nkube-scheduler-arg: v=3\n",
+            "kube-scheduler-arg more than once (lines 1, 3), and k3s uses only the",
+        ),
+        (
+            "kube-scheduler-arg+: v=2\nkube-scheduler-arg+: [v=3]\n",
+            "kube-scheduler-arg+ more than once (lines 1, 2), and k3s adds them all",
+        ),
+        # An edit would change another setting too.
+        ("kube-scheduler-arg: &a [v=2]\nkubelet-arg: *a\n", "one argument a line"),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -300,7 +403,13 @@ def test_elsewhere_and_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["kube-scheduler-arg: 5\n", "kube-scheduler-arg: {v: 2}\n", "a: 1\n---\n"]
+    "text",
+    [
+        "kube-scheduler-arg: 5\n",
+        "kube-scheduler-arg: {v: 2}\n",
+        "a: 1\n---\n",
+        "kube-scheduler-arg+: v=2\nkube-scheduler-arg+: v=3\n",
+    ],
 )
 def test_a_drop_in_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     """k3s would take it in place of gpushare's argument, and say nothing."""

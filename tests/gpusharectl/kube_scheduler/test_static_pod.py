@@ -1,5 +1,6 @@
 """kube-scheduler's manifest: edited, taken back, refused."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,7 @@ FORMS = {
     ),
     "no mounts": KUBEADM.replace(MOUNTS, ""),
     "no volumes": KUBEADM.split("  volumes:")[0] + "status: {}\n",
+    "JSON": json.dumps(yaml.safe_load(KUBEADM), indent=1),
     "a last value of several lines": KUBEADM.replace(
         "    name: kubeconfig\nstatus", "    name: |\n      kubeconfig\n\nstatus"
     ),
@@ -192,8 +194,6 @@ REFUSED = {
         "    - kube-scheduler\n", "    - sh\n    - -c\n"
     ): "without a shell",
     "kind: Pod\nspec: {}\n": "without metadata",
-    "{kind: Pod, metadata: {name: s}, spec: {containers: [{name: kube-scheduler, "
-    "command: [kube-scheduler]}]}}": "plain block style",
     # Two places share the list, so an edit would change both.
     KUBEADM.replace("    volumeMounts:\n", "    volumeMounts: &them\n").replace(
         "  hostNetwork: true\n",
