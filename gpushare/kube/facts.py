@@ -6,7 +6,7 @@ None. What a pod asks for is in ``resource_requests``.
 
 from collections.abc import Iterator
 
-from gpushare.domain.model import HostAmount
+from gpushare.domain.model import Amount, HostAmount
 from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
@@ -199,6 +199,13 @@ def host_capacity(node: Json) -> HostAmount | None:
         return HostAmount(thousandths(has["cpu"]), mebibytes(has["memory"]))
     except (NotAQuantity, KeyError, TypeError):
         return None
+
+
+def card_capacity(node: Json) -> Amount:
+    """Return the node's allocatable cores and units, 0 for what it does not say."""
+    return Amount(
+        allocatable(node, names.CORE) or 0, allocatable(node, names.MEMORY) or 0
+    )
 
 
 def is_labelled(node: Json) -> bool:

@@ -8,8 +8,10 @@ their messages. Pod affinity, spreading, volumes and ports are left out.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.domain.model import HostAmount
+from gpushare.domain.model import Amount, HostAmount
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import card_capacity
 from gpushare.kube.json_reader import Malformed, Reader
 
 _HARD = frozenset({"NoSchedule", "NoExecute"})
@@ -43,11 +45,16 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class NodeProperties:
-    """What of a node does not depend on its pods; ``pods`` None: no limit."""
+    """What of a node does not depend on its pods.
+
+    ``pods`` is how many it takes, ``cards`` are the cores and units that it has for all
+    of them in sum; None: no limit.
+    """
 
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     pods: int | None
+    cards: Amount | None = None
 
     @property
     def closed(self) -> bool:
@@ -110,7 +117,10 @@ def properties_of(node: Json) -> NodeProperties:
     labels = dict(node["metadata"].get("labels") or {})
     labels["metadata.name"] = node["metadata"]["name"]
     return NodeProperties(
-        labels, tuple(dict.fromkeys(taints)), int(pods) if pods.isdecimal() else None
+        labels,
+        tuple(dict.fromkeys(taints)),
+        int(pods) if pods.isdecimal() else None,
+        card_capacity(node),
     )
 
 
@@ -189,6 +199,23 @@ def lacks(
         if asked.memory_mib and asked.memory_mib > room.memory_mib:
             found.append("Insufficient memory")
     return tuple(found)
+
+
+def lacks_in_sum(asked: Amount, room: Amount | None) -> tuple[str, ...]:
+    """Return what a node lacks of the sums of cores and units, None limits nothing.
+
+    ``room`` is ``card_capacity`` less the ``in_sum`` of the node's pods. kube-scheduler
+    asks no extender about a node that lacks any.
+    """
+    if room is None or asked.fits(room):
+        return ()
+    short = (
+        (names.CORE, asked.cores, room.cores),
+        (names.MEMORY, asked.units, room.units),
+    )
+    return tuple(
+        f"Insufficient {name}" for name, wants, has in short if wants and wants > has
+    )
 
 
 def is_number(text: str) -> bool:

@@ -19,7 +19,7 @@ from gpushare.domain.quantity import (
     whole,
 )
 from gpushare.domain.refusal import Refusal, invalid, users_words
-from gpushare.domain.request import ContainerSpec, Role, claims
+from gpushare.domain.request import ContainerSpec, Role, claims, effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import MOST, Malformed, Reader
@@ -178,13 +178,42 @@ def containers(pod: Json) -> list[ContainerSpec]:
     spec = Reader(pod).object("spec")
     found = []
     for container in spec.optional_objects("initContainers"):
-        stays = container.optional_text("restartPolicy") == "Always"
-        role = Role.SIDECAR if stays else Role.INIT
+        role = _first_role(container.optional_text("restartPolicy"))
         found.append(ContainerSpec(container.text("name"), role, _amount(container)))
     for container in spec.optional_objects("containers"):
         name = container.text("name")
         found.append(ContainerSpec(name, Role.APP, _amount(container)))
     return found
+
+
+def _first_role(restart_policy: object) -> Role:
+    return Role.SIDECAR if restart_policy == "Always" else Role.INIT
+
+
+def in_sum(pod: Json) -> Amount:
+    """Return what kube-scheduler counts of a pod in the sums of its node (contracts 5).
+
+    What is no whole number counts as nothing, because no API server accepts it.
+    """
+    first, rest = (pod["spec"].get(key) or () for key in _LISTS)
+    specs = [
+        ContainerSpec("", _first_role(one.get("restartPolicy")), _counted(one))
+        for one in first
+    ]
+    specs += [ContainerSpec("", Role.APP, _counted(one)) for one in rest]
+    return effective(specs)
+
+
+def _counted(container: Json) -> Amount:
+    asked = _asked(container)
+    return Amount(_number(asked.get(names.CORE)), _number(asked.get(names.MEMORY)))
+
+
+def _number(quantity: object) -> int:
+    try:
+        return 0 if quantity is None else whole(quantity)
+    except (NotAQuantity, NotWhole):
+        return 0
 
 
 def _amount(container: Reader) -> Amount:

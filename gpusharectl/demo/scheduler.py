@@ -9,14 +9,17 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from itertools import chain
 from threading import Event
 from typing import Any
 
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.model import NOTHING
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Cluster, Json, Kind, Target
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import TERMINAL
+from gpushare.kube.facts import card_capacity, is_terminal, name_of, node_of
+from gpushare.kube.node_filters import lacks_in_sum
+from gpushare.kube.resource_requests import in_sum
 from gpushare.settings import Address
 
 _EVERY_S = 0.05
@@ -51,12 +54,13 @@ class StandInScheduler:
         return self._cluster.list_page(kind, limit=_MOST).items
 
     def _schedule(self, pod: Json, nodes: Iterable[Json], pods: Iterable[Json]) -> None:
-        tried = {one["metadata"]["name"]: _shortage(pod, one, pods) for one in nodes}
-        refused = {name: reason for name, reason in tried.items() if reason}
-        fitting = [name for name, reason in tried.items() if not reason]
+        tried = {name_of(one): _lacks(pod, one, pods) for one in nodes}
+        refused = {name: reasons for name, reasons in tried.items() if reasons}
+        fitting = [name for name, reasons in tried.items() if not reasons]
         if fitting and codec.is_ours(pod):
             answer = self._ask("filter", _args(pod, fitting))
-            refused |= answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+            failed = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+            refused |= {name: (reason,) for name, reason in failed.items()}
             fitting = answer["NodeNames"]
             if answer["Error"]:
                 self._say(pod, answer["Error"])
@@ -135,43 +139,16 @@ def _target(pod: Json) -> Target:
     return Target(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
-def _shortage(pod: Json, node: Json, pods: Iterable[Json]) -> str:
-    """Compare node totals as NodeResourcesFit does; return the first shortage."""
-    asked = _requested(pod)
-    held: Counter[str] = Counter()
-    for other in pods:
-        here = other["spec"].get("nodeName") == node["metadata"]["name"]
-        if here and other.get("status", {}).get("phase") not in TERMINAL:
-            held.update(_requested(other))
-    # A node that somebody has created may have no status yet.
-    allocatable = node.get("status", {}).get("allocatable", {})
-    for resource in (names.CORE, names.MEMORY):
-        has = _number(allocatable.get(resource))
-        if asked[resource] and asked[resource] > has - held[resource]:
-            return f"Insufficient {resource}"
-    return ""
+def _lacks(pod: Json, node: Json, pods: Iterable[Json]) -> tuple[str, ...]:
+    """Compare node totals as NodeResourcesFit does."""
+    here = (one for one in pods if node_of(one) == name_of(node))
+    counted = (in_sum(one) for one in here if not is_terminal(one))
+    return lacks_in_sum(in_sum(pod), card_capacity(node) - sum(counted, NOTHING))
 
 
-def _requested(pod: Json) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for container in pod["spec"]["containers"]:
-        asked = container.get("resources", {}).get("requests", {})
-        for resource in (names.CORE, names.MEMORY):
-            total[resource] += _number(asked.get(resource))
-    return total
-
-
-def _number(quantity: object) -> int:
-    """Read an amount of a resource; 0 for none, and for what is no whole number."""
-    try:
-        return 0 if quantity is None else whole(str(quantity))
-    except (NotAQuantity, NotWhole):
-        return 0
-
-
-def _diagnosis(refused: Mapping[str, str]) -> str:
+def _diagnosis(refused: Mapping[str, Iterable[str]]) -> str:
     """Write ``0/3 nodes are available: 1 …, 2 ….`` (contracts 1.6)."""
-    counts = Counter(refused.values())
+    counts = Counter(chain.from_iterable(refused.values()))
     reasons = sorted(f"{count} {reason}" for reason, count in counts.items())
     listed = ": " + ", ".join(reasons) if reasons else ""
     return f"0/{len(refused)} nodes are available{listed}."

@@ -21,7 +21,15 @@ from gpushare.domain import links
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import CardUUID, NodeName, Placement, PodRef, PodRequest
+from gpushare.domain.model import (
+    NOTHING,
+    Amount,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+)
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal, schedule, score
 from gpushare.domain.policies import Choice, Policy
@@ -37,8 +45,10 @@ from gpushare.kube.node_filters import (
     bar,
     constraints_of,
     lacks,
+    lacks_in_sum,
     properties_of,
 )
+from gpushare.kube.resource_requests import in_sum
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _MOST_S = 200e9
@@ -64,6 +74,11 @@ class PodNeeds:
         request = self.request
         hard = (request.host, self.constraints)
         return (amounts, self.policy.name, request.cards, *hard)
+
+    @property
+    def in_sum(self) -> Amount:
+        """What kube-scheduler compares with the sums of a node."""
+        return sum((claim.amount for claim in self.request.claims), NOTHING)
 
     @property
     def priority(self) -> int:
@@ -92,6 +107,7 @@ class Candidates:
         self.properties: dict[NodeName, NodeProperties] = {}
         """Of all nodes that exist."""
         self._pods: Counter[NodeName] = Counter()
+        self._counted: dict[NodeName, Amount] = {}
         self._changed: list[NodeName] = []
         self._kinds: OrderedDict[object, _Kept] = OrderedDict()
         self._looked = 0
@@ -110,9 +126,13 @@ class Candidates:
         self.properties.pop(name, None)
         self._changed.append(name)
 
-    def count(self, name: NodeName, pods: int) -> None:
-        """Add to the number of pods on a node; ``pods`` may be negative."""
+    def count(self, name: NodeName, pods: int, cards: Amount = NOTHING) -> None:
+        """Add to the number of pods on a node, and to the sum of what they request.
+
+        Both may be negative.
+        """
         self._pods[name] += pods
+        self._counted[name] = self._counted.get(name, NOTHING) + cards
         self._changed.append(name)
 
     def changed_since(self, position: int) -> tuple[set[NodeName], int]:
@@ -176,11 +196,16 @@ class Candidates:
         if closed is not None:
             return (closed.message,)
         lacking = lacks(needs.request.host, self._hosts.free(name), slots)
+        lacking += lacks_in_sum(needs.in_sum, self._left_in_sum(name))
         if lacking or not needs.request.claims:
             return lacking
         node = self._ledger.node(name)
         found = node and refusal(needs.request, node, needs.policy)
         return (refusal_text(found),) if found else ()
+
+    def _left_in_sum(self, name: NodeName) -> Amount | None:
+        has = self.properties[name].cards
+        return None if has is None else has - self._counted.get(name, NOTHING)
 
     def accepts(self, constraints: Constraints, name: NodeName) -> bool:
         """Return whether a node takes a pod, apart from cards, CPU and memory."""
@@ -246,17 +271,14 @@ class Candidates:
     ) -> Iterator[NodeName]:
         """Yield the nodes for which ``judge`` has no reason, without the reasons."""
         request, constraints = needs.request, needs.constraints
-        claims, host = request.claims, request.host
-        known, free_of = self.properties.get, self._hosts.free
+        claims, host, cards = request.claims, request.host, needs.in_sum
+        free_of, accepts = self._hosts.free, self.accepts
         for name in names:
-            properties = known(name)
-            if properties is None:
-                continue
             if host is not None and not host.fits(free_of(name)):
                 continue
-            if properties.pods is not None and self._pods[name] >= properties.pods:
+            if not accepts(constraints, name):
                 continue
-            if bar(properties, constraints) is not None:
+            if lacks_in_sum(cards, self._left_in_sum(name)):
                 continue
             node = self._ledger.node(name) if claims else None
             if node is None:
@@ -360,7 +382,7 @@ class SimulatedCluster:
         self._uid = str(pod["metadata"].get("uid") or "")
         made = self.api.create(Kind.PODS, pod)
         self._catch_up()
-        self.candidates.count(NodeName(pod["spec"]["nodeName"]), 1)
+        self.candidates.count(NodeName(pod["spec"]["nodeName"]), 1, in_sum(made))
         return codec.pod_ref(made)
 
     def add(self, pod: Json) -> tuple[PodRef, PodNeeds | Refusal]:
@@ -392,17 +414,17 @@ class SimulatedCluster:
             timeout_s=_DEADLINE_S,
         )
         self._catch_up()
-        self.candidates.count(decided.node, 1)
+        self.candidates.count(decided.node, 1, needs.in_sum)
         return decided
 
     def take_away(self, ref: PodRef, node: NodeName | None) -> None:
         """Delete a pod at once; ``node`` is None for a pending one."""
-        self.api.delete(
+        last = self.api.delete(
             Kind.PODS, ref.namespace, ref.name, grace_period_s=0, uid=ref.uid
         )
         self._catch_up()
         if node is not None:
-            self.candidates.count(node, -1)
+            self.candidates.count(node, -1, NOTHING - in_sum(last))
 
     def _moment(self) -> datetime:
         """Return the time of day for timestamps, at most the calendar's last."""

@@ -92,6 +92,10 @@ class PodOutcome:
         return f"{self.node} card{several} {', '.join(map(str, self.cards))}"
 
 
+UNUSABLE = "free units that arrived pods cannot use"
+"""What ``Moment.fragmented`` is called on screens and pictures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """How full the cluster is at one moment.

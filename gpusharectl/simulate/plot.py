@@ -4,6 +4,7 @@ matplotlib is an optional dependency; only this module imports it.
 """
 
 import os
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from gpushare.domain.links import NVLINK
 from gpushare.kube import words
-from gpusharectl.simulate.engine import Moment
+from gpusharectl.simulate.engine import UNUSABLE, Moment
 from gpusharectl.simulate.links import pod_scores
 from gpusharectl.simulate.result import Report, Run, thinned
 from gpusharectl.simulate.scenario import NotPlayable, stretch
@@ -89,9 +90,9 @@ _FEWEST_TICKS = 2
 
 
 def plot_report(report: Report, path: Path) -> None:
-    """Draw allotted share and fragmentation over time, or over the load without times.
+    """Draw what is allotted and what of the rest is of no use, over time.
 
-    Raises ``NotPlayable``.
+    Over the load if the scenario has no times. Raises ``NotPlayable``.
     """
     check(path)
     save(picture(report), path)
@@ -160,7 +161,7 @@ def _panels(report: Report) -> Iterator[_Panel]:
         return [moment.waiting for moment in moments]
 
     yield _Panel("allotted, % of the cards' memory", 3, allotted)
-    yield _Panel("fragmentation,\n% of the free memory", 2, fragmented)
+    yield _Panel(textwrap.fill(f"{UNUSABLE}, %", 24), 2, fragmented)
     if any(run.linked for run in report.runs):
         label = "NVLink between all cards,\n% of multi-card pods"
         yield _Panel(label, 3, nvlinked)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from gpushare.kube import words
 from gpusharectl.output import Words
-from gpusharectl.simulate.engine import Moment, Outcome
+from gpusharectl.simulate.engine import UNUSABLE, Moment, Outcome
 from gpusharectl.simulate.moves import MovesPlayed
 from gpusharectl.simulate.result import NotPlaced, Report, Run
 from gpusharectl.simulate.scenario import Expected, stretch
@@ -193,10 +193,7 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
     yield "units allotted, at the peak", lambda run: percent(run.fullest.allotted)
     yield "units allotted, at the end", lambda run: percent(run.played.end.allotted)
     yield "cores allotted, at the end", lambda run: _cores(run.played.end)
-    yield (
-        "free units that arrived pods cannot use",
-        lambda run: percent(run.played.end.fragmented),
-    )
+    yield UNUSABLE, lambda run: percent(run.played.end.fragmented)
     yield "untouched cards, at the end", lambda run: str(run.played.untouched)
     if any(run.linked for run in report.runs):
         yield "pods of several cards, pair score", _pair_score

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpushare.domain.policies import Choice
+from gpusharectl.simulate.live import WhatIf, live_scenario
+from gpusharectl.simulate.result import run
 from tests.controlplane.books import assert_refused, checked_book
 from tests.controlplane.world import POLICY, World, cards_of
 from tests.testbed.objects import read_pod
@@ -80,6 +83,15 @@ CASES = (
         holders=((20, 1), (20, 1)),
     ),
     Case(
+        "short-in-sum",
+        {"apart": (29, 9), "b": (29,), "c": (29,)},
+        (18, 90),
+        "1 Insufficient baidu.com/vcuda-memory on one card, "
+        "2 Insufficient baidu.com/vcuda-core, "
+        "2 Insufficient baidu.com/vcuda-memory",
+        holders=((20, 30), (20, 30), (20, 30)),
+    ),
+    Case(
         "cores-of-no-kind",
         THREE_NODES,
         (4, 150),
@@ -99,13 +111,26 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_refusal(world: World, case: Case) -> None:
-    """What fits the node but none of its cards waits, and its event says so."""
+    """A pod that fits on no node waits, its event says why, and ``simulate`` the same.
+
+    A request for cards that no node can ever have is refused for all of them at once.
+    """
     for name, sizes in case.nodes.items():
         world.node(name, *sizes)
     for number, (units, cores) in enumerate(case.holders):
         world.runs(f"holder-{number}", units, cores)
     refused = world.post(case.name, *case.asks, annotations=case.annotations)
     assert_refused(world, refused, case.says)
+    if "Invalid" not in case.says:
+        assert simulated(world) == case.says
+
+
+def simulated(world: World) -> str:
+    """Play what waits over what runs; why the only pod that waits does."""
+    nodes, pods = (world.rest.items(f"/api/v1/{kind}") for kind in ("nodes", "pods"))
+    scenario = live_scenario(nodes, pods, WhatIf(), "")
+    (waits,) = run(scenario, Choice()).not_placed
+    return ", ".join(sorted(f"{count} {why}" for why, count in waits.reasons.items()))
 
 
 def test_nodes_without_readable_cards(world: World) -> None:

@@ -243,8 +243,9 @@ def test_as_it_is(edge: str, reader: tuple[str, str]) -> None:
     assert (run["policy"], run["end"]["held_units"]) == ("spread", 60)
     assert where(run) == {"big": None}
     assert run["not_placed"][0]["reasons"] == {
-        "Insufficient baidu.com/vcuda-memory on one card": 2,
-        "No shared cards": 1,
+        "Insufficient baidu.com/vcuda-memory on one card": 1,
+        "Insufficient baidu.com/vcuda-memory": 2,
+        "Insufficient baidu.com/vcuda-core": 1,
     }
     assert found["remarks"] == [
         "The policy is the extender's: spread.",

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpushare.kube import facts
+from gpushare.domain.model import Amount
+from gpushare.kube import facts, names
 from gpushare.kube.cluster import Json
 from tests.builders import node_json
 
@@ -81,4 +82,7 @@ def test_a_node_as_it_is_told() -> None:
     assert facts.is_labelled(node)
     assert facts.is_unschedulable(node)
     assert [facts.allocatable(node, key) for key in "abcd"] == [4, None, None, None]
+    assert facts.card_capacity(node) == Amount(0, 0)
+    node["status"]["allocatable"] |= {names.CORE: "200", names.MEMORY: "58"}
+    assert facts.card_capacity(node) == Amount(200, 58)
     assert facts.host_capacity(node) is None

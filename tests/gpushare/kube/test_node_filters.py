@@ -2,10 +2,16 @@
 
 import pytest
 
-from gpushare.domain.model import HostAmount
+from gpushare.domain.model import Amount, HostAmount
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.node_filters import bar, constraints_of, lacks, properties_of
+from gpushare.kube.node_filters import (
+    bar,
+    constraints_of,
+    lacks,
+    lacks_in_sum,
+    properties_of,
+)
 
 AWAY = "node(s) didn't match Pod's node affinity/selector"
 
@@ -135,6 +141,29 @@ def test_what_a_node_lacks(
     """What is not known limits nothing; what is not asked for is never lacking."""
     has = None if room is None else HostAmount(*room)
     assert list(lacks(HostAmount(*asked), has, slots)) == words
+
+
+CORE, MEMORY = "baidu.com/vcuda-core", "baidu.com/vcuda-memory"
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "lacking"),
+    [
+        ((1, 1), (1, 1), []),
+        ((2, 1), (1, 1), [CORE]),
+        ((1, 2), (1, 1), [MEMORY]),
+        ((2, 2), (1, 1), [CORE, MEMORY]),
+        ((0, 1), (-5, 1), []),
+        ((1, 1), None, []),
+    ],
+)
+def test_what_a_node_lacks_of_cards_in_sum(
+    asked: tuple[int, int], room: tuple[int, int] | None, lacking: list[str]
+) -> None:
+    """All that is short is named, as kube-scheduler does."""
+    has = None if room is None else Amount(*room)
+    words = [f"Insufficient {resource}" for resource in lacking]
+    assert list(lacks_in_sum(Amount(*asked), has)) == words
 
 
 REASONS = {

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.domain.model import HostAmount
+from gpushare.domain.model import NOTHING, Amount, HostAmount
+from gpushare.domain.request import effective
 from gpushare.kube import names, resource_requests
 from gpushare.kube.codec import pod_ref, pod_request
 from gpushare.kube.json_reader import Malformed
@@ -16,6 +17,7 @@ from gpushare.kube.resource_requests import (
     RequestedResources,
     Unmeetable,
     containers,
+    in_sum,
 )
 from tests.builders import pod_json
 
@@ -87,6 +89,23 @@ def test_pods_read_before_make_no_difference(before: Any, spec: Any) -> None:
     first = answer()
     RequestedResources({"spec": before}).host()
     assert answer() == first
+
+
+@given(SPEC)
+def test_a_readable_pod_counts_in_sum_as_its_containers_do(spec: Any) -> None:
+    """Together by kube-scheduler's formula; what it does not take counts as nothing."""
+    found = read({"spec": spec})
+    if isinstance(found, list):
+        assert in_sum({"spec": spec}) == effective(found)
+
+
+def test_what_a_pod_counts_in_sum() -> None:
+    """Init containers count by their peak, and a request in bytes as bytes."""
+    pod = pod_json(units="1Ki", cores=1)
+    first = {"name": "first", "resources": {"limits": {names.CORE: "7"}}}
+    pod["spec"]["initContainers"] = [first, first]
+    assert in_sum(pod) == Amount(7, 1024)
+    assert in_sum(pod_json(units="0.5")) == NOTHING
 
 
 def test_names_and_images_are_not_in_the_key() -> None:

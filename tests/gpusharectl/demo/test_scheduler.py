@@ -100,6 +100,18 @@ def test_the_diagnosis_is_counted_and_sorted(world: World) -> None:
     ]
 
 
+def test_all_that_a_total_lacks_is_said(world: World) -> None:
+    """Of a pod at its peak, which may be an init container's."""
+    world.nodes(n=4)
+    body = pod_json("early")
+    first = {"name": "first", "resources": {"limits": {names.MEMORY: "4"}}}
+    body["spec"]["initContainers"] = [first]
+    world.cluster.create(Kind.PODS, body)
+    assert world.look("early") == ["Successfully assigned default/early to n"]
+    short = f"1 Insufficient {names.CORE}, 1 {TOTALS}"
+    assert world.pod(units=1, cores=101) == [f"0/1 nodes are available: {short}."]
+
+
 def test_a_node_or_a_pod_that_says_little_stops_nothing(world: World) -> None:
     """Somebody has created them with kubectl, perhaps without a status."""
     world.cluster.create(Kind.NODES, node_body("bare"))

@@ -34,18 +34,31 @@ def test_pods_without_room_wait_until_others_end() -> None:
 
 
 def test_refusals_have_their_reasons() -> None:
+    """A node counts under all that kube-scheduler's sums lack, or under its cards."""
     nodes = [
+        node("apart", 29, 9),
         node("full", 29),
         node("weak", 29, cpu="1", memory="4Gi"),
         node("crowded", 29, pods=0),
     ]
-    steps = [*come("app-1", "app-2", units=20), *come("big", units=20, cpu="4")]
+    steps = [*come("a", "b", "c", units=20), *come("big", units=18, cpu="4")]
     found = outcomes(played(scenario(nodes, *steps)))
     assert found["big"].reasons == {
         "Insufficient baidu.com/vcuda-memory on one card": 1,
+        "Insufficient baidu.com/vcuda-memory": 2,
         "Insufficient cpu": 1,
         "Too many pods": 1,
     }
+
+
+def test_sums_count_what_pods_request() -> None:
+    """A whole card without units takes no units of a sum, until its pod has ended."""
+    whole = Step(0, Arrive(pod("whole", units=0, cores=100), lasts_s=60))
+    steps = [whole, *come("a", units=20), *come("big", units=20)]
+    done = played(scenario([node("n", 29, 29)], *steps, *come("huge", units=39)))
+    reasons = {name: dict(one.reasons) for name, one in outcomes(done).items()}
+    assert reasons["big"] == {}
+    assert reasons["huge"] == {"Insufficient baidu.com/vcuda-memory": 1}
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -71,7 +84,10 @@ def test_the_reasons_are_of_the_last_try() -> None:
     ]
     (not_placed,) = run(scenario([node()], *steps), Choice()).not_placed
     assert (len(not_placed.pods), not_placed.nodes) == (3, 2)
-    assert sum(not_placed.reasons.values()) == 2
+    assert not_placed.reasons == {
+        "Insufficient baidu.com/vcuda-core": 1,
+        "Insufficient baidu.com/vcuda-memory": 2,
+    }
 
 
 def test_a_drain_is_a_reason_for_those_that_wait() -> None:

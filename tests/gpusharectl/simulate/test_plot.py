@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpusharectl.simulate.engine import UNUSABLE
 from gpusharectl.simulate.plot import check, nvlinked_over, picture, plot_report
 from gpusharectl.simulate.result import Report
 from gpusharectl.simulate.scenario import NotPlayable
@@ -70,6 +71,7 @@ def test_the_legend_hides_no_curve() -> None:
     figure = picture(compared())
     assert [axes.get_legend() for axes in figure.axes] == [None, None]
     assert figure.axes[1].get_xlabel() == "requested so far, % of the cards' memory"
+    assert " ".join(figure.axes[1].get_ylabel().split()) == f"{UNUSABLE}, %"
     (legend,) = figure.legends
     told = [text.get_text() for text in legend.get_texts()]
     assert told == ["first-fit", "best-fit", "spread"]
