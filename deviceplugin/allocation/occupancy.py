@@ -79,6 +79,8 @@ class Records:
         """By their ids, oldest first, each with the name of its files."""
         self._limits: dict[str, HardLimit] = {}
         """By the name of the files."""
+        self._unkept_since: dict[str, float] = {}
+        """By the name of the files, since which sweep they are not kept."""
         for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
             record = _record(path)
             if record is not None:
@@ -182,22 +184,25 @@ class Records:
         """Return whether the file that the container sees was written."""
         return (self.folder(record) / ALLOCATION).exists()
 
-    def sweep(self, keep: Callable[[Record], bool], older_than_s: float) -> None:
-        """Remove records that are not kept, and unreadable ones.
+    def sweep(self, keep: Callable[[Record], bool], after_s: float) -> None:
+        """Remove records that were not kept for so long, and unreadable ones.
 
-        Younger files stay: their pod may not have been listed yet.
+        Until then their pod may not have been listed yet, or its containers may still
+        end although the API server has forgotten it.
         """
         known = {self._name_of(one): one for one in self.all()}
-        before = time.time() - older_than_s
-        names = {
-            path.name.removesuffix(_SUFFIX)
-            for path in self._folder.iterdir()
-            if _written_at(path) < before
+        names = known.keys() | {
+            path.name.removesuffix(_SUFFIX) for path in self._folder.iterdir()
         }
-        names |= {one for one in known if not (self._folder / one).exists()}
-        for name in names:
-            if name not in known or not keep(known[name]):
-                self._remove(name)
+        unkept = [one for one in names if one not in known or not keep(known[one])]
+        now = time.monotonic()
+        with self._lock:
+            before = self._unkept_since
+            since = {name: before.get(name, now) for name in unkept}
+            over = [name for name in unkept if now - since[name] >= after_s]
+            self._unkept_since = {n: at for n, at in since.items() if n not in over}
+        for name in over:
+            self._remove(name)
 
     def _make(self, name: str) -> Path:
         folder = self._folder / name
@@ -211,6 +216,7 @@ class Records:
             its = self._names.setdefault(record.ids, {})
             its.pop(record, None)
             its[record] = name
+            self._unkept_since.pop(name, None)
 
     def _set_limit(self, name: str, limit: HardLimit | None) -> None:
         with self._lock:

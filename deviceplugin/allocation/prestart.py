@@ -65,7 +65,6 @@ VERSION = 1
 _REPORT_LIST_WITHIN_S = 5.0
 _LIST_WITHIN_S = 10.0
 _GET_WITHIN_S = 5.0
-_YOUNG_S = 600.0
 
 
 class NotYetError(Exception):
@@ -93,6 +92,8 @@ class Reporter:
     synced: Event
     tiers: Callable[[], Mapping[PodName, str]] = dict
     """The tiers of prepared ResourceClaims, by their namespace and name."""
+    keep_ended_s: float = 600.0
+    """How long files stay of which neither the API server nor kubelet has the pod."""
     _refused: set[PodUID] = field(default_factory=set)
     """The pods whose tier the API server does not let be written."""
 
@@ -125,8 +126,9 @@ class Reporter:
         listed = self.resources.list(_REPORT_LIST_WITHIN_S)
         cards = self.offer.cards
         records = self.records.all()
+        listed_records = self._listed_records(records, listed)
         for pod in self.pods.all():
-            its = self._its(pod, records, listed)
+            its = self._its(pod, records, listed_records)
             if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
             if all(map(self.records.may_start, its)):
@@ -136,34 +138,48 @@ class Reporter:
             return
         self.occupancy.forget_ended()
         living = {one for pod in self.pods.all() for one in (pod.uid, pod.name)}
-        holder = listed.holder
+        listed_pods = {(one.pod, one.uid) for one in listed_records}
 
         def keep(record: Record) -> bool:
-            held_by = {holder[one] for one in record.ids if one in holder}
             if record.pod == UNKNOWN_POD:
-                return bool(held_by)
-            return (record.uid or record.pod) in living or record.pod in held_by
+                return any(one in listed.holder for one in record.ids)
+            # By its UID, because the next pod of a StatefulSet has the same name. A
+            # static pod's may be of an earlier mirror.
+            alive = (record.uid or record.pod) in living
+            return alive or (record.pod, record.uid) in listed_pods
 
-        self.records.sweep(keep, _YOUNG_S)
+        self.records.sweep(keep, self.keep_ended_s)
+
+    def _listed_records(
+        self, records: Sequence[Record], listed: Listed
+    ) -> frozenset[Record]:
+        """Return the allocations that kubelet lists as their pod's.
+
+        kubelet tells no UIDs. An earlier pod may have had the same name, so only what
+        was allocated last with exactly these devices counts.
+        """
+        held = {(pod, ids) for pod, _, _, ids in listed.holders()}
+        return frozenset(
+            one
+            for one in records
+            if (one.pod, frozenset(one.ids)) in held and one in self.records.of(one.ids)
+        )
 
     def _its(
-        self, pod: NodePod, records: Sequence[Record], listed: Listed
+        self, pod: NodePod, records: Sequence[Record], listed: Collection[Record]
     ) -> list[Record]:
-        """Return the pod's allocations.
+        """Return the pod's allocations; ``listed`` are those that kubelet lists.
 
         They are found by name if the UID was not known, or if a static pod's mirror may
-        have been created again with another UID. An earlier pod may have had the same
-        name, so only what kubelet lists as this pod's counts then.
+        have been created again with another UID.
         """
         static = may_be_static(pod.name, self.occupancy.node)
-        held = {ids for of in listed.held(pod.name).values() for ids in of.values()}
 
         def is_its(record: Record) -> bool:
             return record.uid == pod.uid or (
                 record.pod == pod.name
                 and (static or not record.uid)
-                and frozenset(record.ids) in held
-                and record in self.records.of(record.ids)
+                and record in listed
             )
 
         return list(filter(is_its, records))

@@ -1,7 +1,6 @@
 """The right card to the right pod, through kubelet's own three calls."""
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -404,17 +403,3 @@ def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
         after = node.run(node.bind("b", 4, 1))["main"]
     assert set(before.devices) == {"/dev/nvidia0", "/dev/nvidiactl"}
     assert set(after.devices) == {*before.devices, "/dev/nvidia-uvm"}
-
-
-def test_records_end_with_their_pod(node: NodeFixture) -> None:
-    records = node.serving.reporter.records
-    for card in (0, 1):
-        node.run(node.bind("web-0", 10, 1, card=card))
-        if card == 0:
-            node.end_pod("web-0")
-    uid = node.pod("web-0")["metadata"]["uid"]
-    for path in (node.settings.state_dir / "containers").iterdir():
-        os.utime(path, (1000, 1000))
-    node.serving.reporter.catch_up()
-    assert {one.uid for one in records.all()} == {uid}
-    assert len(list((node.settings.state_dir / "containers").iterdir())) == 4

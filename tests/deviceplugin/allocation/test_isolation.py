@@ -268,5 +268,5 @@ def test_auto_offers_no_less_while_a_pod_may_hold_a_card(
         wait_until(lambda: not gone(), "the pods to be gone")
         node.serving.reporter.catch_up()
         # Ten minutes later.
-        node.serving.parts.records.sweep(lambda _: False, older_than_s=-1)
+        node.serving.parts.records.sweep(lambda _: False, after_s=0)
         wait_until(lambda: isolation.tier == "driver", "tier driver")

@@ -159,20 +159,32 @@ def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) ->
 
 
 def test_a_record_is_swept_with_its_folder(records: Records) -> None:
-    for name, ids in (("dead", ("1",)), ("young", ("2",)), ("living", ("3",))):
+    for name, ids in (("dead", ("1",)), ("living", ("2",))):
         one = record(name, ids)
         records.write(one)
         start(records, one)
-        if name != "young":
-            os.utime(file_of(records, one), (OLD_S, OLD_S))
-            os.utime(records.folder(one), (OLD_S, OLD_S))
     broken = records.folder(record()).with_name("broken.json")
     broken.write_text("{")
-    os.utime(broken, (OLD_S, OLD_S))
-    records.sweep(lambda one: one.name == "living", OLD_S)
-    assert {one.name for one in records.all()} == {"young", "living"}
+    records.sweep(lambda one: one.name == "living", 0)
+    assert {one.name for one in records.all()} == {"living"}
     kept = [file_of(records, one) for one in records.all()]
     assert {*broken.parent.iterdir()} == {*kept, *(one.with_suffix("") for one in kept)}
+
+
+def test_how_long_a_record_was_not_kept(records: Records) -> None:
+    """Its age says nothing: the pod of an old one may just be ending."""
+    one = record()
+    records.write(one)
+    os.utime(file_of(records, one), (OLD_S, OLD_S))
+    records.sweep(lambda _: False, OLD_S)
+    records.sweep(lambda _: True, 0)
+    least_s = 1e-9
+    records.sweep(lambda _: False, least_s)
+    records.write(one)
+    records.sweep(lambda _: False, least_s)
+    assert records.all() == [one]
+    records.sweep(lambda _: False, least_s)
+    assert records.all() == []
 
 
 def test_a_second_plugin_waits_for_the_first(

@@ -475,7 +475,7 @@ def test_all_of_it_goes_with_the_record(node: NodeFixture) -> None:
     given = node.run(node.bind("a", 4, 1))["main"]
     node.end_pod("a")
     records = node.serving.parts.records
-    records.sweep(lambda _: False, -1)
+    records.sweep(lambda _: False, after_s=0)
     assert not region(given).parent.exists()
     assert list((node.settings.state_dir / "containers").iterdir()) == []
 

@@ -1,6 +1,7 @@
 """The last look before a container starts, and what is written of it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -198,6 +199,70 @@ def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
     node.serving.reporter.catch_up()
     assert not node.serving.reporter.occupancy.has_allocation(uid)
     assert any(one.uid == uid for one in node.serving.reporter.records.all())
+
+
+def sweep(node: NodeFixture, after_s: float = 0) -> set[str]:
+    """Remove what has ended; return the UIDs of the records that stay."""
+    replace(node.serving.reporter, keep_ended_s=after_s).catch_up()
+    return {one.uid for one in node.serving.parts.records.all()}
+
+
+def comes(node: NodeFixture, name: str) -> str:
+    """Run a pod with an init container that ends; return its UID."""
+    once, main = container_json("once", 8, 3), container_json("main", 4, 1)
+    pod = node.bind(name, init=[once], containers=[main])
+    node.run(pod)
+    return str(pod["metadata"]["uid"])
+
+
+def is_forgotten(node: NodeFixture, name: str) -> None:
+    """Delete a pod by force: kubelet does not know of it yet."""
+    node.cluster.delete(Kind.PODS, "default", name, grace_period_s=0)
+    find = node.serving.reporter.pods.find
+    wait_until(lambda: find(("default", name)) is None, f"{name} to be gone")
+
+
+def test_earlier_pods_of_a_name_are_swept(node: NodeFixture) -> None:
+    """A StatefulSet's pod comes again with the same name, and mostly its devices."""
+    for number in range(40):
+        node.run(node.bind("web-0", 4, 1, card=number % 2))
+        node.end_pod("web-0")
+    uid = comes(node, "web-0")
+    assert len(sweep(node, after_s=600)) == 41
+    node.end()
+    node.start()
+    node.wait_seen("web-0")
+    assert sweep(node) == {uid}
+    assert len(list((node.settings.state_dir / "containers").glob("*.json"))) == 4
+
+
+def test_a_pod_that_ends_keeps_its_files(node: NodeFixture) -> None:
+    """Deleted by force, it runs on for a while: kubelet lists it, and then does not."""
+    first = comes(node, "web-0")
+    is_forgotten(node, "web-0")
+    assert sweep(node) == {first}
+    node.devices.release(first)
+    second = comes(node, "web-0")
+    assert sweep(node, after_s=600) == {first, second}
+    assert sweep(node) == {second}
+
+
+def test_a_static_pod_keeps_its_files(node: NodeFixture) -> None:
+    """They are of no UID, or of an earlier mirror's: kubelet's own UID is another."""
+    once, main = container_json("once", 8, 3), container_json("main", 4, 1)
+    how: dict[str, Any] = {"init": [once], "containers": [main]}
+    node.run(pod_json("s-n", uid="hash", node="n", **how))
+    assert sweep(node) == {""}
+    mirror = node.bind("s-n", card=None, **how)
+    assert sweep(node) == {""}
+    for container in ("once", "main"):
+        node.devices.start("hash", container)
+    for _ in range(2):
+        assert sweep(node) == {mirror["metadata"]["uid"]}
+        is_forgotten(node, "s-n")
+        assert sweep(node) == {mirror["metadata"]["uid"]}
+        node.bind("s-n", card=None, **how)
+    assert len(node.serving.parts.records.all()) == 4
 
 
 def test_the_loop_outlives_a_silent_kubelet(
