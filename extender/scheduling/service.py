@@ -7,8 +7,9 @@ may depend on it.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import filterfalse, repeat
+from itertools import filterfalse, islice, repeat
 from threading import Lock
 
 from extender.scheduling.bind import ExtenderState
@@ -22,12 +23,12 @@ from extender.scheduling.wire import (
 from gpushare.domain.cache import Answer, Fitting, Scores
 from gpushare.domain.eviction.preemption import Budget, Facts, Victims, choose_victims
 from gpushare.domain.links import with_links
-from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.placement import best_node, place, refusal
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.codec import budgets, refusal_text
+from gpushare.kube.codec import PodRecord, budgets, pod_record, refusal_text
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 
@@ -37,6 +38,9 @@ UNKNOWN = Refusal(Reason.NO_CARDS)
 """For a node that the ledger does not know."""
 _SHARE, _PART, _SAVED_S = 0.2, 0.75, 1.0
 _MOST_BUDGETS = 5000
+_MOST_LISTS = 10
+"""Nodes whose pods one preempt reads."""
+_MOST_PODS = 1000
 SEEN_WITHIN_S = 0.5
 """How long preempt waits for the watch; mostly it is some milliseconds behind."""
 _LOOK_EVERY_S = 0.005
@@ -234,7 +238,8 @@ class Verbs:
         policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
-        budgets, deadline = self._budgets(), time.monotonic() + SEEN_WITHIN_S
+        budgets = self._budgets(args.proposals)
+        deadline = time.monotonic() + SEEN_WITHIN_S
         chosen = self._victims(args, request, policy, budgets)
         while (
             not chosen
@@ -408,15 +413,44 @@ class Verbs:
                 found[name] = refusal(asked.request, expected.on(seen), asked.policy)
         return found
 
-    def _budgets(self) -> tuple[Budget, ...]:
+    def _budgets(self, proposals: Mapping[NodeName, Victims]) -> tuple[Budget, ...]:
         """Read the disruption budgets; none if that fails."""
+        records = self._state.pods.records()
         try:
-            page = self._cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS)
-            return budgets(page.items, self._state.pods.records())
+            objects = self._cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS).items
+            known = budgets(objects, records)
+            others = self._others(proposals, {r.pod.uid for r in records}, known)
+            return budgets(objects, (*records, *others)) if others else known
         except (ClusterError, Malformed) as error:
             facts = {"because": f"{type(error).__name__}: {error}"}
             logger.warning("disruption budgets not read", extra=facts)
             return ()
+
+    def _others(
+        self,
+        proposals: Mapping[NodeName, Victims],
+        recorded: AbstractSet[PodUID],
+        known: Iterable[Budget],
+    ) -> list[PodRecord]:
+        """Read the victims without cards that may share a budget with pods with cards.
+
+        The labels of such pods are not kept. Only nodes with pods under a budget are
+        asked about, and at most 10 of them, because each takes a request.
+        """
+        covered = frozenset().union(*(budget.pods for budget in known))
+        others: dict[NodeName, set[PodUID]] = {}
+        for name, proposal in proposals.items():
+            node, unknown = self._ledger.node(name), {*proposal.uids} - recorded
+            if node and unknown and not covered.isdisjoint(node.placements):
+                others[name] = unknown
+        found = []
+        for name, uids in islice(others.items(), _MOST_LISTS):
+            page = self._cluster.list_page(
+                Kind.PODS, limit=_MOST_PODS, field_selector=f"spec.nodeName={name}"
+            )
+            here = [pod for pod in page.items if pod["metadata"]["uid"] in uids]
+            found += [pod_record(pod) for pod in here]
+        return found
 
 
 def judge(

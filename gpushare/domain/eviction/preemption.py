@@ -284,11 +284,11 @@ class _Search:
     def _violations(self, uids: Collection[PodUID]) -> int:
         """Count the evictions that violate a budget, as far as it is known.
 
-        Budgets of pods without shares are not known here. kube-scheduler counted them
-        in the proposal; they count as long as such pods stay victims.
+        Not all budgets of pods without shares are known here. kube-scheduler counted
+        them in the proposal; they count as long as such pods stay victims.
         """
         own = violating(self._in_order(uids), self._budgets)
-        others = [uid for uid in uids if not self._tenants[uid].cards]
+        others = [u for u in uids if u not in own and not self._tenants[u].cards]
         return len(own) + min(len(others), self._others_violations)
 
     def _cost(self, uids: Collection[PodUID]) -> Cost:

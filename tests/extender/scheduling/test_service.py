@@ -17,7 +17,7 @@ from gpushare.domain.eviction.preemption import Victims
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube import codec, names
-from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
 from tests.builders import bound_json, card, event, placement, pod_json
@@ -207,6 +207,29 @@ def test_preempt_counts_budgets(budgets: str, caplog: pytest.LogCaptureFixture) 
     assert [one.pod.uid for one in extender.pods.leaving(N)] == [uids[last]]
     told = "disruption budgets not read" in caplog.messages
     assert told is not kept
+
+
+@pytest.mark.parametrize(("label", "violations"), [("web", 1), ("other", 0)])
+def test_preempt_counts_a_budget_of_victims_with_and_without_cards(
+    label: str, violations: int
+) -> None:
+    """It allows either eviction, not both; kube-scheduler proposed only the one."""
+    extender = ExtenderFixture(n=(20,))
+    extender.bind(extender.create("low", units=20, labels={"app": "web"}))
+    extender.see("low")
+    hog = extender.create("hog", labels={"app": label})["metadata"]["uid"]
+    extender.cluster.bind(Target("default", "hog", hog), "n", {})
+    extender.see("hog")
+    budget = {
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 1},
+    }
+    extender.cluster.create(Kind.BUDGETS, budget)
+    high = pod_json("high", units=10, priority=9)
+    (chosen,) = extender.verbs.preempt(preemption(high, n=(hog,))).values()
+    assert set(chosen.uids) == {hog, extender.cluster.pod("low")["metadata"]["uid"]}
+    assert chosen.budget_violations == violations
 
 
 @pytest.mark.parametrize(

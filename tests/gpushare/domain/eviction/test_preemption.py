@@ -1,7 +1,7 @@
 """Which pods to evict so that one card comes free."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -325,6 +325,14 @@ def test_budgets_of_pods_without_shares_are_carried(
     assert found.budget_violations == told
 
 
+def test_a_violation_that_is_known_is_not_carried_too() -> None:
+    """kube-scheduler counted it, because the budget goes to the more important pod."""
+    book, shared = hosts(1000, hog=(1, 1)), budget(1, "a", "hog")
+    proposal = victims("hog", violations=1)
+    found = choose(asks(20), on("a@0=20/5", 29), proposal, shared, book=book)
+    assert found == victims("a", "hog", violations=1)
+
+
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[Node, dict[str, tuple[int, int]], Hosts]:
     """A node with pods on its cards and beside them, and no CPU left.
@@ -417,6 +425,45 @@ def test_no_eviction_is_without_need(
     if found != proposal:
         for uid in lower:
             assert not enough({uid}) or cost(found.uids) <= cost({uid})
+
+
+def as_kube_scheduler_counts(uids: Sequence[str], budgets: Sequence[Budget]) -> int:
+    """``filterPodsWithPDBViolation``, of pods with the most important one first."""
+    allowed = [budget.allowed for budget in budgets]
+    violations = 0
+    for uid in uids:
+        beyond = False
+        for number, budget in enumerate(budgets):
+            if uid in budget.pods:
+                allowed[number] -= 1
+                beyond |= allowed[number] < 0
+        violations += beyond
+    return violations
+
+
+@settings(deadline=None)
+@given(crowds(), st.integers(1, 16), st.integers(0, 6), st.data())
+def test_budgets_are_counted_as_kube_scheduler_counts_them(
+    crowd: tuple[Node, dict[str, tuple[int, int]], Hosts],
+    units: int,
+    milli: int,
+    data: st.DataObject,
+) -> None:
+    """Over all victims, also where one with cards and one without share a budget."""
+    page, pods, book = crowd
+    asked = asks(units, milli=milli)
+    proposal = by_totals(asked, page, pods)
+    if proposal is None:
+        return
+    some = st.frozensets(st.sampled_from(sorted(pods)).map(PodUID))
+    one_budget = st.builds(Budget, some, st.integers(0, 2))
+    budgets = data.draw(st.lists(one_budget, max_size=2))
+    named = as_kube_scheduler_counts(proposal.uids, budgets)
+    proposal = Victims(proposal.uids, named)
+    found = choose(asked, page, proposal, *budgets, book=book)
+    if found is not None:
+        counted = as_kube_scheduler_counts(found.uids, budgets)
+        assert found.budget_violations == counted
 
 
 def test_a_claim_is_no_victim() -> None:
