@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from gpushare.cache.claims import UNCONFIRMED_S
-from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath
+from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath, Obstacle
 from gpusharectl.kube_scheduler.yaml_edit import data
 
 KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
@@ -102,5 +100,5 @@ def parsed(content: bytes | None) -> Any:  # noqa: ANN401
     """Return a file's YAML; empty if it has none."""
     try:
         return data((content or b"").decode()) or {}
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (Obstacle, UnicodeDecodeError):
         return {}

@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import dropwhile, pairwise
 from typing import Any
 
-import yaml
 from yaml.nodes import ScalarNode
 
 from gpushare.kube.errors import ClusterError
@@ -270,7 +269,7 @@ def _with_argument(text: str, argument: str) -> str:
 
 def _in_brackets(word: str, value: str) -> str:
     """Return a word as it stands, or quoted where it means something else in a list."""
-    with suppress(yaml.YAMLError):
+    with suppress(Obstacle):
         if yaml_edit.data(f"[{word}]") == [value]:
             return word
     return json.dumps(value)

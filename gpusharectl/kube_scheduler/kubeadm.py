@@ -32,6 +32,11 @@ _ABSENT = (
     "does not exist: kubeadm has not set up a control plane on this host; run "
     "gpusharectl install on a control-plane node"
 )
+_LIKE_KUBELET = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""kubelet's parser comes from the C library, and takes tabs as that does. What a value
+means is not asked: it may be a date that does not exist."""
+_LONGEST = 10 << 20
+"""Bytes; kubelet reads no longer file."""
 
 
 class KubeadmFile:
@@ -99,16 +104,20 @@ class KubeadmFile:
 def _name(files: HostFiles, path: str) -> str | None:
     """Return ``namespace/name`` of the pod that kubelet starts from a file, if any.
 
-    It reads the first document, as YAML or JSON.
+    It reads the first document, as YAML or JSON, of a file that is not too long.
     """
-    if not files.place(path).is_file():
-        return None
-    text = (files.read(path) or b"").decode(errors="replace")
     try:
-        body: Any = next(yaml.safe_load_all(text), None)
+        place = files.place(path)
+    except OSError:
+        # Links in a circle.
+        return None
+    if not place.is_file() or place.stat().st_size > _LONGEST:
+        return None
+    try:
+        body: Any = next(yaml.load_all(files.read(path) or b"", _LIKE_KUBELET), None)
         metadata = body["metadata"] if body["kind"] == "Pod" else {}
         return f"{metadata.get('namespace') or 'default'}/{metadata['name']}"
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -19,6 +19,8 @@ from gpusharectl.kube_scheduler.host_files import Obstacle
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C library is 8 times faster and sets the same marks; its errors quote no line."""
+_NOT_YAML = (yaml.YAMLError, ValueError)
+"""The second for values such as the date 2026-02-30."""
 
 
 def document(text: str) -> MappingNode:
@@ -34,8 +36,11 @@ def document(text: str) -> MappingNode:
 
 
 def data(text: str) -> Any:  # noqa: ANN401
-    """Parse a text as plain data. Raises ``yaml.YAMLError``."""
-    return yaml.load(text, Loader=_FAST)  # noqa: S506
+    """Parse a text as plain data; an ``Obstacle`` says that it is no YAML."""
+    try:
+        return yaml.load(text, Loader=_FAST)  # noqa: S506
+    except _NOT_YAML as error:
+        raise Obstacle(f"is not YAML: {' '.join(str(error).split())}") from error
 
 
 def documents(text: str) -> list[Any]:
@@ -46,16 +51,16 @@ def documents(text: str) -> list[Any]:
 def _parsed(parse: Callable[[str, Any], Iterable[Any]], text: str) -> list[Any]:
     # A byte order mark inside the text shifts the marks of the C library.
     if "\ufeff" not in text:
-        with suppress(yaml.YAMLError):
+        with suppress(*_NOT_YAML):
             return list(parse(text, _FAST))
     try:
         return list(parse(text, yaml.SafeLoader))
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         said = _tab(text, error) or " ".join(str(error).split())
         raise Obstacle(f"is not YAML: {said}") from error
 
 
-def _tab(text: str, error: yaml.YAMLError) -> str:
+def _tab(text: str, error: Exception) -> str:
     """Return in words that a line is indented by a tab, or "" for another error."""
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     lines = text.splitlines()

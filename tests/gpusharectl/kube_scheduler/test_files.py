@@ -6,6 +6,7 @@ How many nodes kube-scheduler scores: for frag all, and later as many as before.
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from os import mkfifo
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -65,6 +66,12 @@ AS_JSON = json.dumps(yaml.safe_load(KUBEADM)).encode()
         ("broken.yaml", b"{", False),
         ("empty", b"", False),
         ("folder/kube-scheduler.yaml", KUBEADM, False),
+        # kubelet asks only what its own fields mean, and reads JSON with tabs.
+        ("old", KUBEADM + b"x: 2026-02-30\ny: =\nz: !!int a\n", True),
+        ("old", json.dumps(yaml.safe_load(KUBEADM), indent="\t").encode(), True),
+        ("old", KUBEADM.decode().encode("utf-16"), True),
+        ("latin", b"# caf\xe9\n" + KUBEADM, False),
+        ("long", KUBEADM + b"#" * (10 << 20), False),
     ],
 )
 def test_another_file_with_a_pod_of_that_name(
@@ -79,6 +86,16 @@ def test_another_file_with_a_pod_of_that_name(
     if counts:
         assert done.words.startswith(f"{path} holds a pod kube-system/kube-scheduler ")
         assert done.words.endswith("move it to another folder")
+
+
+def test_what_cannot_be_read_there_is_left_to_kubelet(host: HostFiles) -> None:
+    """It logs an error of them and goes on, as with links that lead nowhere."""
+    folder = host.place(MANIFEST).parent
+    (folder / "circle").symlink_to("circle")
+    (folder / "nowhere").symlink_to("/nowhere")
+    mkfifo(folder / "pipe")
+    host.write(f"{PurePosixPath(MANIFEST).parent}/deep", b"[" * 2000)
+    assert host_scheduler(Action.APPLY, host.root, PLAIN, host.root).code == 0
 
 
 def test_all_other_files_are_named(host: HostFiles) -> None:

@@ -189,6 +189,8 @@ REFUSED = {
     "- a\n": "is not a mapping",
     KUBEADM.replace("kind: Pod", "kind: Deployment"): "its kind is Deployment",
     f"{KUBEADM}---\n{KUBEADM}": "holds 2 documents",
+    f"{KUBEADM}x: 2026-02-30\n": "is not YAML: day is out of range for month",
+    f"{KUBEADM}x: =\n": "is not YAML: could not determine a constructor",
     KUBEADM.replace("    name: kube-scheduler\n", "    name: other\n"): "no container",
     KUBEADM.replace(
         "    - kube-scheduler\n", "    - sh\n    - -c\n"
