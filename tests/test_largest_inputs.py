@@ -110,7 +110,7 @@ CASES: dict[str, tuple[int, Callable[[int], object]]] = {
     "containers of whole cards": (100, lambda n: judged(pod(n, cores="100"))),
     "containers *apart*": (200, lambda n: judged(pod(n, containers="apart"))),
     "`vcuda-placement`, `vcuda-actual`": (
-        400,
+        200,
         lambda n: judged(pod(placement=placed(n))),
     ),
     "`vcuda-models`, `vcuda-uuids`": (

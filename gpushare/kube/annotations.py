@@ -31,6 +31,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.placement import joined
 from gpushare.domain.refusal import Refusal, invalid, users_words
+from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
 from gpushare.kube.json_reader import Malformed, Reader
 
@@ -40,6 +41,8 @@ MOST_CARDS = 64
 """Most cards of a node, by what stands in the host: servers end at 16 to 32."""
 MOST_INSTANCES = 7
 """Most MIG instances of one card, as the driver makes them."""
+MOST_SHARES = MOST_CARDS * MOST_INSTANCES + MOST_APART
+"""Most shares of one pod: every card of a node, and a part for each container."""
 _MOST_TEXT = 256
 """Most characters of a card's text. Models of 64 are the longest that are known."""
 _LINKS = "links"
@@ -217,8 +220,12 @@ def decode_placement(
     body.version(VERSION)
     if body.text("uid") != pod.uid:
         return None
-    shares = tuple(read_share(share) for share in body.objects("shares"))
-    return Placement(pod, node, shares)
+    shares = body.objects("shares")
+    if len(shares) > MOST_SHARES:
+        # Each change of the node looks at all of them.
+        problem = f"has {len(shares)} shares; a pod can have {MOST_SHARES}"
+        raise Malformed(body.path("shares"), problem)
+    return Placement(pod, node, tuple(map(read_share, shares)))
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,4})"

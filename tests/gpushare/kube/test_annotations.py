@@ -208,6 +208,15 @@ def test_the_placement_annotation_as_the_protocol_has_it() -> None:
     }
 
 
+def test_a_placement_may_have_every_card_of_a_node_and_a_part_for_16_containers() -> (
+    None
+):
+    """As many as ``too_many`` allows. Each change of the node looks at all of them."""
+    held = decode_placement(placement_text(*[one_share()] * 464), ref(), N)
+    assert held
+    assert len(held.shares) == 464
+
+
 def test_a_placement_with_another_pods_uid_counts_for_nothing() -> None:
     """It was copied with the pod's manifest, or invented."""
     text = placement_text(one_share(), uid="uid-other")
@@ -224,6 +233,10 @@ def test_a_placement_with_another_pods_uid_counts_for_nothing() -> None:
         (placement_text(one_share(units=-4)), "shares[0].units: must be a whole"),
         (placement_text(one_share(cores=True)), "shares[0].cores: must be a whole"),
         (placement_text(one_share(containers=[])), ".containers: must be an object"),
+        (
+            placement_text(*[one_share()] * 465),
+            "key.shares: has 465 shares; a pod can have 464",
+        ),
         *(
             (placement_text(one_share(containers={"a": held})), "containers.a: must be")
             for held in ([1], 1, [-1, 1], [1, "1"], [True, 1])
