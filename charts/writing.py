@@ -44,6 +44,7 @@ FOLDERS: Mapping[str, str] = {
 """The folders whose files become templates, and when they are rendered."""
 FILES: Mapping[str, str] = {
     "base/annotation-guard.yaml": _POLICIES,
+    "base/quota-warning.yaml": _POLICIES,
     "monitoring/dashboards.yaml": f"and {_MONITORING} .Values.monitoring.dashboards",
     "monitoring/servicemonitor.yaml": f"and {_MONITORING} {_OPERATOR}",
     "monitoring/prometheusrule.yaml": f"and {_MONITORING} {_OPERATOR}",

@@ -7,6 +7,7 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -41,8 +42,9 @@ from gpusharectl.state.extender import (
     requires_certificate,
     tls_from,
 )
-from gpusharectl.state.read import Setup, is_demo, setup_of
+from gpusharectl.state.read import Setup, Trouble, is_demo, read_quotas, setup_of
 from gpusharectl.state.scrape import NoAnswer, PageSeen, Result, scrape, sum_known
+from gpusharectl.state.troubles import of_quotas
 
 if TYPE_CHECKING:
     from gpushare.kube.apiserver.api import ApiObjects
@@ -117,18 +119,26 @@ def demo_page(host: str, path: str) -> bytes:
 
 
 def reported_use(objects: Objects) -> dict[str, Any]:
-    """Return what the exporters report, as ``{v, nodes: {name: use}}``.
+    """Return what the exporters report, as ``{v, nodes: {name: use}, troubles}``.
 
     A node of which nothing is known has ``{because, do}``, others ``{cards: {uuid:
     {used_mib, busy_percent}}, pods: [{card, namespace, name, used_mib, over}]}``. null
-    is not known. ``ClusterError`` if the exporters' pods cannot be listed.
+    is not known. ``troubles: [{about, what, do}]`` are of ResourceQuotas, which the
+    extender has no right to read. ``ClusterError`` if the exporters' pods cannot be
+    listed.
     """
     selector = f"{facts.PART_NAME}={facts.EXPORTER}"
     pods = objects.list("v1", "Pod", namespace=facts.SYSTEM, label_selector=selector)
     # A pod that is not bound yet has no node.
     nodes = {facts.node_of(pod) for pod in pods} - {""}
     found = scrape(objects, pods, nodes)
-    return {"v": 1, "nodes": {name: _use(result) for name, result in found.items()}}
+    wrong: list[Trouble] = []
+    wrong += of_quotas(read_quotas(objects, wrong) or ())
+    return {
+        "v": 1,
+        "nodes": {name: _use(result) for name, result in found.items()},
+        "troubles": [asdict(trouble) for trouble in wrong],
+    }
 
 
 def _use(result: Result) -> dict[str, Any]:

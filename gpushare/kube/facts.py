@@ -4,6 +4,7 @@ Nothing here fails on an object of an API server: a missing field reads as empty
 None. What a pod asks for is in ``resource_requests``.
 """
 
+import re
 from collections.abc import Iterator
 
 from gpushare.domain.model import Amount, HostAmount
@@ -52,6 +53,9 @@ SYSTEM_NAMESPACES = frozenset({SYSTEM, "kube-public", "kube-node-lease"})
 """The namespaces of the cluster itself, whose pods the webhook does not change."""
 TERMINAL = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have ended for good."""
+COUNTED = (f"requests.{names.MEMORY}", f"requests.{names.CORE}")
+"""The keys of a ResourceQuota that count shares of cards."""
+_LIKE_COUNTED = re.compile(r"(^|[.])(baidu[.]com/vcuda|bitfusion[.]io/)", re.IGNORECASE)
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """The annotation that is ``false`` on a pod that autoscalers may not evict."""
 
@@ -237,6 +241,18 @@ def gates(pod: Json) -> list[str]:
 def never_preempts(pod: Json) -> bool:
     """Return whether kube-scheduler may evict no pods for this one."""
     return (pod.get("spec") or {}).get("preemptionPolicy") == "Never"
+
+
+def uncounted(quota: Json) -> list[str]:
+    """Return the keys of a ResourceQuota that look like gpushare's and count nothing.
+
+    Of extended resources a quota counts ``requests.NAME`` alone, and no pod that runs
+    asks for another name of these. Whether ``requests.bitfusion.io/gpu`` counts depends
+    on the webhook. ``manifests/base/quota-warning.yaml`` has the same rule.
+    """
+    keys = (quota.get("spec") or {}).get("hard") or {}
+    count = (*COUNTED, f"requests.{names.BITFUSION_GPU}")
+    return [key for key in keys if key not in count and _LIKE_COUNTED.search(key)]
 
 
 def scheduler_says(pod: Json) -> str:

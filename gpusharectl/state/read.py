@@ -181,7 +181,7 @@ def read_state(
     quotas: tuple[Json, ...] | None = ()
     reviewed = None
     if whole:
-        quotas = _quotas(access.objects, troubles)
+        quotas = read_quotas(access.objects, troubles)
         reviewed = _reviewed(access.objects, troubles)
         if any(map(offers_to_claims, parts)):
             troubles += _unasked(access.objects)
@@ -414,9 +414,12 @@ class _ClaimsToRead:
         self.troubles.append(Trouble(CLAIMS, what, do))
 
 
-def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | None:
+def read_quotas(
+    objects: Objects, troubles: list[Trouble], namespace: str = ""
+) -> tuple[Json, ...] | None:
+    """Read the ResourceQuotas of a namespace or all; None: ``troubles`` say why not."""
     try:
-        return tuple(objects.list("v1", "ResourceQuota"))
+        return tuple(objects.list("v1", "ResourceQuota", namespace=namespace))
     except NotFound:
         # An API server without ResourceQuotas, such as the demo's.
         return ()

@@ -3,7 +3,7 @@
 One function for each kind of trouble; to add one, write it and name it in ``_ALL``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD
@@ -222,6 +222,22 @@ def _misspelt(state: ClusterState) -> Iterator[Trouble]:
         yield Trouble(words.listed(pods, 3), text, do)
 
 
+def _uncounted(state: ClusterState) -> Iterator[Trouble]:
+    return of_quotas(state.quotas or ())
+
+
+def of_quotas(quotas: Iterable[Json]) -> Iterator[Trouble]:
+    """Report ResourceQuotas with keys that look like gpushare's and count nothing."""
+    by_keys: dict[str, list[str]] = {}
+    for body in quotas:
+        if keys := facts.uncounted(body):
+            by_keys.setdefault(words.listed(keys, 3), []).append(facts.full_name(body))
+    for text, quota_names in by_keys.items():
+        what = f"keys that count nothing: {text}; limit {' and '.join(facts.COUNTED)}"
+        do = "correct the keys where these quotas are created"
+        yield Trouble(f"quota {words.listed(quota_names, 3)}", what, do)
+
+
 def _idle_quotas(state: ClusterState) -> Iterator[Trouble]:
     """Report quotas on Bitfusion's resource if no node offers it."""
     resource = names.BITFUSION_GPU
@@ -247,6 +263,7 @@ _ALL: tuple[Callable[[ClusterState], Iterator[Trouble]], ...] = (
     _over_placed,
     _not_started,
     _misspelt,
+    _uncounted,
     _idle_quotas,
 )
 

@@ -2,18 +2,21 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
 import click
 
+from gpushare.kube import codec
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
 from gpusharectl.output import give, screen
-from gpusharectl.state.read import everything, read_state
+from gpusharectl.state.read import Trouble, everything, read_quotas, read_state
+from gpusharectl.state.troubles import of_quotas
 from gpusharectl.why.claims import by_claims
 from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
@@ -65,6 +68,11 @@ def why(
         state = read_state(access, datetime.now(UTC))
         claims = by_claims(access.cluster, access.objects, state, found)
         answer = claims or explain(state, found)
+        if codec.is_ours(found):
+            wrong: list[Trouble] = []
+            wrong += of_quotas(read_quotas(access.objects, wrong, place) or ())
+            notes = [f"{trouble.about}: {trouble.what}" for trouble in wrong]
+            answer = replace(answer, of_quotas=notes)
     if output:
         give(answer_data(answer, state.placements), output)
     else:

@@ -6,7 +6,7 @@ decides which next step to suggest.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from gpushare.cache.shortage import bars, shortage
@@ -53,6 +53,8 @@ class _OfPod:
     """What every answer has: the pod as the API server has it."""
 
     body: Json
+    of_quotas: Sequence[str] = field(default=(), kw_only=True)
+    """Sentences about the ResourceQuotas of its namespace."""
 
     @property
     def pod(self) -> str:
@@ -71,8 +73,9 @@ class _OfPod:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Sentences about what has no meaning in its annotations and resources."""
-        return [*codec.unknown_annotations(self.body), *codec.mib_left(self.body)]
+        """Sentences about what has no meaning in it and in its quotas."""
+        of_pod = *codec.unknown_annotations(self.body), *codec.mib_left(self.body)
+        return [*of_pod, *self.of_quotas]
 
     @property
     def isolation(self) -> str:
@@ -474,12 +477,7 @@ class _Waiting:
         allow = ""
         if cards is not None:
             allow = f"let it use more cards ({words.annotations(cards.limits)})"
-        found = [
-            self._smaller(),
-            self._move_others(best),
-            _delete(best),
-            self._reopen(),
-        ]
+        found = [self._smaller(), *self._without_others(best), self._reopen()]
         if self._shortage.never:
             found = [*self._on_larger_cards()]
         if self._fits_on_others():
@@ -561,13 +559,16 @@ class _Waiting:
             return f"request at most {words.cores(cores)}"
         return ""
 
-    def _move_others(self, best: Way | None) -> str:
-        """Suggest to look for moves if only fragmentation keeps it waiting."""
-        several = len(self._request.claims) > 1
-        if several or best is None or not best.pods or self._in_sum() is None:
-            return ""
-        name = facts.full_name(self._pod)
-        return f"see which pods could move: gpusharectl make-room {name}"
+    def _without_others(self, best: Way | None) -> Iterator[str]:
+        """Suggest to move the pods in the way, if sums suffice, or to delete them."""
+        if best is None or not best.pods:
+            return
+        if len(self._request.claims) == 1 and self._in_sum() is not None:
+            name = facts.full_name(self._pod)
+            yield f"see which pods could move: gpusharectl make-room {name}"
+        pods = words.listed((str(one.pod) for one in best.pods), 3)
+        where = f"{best.node} card {best.card.index}" if best.card else best.node
+        yield f"delete {pods} from {where}"
 
     def _reopen(self) -> str:
         found = reopened(self._request, self._nodes, self._policy)
@@ -588,11 +589,3 @@ class _Waiting:
         free = replace(self._request, cards=None)
         seen = (node.as_seen_by(free.pod) for node in self._nodes)
         return any(refusal(free, node, self._policy) is None for node in seen)
-
-
-def _delete(best: Way | None) -> str:
-    if best is None or not best.pods:
-        return ""
-    pods = words.listed((str(one.pod) for one in best.pods), 3)
-    where = f"{best.node} card {best.card.index}" if best.card else best.node
-    return f"delete {pods} from {where}"

@@ -2,7 +2,8 @@
 
 The shape is a promise, as inspect's. Always ``{v, state, pod, code, warnings, books}``:
 ``code`` is the exit code, ``pod`` is ``namespace/name``, and ``warnings`` are sentences
-about annotations of the pod without a meaning. Beside it, by ``state``::
+about annotations of the pod without a meaning, and about quotas of its namespace that
+count nothing or are not known. Beside it, by ``state``::
 
     absent        suggestions: [namespace/name]; near, its old name
     asks-nothing  phase, node

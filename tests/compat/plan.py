@@ -42,7 +42,7 @@ AREAS = (
             *_on_plane("watchdog"),
         ),
     ),
-    Area("guard policies", _on_plane("guard")),
+    Area("guard policies", _on_plane("guard", "quotas")),
     Area(
         "webhook",
         (

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
@@ -22,7 +23,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.state.extender import tls_from
 from gpusharectl.ui import Extenders, PageServer, announced, reported_use
 from tests.builders import card
-from tests.gpusharectl.cluster_states import extender, guarded, node_of
+from tests.gpusharectl.cluster_states import extender, guarded, node_of, quota
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.exporter_pages import Shown, Use, page
 from tests.gpusharectl.top_states import exporter
@@ -133,12 +134,19 @@ def test_use_is_served_where_exporters_can_be_asked(asked: FakeExtender) -> None
 
 
 class FakeExporters:
-    """Stands in for ``ApiObjects``: each node's exporter, and what it answers."""
+    """Stands in for ``ApiObjects``: each node's exporter, its answer, and quotas."""
 
     def __init__(self, **answers: bytes | ClusterError) -> None:
         self.answers = answers
+        self.quotas: Sequence[Json] | ClusterError = ()
 
-    def list(self, *kind: str, namespace: str, label_selector: str) -> Sequence[Json]:
+    def list(
+        self, *kind: str, namespace: str, label_selector: str = ""
+    ) -> Sequence[Json]:
+        if (*kind, namespace) == ("v1", "ResourceQuota", ""):
+            if isinstance(self.quotas, ClusterError):
+                raise self.quotas
+            return self.quotas
         assert (*kind, namespace) == ("v1", "Pod", "kube-system")
         assert label_selector == "app.kubernetes.io/name=gpushare-exporter"
         return [exporter(name) for name in self.answers]
@@ -172,7 +180,23 @@ def test_what_the_exporters_report() -> None:
     assert found["nodes"]["n"] == {"cards": cards, "pods": pods}
     assert found["nodes"]["m"]["because"] == "its exporter does not answer: reset"
     nobody: Any = FakeExporters()
-    assert reported_use(nobody) == {"v": 1, "nodes": {}}
+    assert reported_use(nobody) == {"v": 1, "nodes": {}, "troubles": []}
+
+
+def test_quotas_are_reported_beside_use() -> None:
+    """Those with keys that count nothing; unread ones are unknown, and use is there."""
+    objects: Any = FakeExporters(n=page(Shown("GPU-0", 0, 1000, 5)))
+    right = quota("lab", hard={f"requests.{names.CORE}": "1"})
+    objects.quotas = [quota("edge", hard={f"limits.{names.CORE}": "1"}), right]
+    (trouble,) = reported_use(objects)["troubles"]
+    assert trouble["about"] == "quota edge/gpu"
+    assert f"count nothing: limits.{names.CORE};" in trouble["what"]
+    objects.quotas = Forbidden("resourcequotas is forbidden")
+    answer = reported_use(objects)
+    assert list(answer["nodes"]["n"]["cards"]) == ["GPU-0"]
+    (trouble,) = answer["troubles"]
+    assert trouble["about"] == "quotas"
+    assert "cannot be read: resourcequotas is forbidden" in trouble["what"]
 
 
 def test_a_name_from_elsewhere_is_not_answered(window: PageServer) -> None:

@@ -445,7 +445,9 @@ def test_use_stands_beside_what_is_allotted(scene: Scene, browser: Browser) -> N
         "gpu-2": {"cards": cards, "pods": pods},
         "gpu-3": {"because": "its exporter is not ready", "do": "kubectl get pods"},
     }
-    with PageServer(0, scene.get, lambda: {"v": 1, "nodes": told}) as server:
+    wrong = [{"about": "quota edge/gpu", "what": "keys that count nothing", "do": "x"}]
+    answer = {"v": 1, "nodes": told, "troubles": wrong}
+    with PageServer(0, scene.get, lambda: answer) as server:
         tab = browser.open(server.url)
         tab.wait_for("!!document.querySelector('.cards.used')", "use on the page")
         assert "In use\n50 %\n3.6 GiB of 7.3 GiB, of 1 of 8 cards" in tab.text(
@@ -461,10 +463,14 @@ def test_use_stands_beside_what_is_allotted(scene: Scene, browser: Browser) -> N
             in health
         )
         assert "gpu-3 use is not known: its exporter is not ready" in health
+        assert "quota edge/gpu keys that count nothing" in health
         share = "document.querySelector('[title^=\"edge/cuda10-2-2\"]').style"
         assert tab.evaluate(f"{share}.getPropertyValue('--used')") == "50%"
         told.clear()
+        # An earlier gpusharectl has no word on quotas.
+        del answer["troubles"]
         tab.evaluate("nextUse = 0; look()")
         tab.wait_for("!document.querySelector('.cards.used')", "page without use")
         assert "No exporter runs, so use is not known" in tab.text("footer")
+        assert "quota edge/gpu" not in tab.text("#health")
         assert tab.complaints == []

@@ -1,11 +1,14 @@
 """Facts of pods and nodes: missing fields read as empty or None."""
 
+import re
+
 import pytest
 
 from gpushare.domain.model import Amount
 from gpushare.kube import facts, names
 from gpushare.kube.cluster import Json
 from tests.builders import node_json
+from tests.testbed.manifests import documents
 
 BARE: Json = {"metadata": {"name": "a", "namespace": "d"}}
 
@@ -71,6 +74,33 @@ def test_a_webhook_limited_to_the_probe_pod(name: str, *, narrowed: bool) -> Non
     """Also by an earlier version, which had another name for the condition."""
     entries = [{"name": "a"}, {"name": "b", "matchConditions": [{"name": name}]}]
     assert facts.is_narrowed({"webhooks": entries}) is narrowed
+
+
+def test_keys_of_quotas_that_count_nothing() -> None:
+    """The policy of the API server has the same rule, in CEL."""
+    policy, _ = documents("base/quota-warning.yaml")
+    (variable,) = policy["spec"]["variables"]
+    *count, like = re.findall("'([^']+)'", variable["expression"])
+    resources = {
+        *("baidu.com/vcuda-memory", "baidu.com/vcuda-core", "baidu.com/vcuda-cores"),
+        *("baidu.com/vcuda-memory-mib", "baidu.com/vcuda_memory", "baidu.com/VCUDA"),
+        *("bitfusion.io/gpu", "bitfusion.io/gpu-memory", "nvidia.com/gpu"),
+        *("tencent.com/vcuda-core", "notbaidu.com/vcuda-core", "baidu-com/vcuda-core"),
+        *("vcuda.deviceclass.resource.k8s.io/devices", "pods", "memory"),
+    }
+    starts = ("", "requests.", "limits.", "request.", "REQUESTS.", "count/")
+    hard = {start + resource: "8" for start in starts for resource in resources}
+    expected = [
+        key for key in hard if key not in count and re.search(like, key.lower())
+    ]
+    assert facts.uncounted({"spec": {"hard": hard}}) == expected
+    right = {f"requests.{names.MEMORY}", f"requests.{names.CORE}"}
+    assert right == set(facts.COUNTED)
+    assert right.isdisjoint(expected)
+    assert {f"limits.{names.MEMORY}", names.CORE, "limits.bitfusion.io/gpu"} < {
+        *expected
+    }
+    assert facts.uncounted(BARE) == []
 
 
 def test_a_node_as_it_is_told() -> None:

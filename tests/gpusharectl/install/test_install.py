@@ -147,7 +147,7 @@ def test_it_asks_which_nodes_and_whether(world: InstalledCluster) -> None:
         assert line in world.screen.lines
     begin = world.screen.lines.index("== Changes")
     assert world.screen.lines[begin + 1 : begin + 5] == [
-        "- objects in the cluster: 18 new",
+        "- objects in the cluster: 20 new",
         f"- {SCHEDULER}",
         "- kube-scheduler restarts; no pod is scheduled for some seconds",
         '- label baidu.com/vcuda: "true" on cp, gpu-2, which starts the device plugin',

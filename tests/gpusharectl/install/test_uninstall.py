@@ -116,7 +116,7 @@ def test_it_shows_and_asks(world: InstalledCluster) -> None:
     assert world.uninstall("y") == Exit.DONE
     begin = world.screen.lines.index("== Removes")
     assert world.screen.lines[begin + 1 : begin + 5] == [
-        "- 18 objects",
+        "- 20 objects",
         "- labels, annotations and files on gpu-1",
         f"- gpushare's entries in {SCHEDULER}",
         "- kube-scheduler restarts; no pod is scheduled for some seconds",

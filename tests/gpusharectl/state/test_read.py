@@ -103,8 +103,8 @@ class FakeReach:
     def version(self) -> str:
         return f"v1.36.3{self.build}"
 
-    def list(self, api_version: str, kind: str) -> Any:
-        assert (api_version, kind) == ("v1", "ResourceQuota")
+    def list(self, api_version: str, kind: str, namespace: str = "") -> Any:
+        assert (api_version, kind, namespace) == ("v1", "ResourceQuota", "")
         return answered(self.quotas)
 
     def fetch(

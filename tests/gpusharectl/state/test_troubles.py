@@ -1,5 +1,6 @@
 """What an operator is warned of, and when there is no warning."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,6 +13,8 @@ from gpusharectl.state.troubles import troubles
 from gpusharectl.state.view import overview
 from tests.builders import bound_json, card, placement, pod_json
 from tests.gpusharectl.cluster_states import (
+    CORE,
+    MEMORY,
     OURS,
     cluster_state,
     extender,
@@ -20,6 +23,7 @@ from tests.gpusharectl.cluster_states import (
     node_of,
     part,
     plugin,
+    quota,
 )
 from tests.gpusharectl.golden import assert_as_kept, drawn
 
@@ -133,6 +137,19 @@ def test_misspelt_annotations() -> None:
     assert one.what == (
         "the annotation baidu.com/vcuda-model is unknown here; did you mean "
         "baidu.com/vcuda-models?"
+    )
+
+
+def test_quotas_that_count_nothing() -> None:
+    """Once for all quotas with the same keys; other keys of a quota are not named."""
+    wrong = {f"limits.{names.MEMORY}": "8", "pods": "9"}
+    quotas = [quota(f"team-{n}", hard=wrong) for n in range(5)]
+    quotas += [quota("right", hard={CORE: "100", MEMORY: "94"})]
+    state = replace(cluster_state([node_of("n")]), quotas=tuple(quotas))
+    (trouble,) = troubles(state)
+    assert trouble.about == "quota team-0/gpu, team-1/gpu, team-2/gpu and 2 more"
+    assert trouble.what == (
+        f"keys that count nothing: limits.{names.MEMORY}; limit {MEMORY} and {CORE}"
     )
 
 

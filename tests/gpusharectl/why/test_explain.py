@@ -336,6 +336,18 @@ def test_a_misspelt_annotation_is_reported() -> None:
     assert answer_data(why(seen, pod), seen.placements)["warnings"] == []
 
 
+def test_words_on_quotas_are_notes() -> None:
+    """On the screen and in the data, beside those on the pod."""
+    note = "quota edge/gpu: keys that count nothing: limits.baidu.com/vcuda-core"
+    for units in (40, 4):
+        pod = asking(units=units)
+        seen = cluster_state([node_of("n", card())], [pod])
+        answer = replace(why(seen, pod), of_quotas=[note])
+        text = drawn(partial(draw_answer, answer=answer, state=seen))
+        assert f"Note: {note}" in " ".join(text.split())
+        assert answer_data(answer, seen.placements)["warnings"] == [note]
+
+
 def test_a_container_that_is_kept_waiting() -> None:
     """kubelet's words, which are the device plugin's; exit code 3."""
     seen = SCENES["small"]()
