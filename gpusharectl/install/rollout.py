@@ -1,7 +1,7 @@
 """Wait until workloads run on their nodes, and say meanwhile who waits for what."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpushare.kube import names
@@ -15,10 +15,11 @@ from gpushare.kube.facts import (
     name_of,
     node_of,
 )
+from gpushare.kube.node_filters import bar, constraints_of, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.progress import InstallError, Waiting, together
-from gpusharectl.install.survey import REVISION, NodeFacts, read_nodes
+from gpusharectl.install.survey import REVISION, NodeFacts, node_facts
 
 _NO_IMAGE = {"ErrImageNeverPull", "InvalidImageName"}
 """Reasons that do not go away with time."""
@@ -28,6 +29,20 @@ _TELLING = {"FailedMount", "FailedCreatePodSandBox", "FailedCreate", "Unhealthy"
 _HASH = "controller-revision-hash"
 """Label of a revision, and of the pods that are made from it."""
 _BEING_MADE = {"ContainerCreating", "PodInitializing"}
+_TOLERATED = tuple(
+    (f"node.kubernetes.io/{one}", "Exists", "", "")
+    for one in (
+        "not-ready",
+        "unreachable",
+        "disk-pressure",
+        "memory-pressure",
+        "pid-pressure",
+        "unschedulable",
+        "network-unavailable",
+    )
+)
+"""What the DaemonSet controller adds to the tolerations of each pod."""
+_NAMED = 3
 _LAST_LINES = 3
 _LOG_LINES = 20
 
@@ -45,7 +60,9 @@ def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
 
 
 def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
-    nodes = [node for node in read_nodes(objects) if node.ready]
+    bodies = {name_of(one): one for one in objects.list("v1", "Node")}
+    every = [node_facts(bodies[name]) for name in sorted(bodies)]
+    nodes = [node for node in every if node.ready]
     found: list[Waiting] = []
     for ref in refs:
         workload = objects.get(ref)
@@ -61,10 +78,31 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
         if workload["kind"] == "DaemonSet":
             revisions = objects.list(*REVISION, namespace=SYSTEM)
             revision = newest_revision(workload, revisions)
-        found += waits(Rollout(workload, pods, events, log, revision), where)
+        why_not = partial(_why_not, workload, bodies)
+        rollout = Rollout(workload, pods, events, log, revision, why_not)
+        found += waits(rollout, where)
         if not where and workload["kind"] == "DaemonSet":
-            found.append(Waiting(ref.name, "a Ready node with its label"))
+            found.append(Waiting(ref.name, _nowhere(every, why_not)))
     return found
+
+
+def _why_not(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
+    """Return why a DaemonSet makes no pod on a node, or ""."""
+    asked = constraints_of(daemonset["spec"]["template"])
+    asked = replace(asked, tolerations=(*asked.tolerations, *_TOLERATED))
+    barred = bar(properties_of(nodes[name]), asked)
+    return barred.reason if barred else ""
+
+
+def _nowhere(nodes: Sequence[NodeFacts], why_not: Callable[[str], str]) -> str:
+    """Return that no Ready node is meant for a DaemonSet, and why not each."""
+    each = [
+        f"{node.name}: {'it is not Ready' if not node.ready else why_not(node.name)}"
+        for node in nodes[:_NAMED]
+    ]
+    if len(nodes) > _NAMED:
+        each.append(f"and {len(nodes) - _NAMED} more")
+    return f"a Ready node that it fits ({'; '.join(each) or 'there is no node'})"
 
 
 def meant_for(
@@ -81,7 +119,8 @@ def meant_for(
 class Rollout:
     """A workload with its pods; ``events`` and ``log`` read those of one object.
 
-    ``revision`` is a DaemonSet's newest; "" if it is not known.
+    ``revision`` is a DaemonSet's newest; "" if it is not known. ``why_not`` says why it
+    makes no pod on a node, or "".
     """
 
     workload: Json
@@ -89,6 +128,7 @@ class Rollout:
     events: Callable[[str], Sequence[Json]]
     log: Callable[[str], str]
     revision: str = ""
+    why_not: Callable[[str], str] = lambda _: ""
 
     @property
     def name(self) -> str:
@@ -179,8 +219,16 @@ def _no_pod(who: str, seen: Rollout, node: str) -> Waiting:
     nowhere = [pod for pod in seen.pods if not node_of(pod) and _aims_at(pod, node)]
     if nowhere:
         return pod_wait(who, nowhere[0], (), "")
-    told = told_by_events(who, seen.events(seen.name))
-    return told or Waiting(who, "its pod to be created")
+    if told := told_by_events(who, seen.events(seen.name)):
+        return told
+    what = "its pod to be created"
+    if why := seen.why_not(node):
+        what = f"its pod, which is not made there: {why}"
+    elif not seen.is_observed:
+        what = f"{what}; kube-controller-manager has not seen the DaemonSet yet"
+    elif not (seen.workload.get("status") or {}).get("desiredNumberScheduled", 0):
+        what = f"{what}; the DaemonSet counts no node that fits it"
+    return Waiting(who, what)
 
 
 def _aims_at(pod: Json, node: str) -> bool:

@@ -215,9 +215,9 @@ class Nodes:
 def _is_meant(daemonset: Json, node: Json) -> bool:
     spec = daemonset["spec"]["template"]["spec"]
     labels = node["metadata"].get("labels") or {}
-    if names.GPU_NODE_LABEL in spec.get("nodeSelector", {}):
-        return labels.get(names.GPU_NODE_LABEL) == "true"
-    return CONTROL_PLANE in labels
+    selector = spec.get("nodeSelector", {})
+    fits = selector.items() <= labels.items()
+    return fits and (names.GPU_NODE_LABEL in selector or CONTROL_PLANE in labels)
 
 
 def pod_of(workload: Json, ref: Ref, node: str) -> Json:

@@ -141,6 +141,59 @@ def test_hosts_only_sets_up_kube_scheduler(world: InstalledCluster) -> None:
     assert world.versions() == before
 
 
+NOT_READY = {"conditions": [{"type": "Ready", "status": "False"}]}
+TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
+NOT_MADE = " on cp: its pod, which is not made there: "
+NO_LABEL = "the node has no such label"
+NOWHERE = f"cp: it is not Ready; gpu-1: its node affinity is {CONTROL_PLANE} Exists, "
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_node", "status", "why"),
+    [
+        (
+            {"nodeSelector": {"zone": "a"}},
+            {},
+            {},
+            f"{NOT_MADE}its nodeSelector is zone=a, {NO_LABEL}",
+        ),
+        (
+            {"tolerations": None, "nodeSelector": {"zone": "a"}},
+            {"spec": {"taints": [TAINT]}},
+            {},
+            f"{NOT_MADE}it does not tolerate the taint team=a:NoSchedule",
+        ),
+        (
+            {"tolerations": None, "nodeSelector": {"zone": "a"}},
+            {"spec": {"unschedulable": True}},
+            {},
+            f"{NOT_MADE}its nodeSelector is zone=a, {NO_LABEL}",
+        ),
+        (
+            {},
+            {},
+            {"status": NOT_READY},
+            f": a Ready node that it fits ({NOWHERE}{NO_LABEL})",
+        ),
+    ],
+    ids=["selector", "taint", "a state that DaemonSets tolerate", "not Ready"],
+)
+def test_why_a_host_gets_no_pod(
+    world: InstalledCluster, spec: Json, of_node: Json, status: Json, why: str
+) -> None:
+    """The wait says at once what the API knows of it, and so does its end."""
+    release(world.objects)
+    extender = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
+    world.objects.merge(extender, {"spec": {"template": {"spec": spec}}})
+    host = Ref("v1", "Node", "cp")
+    world.objects.merge(host, of_node)
+    world.objects.merge(host, status, subresource="status")
+    world.nodes.step()
+    assert hosts_only(world) is Exit.STOPPED
+    assert str(world.screen.waits[0]) == f"{EXTENDER}{why}"
+    assert f"{EXTENDER}{why}" in world.screen.text
+
+
 def test_a_dry_run_shows_the_files(world: InstalledCluster) -> None:
     """As a diff; nothing is changed."""
     release(world.objects)

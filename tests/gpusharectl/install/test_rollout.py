@@ -94,6 +94,18 @@ LEAVING["metadata"]["deletionTimestamp"] = MOMENT
 CASES = {
     "all ready": (seen(pod(ready=True), pod("gpu-2")), None),
     "no pod yet": (seen(), "its pod to be created"),
+    "no pod can be": (
+        waits(replace(rollout(daemonset(), ()), why_not=lambda _: "x"), ["gpu-1"]),
+        "its pod, which is not made there: x",
+    ),
+    "the controller has not seen it": (
+        seen(observedGeneration=1),
+        "its pod to be created; kube-controller-manager has not seen the DaemonSet yet",
+    ),
+    "no node counts": (
+        seen(desiredNumberScheduled=0),
+        "its pod to be created; the DaemonSet counts no node that fits it",
+    ),
     "a pod that leaves does not count": (seen(LEAVING), "its pod to be created"),
     "no pod may be made": (
         seen(events=(event("FailedCreate", "pods forbidden:\n quota", NAME),)),
