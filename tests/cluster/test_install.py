@@ -11,6 +11,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from gpushare.kube.apiserver.api import ApiObjects
+from gpusharectl.install.manifests import load
+from gpusharectl.install.nodes.pods import check_pod
+from gpusharectl.install.survey import named, read_nodes
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
 from tests.cluster.fresh import Before, Fresh, said
@@ -71,6 +75,14 @@ PART = "app.kubernetes.io/part-of=gpushare"
 IMAGES = ("-o", "jsonpath={.items[*].spec.containers[*].image}")
 ON_A_BAD_DAY = {("get", "pods")}
 """To read a pod back when the answer to its binding was lost, or none is known yet."""
+MOUNTS_BELOW_HOST = """
+import json
+rows = [line.split() for line in open("/proc/self/mountinfo")]
+below = {row[4]: row[5].split(",") for row in rows if f"{row[4]}/".startswith("/host/")}
+writable = [path for path, options in below.items() if "ro" not in options]
+with open("/dev/termination-log", "w") as file:
+    json.dump({"mounts": len(below), "writable": writable[:9]}, file)
+"""
 URGENT = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
@@ -107,6 +119,30 @@ def test_a_node_is_checked_before(host: Fresh, before: Before) -> None:
     )
     assert checks["cards"]["text"] == "2 Tesla P4 of 7611 MiB: 58 units"
     assert (host.tree(), host.everything()) == before
+
+
+def test_what_checks_a_node_can_write_nowhere_on_it(host: Fresh) -> None:
+    """It is root's, and sees the host's whole tree with all that is mounted in it."""
+    objects = ApiObjects.connect(str(host.cluster.kubeconfig))
+    node = named(read_nodes(objects), "cp")
+    plugin = next(
+        one
+        for one in load("kubeadm")
+        if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", PLUGIN)
+    )
+    assert node is not None
+    body = check_pod(objects, plugin, node)
+    objects.close()
+    container = body["spec"]["containers"][0]
+    container["command"] = ["python", "-c", MOUNTS_BELOW_HOST]
+    host.create(body, namespace=SYSTEM)
+    name = body["metadata"]["name"]
+    wait_until(lambda: host.phase(name, SYSTEM) == "Succeeded", "the pod to end", 120)
+    (status,) = host.get("pod", name, "-n", SYSTEM)["status"]["containerStatuses"]
+    host.kubectl("delete", "pod", name, "-n", SYSTEM, "--now")
+    seen = json.loads(status["state"]["terminated"]["message"])
+    assert seen["mounts"] > 1
+    assert seen["writable"] == []
 
 
 def test_from_nothing_to_both_services(host: Fresh, before: Before) -> None:

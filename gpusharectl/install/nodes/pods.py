@@ -26,7 +26,7 @@ from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import image_of
 from gpusharectl.install.progress import Waiting
 from gpusharectl.install.rollout import events_of, meant_for, pod_wait
-from gpusharectl.install.survey import NodeFacts, may_get, named, read_nodes
+from gpusharectl.install.survey import NodeFacts, may_get, minor, named, read_nodes
 from gpusharectl.output import ObjectChange
 
 TRIAL = "gpushare-image-trial"
@@ -40,6 +40,10 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _CDI = ("cdi-static", "cdi-dynamic")
 """The volumes of the device plugin that its check needs too."""
 _ROOT, _HOST = "GPUSHARE_HOST_ROOT", "/host"
+_READ_ONLY_BELOW = {"recursiveReadOnly": "IfPossible"}
+"""Of a read-only mount: also what is mounted below it, if the node's runtime can."""
+_KUBELET_BELOW = (1, 31)
+"""The kubelet before starts no pod with it, unless its feature gate is on."""
 _SHOWN = 3
 
 
@@ -87,6 +91,9 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
     # An operator may have added others behind it.
     own = template["containers"][0]
     status = f"--status={json.dumps(node.status)}"
+    root = {"name": "host", "mountPath": _HOST, "readOnly": True}
+    if (minor(node.kubelet) or (0, 0)) >= _KUBELET_BELOW:
+        root |= _READ_ONLY_BELOW
     container = {
         "name": _CHECK_NAME,
         "image": own["image"],
@@ -98,7 +105,7 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
         "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
         "volumeMounts": [
             *(one for one in own["volumeMounts"] if one["name"] in _CDI),
-            {"name": "host", "mountPath": _HOST, "readOnly": True},
+            root,
         ],
     }
     spec = _pull_secrets(objects, daemonset)

@@ -212,6 +212,24 @@ def test_the_pod_has_what_the_plugin_would_have(world: InstalledCluster) -> None
     assert all(one["readOnly"] for one in container["volumeMounts"])
 
 
+@pytest.mark.parametrize(
+    ("kubelet", "below"),
+    [("v1.36.3", "IfPossible"), ("v1.31.0+k3s1", "IfPossible"), ("v1.30.9", None)],
+)
+def test_what_is_mounted_in_the_hosts_tree_is_read_only(
+    world: InstalledCluster, kubelet: str, below: str | None
+) -> None:
+    """By kubelets that can; the one before would start no such pod."""
+    info = {"status": {"nodeInfo": {"kubeletVersion": kubelet}}}
+    world.objects.merge(Ref("v1", "Node", "gpu-1"), info, subresource="status")
+    pods = created(world)
+    check_nodes(world.context(), CheckOptions(nodes=("gpu-1",)))
+    (container,) = pods[0]["spec"]["containers"]
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert mounts["/host"]["readOnly"]
+    assert mounts["/host"].get("recursiveReadOnly") == below
+
+
 def test_what_is_installed_is_what_is_tried(world: InstalledCluster) -> None:
     assert world.install(image="x:1") == Exit.DONE
     ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
