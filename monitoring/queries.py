@@ -13,6 +13,8 @@ Only MIG instances have the last one, their own UUID; ``UUID`` is their card's.
 """
 ITS_UUID = "{{ or $labels.GPU_I_UUID $labels.UUID }}"
 """In an alert's text: the UUID by which gpushare knows the card."""
+ITS_NUMBER = "{{ $labels.gpu }}{{ with $labels.GPU_I_ID }} instance {{ . }}{{ end }}"
+"""In an alert's text: the card's number, with that of a MIG instance's GPU instance."""
 POD = "NamespaceName, PodName"
 CONTAINER = "NodeName, NamespaceName, PodName, ContainerName"
 
@@ -55,7 +57,7 @@ def healthy_by_books() -> str:
 
 def healthy_by_exporter() -> str:
     """Return for each card whether it answers the exporter."""
-    return f'min by ({CARD}, gpu) (vcuda_card_healthy{{gpu!=""}})'
+    return f'min by ({CARD}, gpu, GPU_I_ID) (vcuda_card_healthy{{gpu!=""}})'
 
 
 def used_of_allotted(used: str, allotted: str) -> str:

@@ -24,7 +24,7 @@ all others. Processes that do not answer have their own alerts: exporter, extend
 device plugin each have one for a pod that is down and one if none answers. Metrics of
 NVIDIA's own dcgm-exporter are not used: series without `NodeName` are not ours.
 
-In the texts below ⟨…⟩ stands for a label.
+In the texts below ⟨…⟩ stands for a label. Only MIG instances have ⟨instance GPU_I_ID⟩.
 """
 
 
@@ -51,6 +51,7 @@ def _entry(alert: Alert) -> str:
 def _plain(text: str) -> str:
     """Replace the template of a label by the label's name."""
     text = re.sub(r"\{\{ range .*\{\{ end \}\}", "⟨names of the pods⟩", text)
+    text = re.sub(r"\{\{ with \$labels\.(\w+).*?\{\{ end \}\}", r" ⟨instance \1⟩", text)
     text = re.sub(r"\{\{ or \$labels\.(\w+) \$labels\.(\w+) \}\}", r"⟨\1 or \2⟩", text)
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"⟨\1⟩", text)
     return re.sub(r"\{\{ \$value.*?\}\}", "⟨value⟩", text)

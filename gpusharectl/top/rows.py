@@ -217,7 +217,11 @@ def joined(seen: Overview, results: Mapping[str, Result], namespace: str = "") -
         # The demo has no exporters, and nothing can be installed in it.
         troubles=(
             *of_claims,
-            *(() if seen.setup is Setup.DEMO else _troubles(results, seen.at)),
+            *(
+                ()
+                if seen.setup is Setup.DEMO
+                else _troubles(results, seen.nodes, seen.at)
+            ),
         ),
         elsewhere=len(seen.troubles) - len(of_claims),
         setup=seen.setup,
@@ -509,8 +513,14 @@ def _idle(page: PageSeen, containers: Sequence[ContainerSeen]) -> float | None:
     return None if now is None or not busy else max(0.0, now - max(busy))
 
 
-def _troubles(results: Mapping[str, Result], now: datetime) -> Iterator[Trouble]:
+def _troubles(
+    results: Mapping[str, Result], views: Sequence[NodeView], now: datetime
+) -> Iterator[Trouble]:
     """Report nodes of which nothing is known, then those of which less is known."""
+    indexes = {
+        view.name: {str(one.card.uuid): one.card.index for one in view.cards}
+        for view in views
+    }
     silent: dict[tuple[str, str], list[str]] = {}
     for name, result in results.items():
         if isinstance(result, NoAnswer):
@@ -521,7 +531,7 @@ def _troubles(results: Mapping[str, Result], now: datetime) -> Iterator[Trouble]
         if isinstance(result, Answer):
             for what in _of_page(result.page, now):
                 yield Trouble(name, what, result.log)
-            if cards := _without_sm(result.page):
+            if cards := _without_sm(result.page, indexes.get(name, {})):
                 what = f"the driver does not report SM use by process on card {cards}"
                 yield Trouble(name, what, "gpusharectl top --by card shows its total")
 
@@ -550,10 +560,14 @@ def _of_page(page: PageSeen, now: datetime) -> Iterator[str]:
         )
 
 
-def _without_sm(page: PageSeen) -> str:
-    """Return the cards whose pods use memory while their SM use is not known."""
+def _without_sm(page: PageSeen, indexes: Mapping[str, int]) -> str:
+    """Return the cards whose pods use memory while their SM use is not known.
+
+    ``indexes`` are those of the other rows; the page has only the number of the card
+    that a MIG instance is a part of.
+    """
     found = {
-        page.cards[one.card].index
+        str(indexes.get(one.card, page.cards[one.card].index))
         for one in page.containers
         if one.used_mib and one.sm is None and one.card in page.cards
         if page.cards[one.card].sm_source == "none" and one.pod

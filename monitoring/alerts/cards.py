@@ -8,6 +8,7 @@ from deviceplugin.telemetry import fields
 from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import (
     CARD,
+    ITS_NUMBER,
     ITS_UUID,
     healthy_by_books,
     healthy_by_exporter,
@@ -20,7 +21,7 @@ PAGED_XIDS = (48, 63, 64, 74, 79, 94, 95, 119, 120)
 """XIDs of a card that is lost, or whose memory or link is damaged."""
 
 _XIDS = "vcuda_xid_errors_total"
-_WHERE = "card {{ $labels.gpu }} of {{ $labels.NodeName }}"
+_WHERE = f"card {ITS_NUMBER} of {{{{ $labels.NodeName }}}}"
 _WHICH = f"{ITS_UUID} on {{{{ $labels.NodeName }}}}"
 _CORDON = (
     "`gpusharectl cordon-card {{ $labels.NodeName }} "

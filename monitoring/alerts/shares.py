@@ -5,6 +5,7 @@ from monitoring.queries import (
     ALLOTTED,
     CARD,
     CONTAINER,
+    ITS_NUMBER,
     ITS_UUID,
     SM,
     USED,
@@ -55,7 +56,7 @@ SHARES = Group(
             "VcudaUnattributedMemory",
             f"vcuda_card_unattributed_memory_bytes > {512 * 2**20}",
             "warning",
-            "{{ $value | humanize1024 }}B of card {{ $labels.gpu }} of "
+            f"{{{{ $value | humanize1024 }}}}B of card {ITS_NUMBER} of "
             "{{ $labels.NodeName }} belong to no running pod",
             "Some of it belongs to the driver. First run nvidia-smi on the node: if it "
             "lists a process of a pod that is gone, end the process. If it lists none, "

@@ -72,8 +72,15 @@ def booked(
 
 def of_instances(make: Callable[..., Series], name: str, *values: str) -> Series:
     """Give the series of one card's MIG instances: ``MIG-0``, ``MIG-1``."""
+    # Only the exporter knows the number of a GPU instance.
     series = (
-        make(name, each, GPU_I_UUID=f"MIG-{at}") for at, each in enumerate(values)
+        make(
+            name,
+            each,
+            GPU_I_UUID=f"MIG-{at}",
+            **({"GPU_I_ID": f"{at + 7}"} if make is card else {}),
+        )
+        for at, each in enumerate(values)
     )
     return merged(*series)
 

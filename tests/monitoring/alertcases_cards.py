@@ -109,7 +109,9 @@ FAULTS = (
         "one of two MIG instances",
         3,
         of_instances(card, "vcuda_card_healthy", "1x20", "0x20"),
+        "No answer to the exporter: card 0 instance 8 of n",
         GPU_I_UUID="MIG-1",
+        GPU_I_ID="8",
     ),
     GONE.fires(
         "the books say so of one of two MIG instances",

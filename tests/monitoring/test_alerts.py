@@ -19,8 +19,8 @@ RULES = FOLDER / "monitoring" / "alerts.yaml"
 CASES = (*alertcases_cards.CASES, *alertcases_pods.CASES, *alertcases_processes.CASES)
 ALERTS = tuple(alert for group in GROUPS for alert in group.alerts)
 MINUTES = re.compile(r"\[(\d+)m\]")
-LABEL = re.compile(r"(?<!\bor )\$labels\.(\w+)")
-"""A label of a text; not the first of two, which only MIG instances have."""
+LABEL = re.compile(r"(?<!\bor )(?<!\bwith )\$labels\.(\w+)")
+"""A label of a text; not those that only MIG instances have."""
 
 
 def without_cures(folder: Path, name: str, *, left_open: bool) -> Path:

@@ -232,6 +232,14 @@ def test_what_is_said_of_an_exporter(shown: Shown, says: Says, words: str) -> No
     assert not words or words in found[0].what
 
 
+def test_mig_instances_have_the_numbers_of_their_rows() -> None:
+    """For the exporter both are of card 0, the books call them 0 and 1."""
+    both = [replace(no_sm(10), uuid=uuid, index=0) for uuid in (A, B)]
+    body = page(*both, node="node-2")
+    (trouble,) = scene([node_2()], [], {"node-2": body}).top().troubles
+    assert trouble.what.endswith("SM use by process on card 0, 1")
+
+
 def with_claims(*claims: Json, uses: Sequence[Use], unknown: bool = False) -> Scene:
     """A node with claims on its card A, and what its exporter reports of pods there."""
     parts = [*in_order(node_2()), exporter("node-2")]
