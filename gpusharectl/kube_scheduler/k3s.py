@@ -6,6 +6,7 @@ stay. k3s reads its files only at its start: ``wait`` restarts it if it is allow
 and says otherwise what to run.
 """
 
+import fnmatch
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,10 +40,16 @@ _VARIABLES = {
 """Variables that k3s takes for flags that are not given."""
 _VARIABLE = re.compile(r"""["']?\b(K3S_\w+)=["']?([^\s"']*)""")
 _ENVIRONMENT_FILE = re.compile(
-    r"""^\s*EnvironmentFile=-?["']?([^\s"']+)""", re.MULTILINE
+    r"""^\s*EnvironmentFile\s*=\s*-?["']?([^\s"']*/[^\s"'/]+)""", re.MULTILINE
 )
-_ENVIRONMENTS = ("/etc/default", "/etc/sysconfig")
-"""Folders of the files of variables that k3s's own unit names."""
+_ENVIRONMENTS = (
+    "/etc/default/{}",
+    "/etc/sysconfig/{}",
+    "/etc/systemd/system/{}.service.env",
+    "/etc/conf.d/{}",
+    "/etc/rancher/k3s/{}.env",
+)
+"""Files of variables that k3s's own services name, the last two those of OpenRC."""
 _TRUE = ("true", "t", "1")
 DATA_DIR = "/var/lib/rancher/k3s"
 _CREDENTIALS = "server/cred/scheduler.kubeconfig"
@@ -58,7 +65,6 @@ _UNITS = (
 )
 """Where systemd looks for units, the first one that has it counts."""
 _OPENRC = "/etc/init.d"
-_OPENRC_ENV = "/etc/rancher/k3s/k3s.env"
 _YAML = (".yaml", ".yml")
 """Endings of drop-ins, in lower case: k3s compares without case."""
 _NO_IMAGE = "gpushare-scheduler-probe:none"
@@ -455,22 +461,22 @@ def _environments(files: HostFiles) -> Iterator[tuple[str, Mapping[str, str]]]:
 
     Files of variables come after the units that name them: systemd lets them win.
     """
-    units: dict[str, str] = {}
-    of_variables: list[str] = []
-    for folder in (*reversed(_UNITS), *_ENVIRONMENTS):
-        for name in filter(_is_of_server, files.names(folder)):
-            path = f"{folder}/{name}"
-            paths = [path, *(f"{path}/{inside}" for inside in files.names(path))]
-            if folder in _UNITS and not name.endswith(".env"):
-                units |= dict.fromkeys(paths, name.partition(".")[0])
-            else:
-                of_variables += paths
-    of_variables += [
-        named.replace("%N", unit)
-        for path, unit in units.items()
-        for named in _ENVIRONMENT_FILE.findall(_text(files, path))
-    ]
-    for path in dict.fromkeys((*units, *of_variables, _OPENRC_ENV)):
+    services = list(_service_files(files))
+    patterns: list[str] = []
+    for unit in dict.fromkeys(["k3s", *(unit for unit, _ in services)]):
+        patterns += [each.format(unit) for each in _ENVIRONMENTS]
+    for unit, path in services:
+        if path.startswith(_OPENRC):
+            # k3s's own script reads it; systemd does not.
+            patterns.append("/etc/environment")
+        for named in _ENVIRONMENT_FILE.findall(_text(files, path)):
+            plain = named.replace("%n", "%N.service")
+            patterns.append(plain.replace("%N", unit).replace("%p", unit))
+    paths = [path for _, path in services]
+    for folder, pattern in (each.rsplit("/", 1) for each in patterns):
+        names = fnmatch.filter(files.names(folder), pattern)
+        paths += [f"{folder}/{name}" for name in names]
+    for path in dict.fromkeys(paths):
         given = dict(_VARIABLE.findall(_text(files, path)))
         yield (
             path,
@@ -490,21 +496,28 @@ def _text(files: HostFiles, path: str) -> str:
     return "\n".join(line for line in lines if line.lstrip()[:1] not in "#;")
 
 
-def _is_of_server(name: str) -> bool:
-    return _is_server(name.partition(".")[0])
-
-
 def _services(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the settings that each service of k3s passes as flags."""
-    for folder in (*reversed(_UNITS), _OPENRC):
+    for _, path in _service_files(files):
+        yield path, _passed(files, path)
+
+
+def _service_files(files: HostFiles) -> Iterator[tuple[str, str]]:
+    """Yield each service of k3s with its file and drop-ins, in the order of systemd.
+
+    Copies with other endings are none: systemd does not read them.
+    """
+    for folder in reversed(_UNITS):
         for name in files.names(folder):
-            if not _is_of_server(name):
-                continue
+            unit, _, kind = name.partition(".")
             path = f"{folder}/{name}"
-            for inside in files.names(path):
-                yield f"{path}/{inside}", _passed(files, f"{path}/{inside}")
-            if not files.place(path).is_dir():
-                yield path, _passed(files, path)
+            if _is_server(unit) and kind == "service":
+                yield unit, path
+            if _is_server(unit) and kind == "service.d":
+                drop_ins = fnmatch.filter(files.names(path), "*.conf")
+                yield from ((unit, f"{path}/{drop_in}") for drop_in in drop_ins)
+    for name in filter(_is_server, files.names(_OPENRC)):
+        yield name, f"{_OPENRC}/{name}"
 
 
 def _passed(files: HostFiles, path: str) -> Mapping[str, Any]:

@@ -433,7 +433,29 @@ ENVIRONMENTS = {
     "/etc/default/k3s": "A=b\n{}\n",
     "/etc/sysconfig/k3s": "export {}\n",
     "/etc/rancher/k3s/k3s.env": "{}\n",
+    "/etc/conf.d/k3s": "export {}\n",
 }
+
+
+def test_variables_of_a_service_of_openrc(tmp_path: Path) -> None:
+    """Its script reads those of the whole host, too, and those of its own name."""
+    write(tmp_path, "/etc/environment", "K3S_CONFIG_FILE=/etc/k3s.yaml\n")
+    assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
+    write(tmp_path, "/etc/init.d/k3s-lab", EXEC)
+    assert refused(tmp_path).startswith("/etc/environment sets K3S_CONFIG_FILE=")
+    HostFiles(tmp_path).remove("/etc/environment")
+    own = "/etc/rancher/k3s/k3s-lab.env"
+    write(tmp_path, own, "K3S_CONFIG_FILE=/etc/k3s.yaml\n")
+    assert refused(tmp_path).startswith(f"{own} sets K3S_CONFIG_FILE=")
+
+
+@pytest.mark.parametrize("path", [f"{UNIT}.bak", f"{UNIT}.d/own.conf.old", f"{UNIT}~"])
+def test_a_copy_of_a_service_does_not_count(tmp_path: Path, path: str) -> None:
+    """systemd reads units and drop-ins by their endings."""
+    write(
+        tmp_path, path, f"{EXEC} --config=/etc/k3s.yaml\nEnvironment=K3S_DATA_DIR=/d\n"
+    )
+    assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
 
 
 def test_a_file_of_variables_that_a_unit_names(tmp_path: Path) -> None:
@@ -442,12 +464,18 @@ def test_a_file_of_variables_that_a_unit_names(tmp_path: Path) -> None:
     unit = "[Service]\nEnvironment=K3S_NODE_NAME=unit\n"
     write(tmp_path, "/run/systemd/system/k3s-a.service", unit)
     assert node_name(files) == "unit"
-    for name in ("/opt/k3s.env", "/opt/%N.env"):
-        write(tmp_path, UNIT, f"{unit}EnvironmentFile=-{name}\n{EXEC}\n")
-        write(tmp_path, name.replace("%N", "k3s"), "K3S_NODE_NAME=file\n")
+    for name, file in (
+        ("=-/opt/k3s.env", "k3s.env"),
+        (" = -/opt/%N.env", "k3s.env"),
+        ("=/opt/%p.*", "k3s.conf"),
+        ("=/opt/%n.env", "k3s.service.env"),
+    ):
+        write(tmp_path, UNIT, f"{unit}EnvironmentFile{name}\n{EXEC}\n")
+        write(tmp_path, f"/opt/{file}", "K3S_NODE_NAME=file\n")
         assert node_name(files) == "file"
-    write(tmp_path, "/opt/k3s.env", "K3S_CONFIG_FILE=/etc/k3s.yaml\n")
-    assert refused(tmp_path).startswith("/opt/k3s.env sets K3S_CONFIG_FILE=")
+        write(tmp_path, f"/opt/{file}", "K3S_CONFIG_FILE=/etc/k3s.yaml\n")
+        assert refused(tmp_path).startswith(f"/opt/{file} sets K3S_CONFIG_FILE=")
+        files.remove(f"/opt/{file}")
 
 
 @pytest.mark.parametrize("path", ENVIRONMENTS)
