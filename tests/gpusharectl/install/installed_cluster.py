@@ -216,8 +216,9 @@ def _is_meant(daemonset: Json, node: Json) -> bool:
     spec = daemonset["spec"]["template"]["spec"]
     labels = node["metadata"].get("labels") or {}
     selector = spec.get("nodeSelector", {})
-    fits = selector.items() <= labels.items()
-    return fits and (names.GPU_NODE_LABEL in selector or CONTROL_PLANE in labels)
+    if names.GPU_NODE_LABEL in selector:
+        return labels.get(names.GPU_NODE_LABEL) == "true"
+    return CONTROL_PLANE in labels and selector.items() <= labels.items()
 
 
 def pod_of(workload: Json, ref: Ref, node: str) -> Json:
