@@ -41,6 +41,8 @@ _MOST_BUDGETS = 5000
 _MOST_LISTS = 10
 """Nodes whose pods one preempt reads."""
 _MOST_PODS = 1000
+_LISTS_S = 2.0
+"""After so long preempt reads no more of them: kube-scheduler gives up at 10 s."""
 SEEN_WITHIN_S = 0.5
 """How long preempt waits for the watch; mostly it is some milliseconds behind."""
 _LOOK_EVERY_S = 0.005
@@ -443,14 +445,25 @@ class Verbs:
             node, unknown = self._ledger.node(name), {*proposal.uids} - recorded
             if node and unknown and not covered.isdisjoint(node.placements):
                 others[name] = unknown
-        found = []
+        found: list[PodRecord] = []
+        until = self._clock() + _LISTS_S
         for name, uids in islice(others.items(), _MOST_LISTS):
-            page = self._cluster.list_page(
-                Kind.PODS, limit=_MOST_PODS, field_selector=f"spec.nodeName={name}"
-            )
-            here = [pod for pod in page.items if pod["metadata"]["uid"] in uids]
-            found += [pod_record(pod) for pod in here]
+            if self._clock() > until:
+                break
+            try:
+                found += self._read_pods(name, uids)
+            except (ClusterError, Malformed) as error:
+                # The budgets of pods with cards are known all the same.
+                facts = {"node": name, "because": f"{type(error).__name__}: {error}"}
+                logger.warning("victims without cards not read", extra=facts)
         return found
+
+    def _read_pods(self, node: NodeName, uids: AbstractSet[PodUID]) -> list[PodRecord]:
+        selector = f"spec.nodeName={node}"
+        page = self._cluster.list_page(
+            Kind.PODS, limit=_MOST_PODS, field_selector=selector
+        )
+        return [pod_record(pod) for pod in page.items if pod["metadata"]["uid"] in uids]
 
 
 def judge(

@@ -1,6 +1,6 @@
 """An extender's rooms over an embedded cluster, with clocks and faults to hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class ScriptedCluster(Embedded):
         super().__init__()
         self.on_bind: list[Fault] = []
         self.on_get: list[ClusterError] = []
-        self.on_list: ClusterError | None = None
+        self.on_list: Callable[[Kind], object] = lambda _kind: None
         self.writes = 0
         self.reads = 0
 
@@ -79,8 +79,7 @@ class ScriptedCluster(Embedded):
         return super().get(kind, namespace, name)
 
     def list_page(self, kind: Kind, *, limit: int, **more: Any) -> Page:
-        if self.on_list is not None:
-            raise self.on_list
+        self.on_list(kind)
         return super().list_page(kind, limit=limit, **more)
 
     def pod(self, name: str) -> Json:
@@ -109,7 +108,9 @@ class ExtenderFixture:
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
         self.wait_allowance = WaitAllowance(wait_for_news_s)
-        self.verbs = Verbs(self.cluster, self.state, self.wait_allowance)
+        self.verbs = Verbs(
+            self.cluster, self.state, self.wait_allowance, clock=self.clock
+        )
         self.binder = Binder(
             self.cluster, self.state, timeout_s=4.0, now=lambda: AT, clock=self.clock
         )

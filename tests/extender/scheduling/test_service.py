@@ -174,6 +174,10 @@ def test_a_yes_that_makes_no_difference_makes_nobody_wait() -> None:
         assert list(extender.filter(pod).kept) == ["n"]
 
 
+def forbidden(_kind: Kind) -> None:
+    raise Forbidden("no right to list")
+
+
 @pytest.mark.parametrize("budgets", ["kept", "forbidden", "malformed"])
 def test_preempt_counts_budgets(budgets: str, caplog: pytest.LogCaptureFixture) -> None:
     """A pod without a budget is taken; nodes where no victim helps are left out.
@@ -196,7 +200,7 @@ def test_preempt_counts_budgets(budgets: str, caplog: pytest.LogCaptureFixture) 
     }
     extender.cluster.create(Kind.BUDGETS, budget)
     if budgets == "forbidden":
-        extender.cluster.on_list = Forbidden("no right to list")
+        extender.cluster.on_list = forbidden
     huge = pod_json("huge", units=21, priority=9)
     assert extender.verbs.preempt(preemption(huge, n=(uids["a"],))) == {}
     high = pod_json("high", units=10, priority=9)
@@ -230,6 +234,47 @@ def test_preempt_counts_a_budget_of_victims_with_and_without_cards(
     (chosen,) = extender.verbs.preempt(preemption(high, n=(hog,))).values()
     assert set(chosen.uids) == {hog, extender.cluster.pod("low")["metadata"]["uid"]}
     assert chosen.budget_violations == violations
+
+
+@pytest.mark.parametrize(("takes_s", "lists"), [(0, 10), (1.5, 2)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_budgets_count_also_if_victims_without_cards_are_read_late_or_never(
+    takes_s: float, lists: int, fails: bool
+) -> None:
+    """kube-scheduler gives preempt 10 s, and a busy API server answers late."""
+    asked_for = []
+
+    def on_list(kind: Kind) -> None:
+        if kind is Kind.PODS:
+            asked_for.append(kind)
+            extender.clock.now += takes_s
+            if fails:
+                raise Unavailable("...")
+
+    nodes = [f"n{i}" for i in range(12)]
+    extender = ExtenderFixture(**dict.fromkeys(nodes, (20,)))
+    extender.cluster.on_list = on_list
+    free = {}
+    for name in nodes:
+        for label in ("kept", "free"):
+            how = {"units": 10, "labels": {"app": label}}
+            pod = extender.create(f"{label}-{name}", **how)
+            extender.bind(pod, name)
+            extender.see(f"{label}-{name}")
+            free[name] = pod["metadata"]["uid"]
+    budget = {
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "kept"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    extender.cluster.create(Kind.BUDGETS, budget)
+    high = pod_json("high", units=10, priority=9)
+    proposed = preemption(high, **{name: (f"hog-{name}",) for name in nodes})
+    chosen = extender.verbs.preempt(proposed)
+    assert len(asked_for) == lists
+    assert {name: set(one.uids) for name, one in chosen.items()} == {
+        name: {f"hog-{name}", free[name]} for name in nodes
+    }
 
 
 @pytest.mark.parametrize(
