@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +26,21 @@ from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
 from deviceplugin.allocation.response import REGION, HardLimit
 from deviceplugin.cards.devices import (
     Cards,
+    amount_of,
     differs,
     placement_from,
     placement_of_unknown_pod,
 )
 from deviceplugin.node_pods import NodePods
 from deviceplugin.pods import Allocated, Listed, NodePod, PodName
-from gpushare.domain.model import CardUUID, NodeName, Placement, PodRef, PodUID
+from gpushare.domain.model import (
+    Amount,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRef,
+    PodUID,
+)
 from gpushare.domain.node import Node
 
 ALLOCATION = "allocation.json"
@@ -324,12 +333,33 @@ class Occupancy:
         self._claims = claims
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
-        self._allocated = {one.step: frozenset(one.ids) for one in before if one.uid}
+        self._before = tuple(before)
+        self._allocated = {
+            one.step: frozenset(one.ids) for one in self._before if one.uid
+        }
 
     @property
     def version(self) -> int:
         """Grows with each change of a pod."""
         return self._pods.version
+
+    def amount_before(self, pods: Collection[PodName], part: Amount) -> Amount | None:
+        """Return what a container of these pods had in all, before this process began.
+
+        ``part`` is what it had of one resource. None if no container had so much of it,
+        or if several had and differ in the other resource.
+        """
+        had = defaultdict[tuple[PodName, PodUID, str], Amount](Amount)
+        for one in self._before:
+            if one.pod in pods:
+                more = amount_of(one.resource, len(one.ids))
+                had[one.pod, one.uid, one.container] += more
+        same = {
+            one
+            for one in had.values()
+            if part in (Amount(cores=one.cores), Amount(units=one.units))
+        }
+        return same.pop() if len(same) == 1 else None
 
     def is_claimed(self, cards: Collection[CardUUID]) -> bool:
         """Return whether a prepared claim holds a part of any of these cards."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from threading import Lock
 
 from deviceplugin.allocation.occupancy import Occupancy
@@ -246,20 +247,24 @@ class DeviceChooser:
         """Begin or continue the admission of a pod that only kubelet knows.
 
         It is a static pod, or any pod while the API server is out of reach; the latter
-        waits before its start. Only this one call tells what it asks for. All its
-        devices are of one card, or of the whole cards that its first call asked for.
+        waits before its start. All its devices are of one card, or of the whole cards
+        that its first call asked for.
         """
         listed, size = self._progress.listed, question.size
         last = UNKNOWN_POD
         if before.recent:
             last = listed.holder.get(before.of_unknown_pod, UNKNOWN_POD)
         name = self._finder.known_to_kubelet(listed, last, before.listed)
-        several = question.resource == names.CORE and size > CORES_PER_CARD
-        if several and may_be_static(name, self._occupancy.node):
+        begun = name == last != UNKNOWN_POD
+        on = self._begun_on(name, before, question.cards) if begun else ()
+        asked = amount_of(question.resource, size)
+        if not on:
+            asked = self._asked_in_all(asked, name, question.cards)
+        if asked.cores > CORES_PER_CARD and may_be_static(name, self._occupancy.node):
             raise DeniedError("a static pod can have one card at most")
-        pod = pod_known_to_kubelet(name, amount_of(question.resource, size))
-        held = listed.held(name).values() if name == last else ()
-        on = question.cards.holding(i for h in held for ids in h.values() for i in ids)
+        if len(on) > 1 and asked.cores not in (0, CORES_PER_CARD * len(on)):
+            raise DeniedError(f"{asked.cores} cores cannot be of {len(on)} whole cards")
+        pod = pod_known_to_kubelet(name, asked)
         if len(on) > 1:
             placement = self._fallback.on_whole_cards(pod.ref, size, on)
         else:
@@ -268,6 +273,33 @@ class DeviceChooser:
             free = [i for i in question.available if not keys or i.startswith(keys)]
             placement = self._placed(pod, replace(question, available=free))
         return ActivePod(pod, placement, pod.steps)
+
+    def _asked_in_all(self, part: Amount, name: PodName, cards: Cards) -> Amount:
+        """Return what a pod's first container asks for, as far as it can be known.
+
+        kubelet says one part of it, of its cores or its memory by chance. The other is
+        known from before a reboot. If not, memory that no card has is of whole cards.
+        """
+        unseen = self._finder.unseen(self._progress.listed)
+        before = unseen if name == UNKNOWN_POD else [name]
+        if asked := self._occupancy.amount_before(before, part):
+            return asked
+        units = sorted((one.units for one in cards.all if one.healthy), reverse=True)
+        sums = enumerate(accumulate(units), 1)
+        needed = next((count for count, one in sums if one >= part.units), 0)
+        return replace(part, cores=CORES_PER_CARD * needed) if needed > 1 else part
+
+    def _begun_on(
+        self, name: PodName, before: _Progress, cards: Cards
+    ) -> Sequence[Card]:
+        """Return the cards of a pod's first call; its devices may be of only some."""
+        held = self._progress.listed.held(name).values()
+        on = cards.holding(i for h in held for ids in h.values() for i in ids)
+        planned = () if before.active is None else before.active.placement.cards()
+        if not {card.uuid for card in on} <= {*planned}:
+            # kubelet has chosen otherwise.
+            return on
+        return tuple(filter(None, map(cards.of, planned)))
 
     def _chosen(self, active: ActivePod, question: Question) -> list[str] | None:
         step = active.step(question.resource, question.size)
@@ -396,7 +428,7 @@ class ActivePodFinder:
         deadline = time.monotonic() + _LEARNED_WITHIN_S
         found = self._candidates(listed, asked, self._occupancy.allocated())
         if not found:
-            for name in self._unseen(listed):
+            for name in self.unseen(listed):
                 self._learn(name, deadline)
             found = self._candidates(listed, asked, self._occupancy.allocated())
             found = found or self._candidates(listed, asked, ())
@@ -416,7 +448,7 @@ class ActivePodFinder:
         ``last`` was given devices a moment ago, by the list ``before``. It is still
         being admitted if kubelet lists no further pod: kubelet lists no pods ahead.
         """
-        unseen = self._unseen(listed)
+        unseen = self.unseen(listed)
         unseen = [n for n in unseen if self._pods.find(n) is None] or unseen
         if last in listed.pods:
             unseen = [n for n in unseen if n not in before.pods] or [last]
@@ -443,7 +475,7 @@ class ActivePodFinder:
                 lacking.append(pod)
         return lacking
 
-    def _unseen(self, listed: Listed) -> list[PodName]:
+    def unseen(self, listed: Listed) -> list[PodName]:
         """Return the pods without devices of which the watch has not told.
 
         Last come those whose name the watch knows and which had devices: each may be a

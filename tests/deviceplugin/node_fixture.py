@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin import node_pods
+from deviceplugin import node_pods, serve
 from deviceplugin.allocation.preferred import Question
 from deviceplugin.cards import advertised
 from deviceplugin.cards.devices import card_key
@@ -313,6 +313,17 @@ class NodeFixture:
             ]
             answer = self.devices.admit(now, runs)
             assert not isinstance(answer, Rejection), answer
+
+    def reboot_cut_off(self) -> None:
+        """Boot out of the API server's reach; kubelet has lost its checkpoint."""
+        self.end()
+        self.line.cut = True
+        self.devices.close()
+        self.devices = Devices(self.folder)
+        self._stack.enter_context(self.devices)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(serve, "_SYNC_WITHIN_S", 0.02)
+            self.start()
 
     def end_pod(self, name: str) -> None:
         """Delete a pod, whose containers have ended."""

@@ -8,14 +8,19 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.allocation.occupancy import ALLOCATION, Record, Records
+from deviceplugin.allocation.occupancy import ALLOCATION, Occupancy, Record, Records
+from deviceplugin.node_pods import NodePods
 from deviceplugin.serve import instance_lock
-from gpushare.domain.model import PodUID
+from gpushare.domain.model import Amount, PodUID
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
+from tests.deviceplugin.node_fixture import NODE
 from tests.testbed.waiting import wait_until
 
 IDS = ("aaaaaaaa-m0000", "aaaaaaaa-m0001")
 OLD_S = 1000.0
+CORES = {"a": ("1", "2"), "b": ("3", "4"), "c": ("5",), "e": ("6",)}
+"""Of some pods, the cores of a container that has ``IDS``."""
 
 
 def record(
@@ -185,6 +190,24 @@ def test_how_long_a_record_was_not_kept(records: Records) -> None:
     assert records.all() == [one]
     records.sweep(lambda _: False, least_s)
     assert records.all() == []
+
+
+def test_what_containers_had_before() -> None:
+    """Of each pod by itself, and only if all that had so much agree."""
+    cores = [replace(record(n), resource=names.CORE, ids=i) for n, i in CORES.items()]
+    before = [*map(record, CORES), *cores, record("e", ids=("1",), container="other")]
+    of = Occupancy(NODE, NodePods(Embedded(), NODE), before)
+    memory = Amount(units=len(IDS))
+    for pods, part, amount in (
+        ("a", memory, Amount(2, 2)),
+        ("ab", memory, Amount(2, 2)),
+        ("abx", Amount(cores=2), Amount(2, 2)),
+        ("abc", memory, None),
+        ("e", Amount(units=1), Amount(units=1)),
+        ("e", Amount(units=4), None),
+        ("x", memory, None),
+    ):
+        assert of.amount_before([("default", one) for one in pods], part) == amount
 
 
 def test_a_second_plugin_waits_for_the_first(

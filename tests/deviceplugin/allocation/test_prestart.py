@@ -521,10 +521,32 @@ def test_an_unknown_init_container_starts(three: NodeFixture) -> None:
     three.run(pod_json("s-n", uid="hash", init=[once], containers=[main], node="n"))
 
 
-def test_whole_cards_wait(three: NodeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    asks_first(monkeypatch, C)
+@pytest.mark.parametrize("first", [M, C])
+def test_whole_cards_wait(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """No card has so much memory, so it is of two."""
+    asks_first(monkeypatch, first)
     three.cut_off()
     pod = three.bind("a", 40, 200, card=None)
+    assert visible(three.admit(pod)["main"]) == UUIDS[:2]
+    waits(three, pod)
+    three.line.cut = False
+    assert starts(three, pod) == UUIDS[:2]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("first", [M, C])
+def test_whole_cards_after_a_reboot(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str, others: int
+) -> None:
+    """What its memory does not tell is known from before, also among other pods."""
+    asks_first(monkeypatch, first)
+    pod = three.bind("a", 10, 200, card=None)
+    three.run(pod)
+    three.reboot_cut_off()
+    for number in range(others):
+        three.admit(pod_json(f"proxy-{number}", uid=f"{number}", node="n"))
     assert visible(three.admit(pod)["main"]) == UUIDS[:2]
     waits(three, pod)
     three.line.cut = False
@@ -534,11 +556,23 @@ def test_whole_cards_wait(three: NodeFixture, monkeypatch: pytest.MonkeyPatch) -
 def test_whole_cards_whose_memory_came_first(
     three: NodeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The container would see one card for its memory and two for its cores."""
+    """A new pod of little memory: it would see one card for that, two for its cores."""
     asks_first(monkeypatch, M)
     three.cut_off()
     pod = three.bind("a", 10, 200, card=None)
     assert "Insufficient untouched cards" in three.refuse(pod)
+
+
+def test_a_pod_that_comes_again_with_fewer_cores(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is of two cards by then, with which it could never start."""
+    asks_first(monkeypatch, M)
+    three.run(three.bind("a", 10, 200, card=None))
+    three.end_pod("a")
+    three.reboot_cut_off()
+    pod = three.bind("a", 10, 20, card=None)
+    assert "20 cores cannot be of 2 whole cards" in three.refuse(pod)
 
 
 @pytest.mark.parametrize("ran", [True, False])
