@@ -2,15 +2,16 @@
 
 import json
 import logging
-import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from errno import ELOOP
 from pathlib import Path
 
 import yaml
 
 from deviceplugin.allocation.response import CDI_KIND
 from gpushare.domain.model import CardUUID
+from gpushare.host_root import on_host
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 
@@ -104,7 +105,9 @@ def lost_files(folders: Iterable[Path], root: Path) -> Mapping[CardUUID, str]:
     """Return the devices that name host paths that do not exist, each with the reason.
 
     Runtimes start no container with such a device: after an update of the driver,
-    until the specification is written anew. ``root`` is where the host's files are.
+    until the specification is written anew. Of a device in several folders the last
+    one's counts, as for runtimes (``refresh`` in CDI's ``cache.go``). ``root`` is where
+    the host's files are.
     """
     lost: dict[CardUUID, str] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*"))):
@@ -113,8 +116,9 @@ def lost_files(folders: Iterable[Path], root: Path) -> Mapping[CardUUID, str]:
             body = _body(path)
             common = next(_missing(body, root), "")
             for device in body.get("devices", ()):
+                name = CardUUID(str(device["name"]))
+                lost.pop(name, None)
                 if missing := common or next(_missing(device, root), ""):
-                    name = CardUUID(str(device["name"]))
                     lost[name] = f"{path} names {missing}, which does not exist"
     return lost
 
@@ -128,30 +132,40 @@ def sees_host(root: Path) -> bool:
 
 
 def _missing(part: Json, root: Path) -> Iterator[str]:
-    """Yield the host paths of a specification or device that do not exist."""
+    """Yield the host paths that a runtime needs of a specification or device in vain.
+
+    It makes a device node itself if it knows the number. A mount of a file system has
+    no path, and the path of a hook ``startContainer`` is one of the container.
+    """
     edits = part.get("containerEdits") or {}
     nodes = (
-        one.get("hostPath") or one["path"] for one in edits.get("deviceNodes") or ()
+        one.get("hostPath") or one["path"]
+        for one in edits.get("deviceNodes") or ()
+        if not (one.get("type") and one.get("major"))
     )
-    mounts = (one["hostPath"] for one in edits.get("mounts") or ())
-    hooks = (one["path"] for one in edits.get("hooks") or ())
+    mounts = (
+        one["hostPath"]
+        for one in edits.get("mounts") or ()
+        if one.get("type") in (None, "", "none", "bind")
+    )
+    hooks = (
+        one["path"]
+        for one in edits.get("hooks") or ()
+        if one.get("hookName") != "startContainer"
+    )
     for path in (*nodes, *mounts, *hooks):
         if not exists_on_host(str(path), root):
             yield str(path)
 
 
-def exists_on_host(path: str, root: Path, links: int = 40) -> bool:
+def exists_on_host(path: str, root: Path) -> bool:
     """Return whether a path of the host exists below ``root``, by the host's links."""
-    parts = [part for part in path.split("/") if part]
-    for at in range(1, len(parts) + 1):
-        here = root.joinpath(*parts[:at])
-        if here.is_symlink():
-            target = posixpath.join("/", *parts[: at - 1], str(here.readlink()))
-            whole = posixpath.normpath(posixpath.join(target, *parts[at:]))
-            return links > 0 and exists_on_host(whole, root, links - 1)
-        if not here.exists():
+    try:
+        return on_host(path, root).exists()
+    except OSError as error:
+        if error.errno == ELOOP:
             return False
-    return True
+        raise
 
 
 def _devices(path: Path) -> Mapping[CardUUID, frozenset[str]]:

@@ -125,7 +125,8 @@ class InjectionChooser:
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
-        missing, self._lost = wanted - self.specified(), self._lost_now()
+        self._lost = self._lost_now()
+        missing = wanted - (specified(self._folders).keys() - self._lost.keys())
         if self._choice == "auto":
             # The looks without each card; one never seen is held back at once.
             self._unseen = {

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
+from gpushare.host_root import on_host
+
 HostPath = str | PurePath
 """An absolute path as the host itself has it."""
 
@@ -22,7 +24,6 @@ NEW_FOLDER = 0o755
 """Processes of other users must reach the files that are meant for them."""
 UNFINISHED = ".gpushare-"
 """Part of the name of a file that is being written; only a kill leaves one behind."""
-_MOST_LINKS = 40
 _KERNEL = "/proc/sys"
 _SECRET = (".key", ".conf", ".kubeconfig")
 
@@ -148,30 +149,8 @@ class HostFiles:
                 self.write(change.path, change.after, change.mode, change.uid)
 
     def place(self, path: HostPath) -> Path:
-        """Return where a file of the host lies from here.
-
-        Symbolic links are followed as the host would: a link to ``/data/etc`` on a
-        mounted host means ``/data`` of that host.
-        """
-        found, left = self.root, [*PurePosixPath(path).parts[1:]]
-        links = 0
-        while left:
-            part = left.pop(0)
-            if part == "..":
-                found = found if found == self.root else found.parent
-                continue
-            step = found / part
-            if not step.is_symlink():
-                found = step
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(f"{path} leads through too many symbolic links")
-            target = PurePosixPath(step.readlink())
-            if target.is_absolute():
-                found = self.root
-            left = [part for part in target.parts if part != "/"] + left
-        return found
+        """Return where a file of the host lies from here, by the host's links."""
+        return on_host(path, self.root)
 
 
 def _make_folder(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deviceplugin.allocation.cdi import specified
+from deviceplugin.allocation.cdi import lost_files, specified
 from gpushare.kube.cluster import Json
 from tests.deviceplugin.allocation.test_injection import ONE, TWO, spec_of
 
@@ -77,3 +77,48 @@ def test_a_device_twice_in_one_folder_is_none(
     assert specified(folders) == {}
     [record] = caplog.records
     assert str(folders[1] / "b.json") in record.files  # type: ignore[attr-defined]
+
+
+def editing(name: str, **edits: Json) -> str:
+    made = spec_of(name)
+    made["devices"][0]["containerEdits"] = {key: [one] for key, one in edits.items()}
+    return json.dumps(made)
+
+
+def test_the_last_folder_decides_whether_files_are_lost(tmp_path: Path) -> None:
+    """Runtimes take its specification: an old one in ``/etc/cdi`` stops nothing."""
+    etc, run = tmp_path / "etc", tmp_path / "run"
+    etc.mkdir()
+    run.mkdir()
+    lost = editing(ONE, mounts={"hostPath": "/usr/lib/libcuda.so.550"})
+    (etc / "nvidia.json").write_text(lost)
+    assert lost_files([etc, run], tmp_path) == {
+        ONE: f"{etc}/nvidia.json names /usr/lib/libcuda.so.550, which does not exist"
+    }
+    (run / "nvidia.json").write_text(json.dumps(spec_of(ONE)))
+    assert not lost_files([etc, run], tmp_path)
+    assert list(lost_files([run, etc], tmp_path)) == [ONE]
+
+
+@pytest.mark.parametrize(
+    ("key", "edit", "counts"),
+    [
+        ("mounts", {"hostPath": "/x"}, True),
+        ("mounts", {"hostPath": "/x", "type": "bind"}, True),
+        ("mounts", {"hostPath": "tmpfs", "type": "tmpfs"}, False),
+        ("mounts", {"hostPath": "/circle"}, True),
+        ("deviceNodes", {"path": "/dev/x"}, True),
+        ("deviceNodes", {"path": "/usr", "hostPath": "/dev/x"}, True),
+        ("deviceNodes", {"path": "/dev/x", "hostPath": "/usr"}, False),
+        ("deviceNodes", {"path": "/dev/x", "type": "c", "minor": 1}, True),
+        ("deviceNodes", {"path": "/dev/x", "type": "c", "major": 195}, False),
+        ("hooks", {"hookName": "createContainer", "path": "/x"}, True),
+        ("hooks", {"hookName": "startContainer", "path": "/x"}, False),
+    ],
+)
+def test_what_must_exist(tmp_path: Path, key: str, edit: Json, counts: bool) -> None:
+    """A runtime makes a node of a known number, and runs a hook in the container."""
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "a.json").write_text(editing(ONE, **{key: edit}))
+    assert bool(lost_files([tmp_path], tmp_path)) is counts
