@@ -225,9 +225,9 @@ def _no_pod(who: str, seen: Rollout, node: str) -> Waiting:
     if why := seen.why_not(node):
         what = f"its pod, which is not made there: {why}"
     elif not seen.is_observed:
-        what = f"{what}; kube-controller-manager has not seen the DaemonSet yet"
+        what = "kube-controller-manager to see the DaemonSet and make its pod"
     elif not (seen.workload.get("status") or {}).get("desiredNumberScheduled", 0):
-        what = f"{what}; the DaemonSet counts no node that fits it"
+        what = f"{what}; the DaemonSet counts no fitting node yet"
     return Waiting(who, what)
 
 

@@ -216,9 +216,8 @@ def _is_meant(daemonset: Json, node: Json) -> bool:
     spec = daemonset["spec"]["template"]["spec"]
     labels = node["metadata"].get("labels") or {}
     selector = spec.get("nodeSelector", {})
-    if names.GPU_NODE_LABEL in selector:
-        return labels.get(names.GPU_NODE_LABEL) == "true"
-    return CONTROL_PLANE in labels and selector.items() <= labels.items()
+    fits = selector.items() <= labels.items()
+    return fits and (names.GPU_NODE_LABEL in selector or CONTROL_PLANE in labels)
 
 
 def pod_of(workload: Json, ref: Ref, node: str) -> Json:
@@ -372,7 +371,8 @@ class Scheduler:
 
 def node(name: str, address: str, *, labels: Json | None = None) -> Json:
     """A node of a cluster that knows nothing of us."""
-    found = any_node(name, cpu="4", labels=labels)
+    of_kubelet = {"kubernetes.io/os": "linux"}
+    found = any_node(name, cpu="4", labels={**of_kubelet, **(labels or {})})
     found["status"]["addresses"] = [{"type": "InternalIP", "address": address}]
     found["status"]["nodeInfo"] = {
         "kubeletVersion": "v1.36.3",

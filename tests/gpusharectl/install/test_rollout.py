@@ -100,11 +100,11 @@ CASES = {
     ),
     "the controller has not seen it": (
         seen(observedGeneration=1),
-        "its pod to be created; kube-controller-manager has not seen the DaemonSet yet",
+        "kube-controller-manager to see the DaemonSet and make its pod",
     ),
     "no node counts": (
         seen(desiredNumberScheduled=0),
-        "its pod to be created; the DaemonSet counts no node that fits it",
+        "its pod to be created; the DaemonSet counts no fitting node yet",
     ),
     "a pod that leaves does not count": (seen(LEAVING), "its pod to be created"),
     "no pod may be made": (
