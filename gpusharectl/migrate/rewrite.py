@@ -39,9 +39,20 @@ _IN_LIMIT_RANGES = (
     "defaultRequest",
     "maxLimitRequestRatio",
 )
-_SKIPPED = ("status", "labels", "matchLabels", "nodeSelector", "annotations")
+_SKIPPED = (
+    "status",
+    "labels",
+    "matchLabels",
+    "matchExpressions",
+    "nodeSelector",
+    "tolerations",
+    "taints",
+    "startupTaints",
+    "annotations",
+)
 """Fields that have no amounts, or that no user writes."""
-_OTHER_COUNT = re.compile(r"nvidia\.com/(?!mig-)")
+_OTHER_COUNT = re.compile(r"nvidia\.com/(?!mig-)|[^/]+/[^/]*gpu")
+"""Names that may be another name of HAMi's number of cards, which it leaves open."""
 _DENIED_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_GPU_MEMORY_")
 """How variables begin that the webhook denies in containers with cards."""
 _SEVERAL = "aliyun.com/gpu-count"
@@ -382,7 +393,8 @@ class _Migration:
         for node, _ in one.fields:
             for name, _ in entries_of(node):
                 known = id(name) in self._understood
-                if name.value.startswith(systems.FOREIGN) and not known:
+                foreign = name.value.startswith(systems.FOREIGN)
+                if (foreign or _OTHER_COUNT.match(name.value)) and not known:
                     text = "no node offers it here, so the pod would wait; remove it"
                     self._tell(name, text, one.name)
         for item in items_of(child(one.node, "env")):

@@ -72,13 +72,14 @@ def test_a_container(old: list[str], new: list[str]) -> None:
     assert windows.text == pod(*new).replace("\n", "\r\n")
 
 
-def test_another_resource_beside_the_rewritten_ones() -> None:
+@pytest.mark.parametrize("name", ["nvidia.com/vgpu", "hami.io/gpu", "example.com/vgpu"])
+def test_another_resource_beside_the_rewritten_ones(name: str) -> None:
     """HAMi's count may have another name; with it no node would take the pod."""
-    found = rewrite(pod("nvidia.com/vgpu: 1", "nvidia.com/gpumem: 1"), Options())
-    assert found.text == pod("nvidia.com/vgpu: 1", f"{MEMORY}: 1", f"{CORE}: 1")
+    found = rewrite(pod(f"{name}: 1", "nvidia.com/gpumem: 1"), Options())
+    assert found.text == pod(f"{name}: 1", f"{MEMORY}: 1", f"{CORE}: 1")
     (one,) = found.findings
     assert one.left
-    assert one.text.startswith("nvidia.com/vgpu: no node offers it")
+    assert one.text.startswith(f"{name}: no node offers it")
 
 
 @pytest.mark.parametrize(
@@ -114,14 +115,30 @@ def test_what_is_left(old: list[str], words: str) -> None:
     assert words in one.text
 
 
-def test_a_count_of_hami_under_another_name() -> None:
+@pytest.mark.parametrize("name", ["nvidia.com/vgpu", "hami.io/gpu", "example.com/vgpu"])
+def test_a_count_of_hami_under_another_name(name: str) -> None:
     """Two cards are no share of one; a MIG profile and a count of one are no cards."""
-    lines = ["nvidia.com/vgpu: 2", "nvidia.com/gpumem: 300", "nvidia.com/gpucores: 30"]
+    lines = [f"{name}: 2", "nvidia.com/gpumem: 300", "nvidia.com/gpucores: 30"]
     found = rewrite(pod(*lines), Options())
     assert found.text == pod(*lines)
-    assert "nvidia.com/vgpu: 2 may be HAMi's number of cards" in found.findings[0].text
-    for beside in ("nvidia.com/vgpu: 1", "nvidia.com/mig-1g.5gb: 2"):
+    assert f"{name}: 2 may be HAMi's number of cards" in found.findings[0].text
+    for beside in (f"{name}: 1", "nvidia.com/mig-1g.5gb: 2", "rdma/hca: 2"):
         assert rewrite(pod(beside, *lines[1:]), Options()).objects == 1
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "tolerations: [{key: nvidia.com/gpu, operator: Exists}]",
+        "taints: [{key: nvidia.com/gpu, effect: NoSchedule}]",
+        "affinity: {matchExpressions: [{key: nvidia.com/gpu, operator: Exists}]}",
+    ],
+)
+def test_names_that_are_no_resources(field: str) -> None:
+    """Taints and labels of nodes have the resource's name; they stay as they are."""
+    old = pod("nvidia.com/gpu: 1").replace("spec:\n", f"spec:\n  {field}\n")
+    found = rewrite(old, Options(replicas=1))
+    assert (field in found.text, found.objects, [*found.findings]) == (True, 1, [])
 
 
 def test_an_option_says_what_a_card_is() -> None:
