@@ -174,6 +174,20 @@ def test_a_new_shape_is_judged_on_the_names_that_are_asked() -> None:
     assert judge.seen == []
 
 
+def test_names_that_one_filter_asks_again_do_not_count() -> None:
+    """It may judge several times; else each pod of a new shape would drive one out."""
+    fitting, judge = Fitting(cluster(a=29, b=10)), Counting(request(units=20))
+    first, second = request(), request()
+    for asked, asking in (("ab", first), ("a", first), ("b", first), ("ab", second)):
+        fitting.judged("shape", judge, [NodeName(name) for name in asked], asking)
+    assert judge.seen == [*"ab", *"a", *"b", *"ab"]
+    fitting.judged("shape", judge, [NodeName("a")], request())
+    assert judge.seen[6:] == []
+    for asking in (first, first, second):
+        fitting.judged("other", judge, [NodeName("a")], asking)
+    assert judge.seen[6:] == [*"aaa"]
+
+
 def test_many_new_shapes_leave_what_is_kept() -> None:
     """3,000 pods that all differ make none of the others be judged again."""
     fitting, judge = Fitting(cluster(a=29)), Counting(request(units=20))
