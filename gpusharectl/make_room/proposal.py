@@ -34,7 +34,7 @@ class Proposal:
             return None
         situation = self.view.situation
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]
-        return room_in_sum(self.asked.request, nodes)
+        return room_in_sum(self.asked.request, nodes, self.view.state.requested)
 
     @property
     def next(self) -> str:

@@ -14,7 +14,7 @@ from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import UNFINISHED, PodBook
 from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.model import Amount, NodeName, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.kube import codec, facts, words
@@ -26,6 +26,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD
 from gpushare.kube.node_filters import NodeProperties, properties_of
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.resource_requests import in_sum
 from gpusharectl.access import Access
 from gpusharectl.state.claims import (
     allocated,
@@ -130,6 +131,11 @@ class ClusterState:
     def properties(self) -> Mapping[NodeName, NodeProperties]:
         """Labels and taints of all nodes, by which pods may use them or not."""
         return {NodeName(facts.name_of(n)): properties_of(n) for n in self.nodes}
+
+    @cached_property
+    def requested(self) -> Mapping[PodUID, Amount]:
+        """What kube-scheduler counts of each of ``pods`` in the sums of its node."""
+        return {uid: in_sum(seen.body) for uid, seen in self.pods.items()}
 
     @cached_property
     def plugins(self) -> Mapping[str, bool]:

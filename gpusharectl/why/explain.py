@@ -432,14 +432,15 @@ class _Waiting:
         if facts.never_preempts(self._pod):
             return (), "its preemptionPolicy is Never"
         seen = [node.as_seen_by(request.pod) for node in helped]
-        short = tuple(node.name for node in seen if not fits_in_sum(request, node))
+        asked = self._state.requested
+        short = tuple(n.name for n in seen if not fits_in_sum(request, n, asked))
         return short, "" if short else "their nodes have enough in all, not on one card"
 
     def _in_sum(self) -> InSum | None:
         """Return where it fits by sums alone; None if it fits, or never can."""
         if self._fits or self._shortage.never or facts.nominated(self._pod):
             return None
-        return room_in_sum(self._request, self._nodes)
+        return room_in_sum(self._request, self._nodes, self._state.requested)
 
     def _ways(self) -> tuple[tuple[Way, ...], int]:
         """Look for pods to delete, if it does not fit but could."""

@@ -6,7 +6,7 @@ looks for the smallest set of pods to delete and for closed cards to open.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, islice
+from itertools import combinations, islice
 
 from gpushare.domain.card_selector import Limit
 from gpushare.domain.eviction.preemption import Victims, choose_victims
@@ -175,39 +175,44 @@ class InSum:
     free: Amount
 
 
-def room_in_sum(request: PodRequest, nodes: Iterable[Node]) -> InSum | None:
+Requested = Mapping[PodUID, Amount]
+"""What kube-scheduler counts of each pod in the sums of its node."""
+
+
+def room_in_sum(
+    request: PodRequest, nodes: Iterable[Node], requested: Requested
+) -> InSum | None:
     """Return the node with the most free memory on which the request fits by sums.
 
     None if it fits on none. The sums are kube-scheduler's own: without sick cards, with
     cordoned ones, with pods whose card is gone, and without ResourceClaims, which
-    request no resource of the node.
+    request no resource of the node. A whole card counts as what its pod requests.
     """
     enough = [
-        InSum(node.name, _in_sum(node)) for node in nodes if fits_in_sum(request, node)
+        InSum(node.name, _in_sum(node, requested))
+        for node in nodes
+        if fits_in_sum(request, node, requested)
     ]
     return max(enough, key=lambda one: (one.free.units, one.free.cores), default=None)
 
 
-def fits_in_sum(request: PodRequest, node: Node) -> bool:
+def fits_in_sum(request: PodRequest, node: Node, requested: Requested) -> bool:
     """Return whether a node has enough by the sums of ``room_in_sum``."""
     asked = sum((claim.amount for claim in request.claims), NOTHING)
-    return asked.fits(_in_sum(node))
+    return asked.fits(_in_sum(node, requested))
 
 
-def _in_sum(node: Node) -> Amount:
+def _in_sum(node: Node, requested: Requested) -> Amount:
     healthy = [card for card in node.cards if card.healthy]
     total = sum((card.capacity for card in healthy), NOTHING)
-    placements = (*node.nominations.values(), *node.placements.values())
-    placed = {
-        one.pod.uid: [share.amount for share in one.shares]
-        for one in placements
+    charged = {
+        one.pod.uid: sum(one.by_card().values(), NOTHING)
+        for one in (*node.nominations.values(), *node.placements.values())
         if not one.pod.is_claim
     }
-    unplaced = {
-        uid: [claim.amount for claim in asked.claims]
-        for uid, asked in node.unplaced.items()
-    }
-    held = chain.from_iterable((placed | unplaced).values())
+    for uid, asked in node.unplaced.items():
+        charged[uid] = sum((claim.amount for claim in asked.claims), NOTHING)
+    held = (requested.get(uid, amount) for uid, amount in charged.items())
     return total - sum(held, NOTHING)
 
 

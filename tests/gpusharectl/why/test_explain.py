@@ -448,6 +448,20 @@ def test_preemption_is_promised_only_where_kube_scheduler_may_preempt(
     assert evicts == (says == PREEMPTS)
 
 
+def test_a_whole_card_counts_in_the_sums_as_what_its_pod_requests() -> None:
+    """It is charged in full here, and kube-scheduler knows only of the request."""
+    node = node_of("n", card(0, 29, uuid=A), card(1, 29, uuid=B))
+    whole = held("whole", A, 29, 100, node="n")
+    for amounts in whole["spec"]["containers"][0]["resources"].values():
+        amounts[names.MEMORY] = "2"
+    pod = asking("vip", 10, priority=1000)
+    seen = cluster_state([node], [whole, held("b", B, 20, node="n"), pod])
+    words = " ".join(shown(seen, pod).split())
+    assert f"{SPARES}: their nodes have enough in all, not on one card." in words
+    in_sum = answer_data(why(seen, pod), seen.placements)["fits_in_sum"]
+    assert (in_sum["units"], in_sum["cores"]) == (36, 99)
+
+
 def test_the_fewest_pods_to_delete_are_not_those_that_are_preempted() -> None:
     """One pod of a higher priority would be enough; kube-scheduler takes two others."""
     node = node_of("n", card(0, 29, uuid=A), card(1, 29, uuid=B))

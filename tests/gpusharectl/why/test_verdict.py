@@ -285,12 +285,12 @@ HALF = placement("half", 0, 15, 50)
 )
 def test_autoscalers_see_sums(page: Node, free: Amount | None) -> None:
     """As kube-scheduler's own resources have them, over all cards of a node."""
-    found = room_in_sum(asking(Amount(120, 30)), [node(name="small"), page])
+    found = room_in_sum(asking(Amount(120, 30)), [node(name="small"), page], {})
     assert (found and found.free) == free
 
 
 def test_the_node_with_the_most_in_sum_is_named() -> None:
     pages = [node(card(0), card(1), name="a"), node(*map(card, range(3)), name="b")]
-    found = room_in_sum(asking(Amount(1, 30)), pages)
+    found = room_in_sum(asking(Amount(1, 30)), pages, {})
     assert found is not None
     assert found.node == "b"
