@@ -188,6 +188,17 @@ def test_names_that_one_filter_asks_again_do_not_count() -> None:
     assert judge.seen[6:] == [*"aaa"]
 
 
+def test_a_new_shape_is_forgotten_after_many_others() -> None:
+    """A tenant may make up any number of them."""
+    fitting, judge = Fitting(cluster(a=29, b=10)), Counting(request(units=20))
+    both = [NodeName("a"), NodeName("b")]
+    fitting.judged("shape", judge, both)
+    for number in range(300):
+        fitting.judged(number, Counting(request(units=1)), both)
+    fitting.judged("shape", judge, [NodeName("a")])
+    assert judge.seen == [*"ab", *"a"]
+
+
 def test_many_new_shapes_leave_what_is_kept() -> None:
     """3,000 pods that all differ make none of the others be judged again."""
     fitting, judge = Fitting(cluster(a=29)), Counting(request(units=20))

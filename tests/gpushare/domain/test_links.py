@@ -250,6 +250,21 @@ def test_instances_have_no_links_whatever_is_listed() -> None:
     assert given_cards(node(*told), 2) == [0, 1]
 
 
+def test_the_scores_of_full_cards_are_written_as_they_were_read() -> None:
+    """Wherever instances stand in the list: the extender's page lists them again."""
+    mixed = card(0, 8, parent="GPU-9"), card(1, 64), card(2, 8, parent="GPU-9")
+    told = with_scores((*mixed, card(3, 64)), [7, 50, 8, 9, 250, 6])
+    assert scores_of(told) == (7, 0, 8, 9, 250, 6)
+
+
+@pytest.mark.parametrize(("number", "shared"), [(16, True), (17, False)])
+def test_nodes_of_one_kind_share_their_rows(number: int, shared: bool) -> None:
+    """But for those of many cards, which a node makes up and which take much memory."""
+    scores = [(a * 17 + b) % 10_000 for a, b in pairs(number)]
+    one, other = (with_scores(cards(*[64] * number), [*scores]) for _ in range(2))
+    assert (one[0].links is other[0].links) is shared
+
+
 def test_each_claim_has_a_set_of_its_own() -> None:
     """Links count between the cards of one claim; nodes are compared for one alone."""
     both = [claim(cores=200, container=name) for name in ("a", "b")]

@@ -392,6 +392,13 @@ def test_a_step_among_many_cards_counts_as_several() -> None:
     assert {number: each.steps for number, each in found.items()} == {16: 3, 64: 12}
 
 
+def test_a_search_without_steps_tries_each_claim_once() -> None:
+    """As on the nodes that filter comes to last; several cards make a step dear."""
+    found = search([(1, 60)] * 3, bare(*[29] * 64), 0)
+    assert found.ways is not None
+    assert len(set(found.ways)) == 3
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=4),
