@@ -307,7 +307,8 @@ class InstallOptions(CommonOptions):
 
     Without ``image``, and with None for ``tls``, ``ui``, ``policy``, ``isolation``,
     ``dra`` and the webhook's options, the present setting is kept. ``runtime_class``
-    None: the device plugin runs under the RuntimeClass nvidia if the cluster has it.
+    None: the device plugin runs under the RuntimeClass nvidia if the cluster has it and
+    no chosen node reports that it lacks that runtime.
     """
 
     command: ClassVar[str] = "install"
@@ -329,7 +330,8 @@ class InstallOptions(CommonOptions):
     )
     runtime_class: bool | None = _option(
         "Run device plugin and exporter under the RuntimeClass nvidia, or not. "
-        "Default: if the cluster has it."
+        "Default: if the cluster has it and no chosen node reports that it lacks that "
+        "runtime."
     )
     tls: bool | None = _option(
         "Use mutual TLS between kube-scheduler and the extender, or not. Default: as "

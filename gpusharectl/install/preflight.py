@@ -22,6 +22,9 @@ OLDEST = (1, 26)
 NEWEST = (1, 37)
 """The newest of docs/compatibility.md; newer ones are accepted with a warning."""
 _BOUNDS = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are supported"
+_K3S = "+k3s"
+"""A part of the version of k3s's kubelet."""
+_RESTART = "restart k3s there, which looks for it only at its start"
 WEBHOOK_OLDEST = (1, 30)
 """Older API servers have no matchConditions: they would ask about every pod, and create
 none while no webhook answers."""
@@ -383,9 +386,16 @@ def _signs(node: NodeFacts, facts: Facts) -> Finding:
 def _runtime(node: NodeFacts, facts: Facts) -> Finding:
     nvidia = any("nvidia" in one for one in node.handlers)
     if node.handlers and not nvidia:
+        remedy = "is the NVIDIA container toolkit configured there?"
+        if _K3S in node.kubelet:
+            remedy = f"install the NVIDIA container toolkit there, then {_RESTART}"
+        return _warning(f"{node.runtime} has no runtime called nvidia; {remedy}")
+    if not node.handlers and _K3S in node.kubelet and NVIDIA in facts.runtime_classes:
+        # The class is used all the same: without it the device plugin has no driver.
         return _warning(
-            f"{node.runtime} has no runtime called nvidia; is the NVIDIA container "
-            "toolkit configured there?"
+            "k3s makes the RuntimeClass nvidia also where no node has that runtime, "
+            "and this kubelet does not report its runtimes; if the NVIDIA container "
+            f"toolkit came after k3s, {_RESTART}"
         )
     if nvidia and NVIDIA not in facts.runtime_classes:
         return _warning(

@@ -139,8 +139,8 @@ def _driver(report: Report, *, answers: bool) -> Iterator[Check]:
         "NVML",
         report.problem,
         "configure the NVIDIA container toolkit on the node, and make nvidia its "
-        "default runtime or create the RuntimeClass nvidia; after an update of the "
-        "driver, restart the node",
+        "default runtime or create the RuntimeClass nvidia; on k3s restart k3s after "
+        "that; after an update of the driver, restart the node",
     )
 
 

@@ -110,6 +110,11 @@ THEIRS = view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"
 ZERO = view(allocatable=dict.fromkeys(("baidu.com/vcuda-core", "nvidia.com/gpu"), "0"))
 SHARES = view(allocatable={"aliyun.com/gpu-mem": "8"})
 RUNC = view(runtimeHandlers=[{"name": "runc"}])
+K3S = {"kubeletVersion": "v1.36.3+k3s1", "containerRuntimeVersion": "containerd://2.1"}
+K3S_RUNC = view(nodeInfo=K3S, runtimeHandlers=[{"name": "runc"}])
+CLASS = {"runtime_classes": ("nvidia",)}
+TOOLKIT = "NVIDIA container toolkit"
+ITS_START = "restart k3s there, which looks for it only at its start"
 ELSEWHERE = {"here": "x"}
 NODES = {
     "driver here": (view(), {}, OK, "the driver is loaded · containerd 2.4.2"),
@@ -131,7 +136,19 @@ NODES = {
     "their shares": (SHARES, {}, Weight.DOUBT, "same cards (aliyun.com/gpu-mem); "),
     "no runtime": (RUNC, {}, WARNING, "containerd 2.4.2 has no runtime called nvidia"),
     "no class": (view(**NVIDIA), {}, WARNING, "cluster has no RuntimeClass nvidia"),
-    "a class": (view(**NVIDIA), {"runtime_classes": ("nvidia",)}, OK, "node cp"),
+    "a class": (view(**NVIDIA), CLASS, OK, "node cp"),
+    # k3s itself makes the class, also where no node has the runtime.
+    "k3s, no runtime": (
+        *(K3S_RUNC, CLASS, WARNING),
+        f"no runtime called nvidia; install the {TOOLKIT} there, then {ITS_START}",
+    ),
+    "k3s, runtimes not told": (
+        *(view(nodeInfo=K3S), CLASS, WARNING),
+        f"does not report its runtimes; if the {TOOLKIT} came after k3s, {ITS_START}",
+    ),
+    "k3s, no class": (view(nodeInfo=K3S), {}, OK, "node cp"),
+    "k3s, a runtime": (view(nodeInfo=K3S, **NVIDIA), CLASS, OK, "node cp"),
+    "runtimes not told": (view(), CLASS, OK, "node cp"),
 }
 
 
