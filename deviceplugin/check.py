@@ -4,8 +4,10 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.cards.combined import CombinedCards
@@ -13,11 +15,14 @@ from deviceplugin.cards.devices import colliding, shared_card
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.source import CardSource, Found, FoundCard, NoCardsYet
 from deviceplugin.settings import DevicePluginSettings
+from gpushare.domain.model import Card
 from gpushare.kube.annotations import too_many
 from gpushare.kube.cluster import Json
 
 FIRST_ANSWER_S = 60.0
 """How long a driver without a persistence daemon may take."""
+_MOST, _LONGEST = 4, 250
+"""How many reasons of a kind an answer has, and their characters."""
 _VERSION = re.compile(r"\b\d+\.\d+(\.\d+)?\b")
 
 
@@ -46,17 +51,36 @@ def report(
         "module": loaded_module(settings.host_root),
         "driver": "".join(versions),
         "problem": problem,
-        "cards": [
-            {"model": card.model, "memory_mib": card.memory_mib, "units": one.units}
-            for card, one in zip(found.cards, shared, strict=True)
-            if not whole_node
-        ],
-        "left_out": [
-            *(f"{one.name}: {one.because}" for one in found.left_out),
-            *whole_node,
-        ],
+        "cards": [] if whole_node else _counted(found.cards, shared),
+        "left_out": _some(
+            [
+                *whole_node,
+                *(f"{one.name}: {one.because}" for one in found.left_out),
+            ]
+        ),
         "injection": _injection(settings, found.cards, status),
     }
+
+
+def _counted(found: Sequence[FoundCard], shared: Sequence[Card]) -> list[Json]:
+    """Return each kind of cards with its number: a node may have 56 instances."""
+    kinds = Counter(
+        (card.model, card.memory_mib, one.units)
+        for card, one in zip(found, shared, strict=True)
+    )
+    return [
+        {"model": model, "memory_mib": memory_mib, "units": units, "count": count}
+        for (model, memory_mib, units), count in kinds.items()
+    ]
+
+
+def _some(reasons: Sequence[str]) -> list[str]:
+    """Return the first reasons: kubelet keeps 4096 bytes of the answer."""
+    more = [f"and {len(reasons) - _MOST} more"] if len(reasons) > _MOST else []
+    return [
+        *(shorten(one, _LONGEST, placeholder="…") for one in reasons[:_MOST]),
+        *more,
+    ]
 
 
 def loaded_module(root: Path) -> str | None:
@@ -87,5 +111,5 @@ def _injection(
     return {
         "by": chooser.chosen,
         "because": chooser.because,
-        "held": list(chooser.held.values()),
+        "held": _some(list(chooser.held.values())),
     }

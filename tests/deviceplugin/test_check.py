@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.simulated import SimulatedCards
-from deviceplugin.cards.source import Found, FoundCard, MigInstance, NoCardsYet
+from deviceplugin.cards.source import (
+    Found,
+    FoundCard,
+    LeftOut,
+    MigInstance,
+    NoCardsYet,
+)
 from deviceplugin.check import loaded_module, report
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import CardUUID
@@ -111,10 +117,38 @@ def test_more_cards_than_a_node_may_share(
     found = report(
         replace(SETTINGS, host_root=tmp_path), [ScriptedCards(*cards, small)], CDI
     )
-    assert len(found["cards"]) == (0 if says else count + 1)
+    listed = sum(card["count"] for card in found["cards"])
+    assert listed == (0 if says else count + 1)
     assert len(found["left_out"]) == len(says)
     for text, because in zip(says, found["left_out"], strict=True):
         assert because.startswith(text)
+
+
+def test_the_answer_of_the_largest_node_fits(tmp_path: Path) -> None:
+    """kubelet keeps 4096 bytes: of equal cards the number, of reasons the first."""
+    model = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition MIG 1g.24gb+gfx"
+    cards = [
+        FoundCard(
+            CardUUID(f"MIG-{at:08x}-1c1c-5f5f-9a9a-1234567890ab"),
+            at,
+            24 * 1024,
+            model=model,
+            instance=MigInstance(CardUUID(f"GPU-{at // 7}"), at % 7, 0),
+        )
+        for at in range(448)
+    ]
+    left_out = tuple(LeftOut(f"instance {at} of GPU-0", "x " * 500) for at in range(9))
+    source = ScriptedCards(*cards)
+    source.found = Found(tuple(cards), left_out)
+    lacking = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu"}
+    lacking["devices"] = [{"name": cards[0].uuid}]
+    write(tmp_path / "cdi/nvidia.json", json.dumps(lacking))
+    settings = replace(SETTINGS, cdi_dirs=(tmp_path / "cdi",), host_root=tmp_path)
+    found = report(settings, [source], CDI)
+    assert len(json.dumps(found).encode()) <= 4096
+    assert [card["count"] for card in found["cards"]] == [448]
+    assert found["left_out"][-1] == "and 5 more"
+    assert found["injection"]["held"][-1] == "and 443 more"
 
 
 class NoDriver(SimulatedCards):
@@ -144,7 +178,7 @@ def test_the_answer_is_printed_and_written(tmp_path: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout) == json.loads(into.read_text())
-    assert len(json.loads(done.stdout)["cards"]) == 2
+    assert [one["count"] for one in json.loads(done.stdout)["cards"]] == [2]
     wrong = given | {"GPUSHARE_INJECT": "x"}
     done = subprocess.run(
         command, env=wrong, capture_output=True, text=True, check=False

@@ -5,6 +5,7 @@ asks the driver, with the access that the device plugin would have, and reports 
 would inject the cards: ``python -m deviceplugin check``.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -63,8 +64,8 @@ class Report:
     module: str | None
     driver: str
     problem: str
-    cards: tuple[tuple[str, int, int], ...]
-    """Model, MiB and units of each."""
+    cards: tuple[tuple[str, int, int, int], ...]
+    """Model, MiB, units of each, and number: 1 from a version that does not count."""
     left_out: tuple[str, ...]
     injection: tuple[str, str, tuple[str, ...]] | None
     """How, why so, and why cards are held back."""
@@ -79,6 +80,7 @@ class Report:
                 one.optional_text("model"),
                 one.integer("memory_mib"),
                 one.integer("units"),
+                one.optional_integer("count") or 1,
             )
             for one in body.optional_objects("cards")
         )
@@ -145,9 +147,11 @@ def _driver(report: Report, *, answers: bool) -> Iterator[Check]:
 
 
 def _cards(report: Report) -> Check:
-    kinds = [f"{model or 'unnamed'} of {mib} MiB" for model, mib, _ in report.cards]
-    each = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
-    units = words.units(sum(one for *_, one in report.cards))
+    kinds: Counter[str] = Counter()
+    for model, mib, _, count in report.cards:
+        kinds[f"{model or 'unnamed'} of {mib} MiB"] += count
+    each = [f"{count} {kind}" for kind, count in kinds.items()]
+    units = words.units(sum(units * count for _, _, units, count in report.cards))
     shared = f"{', '.join(each)}: {units}"
     if report.left_out:
         before = f"{shared}; " if each else ""

@@ -40,6 +40,8 @@ NO_DRIVER = {"module": None, "driver": "", "cards": [], "injection": None}
 NO_LIBRARY = {**NO_DRIVER, "module": "550.54.15", "problem": "no libnvidia-ml.so.1"}
 HELD = {"by": "cdi", "because": "x", "held": ["no CDI specification has GPU-1"]}
 NODES_ONLY = {"by": "nodes", "because": "not CDI: y; not env: z", "held": []}
+SLICE = {"model": "A100 1g.5gb", "memory_mib": 4864, "units": 19}
+SLICES = [SLICE | {"count": 56}, SLICE]
 MIG = {"left_out": ["GPU-2: it is in MIG mode; nvidia-smi -mig 0 ends that"]}
 
 
@@ -52,6 +54,7 @@ def found_by(**differs: Any) -> dict[str, Check]:
     ("differs", "todo", "unknown", "words"),
     [
         ({}, [], [], "1 Tesla P4 of 7611 MiB: 29 units"),
+        ({"cards": SLICES}, [], [], "57 A100 1g.5gb of 4864 MiB: 1083 units"),
         ({"module": ""}, [], [], "550.54.15"),
         ({"module": None}, [], [], "550.54.15"),
         (
