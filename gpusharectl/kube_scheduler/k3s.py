@@ -206,8 +206,8 @@ def settings(text: str | None) -> dict[str, Any]:
 
 
 def _has_content(text: str) -> bool:
-    lines = (line.strip() for line in text.splitlines())
-    return any(line and not line.startswith("#") for line in lines)
+    lines = (line.lstrip("\ufeff").removeprefix("---") for line in text.splitlines())
+    return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
 
 
 def _checked(made: str, wanted: dict[str, Any]) -> str:

@@ -149,6 +149,9 @@ def test_settings_changed_meanwhile(root: Path) -> None:
     [
         ("", "kube-scheduler-arg:\n- OURS\n"),
         ("# only\n", "# only\nkube-scheduler-arg:\n- OURS\n"),
+        ("--- # only\n", "--- # only\nkube-scheduler-arg:\n- OURS\n"),
+        ("\ufeff# only\n", "\ufeff# only\nkube-scheduler-arg:\n- OURS\n"),
+        ("---\nkube-scheduler-arg:\n", "---\nkube-scheduler-arg:\n- OURS\n"),
         ("a: b # c\n# end\n", "a: b # c\nkube-scheduler-arg:\n- OURS\n# end\n"),
         ("kube-scheduler-arg: v=2 # x\n", "kube-scheduler-arg: [v=2, OURS] # x\n"),
         ("kube-scheduler-arg: [v=2]\n", 'kube-scheduler-arg: [v=2, "OURS"]\n'),
