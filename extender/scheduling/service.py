@@ -21,7 +21,13 @@ from extender.scheduling.wire import (
     PreemptionArgs,
 )
 from gpushare.domain.cache import Answer, Fitting, Scores
-from gpushare.domain.eviction.preemption import Budget, Facts, Victims, choose_victims
+from gpushare.domain.eviction.preemption import (
+    Budget,
+    Facts,
+    Victims,
+    choose_victims,
+    tries_on_each,
+)
 from gpushare.domain.links import with_links
 from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.placement import best_node, place, refusal
@@ -269,7 +275,8 @@ class Verbs:
         members = self._inflight.members(request.pod.uid, args.group)
         reserved = self._ledger.reservations().union(m.request.pod.uid for m in members)
         started = self._state.pods.started
-        facts = Facts(self._state.hosts, budgets, reserved, started)
+        tries = tries_on_each(len(args.proposals))
+        facts = Facts(self._state.hosts, budgets, reserved, started, tries)
         expected, chosen = Expected(members), dict[NodeName, Victims]()
         for name, proposal in args.proposals.items():
             if node := self._ledger.node(name):

@@ -25,6 +25,9 @@ from gpushare.domain.policies import Policy
 
 Cost = tuple[int, int, int, int]
 
+_FEWEST_TRIES, _MOST_TRIES, _MOST_TRIES_IN_ALL = 50, 300, 10_000
+"""Sets of victims to try on a node when a first one is known, and on all nodes. One
+takes mostly 0.05 to 0.2 ms, and kube-scheduler waits for the answer."""
 NOT_STARTED = "~"
 """Sorts after every time: a pod that has not started counts as the youngest."""
 
@@ -56,13 +59,15 @@ class Facts:
     ``hosts`` has the CPU, memory and priority of each pod. ``reserved`` are the pods
     whose binding was not yet seen: kube-scheduler may not know them on that node, and
     an answer that names one fails for all nodes (contracts 1.8). ``started`` returns
-    the time when a pod started, as sortable text.
+    the time when a pod started, as sortable text. ``tries`` is how many sets of victims
+    are tried on a node when a first one is known.
     """
 
     hosts: Hosts = field(default_factory=Hosts)
     budgets: Sequence[Budget] = ()
     reserved: Collection[PodUID] = ()
     started: Callable[[PodUID], str] = lambda _uid: NOT_STARTED
+    tries: int = _MOST_TRIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,12 @@ def violating(uids: Iterable[PodUID], budgets: Collection[Budget]) -> frozenset[
     return frozenset(beyond)
 
 
+def tries_on_each(nodes: int) -> int:
+    """Return how many sets of victims to try on each of so many nodes."""
+    share = _MOST_TRIES_IN_ALL // max(1, nodes)
+    return max(_FEWEST_TRIES, min(_MOST_TRIES, share))
+
+
 def choose_victims(
     request: PodRequest,
     node: Node,
@@ -98,8 +109,9 @@ def choose_victims(
     """Return the proposal if it frees the cards, else better victims, or None.
 
     The proposal's pods stay victims if their CPU, memory or other node resources are
-    needed. Pods whose eviction violates a disruption budget are chosen last, as by
-    kube-scheduler. None means that evicting pods of lower priority does not help.
+    needed. The others are the cheapest by kube-scheduler's measure, if the search ends
+    within ``tries``; so it does on most nodes of 8 cards with 40 pods, unless many
+    containers are apart. None means that evicting pods of lower priority does not help.
     """
     node = node.as_seen_by(request.pod)
     search = _Search(request, node, proposal, policy, facts or Facts())
@@ -124,11 +136,13 @@ class _Search:
         self._node = node.as_limited_by(request)
         self._policy = policy
         self._budgets = facts.budgets
+        self._tries = facts.tries
         self._tenants = _tenants(request, node, proposal, facts)
-        self._ranked = sorted(
+        ranked = sorted(
             self._tenants,
             key=lambda uid: (-self._tenants[uid].priority, self._tenants[uid].started),
         )
+        self._ranks = {uid: rank for rank, uid in enumerate(ranked)}
         self._named = frozenset(proposal.uids)
         self._lower = {
             uid
@@ -153,18 +167,64 @@ class _Search:
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
         found = [way for start in starts if (way := self._cleared(start)) is not None]
-        best = min(found, key=self._cost, default=None)
-        for uid in (uid for uid in reversed(self._ranked) if uid in self._lower):
-            single = self._kept | {uid}
-            if best is None or self._cost(single) < self._cost(best):
-                best = single if self._enough(self._request, single) else best
-        if best is None and self._enough(self._request, self._lower):
+        if not found and self._enough(self._request, self._lower):
             # A pod that stayed for one claim may block another claim.
-            best = self._reprieved(self._request, self._lower, self._kept)
-        if not best:
+            found = [self._reprieved(self._request, self._lower, self._kept)]
+        if not found:
             return None
-        uids = self._in_order(best)
+        self._best = min(found, key=self._cost)
+        self._clear(self._kept, self._clearable())
+        uids = self._in_order(self._best)
         return Victims(tuple(uids), self._violations(uids))
+
+    def _clearable(self) -> list[frozenset[PodUID]]:
+        """Return the pods of each card that can be cleared, the cheapest first."""
+        free, stay = self._lower - self._kept, self._tenants.keys() - self._lower
+        blocked = frozenset().union(*(self._tenants[uid].cards for uid in stay))
+        cards = (
+            one for one in self._node.cards if one.open and one.uuid not in blocked
+        )
+        pods = (
+            frozenset(uid for uid in free if card.uuid in self._tenants[uid].cards)
+            for card in cards
+        )
+        return sorted(filter(None, pods), key=self._cost)
+
+    def _clear(
+        self, gone: frozenset[PodUID], cards: Sequence[frozenset[PodUID]]
+    ) -> None:
+        """Try cheaper victims: cards cleared for whole cards, then single pods."""
+        if not self._is_cheaper(gone):
+            return
+        claims = tuple(claim for claim in self._request.claims if claim.whole_cards)
+        if not self.frees_cards(replace(self._request, claims=claims), gone):
+            self._tries -= 1
+            for number, pods in enumerate(cards, 1):
+                self._clear(gone | pods, cards[number:])
+        elif self._try(gone):
+            self._best = gone
+        else:
+            self._evict(gone, self._in_order(self._lower - gone)[::-1])
+
+    def _evict(self, gone: frozenset[PodUID], pods: Sequence[PodUID]) -> None:
+        """Try ``gone``, which is not enough, with one of the pods, then with more."""
+        for uid in pods:
+            more = gone | {uid}
+            if self._is_cheaper(more) and self._try(more):
+                self._best = more
+        for number, uid in enumerate(pods, 1):
+            more = gone | {uid}
+            if self._is_cheaper(more):
+                rest = [u for u in pods[number:] if self._is_cheaper(more | {u})]
+                if rest and self._try(more.union(rest)):
+                    self._evict(more, rest)
+
+    def _is_cheaper(self, gone: frozenset[PodUID]) -> bool:
+        return self._tries > 0 and self._cost(gone) < self._cost(self._best)
+
+    def _try(self, gone: frozenset[PodUID]) -> bool:
+        self._tries -= 1
+        return self._tries >= 0 and self._enough(self._request, gone)
 
     def _cleared(self, start: frozenset[PodUID]) -> frozenset[PodUID] | None:
         """Evict for one claim after the other, each on its cheapest card.
@@ -279,7 +339,7 @@ class _Search:
         )
 
     def _in_order(self, uids: Collection[PodUID]) -> list[PodUID]:
-        return [uid for uid in self._ranked if uid in uids]
+        return sorted(uids, key=self._ranks.__getitem__)
 
     def _violations(self, uids: Collection[PodUID]) -> int:
         """Count the evictions that violate a budget, as far as it is known.

@@ -1,9 +1,10 @@
 """Which pods to evict so that one card comes free."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -14,12 +15,13 @@ from gpushare.domain.eviction.preemption import (
     Facts,
     Victims,
     choose_victims,
+    tries_on_each,
     violating,
 )
 from gpushare.domain.hosts import Hosts
-from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
+from gpushare.domain.model import Claim, HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place
+from gpushare.domain.placement import place, refusal
 from tests.builders import (
     FIRST_FIT,
     apart,
@@ -32,6 +34,7 @@ from tests.builders import (
     request,
     share,
 )
+from tests.work import work
 
 
 def low(name: str, on: int, units: int, priority: int = 1, cores: int = 0) -> Placement:
@@ -393,7 +396,7 @@ def by_totals(
 def test_no_eviction_is_without_need(
     crowd: tuple[Node, dict[str, tuple[int, int]], Hosts], units: int, milli: int
 ) -> None:
-    """Victims are in order and enough, each is needed, and no single one is cheaper.
+    """Victims are in order and enough, each is needed, and no others are cheaper.
 
     Where none are found, not even all pods of lower priority together would do.
     """
@@ -423,8 +426,110 @@ def test_no_eviction_is_without_need(
     assert enough(found.uids)
     assert not any(enough(set(found.uids) - {uid}) for uid in found.uids)
     if found != proposal:
-        for uid in lower:
-            assert not enough({uid}) or cost(found.uids) <= cost({uid})
+        others = (gone for gone in some_of(lower) if cost(gone) < cost(found.uids))
+        assert not any(enough(gone) for gone in others)
+
+
+def some_of(uids: Collection[str]) -> Iterator[frozenset[PodUID]]:
+    """All sets of pods, but for the empty one."""
+    pods = sorted(map(PodUID, uids))
+    sizes = range(1, len(pods) + 1)
+    chosen = chain.from_iterable(combinations(pods, size) for size in sizes)
+    return map(frozenset, chosen)
+
+
+def shared(dice: Random) -> tuple[Node, list[Budget]]:
+    """A node of 2 to 4 cards, pods on one card or on two whole ones, and budgets."""
+    sizes = [dice.choice([8, 12, 16]) for _ in range(dice.randint(2, 4))]
+    left, holds = dict(enumerate(sizes)), []
+    for number in range(dice.randint(2, 7)):
+        name, priority = f"t{number}", dice.choice([0, 1, 1, 2, 3, 50])
+        whole = [index for index, units in left.items() if units == sizes[index]]
+        if len(whole) > 1 and dice.random() < 0.1:
+            parts = [share(index, left.pop(index), 100) for index in whole[:2]]
+            holds.append(placement(name, shares=parts, priority=priority))
+        elif left:
+            index = dice.choice(list(left))
+            units = dice.randint(1, left[index])
+            left[index] -= units
+            left = {one: room for one, room in left.items() if room}
+            holds.append(low(name, index, units, priority))
+    uids = [held.pod.uid for held in holds]
+    budgets = [
+        Budget(
+            frozenset(uid for uid in uids if dice.random() < 0.5), dice.randint(0, 2)
+        )
+        for _ in range(dice.randint(0, 2))
+    ]
+    return node(*cards(*sizes), holds=holds), budgets
+
+
+def some_share(dice: Random) -> Claim:
+    return claim(dice.randint(1, 14))
+
+
+ASKING: Mapping[str, Callable[[Random], list[Claim]]] = {
+    "a share": lambda dice: [some_share(dice)],
+    "shares": lambda dice: [some_share(dice) for _ in range(dice.randint(2, 3))],
+    "whole cards": lambda dice: [
+        claim(dice.choice([0, 0, 20]), 100 * dice.randint(1, 3))
+    ],
+    "both": lambda dice: [claim(0, 100), some_share(dice)],
+}
+
+
+@pytest.mark.parametrize("claims", ASKING.values(), ids=ASKING)
+def test_no_other_victims_are_cheaper(claims: Callable[[Random], list[Claim]]) -> None:
+    """Of all sets of pods: by budgets, highest priority, sum of them, and number."""
+    dice = Random(38)
+    for _ in range(400):
+        page, budgets = shared(dice)
+        asked = request("asks", claims=claims(dice), priority=10)
+        if refusal(asked, page, FIRST_FIT) is None:
+            continue
+        found, best = (
+            choose(asked, page, victims(), *budgets),
+            cheapest(page, budgets, asked),
+        )
+        assert (found and cost_of(found.uids, page, budgets)) == best
+
+
+def cheapest(
+    page: Node, budgets: Sequence[Budget], asked: PodRequest
+) -> tuple[int, ...] | None:
+    """The least cost of all sets of pods of lower priority that are enough."""
+    held = page.placements.values()
+    lower = {one.pod.uid for one in held if one.pod.priority < asked.pod.priority}
+    return min(
+        (
+            cost_of(gone, page, budgets)
+            for gone in some_of(lower)
+            if refusal(asked, page.without(gone), FIRST_FIT) is None
+        ),
+        default=None,
+    )
+
+
+def cost_of(
+    gone: Collection[PodUID], page: Node, budgets: Sequence[Budget]
+) -> tuple[int, ...]:
+    """What kube-scheduler compares nodes by; of pods none of which has started."""
+    ranks = {uid: page.placements[uid].pod.priority for uid in gone}
+    ranked = sorted(gone, key=lambda uid: (-ranks[uid], uid))
+    beyond = as_kube_scheduler_counts(ranked, budgets)
+    return beyond, max(ranks.values()), sum(rank + 2**31 for rank in ranks.values())
+
+
+def test_the_search_for_cheaper_victims_has_an_end() -> None:
+    """With 96 pods of different priorities, four claims could be met in many ways.
+
+    kube-scheduler waits for all nodes together.
+    """
+    holds = [low(f"t{n}", n % 8, 2, priority=n - 99) for n in range(96)]
+    page = node(*cards(*[24] * 8), holds=holds)
+    asked = apart("asks", 12, 12, 12, 12, priority=10)
+    assert work(lambda: choose(asked, page, victims())) < 10**6
+    assert [tries_on_each(nodes) for nodes in (0, 1, 100, 500)] == [300, 300, 100, 50]
 
 
 def as_kube_scheduler_counts(uids: Sequence[str], budgets: Sequence[Budget]) -> int:
