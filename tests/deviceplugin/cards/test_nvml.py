@@ -78,3 +78,20 @@ def test_a_start_that_came_too_late_counts(is_released: Released, hasty: Pair) -
     wait_found(source, 2)
     source.close()
     wait_until(is_released, "the release")
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_set_that_fails_is_freed_unless_a_registration_hangs_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    """The driver would write into what was freed when it answers."""
+    freed: list[object] = []
+    deadline_s = 0.2 if hangs else FOREVER_S
+    with pair(tmp_path, P4, TITAN, deadline_s=deadline_s) as (driver, source):
+        monkeypatch.setattr(pynvml, "nvmlEventSetFree", freed.append)
+        if hangs:
+            driver.hang(TITAN.uuid, "DeviceRegisterEvents")
+        wait_found(source, 2)
+        driver.lose(P4.uuid)
+        assert source.wait_for_event(0.01) is None
+        assert len(freed) == (0 if hangs else 1)
