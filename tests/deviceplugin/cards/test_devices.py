@@ -24,7 +24,14 @@ from deviceplugin.cards.devices import (
 )
 from deviceplugin.cards.source import FoundCard
 from deviceplugin.pods import node_pod
-from gpushare.domain.model import Amount, CardUUID, NodeName, Placement, PodRequest
+from gpushare.domain.model import (
+    Amount,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRequest,
+    Share,
+)
 from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
@@ -132,6 +139,8 @@ def test_a_stranger_is_charged_what_it_holds() -> None:
         ([share("GPU-x", 4, 2)], "this node has no card GPU-x"),
         ([share(UUIDS[0], 11, 2)], "10 units, not 2 and 11"),
         ([share(UUIDS[0], 4, 101)], "100 cores and 10 units, not 101 and 4"),
+        # Parts of one card are judged together.
+        ([share(UUIDS[0], 2, 60), share(UUIDS[0], 2, 60)], "units, not 120 and 4"),
         ([share(UUIDS[0], 3, 2)], "asks for 2 cores and 4 units, the placement has 2"),
         ([], "the placement has 0 and 0"),
     ],
@@ -142,6 +151,25 @@ def test_an_impossible_placement(shares: list[object], words: str) -> None:
     said = why_impossible(found, pod, CARDS)
     assert words in said
     assert bool(words) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("shares", "other"),
+    [
+        ([share(0, 4, 2)], False),
+        ([share(0, 3, 1), share(0, 1, 1)], False),
+        ([share(0, 3, 2)], True),
+        ([share(0, 4, 3)], True),
+        ([share(1, 4, 2)], True),
+        ([share(0, 4, 2), share(1)], True),
+        ([], True),
+        (None, True),
+    ],
+)
+def test_what_differs(shares: list[Share] | None, other: bool) -> None:
+    """What is had of each card in all counts, in how many parts it may be."""
+    planned = None if shares is None else placed(shares=shares)
+    assert differs(placed(on=0, units=4, cores=2), planned) is other
 
 
 @pytest.mark.parametrize(
