@@ -393,7 +393,10 @@ class Occupancy:
         return not waits and not self.allocated() and not self._claims()
 
     def decide(self, placement: Placement) -> None:
-        """Keep what was decided here, until the pod has an annotation."""
+        """Keep what was decided here, in place of the pod's annotation if it has one.
+
+        That says it only when the pod's containers start.
+        """
         with self._lock:
             self._decided[placement.pod.uid] = placement
 
@@ -515,9 +518,9 @@ class Occupancy:
         return expected
 
     def expected(self, pod: NodePod) -> Placement | None:
-        """Return where a pod is to be, by its annotation, else as decided here."""
+        """Return where a pod is to be, as decided here, else by its annotation."""
         with self._lock:
-            return pod.placement or self._decided.get(pod.uid)
+            return self._decided.get(pod.uid) or pod.placement
 
     def _unknown_pods(self, listed: Listed, cards: Cards) -> dict[PodUID, Placement]:
         """Charge pods that hold devices and of which the API server has not told."""

@@ -20,7 +20,7 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.codec import pod_record, pod_ref
 from gpushare.kube.errors import NotFound
-from tests.builders import AT, card, pod_json
+from tests.builders import AT, card, event, placement, pod_json, share
 from tests.deviceplugin.admission_fixture import AdmissionFixture, Shown, shaped, shapes
 from tests.deviceplugin.node_fixture import (
     NODE,
@@ -194,3 +194,25 @@ def test_who_has_all_is_looked_at_again_when_it_lacks() -> None:
     found = finder.find(Listed({pod.name: {"main": {}}}), M, 4)
     assert found is not None
     assert found.name == pod.name
+
+
+@pytest.mark.parametrize(
+    ("policy", "first"), [("spread", UUIDS[1]), ("best-fit", UUIDS[0])]
+)
+def test_containers_apart_move_if_their_card_lacks_room(
+    policy: str, first: CardUUID
+) -> None:
+    """All by what was decided at the first; kubelet still holds a forgotten pod's."""
+    cards = [card(i, units, uuid=UUIDS[i]) for i, units in enumerate((10, 20))]
+    fixture = AdmissionFixture(*cards)
+    gone = pod_json("gone", units=4, cores=1)
+    fixture.admit(fixture.bind(gone, placement("gone", UUIDS[0], 4, 1)))
+    fixture.pods.apply(event("DELETED", gone))
+    shares = [
+        share(UUIDS[0], 4, 60, container="c0"),
+        share(UUIDS[0], 4, 40, container="c1"),
+    ]
+    body = shaped("two", [(4, 60), (4, 40)], apart=True)
+    body["metadata"]["annotations"][names.POLICY] = policy
+    shown = fixture.admit(fixture.bind(body, placement("two", shares=shares)))
+    assert shown == {"c0": [first], "c1": [UUIDS[1]]}
