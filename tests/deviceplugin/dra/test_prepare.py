@@ -164,6 +164,8 @@ def test_one_request_of_two_cards(node: DraNode) -> None:
         allocation_json(device_of(card), units=29, cores=100)["devices"]["results"][0]
         for card in (0, 1)
     ]
+    # A specification of one of them does not do.
+    specify(node, 0)
     claim = node.claim_with("c", {"devices": {"results": results}})
     first, second = node.prepare_one(claim).devices
     assert len(first.cdi_device_ids) == 1

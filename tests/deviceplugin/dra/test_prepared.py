@@ -49,7 +49,8 @@ def test_two_requests_of_50_cores_leave_the_rest_of_the_memory(tmp_path: Path) -
     """As in the extender's ledger, so that what is bound beside them can start."""
     halves = [replace(DEVICE, request=name, cores=50) for name in ("a", "b")]
     claims(tmp_path).put(replace(CLAIM, devices=tuple(halves)), [])
-    (found,) = claims(tmp_path).placements().values()
+    ((key, found),) = claims(tmp_path).placements().items()
+    assert key == "claim/uid"
     page = node(card(0, 29, uuid=UUIDS[0]), holds=[found, placement("p", UUIDS[0], 21)])
     assert page.charged == {UUIDS[0]: (100, 29)}
 

@@ -95,7 +95,10 @@ def test_a_manifest_of_another_form_has_no_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("timeout", "late"),
-    [("60s", False), ("1m15s", False), ("1m15.5s", True), ("2m0s", True), ("1h", True)],
+    [
+        *(("60s", False), ("1m15s", False), ("75000ms", False)),
+        *(("1m15.5s", True), ("75001ms", True), ("2m0s", True), ("1h", True)),
+    ],
 )
 def test_requests_must_end_before_a_reservation_is_given_up(
     tmp_path: Path, timeout: str, *, late: bool

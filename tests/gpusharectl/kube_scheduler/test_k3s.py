@@ -433,6 +433,7 @@ ENVIRONMENTS = {
     "/etc/systemd/system/k3s.service.env": "{}\n",
     "/etc/systemd/system/k3s.service": f"{EXEC}\nEnvironment='A=b' \"{{}}\"\n",
     "/etc/systemd/system/k3s.service.d/own.conf": "[Service]\nEnvironment={}\n",
+    "/usr/local/lib/systemd/system/k3s.service": "Environment={}\n",
     "/etc/default/k3s": "A=b\n{}\n",
     "/etc/sysconfig/k3s": "export {}\n",
     "/etc/rancher/k3s/k3s.env": "{}\n",
@@ -466,6 +467,11 @@ def test_a_file_of_variables_that_a_unit_names(tmp_path: Path) -> None:
     files = HostFiles(tmp_path)
     unit = "[Service]\nEnvironment=K3S_NODE_NAME=unit\n"
     write(tmp_path, "/run/systemd/system/k3s-a.service", unit)
+    assert node_name(files) == "unit"
+    # An operator's unit wins over one of a package.
+    write(
+        tmp_path, "/usr/lib/systemd/system/k3s-a.service", unit.replace("unit", "pkg")
+    )
     assert node_name(files) == "unit"
     for name, file in (
         ("=-/opt/k3s.env", "k3s.env"),
