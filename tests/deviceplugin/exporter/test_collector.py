@@ -236,7 +236,10 @@ def test_an_instance_has_dcgm_exporters_labels() -> None:
 
     Only an instance has more: on the others a label more would make new series.
     """
-    fixture = busy(values={A: {UTIL: 20.0}, B: {fields.FB_USED: 30.0}})
+    fixture = busy(
+        values={A: {UTIL: 20.0}, B: {fields.FB_USED: 30.0}},
+        unsupported={B: [fields.ENC_UTIL]},
+    )
     full, other = fixture.now.cards
     of = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb", 3, "A100")
     fixture.now = replace(fixture.now, found=Found((full, replace(other, instance=of))))
@@ -247,6 +250,8 @@ def test_an_instance_has_dcgm_exporters_labels() -> None:
         *("GPU-9", "3", "A100", B)
     ]
     assert not {"GPU_I_ID", "GPU_I_UUID"} & fixture.samples(SM)[0][0].keys()
+    [(labels, _)] = fixture.samples(own.UNSUPPORTED.name)
+    assert (labels["UUID"], labels["GPU_I_UUID"]) == ("GPU-9", B)
 
 
 def test_idle_is_zero_and_gone_is_nothing() -> None:

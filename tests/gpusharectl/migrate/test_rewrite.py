@@ -126,6 +126,16 @@ def test_a_count_of_hami_under_another_name(name: str) -> None:
         assert rewrite(pod(beside, *lines[1:]), Options()).objects == 1
 
 
+def test_a_refusal_names_a_resource_once() -> None:
+    """Also where limits and requests have it."""
+    text = (
+        'resources: {limits: {"aliyun.com/gpu-mem": x}, '
+        'requests: {"aliyun.com/gpu-mem": x}}\n'
+    )
+    (one,) = rewrite(text, Options()).findings
+    assert one.text.startswith('aliyun.com/gpu-mem: "x" is not')
+
+
 @pytest.mark.parametrize(
     "field",
     [
@@ -329,6 +339,8 @@ def test_the_count_of_cards_in_a_place_that_is_not_known(
     assert [one.line for one in found.findings] == lines
     without = text.replace("gpumem", "other")
     assert not rewrite(without, Options()).findings
+    # Nor is that of the next document.
+    assert len(rewrite(f"{text}---\n{without}", Options()).findings) == len(lines)
     sliced = rewrite(without, Options(replicas=4)).findings
     assert [one.line for one in sliced] == lines[1:]
 
