@@ -19,6 +19,13 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, insufficient
 
+CardCapacity = tuple[bool, int, int, str]
+"""A card as the search sees it: whether it is untouched, its free units and cores, and
+its kind.
+
+In this order, so that the smallest of several is the best one for a share.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -206,6 +213,21 @@ class Node:
         return tuple(
             card for card in self.cards if card.open and card.uuid not in charged
         )
+
+    @cached_property
+    def capacities(self) -> tuple[tuple[CardCapacity, ...], tuple[Card, ...]]:
+        """The open cards as a search sees them, the smallest first, and the cards."""
+        untouched = {card.uuid for card in self.untouched}
+        found = []
+        for number, card in enumerate(self.cards):
+            room = self.free.get(card.uuid)
+            if room is not None:
+                is_untouched = card.uuid in untouched
+                capacity = (is_untouched, room.units, room.cores, card.kind)
+                found.append((capacity, card.index, number))
+        found.sort()
+        cards = tuple(self.cards[number] for _, _, number in found)
+        return tuple(capacity for capacity, _, _ in found), cards
 
     @cached_property
     def summary(self) -> Summary:

@@ -371,6 +371,7 @@ SOME = [f"GPU-{n:08x}" for n in range(90, 122)]
         pytest.param(apart("p", *[200] * MOST_APART), 1.8, id="apart too large"),
         pytest.param(apart("p", *[60] * MOST_APART), 20, id="apart too many"),
         pytest.param(apart("p", *range(20, 20 + MOST_APART)), 30, id="apart"),
+        pytest.param(apart("p", *range(48, 48 + 9)), 20, id="apart and large"),
         pytest.param(apart("p", *range(35, 35 + 12)), 60, id="apart and hopeless"),
     ],
 )

@@ -15,9 +15,8 @@ from gpushare.domain.model import (
     Placement,
     PodRequest,
 )
-from gpushare.domain.node import Node
+from gpushare.domain.node import CardCapacity, Node
 from gpushare.domain.placement import (
-    CardCapacity,
     Search,
     SearchResult,
     place,
@@ -354,12 +353,32 @@ def test_a_search_says_what_was_short(
 
 
 def test_twins_are_tried_once() -> None:
-    hopeless = search([(20, 0)] * 10, bare(*[39] * 9))
+    """Two shares of 14 leave no card room for the one of 12."""
+    asked = [*[(14, 0)] * 8, (12, 0)]
+    hopeless = search(asked, bare(*[39] * 4))
     assert hopeless.ways is None
     assert hopeless.steps < 60
-    differing = search([(20, 0)] * 10, bare(*range(31, 40)), 100_000)
+    differing = search(asked, bare(*range(35, 39)), 100_000)
     assert differing.ways is None
-    assert differing.steps < 3000
+    assert differing.steps < 300
+
+
+@pytest.mark.parametrize(
+    ("amounts", "spots"),
+    [
+        ([(size, 1) for size in range(48, 60)], bare(*[94] * 11)),
+        ([(1, size) for size in range(51, 63)], bare(*[94] * 11)),
+        ([*[(30, 0)] * 6, (4, 0)], bare(89, 89, 59)),
+    ],
+    ids=["units", "cores", "beside others"],
+)
+def test_shares_that_are_too_large_are_not_searched_for(
+    amounts: list[tuple[int, int]], spots: list[CardCapacity]
+) -> None:
+    """There is enough in all, and no card takes two of them, or more than two."""
+    found = search(amounts, spots)
+    assert (found.ways, found.steps) == (None, 0)
+    assert search(amounts, [*spots, *bare(94)]).ways
 
 
 def test_a_search_has_an_end() -> None:
