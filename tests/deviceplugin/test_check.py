@@ -76,6 +76,23 @@ def test_the_cards_and_the_way_into_a_container(tmp_path: Path) -> None:
     assert TITAN.uuid in held
 
 
+def test_files_that_a_specification_names_are_looked_for(tmp_path: Path) -> None:
+    """Where the host's files are, which the device plugin's pod does not see."""
+    mounts = [{"hostPath": "/usr/lib/libcuda.so.550", "containerPath": "/a"}]
+    devices = [{"name": P4.uuid, "containerEdits": {"mounts": mounts}}]
+    body = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
+    write(tmp_path / "cdi/nvidia.json", json.dumps(body))
+    library = tmp_path / "usr/lib/libcuda.so.550"
+    write(library, "")
+    settings = replace(SETTINGS, cdi_dirs=(tmp_path / "cdi",), host_root=tmp_path)
+    with pair(tmp_path, P4) as (_, source):
+        assert report(settings, [source], CDI)["injection"]["by"] == "cdi"
+        library.unlink()
+        found = report(settings, [source], CDI)["injection"]
+    assert found["by"] != "cdi"
+    assert "names /usr/lib/libcuda.so.550, which does not exist" in found["because"]
+
+
 def test_cards_whose_devices_would_have_the_same_names(tmp_path: Path) -> None:
     """``serve`` ends because of them and offers none, so none is listed here."""
     twins = [f"GPU-11111111-0000-0000-0000-00000000000{number}" for number in (1, 2)]

@@ -238,12 +238,16 @@ def test_what_is_installed_is_what_is_tried(world: InstalledCluster) -> None:
     ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
     simulated = {"name": "GPUSHARE_SIMULATED_CARDS", "value": "1x8GiB"}
     spec = world.objects.kept[ref]["spec"]["template"]["spec"]
-    spec["containers"][0]["env"].append(simulated)
+    # The host's files are elsewhere in the check's pod.
+    root = {"name": "GPUSHARE_HOST_ROOT", "value": "/own"}
+    spec["containers"][0]["env"] += [root, simulated]
     pods = created(world)
     check_nodes(world.context(), CheckOptions(nodes=("gpu-1",)))
     (container,) = pods[-1]["spec"]["containers"]
     assert container["image"] == "x:1"
     assert simulated in container["env"]
+    roots = [one for one in container["env"] if one["name"] == root["name"]]
+    assert roots == [root | {"value": "/host"}]
 
 
 def test_an_install_tells_what_it_finds_before_it_changes_anything(
