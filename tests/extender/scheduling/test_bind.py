@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from extender.scheduling.bind import Bound, Outcome
-from gpushare.domain.model import Amount, PodUID
-from gpushare.kube import names
+from gpushare.domain.model import Amount, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.placement import place
+from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json, Kind, Target
@@ -23,7 +24,15 @@ from gpushare.kube.errors import (
     Unavailable,
     Unreachable,
 )
-from tests.builders import AT, allocation_json, claim_json, placement, pod_json
+from tests.builders import (
+    AT,
+    FIRST_FIT,
+    allocation_json,
+    claim_json,
+    event,
+    placement,
+    pod_json,
+)
 from tests.extender.extender_fixture import ExtenderFixture, Fault
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -187,8 +196,36 @@ def test_a_pod_that_has_ended_is_not_charged(*, seen: bool, node: str) -> None:
         extender.cluster.bind(Target("default", "pod", uid(pod)), node, note)
     ended = {"status": {"phase": "Succeeded"}}
     extender.cluster.patch(Kind.PODS, "default", "pod", ended, subresource="status")
-    extender.bind(pod)
+    bound = extender.bind(pod)
+    assert (bound.outcome is Outcome.ALREADY) == (node == "n" and not seen)
     assert [extender.free(name).units for name in "nm"] == [29, 29]
+    assert not extender.ledger.reservations()
+
+
+def test_a_pod_that_ends_while_it_is_bound_again_is_not_charged() -> None:
+    """The watch has told of its end before the second bind reserves its room."""
+    extender = ExtenderFixture(n=(29,))
+    pod = extender.create(seen=False, units=11)
+    asks, page = codec.pod_record(pod).request, extender.ledger.node(NodeName("n"))
+    assert isinstance(asks, PodRequest)
+    assert page is not None
+    meant = place(asks, page, FIRST_FIT)
+    assert isinstance(meant, Placement)
+    read = extender.cluster.get
+
+    def get(kind: Kind, namespace: str, name: str) -> Json:
+        before = read(kind, namespace, name)
+        extender.cluster.get = read  # type: ignore[method-assign]
+        note = {names.PLACEMENT: encode_placement(meant, AT)}
+        extender.cluster.bind(Target("default", "pod", uid(pod)), "n", note)
+        ended = {"status": {"phase": "Succeeded"}}
+        extender.cluster.patch(Kind.PODS, "default", "pod", ended, subresource="status")
+        extender.pods.apply(event("DELETED", extender.cluster.pod("pod")))
+        return before
+
+    extender.cluster.get = get  # type: ignore[method-assign]
+    assert not extender.bind(pod).error
+    assert extender.free().units == 29
     assert not extender.ledger.reservations()
 
 

@@ -145,6 +145,9 @@ NO = Reason.MEMORY
             {"one": Reason.CORE_AND_MEMORY},
             id="a-whole-card",
         ),
+        pytest.param(
+            [pending(request("a", 1, 95), *BOTH)], {"one": Reason.CORE}, id="cores"
+        ),
         pytest.param([pending(apart("a", 15, 15), *BOTH)], {"two": NO}, id="apart"),
         pytest.param([pending(request("a", 30), "one")], {}, id="no-longer-fits"),
         pytest.param([pending(request("a", 20), "gone")], {}, id="node-unknown"),

@@ -178,6 +178,33 @@ def forbidden(_kind: Kind) -> None:
     raise Forbidden("no right to list")
 
 
+def test_what_was_bound_while_filter_waited_counts() -> None:
+    extender = ExtenderFixture(wait_s=60.0, n=(29,))
+    first, second = (extender.create(name, units=20) for name in "ab")
+    extender.filter(first)
+    bind = Timer(0.05, extender.bind, [first], {"judged": False})
+    bind.start()
+    result = extender.filter(second)
+    bind.join()
+    assert result.refused == {"n": NO_MEMORY}
+
+
+def test_a_bind_that_ends_while_filter_judges_counts() -> None:
+    """Else it would be among the pending no more, and not in the ledger yet."""
+    extender = ExtenderFixture(n=(29,))
+    first, second = (extender.create(name, units=20) for name in "ab")
+    extender.filter(first)
+    others = extender.inflight.others
+
+    def after_the_bind(*which: Any) -> Any:
+        extender.inflight.others = others  # type: ignore[method-assign]
+        extender.bind(first, judged=False)
+        return others(*which)
+
+    extender.inflight.others = after_the_bind  # type: ignore[method-assign]
+    assert extender.filter(second).refused == {"n": NO_MEMORY}
+
+
 @pytest.mark.parametrize("budgets", ["kept", "forbidden", "malformed"])
 def test_preempt_counts_budgets(budgets: str, caplog: pytest.LogCaptureFixture) -> None:
     """A pod without a budget is taken; nodes where no victim helps are left out.

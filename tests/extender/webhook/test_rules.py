@@ -10,6 +10,7 @@ from extender.pool import UNKNOWN, Pool
 from extender.webhook.rules import (
     MOST_DENIALS,
     MOST_OF_A_WARNING,
+    MOST_WARNINGS,
     Rules,
     Verdict,
     review,
@@ -178,6 +179,14 @@ def test_warnings_where_it_may_yet_work(pod: Json, pool: Pool, told: list[str]) 
     assert len(found) == len(told)
     assert all(words in text for words, text in zip(told, found, strict=True))
     assert judged(pod, pool=pool, mutating=False).warnings == ()
+
+
+def test_of_very_many_warnings_some_are_told() -> None:
+    """A pod has room for 20,000, and the API server would cut them all."""
+    pod = pod_json(units=1, cores=1)
+    for part in pod["spec"]["containers"][0]["resources"].values():
+        part |= {f"baidu.com/vcuda-{number}": "1" for number in range(300)}
+    assert len(judged(pod).warnings) == MOST_WARNINGS
 
 
 def test_a_warning_is_short_and_said_once() -> None:

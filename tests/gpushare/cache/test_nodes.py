@@ -100,6 +100,17 @@ def test_a_cordon_on_cards_that_are_not_there_is_told_once(
     assert left(ledger.node(N)).units == 29
 
 
+def test_of_very_many_cards_that_are_not_there_some_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The annotation has room for thousands."""
+    cordon = {names.CORDON: ",".join(f"GPU-{number}" for number in range(10, 500))}
+    node = node_json("n", card(0), annotations=cordon)
+    NodeBook(Ledger()).apply(event("ADDED", node))
+    (told,) = caplog.records
+    assert vars(told)["cards"].split(",")[::19] == ["GPU-10", "GPU-117"]
+
+
 def test_a_cordon_before_the_cards_is_no_slip(caplog: pytest.LogCaptureFixture) -> None:
     """The device plugin has yet to say which cards there are, or cannot be read."""
     book = NodeBook(Ledger())

@@ -113,8 +113,17 @@ def test_a_page_on_which_a_pod_stands_nowhere_is_seen_as_it_is() -> None:
         (placement("a", "GPU-9", 4), False),
         (placement("a", shares=[share(0), share("GPU-9")]), False),
         (placement("a", 0, 4, 200), False),
+        (placement("a", shares=[share(0, 4, 60), share(0, 4, 40)]), True),
+        (placement("a", shares=[share(0, 4, 60), share(0, 4, 60)]), False),
     ],
-    ids=["over-placed", "another card", "one of two", "more than a card"],
+    ids=[
+        "over-placed",
+        "another card",
+        "one of two",
+        "more than a card",
+        "all of a card in parts",
+        "more than a card in parts",
+    ],
 )
 def test_which_placements_are_possible_here(held: Placement, possible: bool) -> None:
     assert node(*cards(29, 29)).could_hold(held) is possible

@@ -1,6 +1,7 @@
 """Which cards a pod gets on a node, or why none; who has what of whole cards."""
 
 import re
+from functools import partial
 from itertools import permutations, product
 
 import pytest
@@ -40,6 +41,7 @@ from tests.builders import (
     policy,
     request,
 )
+from tests.work import work
 
 SEED_GPU_0 = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
 SEED_GPU_1 = "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
@@ -403,6 +405,13 @@ def test_a_search_among_cards_of_many_sizes_has_an_end(
     found = search(amounts, spots, 500)
     assert found.ways is None
     assert 400 < found.steps <= 500
+
+
+def test_ways_that_would_have_too_few_cards_cost_nothing() -> None:
+    """All cards are wanted: there is one way, and 65,000 that would leave some out."""
+    hopeless = partial(search, [(0, 1600), (1, 0)], bare(*range(10, 26)))
+    assert hopeless().ways is None
+    assert work(hopeless) < 2000
 
 
 def test_a_step_among_many_cards_counts_as_several() -> None:

@@ -15,6 +15,7 @@ from gpushare.domain.model import (
     Amount,
     Card,
     CardUUID,
+    Claim,
     ContainerAmount,
     Placement,
     PodRequest,
@@ -41,6 +42,11 @@ N = placement().node
 PARTS = [claim(4, 60, container="x"), claim(4, 40, container="y")]
 APART = request(claims=PARTS)
 TOGETHER = request(claims=[replace(PARTS[0], amount=Amount(100, 8))])
+ONE_CARD = request(
+    claims=[
+        Claim(Amount(100, 8), tuple(one for part in PARTS for one in part.containers))
+    ]
+)
 
 
 def one_card(**fields: Any) -> dict[str, Any]:
@@ -295,6 +301,7 @@ def test_what_only_looks_like_it_is_broken(right: str, wrong: str) -> None:
         pytest.param(8, APART, [(60, 4), (40, 4)], id="parts"),
         pytest.param(16, APART, [(100, 16)], id="apart-since-it-was-bound"),
         pytest.param(8, TOGETHER, [(100, 8)], id="one-claim"),
+        pytest.param(8, ONE_CARD, [(100, 8)], id="containers-of-one-claim"),
     ],
 )
 def test_what_an_earlier_version_has_added_up(

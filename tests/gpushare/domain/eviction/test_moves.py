@@ -407,6 +407,19 @@ def test_a_pod_of_whole_cards_moves_as_one() -> None:
     assert moves_of(found) == [("pair", ("B0", "B1"))]
 
 
+def test_a_card_that_has_grown_is_free_with_the_pod_that_had_all_of_it() -> None:
+    """It lists 20 units now, and the pod was charged 16 of them."""
+    whole = placement("whole", 0, 16, 100, node="n1")
+    n1 = node(card(0, 20), name="n1", holds=[whole])
+    n2 = node(card(0, 20, uuid="B0"), name="n2")
+    movable = {whole.pod.uid: Movable(request("whole", 0, 100))}
+    only_n1 = may_use(["n1"])
+    found = plan_moves(
+        request("w", 18, 10), Situation((n1, n2), movable, may_use=only_n1)
+    )
+    assert moves_of(found) == [("whole", ("B0",))]
+
+
 def test_room_on_a_part_of_a_card_is_made_alike() -> None:
     """A MIG instance is a card; whole ones of one profile go together."""
     parts = [card(i, 8, uuid=f"M{i}", model="A 1g.8gb", parent="P") for i in range(3)]

@@ -24,7 +24,7 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES
-from tests.builders import card, claim, node, placement, share
+from tests.builders import card, claim, node, placement, request, share
 from tests.gpushare.domain.frag.invented import pool
 from tests.gpushare.domain.frag.test_policy import Cluster, asked, gpus
 
@@ -188,9 +188,29 @@ def test_containers_apart_are_priced_as_they_are_placed(pair: Cluster) -> None:
     assert met > 50
 
 
+def test_parts_that_make_a_card_are_priced_together(pair: Cluster) -> None:
+    """They are two shares of it; a whole card beside them is another."""
+    pair.see(asked("two", 200, 200))
+    tables = pair.packer.tables
+    assert tables is not None
+    pair.ledger.set_cards(C, gpus("c", 2))
+    pair.hosts.set_allocatable(C, HostAmount(20_000, 10**6))
+    page = pair.ledger.node(C)
+    assert page is not None
+    wanted = ((4, 100), (30, 60), (20, 40))
+    claims = [claim(*one, container=f"c{at}") for at, one in enumerate(wanted)]
+    pod = request(claims=claims)
+    placed = place(pod, page, pair.policy)
+    assert isinstance(placed, Placement)
+    assert len(placed.shares) == 3
+    there = PricedNode.of(page, pair.hosts.free(C), tables)
+    cost = there.cost(pod, pair.policy)
+    assert cost == pytest.approx(cost_of(there, placed), abs=1e-6)
+
+
 def cost_of(there: PricedNode, placed: Placement) -> float:
     """What the placement takes from the node's worth, by the tables themselves."""
-    taken = {one.card: one.amount for one in placed.shares}
+    taken = placed.by_card()
     page, tables, state = there.node, there.tables, there.state
     after, rests, used = [], [], 0.0
     for one, residual in zip(page.cards, state.residuals, strict=True):
