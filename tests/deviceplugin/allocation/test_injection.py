@@ -210,10 +210,13 @@ def test_files_that_cannot_be_seen_are_said_to_be_unknown(folder: Path) -> None:
     body = spec_of(ONE)
     body["containerEdits"] = {"mounts": [{"hostPath": "/nowhere/libcuda.so.550"}]}
     (folder / "nvidia.json").write_text(json.dumps(body))
-    chooser = InjectionChooser("auto", [folder], status)
-    chooser.look([ONE])
-    assert chooser.chosen == "cdi"
-    assert "whether the files that it names exist cannot be seen" in chooser.because
+    # Nor where only a part of the host is mounted.
+    (folder / "part/proc").mkdir(parents=True)
+    for root in (Path("/"), folder / "part"):
+        chooser = InjectionChooser("auto", [folder], status, root=root)
+        chooser.look([ONE])
+        assert chooser.chosen == "cdi"
+        assert "whether the files that it names exist cannot be seen" in chooser.because
 
 
 @pytest.mark.parametrize("choice", ["cdi", "env", "nodes"])

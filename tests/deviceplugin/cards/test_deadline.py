@@ -117,3 +117,21 @@ def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
     other.let_go.set()
     assert sum(isinstance(answer, DeadlineExceeded) for answer in answers.values()) == 2
     assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}
+
+
+def test_who_waits_for_all_others_waits_for_those_that_begin_meanwhile(
+    hanging: Hanging,
+) -> None:
+    calls, later, over = DeadlineCalls(0.01), Hanging(), threading.Event()
+
+    def wait() -> None:
+        calls.wait_for_others("wait")
+        over.set()
+
+    calls.run({"first": hanging})
+    calls.run({"wait": wait})
+    calls.run({"later": later})
+    hanging.let_go.set()
+    assert not over.wait(0.1)
+    later.let_go.set()
+    wait_until(over.is_set, "the end of all")

@@ -291,6 +291,21 @@ def test_planned_pods_wait_for_prepared_claims(node: DraNode) -> None:
         node.devices.start(late["metadata"]["uid"], "main")
 
 
+def test_parts_of_one_card_wait_together_for_claims(node: DraNode) -> None:
+    """Each would have room beside the claim alone."""
+    claim = node.claim("c", units=20)
+    node.prepare(claim)
+    apps = [container_json("x", 5, 60), container_json("y", 5, 40)]
+    apart = {names.CONTAINERS: names.APART}
+    pod = node.bind("apart", containers=apps, annotations=apart)
+    node.admit(pod)
+    uid = pod["metadata"]["uid"]
+    with pytest.raises(CannotStartYetError, match="not 10 and 100"):
+        node.devices.start(uid, "x")
+    node.unprepare(claim)
+    node.devices.start(uid, "x")
+
+
 def test_the_same_answer_again(node: DraNode) -> None:
     """Also without the API server; the file of a running container is not touched."""
     claim = node.claim("c", units=20)
