@@ -164,17 +164,27 @@ def test_a_conflict_of_a_pod_that_is_there_is_tried_again(
         assert why in outcome.words
 
 
-def test_a_conflict_of_a_pod_that_is_gone_is_its_end(cluster: SmallCluster) -> None:
+@pytest.mark.parametrize("same_name", [False, True])
+def test_a_conflict_of_a_pod_that_is_gone_is_its_end(
+    cluster: SmallCluster, *, same_name: bool
+) -> None:
     """It went by itself, and its controller has made another one."""
     real = cluster.access.cluster
 
     def gone() -> None:
-        cluster.leave("other")
+        if same_name:
+            # As of a StatefulSet.
+            owner = facts.label(cluster.get("other"), "app")
+            cluster.end("other")
+            cluster.pod("other", 10, owner=owner)
+        else:
+            cluster.leave("other")
         cluster.step()
 
     refusing: Any = Conflicting(real, 1000, gone)
     cluster.access = replace(cluster.access, cluster=refusing)
     assert evicted(cluster).done
+    assert not [line for line in cluster.said if "may not be evicted" in line]
 
 
 def test_nothing_is_evicted_if_the_landing_is_taken(cluster: SmallCluster) -> None:
