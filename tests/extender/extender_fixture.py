@@ -22,12 +22,14 @@ from tests.builders import AT, cards, event, node_json, pod_json
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that a test moves; with ``step_s`` also each look at it."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.step_s = 0.0
 
     def __call__(self) -> float:
+        self.now += self.step_s
         return self.now
 
 

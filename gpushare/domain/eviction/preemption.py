@@ -163,15 +163,15 @@ class _Search:
 
     def victims(self) -> Victims | None:
         """Return the cheapest sufficient victims, the most important first."""
+        if not self._enough(self._request, self._lower):
+            return None
         starts = [self._kept]
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
         found = [way for start in starts if (way := self._cleared(start)) is not None]
-        if not found and self._enough(self._request, self._lower):
+        if not found:
             # A pod that stayed for one claim may block another claim.
             found = [self._reprieved(self._request, self._lower, self._kept)]
-        if not found:
-            return None
         self._best = min(found, key=self._cost)
         self._clear(self._kept, self._clearable())
         uids = self._in_order(self._best)

@@ -304,6 +304,23 @@ def test_budgets_count_also_if_victims_without_cards_are_read_late_or_never(
     }
 
 
+@pytest.mark.parametrize(("step_s", "nodes"), [(0.0, 8), (1.0, 6), (9.0, 1)])
+def test_preempt_ends_with_the_nodes_that_it_knows(step_s: float, nodes: int) -> None:
+    """kube-scheduler gives it 10 s, for all nodes together; one node is enough.
+
+    The first nodes cannot help, and the time does not end before one can.
+    """
+    extender = ExtenderFixture(**{f"n{i}": (20,) for i in range(10)})
+    for i in range(10):
+        low = extender.create(f"low-{i}", units=20, priority=9 if i < 2 else 0)
+        extender.bind(low, f"n{i}")
+        extender.see(f"low-{i}")
+    high = pod_json("high", units=10, priority=9)
+    proposed = preemption(high, **{f"n{i}": ("hog",) for i in range(10)})
+    extender.clock.step_s = step_s
+    assert len(extender.verbs.preempt(proposed)) == nodes
+
+
 @pytest.mark.parametrize(
     ("priority", "terminating", "awaited"),
     [(1, True, "n"), (1, False, None), (10, True, None)],
