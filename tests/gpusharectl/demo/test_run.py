@@ -64,6 +64,12 @@ def place() -> Iterator[Path]:
         wait_until(lambda: not children_of(Path(path)), "end of the children")
 
 
+def _as_in_a_terminal() -> None:
+    """Undo what a shell's background and ``nohup`` have their programs ignore."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def demo(
     folder: Path, *args: str, cwd: Path | None = None, **more: str
@@ -82,8 +88,7 @@ def demo(
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
-        # Whoever runs us in the background may have us ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=_as_in_a_terminal,  # noqa: PLW1509
     ) as child:
         try:
             yield child
