@@ -32,3 +32,13 @@ def on_host(path: str | PurePath, root: Path) -> Path:
             place = root
         parts.extendleft(part for part in reversed(target.parts) if part != "/")
     return place
+
+
+def exists_on_host(path: str, root: Path) -> bool:
+    """Return whether a path of the host exists below ``root``, by the host's links."""
+    try:
+        return on_host(path, root).exists()
+    except OSError as error:
+        if error.errno == ELOOP:
+            return False
+        raise

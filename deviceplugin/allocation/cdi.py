@@ -4,14 +4,13 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from errno import ELOOP
 from pathlib import Path
 
 import yaml
 
 from deviceplugin.allocation.response import CDI_KIND
 from gpushare.domain.model import CardUUID
-from gpushare.host_root import on_host
+from gpushare.host_root import exists_on_host
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 
@@ -156,16 +155,6 @@ def _missing(part: Json, root: Path) -> Iterator[str]:
     for path in (*nodes, *mounts, *hooks):
         if not exists_on_host(str(path), root):
             yield str(path)
-
-
-def exists_on_host(path: str, root: Path) -> bool:
-    """Return whether a path of the host exists below ``root``, by the host's links."""
-    try:
-        return on_host(path, root).exists()
-    except OSError as error:
-        if error.errno == ELOOP:
-            return False
-        raise
 
 
 def _devices(path: Path) -> Mapping[CardUUID, frozenset[str]]:

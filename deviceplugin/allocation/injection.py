@@ -5,12 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from deviceplugin.allocation.cdi import (
-    exists_on_host,
-    lost_files,
-    sees_host,
-    specified,
-)
+from deviceplugin.allocation.cdi import lost_files, sees_host, specified
 from deviceplugin.allocation.response import (
     CDI_KIND,
     CONTROL_NODE,
@@ -20,6 +15,7 @@ from deviceplugin.allocation.response import (
 )
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
+from gpushare.host_root import exists_on_host
 from gpushare.kube.cluster import Json
 
 logger = logging.getLogger(__name__)
@@ -99,8 +95,9 @@ class InjectionChooser:
         ``/dev`` is not below ``root``. Ask for each container, because the driver makes
         these nodes at any time.
         """
-        can_look = self._root != Path("/") and exists_on_host(CONTROL_NODE, self._root)
-        if self.chosen != "nodes" or not can_look:
+        if self.chosen != "nodes" or self._root == Path("/"):
+            return frozenset()
+        if not exists_on_host(CONTROL_NODE, self._root):
             return frozenset()
         missing = frozenset(
             node for node in CUDA_NODES if not exists_on_host(node, self._root)

@@ -433,7 +433,7 @@ class SchedulerFiles:
         now = digest_of(content), digest_of(backup)
         if digests and now == (digests.after, digests.before):
             # The backup is more reliable than the text with the additions removed.
-            without_gpushare = former
+            without_gpushare = None if backup is None else backup.decode()
         return HostState(main, without_gpushare, self._files.read(self.config), record)
 
     def _is_read(self, state: HostState) -> bool:

@@ -156,10 +156,10 @@ def _cards(report: Report) -> Check:
     if report.left_out:
         before = f"{shared}; " if each else ""
         text = f"{before}cannot be shared: {'; '.join(report.left_out)}"
-        rest = "or go on without these cards"
+        remedy = "correct this, or go on without these cards"
         if not each:
-            rest = "until then the node shares no card"
-        return _todo("cards", text, f"correct this, {rest}")
+            remedy = "correct this; until then the node shares no card"
+        return _todo("cards", text, remedy)
     if each:
         return _ok("cards", shared)
     return _todo("cards", "the driver lists no card", "see nvidia-smi -L there")
