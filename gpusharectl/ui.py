@@ -132,12 +132,12 @@ def reported_use(objects: Objects) -> dict[str, Any]:
     # A pod that is not bound yet has no node.
     nodes = {facts.node_of(pod) for pod in pods} - {""}
     found = scrape(objects, pods, nodes)
-    wrong: list[Trouble] = []
-    wrong += of_quotas(read_quotas(objects, wrong) or ())
+    troubles: list[Trouble] = []
+    troubles += of_quotas(read_quotas(objects, troubles) or ())
     return {
         "v": 1,
         "nodes": {name: _use(result) for name, result in found.items()},
-        "troubles": [asdict(trouble) for trouble in wrong],
+        "troubles": [asdict(trouble) for trouble in troubles],
     }
 
 

@@ -349,17 +349,17 @@ class Occupancy:
         ``part`` is what it had of one resource. None if no container had so much of it,
         or if several had and differ in the other resource.
         """
-        had = defaultdict[tuple[PodName, PodUID, str], Amount](Amount)
-        for one in self._before:
-            if one.pod in pods:
-                more = amount_of(one.resource, len(one.ids))
-                had[one.pod, one.uid, one.container] += more
-        same = {
-            one
-            for one in had.values()
-            if part in (Amount(cores=one.cores), Amount(units=one.units))
+        by_container = defaultdict[tuple[PodName, PodUID, str], Amount](Amount)
+        for record in self._before:
+            if record.pod in pods:
+                more = amount_of(record.resource, len(record.ids))
+                by_container[record.pod, record.uid, record.container] += more
+        matching = {
+            amount
+            for amount in by_container.values()
+            if part in (Amount(cores=amount.cores), Amount(units=amount.units))
         }
-        return same.pop() if len(same) == 1 else None
+        return matching.pop() if len(matching) == 1 else None
 
     def is_claimed(self, cards: Collection[CardUUID]) -> bool:
         """Return whether a prepared claim holds a part of any of these cards."""

@@ -284,8 +284,8 @@ class Verbs:
         until = self._clock() + _VICTIMS_S
         for number, (name, proposal) in enumerate(args.proposals.items()):
             if chosen and self._clock() > until:
-                seen = {"pod": str(request.pod), "nodes": number}
-                logger.warning("preempt looked at some of the nodes", extra=seen)
+                progress = {"pod": str(request.pod), "nodes": number}
+                logger.warning("preempt looked at some of the nodes", extra=progress)
                 break
             if node := self._ledger.node(name):
                 node = expected.on(node)
@@ -436,14 +436,16 @@ class Verbs:
         try:
             objects = self._cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS).items
             known = budgets(objects, records)
-            others = self._others(proposals, {r.pod.uid for r in records}, known)
+            others = self._victims_without_cards(
+                proposals, {r.pod.uid for r in records}, known
+            )
             return budgets(objects, (*records, *others)) if others else known
         except (ClusterError, Malformed) as error:
             facts = {"because": f"{type(error).__name__}: {error}"}
             logger.warning("disruption budgets not read", extra=facts)
             return ()
 
-    def _others(
+    def _victims_without_cards(
         self,
         proposals: Mapping[NodeName, Victims],
         recorded: AbstractSet[PodUID],
@@ -460,18 +462,18 @@ class Verbs:
             node, unknown = self._ledger.node(name), {*proposal.uids} - recorded
             if node and unknown and not covered.isdisjoint(node.placements):
                 others[name] = unknown
-        found: list[PodRecord] = []
+        records: list[PodRecord] = []
         until = self._clock() + _LISTS_S
         for name, uids in islice(others.items(), _MOST_LISTS):
             if self._clock() > until:
                 break
             try:
-                found += self._read_pods(name, uids)
+                records += self._read_pods(name, uids)
             except (ClusterError, Malformed) as error:
                 # The budgets of pods with cards are known all the same.
                 facts = {"node": name, "because": f"{type(error).__name__}: {error}"}
                 logger.warning("victims without cards not read", extra=facts)
-        return found
+        return records
 
     def _read_pods(self, node: NodeName, uids: AbstractSet[PodUID]) -> list[PodRecord]:
         selector = f"spec.nodeName={node}"

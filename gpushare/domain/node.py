@@ -218,16 +218,16 @@ class Node:
     def capacities(self) -> tuple[tuple[CardCapacity, ...], tuple[Card, ...]]:
         """The open cards as a search sees them, the smallest first, and the cards."""
         untouched = {card.uuid for card in self.untouched}
-        found = []
+        ranked = []
         for number, card in enumerate(self.cards):
             room = self.free.get(card.uuid)
             if room is not None:
                 is_untouched = card.uuid in untouched
                 capacity = (is_untouched, room.units, room.cores, card.kind)
-                found.append((capacity, card.index, number))
-        found.sort()
-        cards = tuple(self.cards[number] for _, _, number in found)
-        return tuple(capacity for capacity, _, _ in found), cards
+                ranked.append((capacity, card.index, number))
+        ranked.sort()
+        cards = tuple(self.cards[number] for _, _, number in ranked)
+        return tuple(capacity for capacity, _, _ in ranked), cards
 
     @cached_property
     def summary(self) -> Summary:

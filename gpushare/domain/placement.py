@@ -148,8 +148,8 @@ class Search:
         self.total = sum(amounts, NOTHING)
         self._whole = sum(amount.cores // CORES_PER_CARD for amount in amounts)
         parts = [amount for amount in amounts if amount.cores < CORES_PER_CARD]
-        self._units = _numbers(amount.units for amount in parts)
-        self._cores = _numbers(amount.cores for amount in parts)
+        self._units = _shares_by_size(amount.units for amount in parts)
+        self._cores = _shares_by_size(amount.cores for amount in parts)
         order = sorted(range(len(amounts)), key=lambda i: self._size(amounts[i]))
         self._claims = [(i, amounts[i]) for i in reversed(order)]
         self._cards: list[CardCapacity] = []
@@ -194,8 +194,8 @@ class Search:
 
         Each card by itself: one of 94 units takes one share of 48, and no two.
         """
-        units = _too_many(self._units, [units for _, units, _, _ in self._cards])
-        cores = _too_many(self._cores, [cores for _, _, cores, _ in self._cards])
+        units = _exceed_rooms(self._units, [units for _, units, _, _ in self._cards])
+        cores = _exceed_rooms(self._cores, [cores for _, _, cores, _ in self._cards])
         return insufficient(Amount(cores, units), NOTHING) if cores or units else None
 
     def _fill(self, depth: int) -> bool:
@@ -270,15 +270,15 @@ class Search:
         return insufficient(amount, Amount(cores, units))
 
 
-def _numbers(sizes: Iterable[int]) -> Sequence[tuple[int, int]]:
-    """Return some sizes, the smallest first, and how many shares have as much."""
+def _shares_by_size(sizes: Iterable[int]) -> Sequence[tuple[int, int]]:
+    """Return some sizes, the smallest first, and how many shares are as large."""
     ordered = sorted(filter(None, sizes), reverse=True)
     numbers = {size: number for number, size in enumerate(ordered, 1)}
     some = max(1, len(numbers) // _SIZES)
     return tuple(numbers.items())[::-some]
 
 
-def _too_many(numbers: Iterable[tuple[int, int]], rooms: Iterable[int]) -> bool:
+def _exceed_rooms(numbers: Iterable[tuple[int, int]], rooms: Iterable[int]) -> bool:
     """Return whether cards of this room cannot take so many shares of some size."""
     has = [room for room in rooms if room > 0]
     # A loop, because filter calls this for every node with each new kind of pod.

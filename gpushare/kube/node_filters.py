@@ -204,8 +204,8 @@ def lacks(
 def lacks_in_sum(asked: Amount, room: Amount | None) -> tuple[str, ...]:
     """Return what a node lacks of the sums of cores and units, None limits nothing.
 
-    ``room`` is ``card_capacity`` less the ``in_sum`` of the node's pods. kube-scheduler
-    asks no extender about a node that lacks any.
+    ``room`` is ``card_capacity`` less the ``effective_request`` of the node's pods.
+    kube-scheduler asks no extender about a node that lacks any.
     """
     if room is None or asked.fits(room):
         return ()

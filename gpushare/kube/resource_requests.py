@@ -190,7 +190,7 @@ def _first_role(restart_policy: object) -> Role:
     return Role.SIDECAR if restart_policy == "Always" else Role.INIT
 
 
-def in_sum(pod: Json) -> Amount:
+def effective_request(pod: Json) -> Amount:
     """Return what kube-scheduler counts of a pod in the sums of its node (contracts 5).
 
     What is no whole number counts as nothing, because no API server accepts it.

@@ -19,7 +19,7 @@ from gpushare.kube.cluster import Cluster, Json, Kind, Target
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import card_capacity, is_terminal, name_of, node_of
 from gpushare.kube.node_filters import lacks_in_sum
-from gpushare.kube.resource_requests import in_sum
+from gpushare.kube.resource_requests import effective_request
 from gpushare.settings import Address
 
 _EVERY_S = 0.05
@@ -142,8 +142,10 @@ def _target(pod: Json) -> Target:
 def _lacks(pod: Json, node: Json, pods: Iterable[Json]) -> tuple[str, ...]:
     """Compare node totals as NodeResourcesFit does."""
     here = (one for one in pods if node_of(one) == name_of(node))
-    counted = (in_sum(one) for one in here if not is_terminal(one))
-    return lacks_in_sum(in_sum(pod), card_capacity(node) - sum(counted, NOTHING))
+    counted = (effective_request(one) for one in here if not is_terminal(one))
+    return lacks_in_sum(
+        effective_request(pod), card_capacity(node) - sum(counted, NOTHING)
+    )
 
 
 def _diagnosis(refused: Mapping[str, Iterable[str]]) -> str:

@@ -78,15 +78,15 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
         if workload["kind"] == "DaemonSet":
             revisions = objects.list(*REVISION, namespace=SYSTEM)
             revision = newest_revision(workload, revisions)
-        why_not = partial(_why_not, workload, bodies)
-        rollout = Rollout(workload, pods, events, log, revision, why_not)
+        why_barred = partial(_why_barred, workload, bodies)
+        rollout = Rollout(workload, pods, events, log, revision, why_barred)
         found += waits(rollout, where)
         if not where and workload["kind"] == "DaemonSet":
-            found.append(Waiting(ref.name, _nowhere(every, why_not)))
+            found.append(Waiting(ref.name, _no_fitting_node(every, why_barred)))
     return found
 
 
-def _why_not(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
+def _why_barred(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
     """Return why a DaemonSet makes no pod on a node, or ""."""
     asked = constraints_of(daemonset["spec"]["template"])
     asked = replace(asked, tolerations=(*asked.tolerations, *_TOLERATED))
@@ -94,10 +94,12 @@ def _why_not(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
     return barred.reason if barred else ""
 
 
-def _nowhere(nodes: Sequence[NodeFacts], why_not: Callable[[str], str]) -> str:
+def _no_fitting_node(
+    nodes: Sequence[NodeFacts], why_barred: Callable[[str], str]
+) -> str:
     """Return that no Ready node is meant for a DaemonSet, and why not each."""
     each = [
-        f"{node.name}: {'it is not Ready' if not node.ready else why_not(node.name)}"
+        f"{node.name}: {'it is not Ready' if not node.ready else why_barred(node.name)}"
         for node in nodes[:_NAMED]
     ]
     if len(nodes) > _NAMED:
@@ -119,8 +121,8 @@ def meant_for(
 class Rollout:
     """A workload with its pods; ``events`` and ``log`` read those of one object.
 
-    ``revision`` is a DaemonSet's newest; "" if it is not known. ``why_not`` says why it
-    makes no pod on a node, or "".
+    ``revision`` is a DaemonSet's newest; "" if it is not known. ``why_barred`` says why
+    it makes no pod on a node, or "".
     """
 
     workload: Json
@@ -128,7 +130,7 @@ class Rollout:
     events: Callable[[str], Sequence[Json]]
     log: Callable[[str], str]
     revision: str = ""
-    why_not: Callable[[str], str] = lambda _: ""
+    why_barred: Callable[[str], str] = lambda _: ""
 
     @property
     def name(self) -> str:
@@ -222,7 +224,7 @@ def _no_pod(who: str, seen: Rollout, node: str) -> Waiting:
     if told := told_by_events(who, seen.events(seen.name)):
         return told
     what = "its pod to be created"
-    if why := seen.why_not(node):
+    if why := seen.why_barred(node):
         what = f"its pod, which is not made there: {why}"
     elif not seen.is_observed:
         what = "kube-controller-manager to see the DaemonSet and make its pod"

@@ -241,10 +241,10 @@ def _inside(text: str, node: Node, written: str) -> str:
 
 def _line_end(text: str, node: Node) -> int:
     """Return the end of the line with the node's last word."""
-    found = text.find("\n", _word_end(text, _last(node)))
-    if found < 0:
+    line_end = text.find("\n", _word_end(text, _last(node)))
+    if line_end < 0:
         return len(text)
-    return found - 1 if text[found - 1] == "\r" else found
+    return line_end - 1 if text[line_end - 1] == "\r" else line_end
 
 
 def _word_end(text: str, node: Node) -> int:

@@ -48,7 +48,7 @@ from gpushare.kube.node_filters import (
     lacks_in_sum,
     properties_of,
 )
-from gpushare.kube.resource_requests import in_sum
+from gpushare.kube.resource_requests import effective_request
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _MOST_S = 200e9
@@ -76,7 +76,7 @@ class PodNeeds:
         return (amounts, self.policy.name, request.cards, *hard)
 
     @property
-    def in_sum(self) -> Amount:
+    def total(self) -> Amount:
         """What kube-scheduler compares with the sums of a node."""
         return sum((claim.amount for claim in self.request.claims), NOTHING)
 
@@ -196,7 +196,7 @@ class Candidates:
         if closed is not None:
             return (closed.message,)
         lacking = lacks(needs.request.host, self._hosts.free(name), slots)
-        lacking += lacks_in_sum(needs.in_sum, self._left_in_sum(name))
+        lacking += lacks_in_sum(needs.total, self._left_in_sum(name))
         if lacking or not needs.request.claims:
             return lacking
         node = self._ledger.node(name)
@@ -271,7 +271,7 @@ class Candidates:
     ) -> Iterator[NodeName]:
         """Yield the nodes for which ``judge`` has no reason, without the reasons."""
         request, constraints = needs.request, needs.constraints
-        claims, host, cards = request.claims, request.host, needs.in_sum
+        claims, host, cards = request.claims, request.host, needs.total
         free_of, accepts = self._hosts.free, self.accepts
         for name in names:
             if host is not None and not host.fits(free_of(name)):
@@ -382,7 +382,9 @@ class SimulatedCluster:
         self._uid = str(pod["metadata"].get("uid") or "")
         made = self.api.create(Kind.PODS, pod)
         self._catch_up()
-        self.candidates.count(NodeName(pod["spec"]["nodeName"]), 1, in_sum(made))
+        self.candidates.count(
+            NodeName(pod["spec"]["nodeName"]), 1, effective_request(made)
+        )
         return codec.pod_ref(made)
 
     def add(self, pod: Json) -> tuple[PodRef, PodNeeds | Refusal]:
@@ -414,7 +416,7 @@ class SimulatedCluster:
             timeout_s=_DEADLINE_S,
         )
         self._catch_up()
-        self.candidates.count(decided.node, 1, needs.in_sum)
+        self.candidates.count(decided.node, 1, needs.total)
         return decided
 
     def take_away(self, ref: PodRef, node: NodeName | None) -> None:
@@ -424,7 +426,7 @@ class SimulatedCluster:
         )
         self._catch_up()
         if node is not None:
-            self.candidates.count(node, -1, NOTHING - in_sum(last))
+            self.candidates.count(node, -1, NOTHING - effective_request(last))
 
     def _moment(self) -> datetime:
         """Return the time of day for timestamps, at most the calendar's last."""

@@ -26,7 +26,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD
 from gpushare.kube.node_filters import NodeProperties, properties_of
 from gpushare.kube.objects import Objects, Ref
-from gpushare.kube.resource_requests import in_sum
+from gpushare.kube.resource_requests import effective_request
 from gpusharectl.access import Access
 from gpusharectl.state.claims import (
     allocated,
@@ -135,7 +135,7 @@ class ClusterState:
     @cached_property
     def requested(self) -> Mapping[PodUID, Amount]:
         """What kube-scheduler counts of each of ``pods`` in the sums of its node."""
-        return {uid: in_sum(seen.body) for uid, seen in self.pods.items()}
+        return {uid: effective_request(seen.body) for uid, seen in self.pods.items()}
 
     @cached_property
     def plugins(self) -> Mapping[str, bool]:

@@ -69,9 +69,9 @@ def why(
         claims = by_claims(access.cluster, access.objects, state, found)
         answer = claims or explain(state, found)
         if codec.is_ours(found):
-            wrong: list[Trouble] = []
-            wrong += of_quotas(read_quotas(access.objects, wrong, place) or ())
-            notes = [f"{trouble.about}: {trouble.what}" for trouble in wrong]
+            troubles: list[Trouble] = []
+            troubles += of_quotas(read_quotas(access.objects, troubles, place) or ())
+            notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
             answer = replace(answer, of_quotas=notes)
     if output:
         give(answer_data(answer, state.placements), output)

@@ -168,11 +168,11 @@ class _Search:
         starts = [self._kept]
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
-        found = [way for start in starts if (way := self._cleared(start)) is not None]
-        if not found:
+        cleared = [way for start in starts if (way := self._cleared(start)) is not None]
+        if not cleared:
             # A pod that stayed for one claim may block another claim.
-            found = [self._reprieved(self._request, self._lower, self._kept)]
-        self._best = min(found, key=self._cost)
+            cleared = [self._reprieved(self._request, self._lower, self._kept)]
+        self._best = min(cleared, key=self._cost)
         self._clear(self._kept, self._clearable())
         uids = self._in_order(self._best)
         return Victims(tuple(uids), self._violations(uids))

@@ -17,7 +17,7 @@ from gpushare.kube.resource_requests import (
     RequestedResources,
     Unmeetable,
     containers,
-    in_sum,
+    effective_request,
 )
 from tests.builders import pod_json
 
@@ -96,7 +96,7 @@ def test_a_readable_pod_counts_in_sum_as_its_containers_do(spec: Any) -> None:
     """Together by kube-scheduler's formula; what it does not take counts as nothing."""
     found = read({"spec": spec})
     if isinstance(found, list):
-        assert in_sum({"spec": spec}) == effective(found)
+        assert effective_request({"spec": spec}) == effective(found)
 
 
 def test_what_a_pod_counts_in_sum() -> None:
@@ -104,8 +104,8 @@ def test_what_a_pod_counts_in_sum() -> None:
     pod = pod_json(units="1Ki", cores=1)
     first = {"name": "first", "resources": {"limits": {names.CORE: "7"}}}
     pod["spec"]["initContainers"] = [first, first]
-    assert in_sum(pod) == Amount(7, 1024)
-    assert in_sum(pod_json(units="0.5")) == NOTHING
+    assert effective_request(pod) == Amount(7, 1024)
+    assert effective_request(pod_json(units="0.5")) == NOTHING
 
 
 def test_names_and_images_are_not_in_the_key() -> None:

@@ -95,7 +95,7 @@ CASES = {
     "all ready": (seen(pod(ready=True), pod("gpu-2")), None),
     "no pod yet": (seen(), "its pod to be created"),
     "no pod can be": (
-        waits(replace(rollout(daemonset(), ()), why_not=lambda _: "x"), ["gpu-1"]),
+        waits(replace(rollout(daemonset(), ()), why_barred=lambda _: "x"), ["gpu-1"]),
         "its pod, which is not made there: x",
     ),
     "the controller has not seen it": (
