@@ -532,6 +532,17 @@ def test_the_search_for_cheaper_victims_has_an_end() -> None:
     assert [tries_on_each(nodes) for nodes in (0, 1, 100, 500)] == [300, 300, 100, 50]
 
 
+def test_a_node_that_cannot_help_takes_one_look() -> None:
+    """Of 16 claims the last has no room, whoever of lower priority goes."""
+    holds = [low(f"t{n}", n % 8, 2) for n in range(80)]
+    holds += [low(f"stays{n}", n, 2, priority=99) for n in range(8)]
+    page = node(*cards(*[24] * 8), holds=holds)
+    asked = apart("asks", *[11] * 15, 23, priority=10)
+    judged = work(lambda: choose(asked, page, victims()))
+    assert choose(asked, page, victims()) is None
+    assert judged < 20_000
+
+
 def as_kube_scheduler_counts(uids: Sequence[str], budgets: Sequence[Budget]) -> int:
     """``filterPodsWithPDBViolation``, of pods with the most important one first."""
     allowed = [budget.allowed for budget in budgets]
