@@ -1,7 +1,7 @@
 """``python -m bench.packing_scheduler``: a slice of the trace on a real kube-scheduler.
 
 Every n-th node of the public trace is posted to a real API server, and pods of the
-trace arrive one after another, as ``gpusharectl.simulate.openb.trace`` has it. A real
+trace arrive one after another, as ``gpusharectl.simulator.openb.trace`` has it. A real
 kube-scheduler places them with the real extender beside it; those without cards it
 places alone, since no extender is asked for them. The same pods in the same order are
 placed in memory by ``schedule()``, where the policy places those without cards, too.
@@ -40,7 +40,7 @@ from gpushare.domain.model import (
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
 from gpushare.kube.annotations import encode_cards
-from gpusharectl.simulate.openb.trace import (
+from gpusharectl.simulator.openb.trace import (
     FOLDER_VARIABLE,
     WHOLE,
     Meter,

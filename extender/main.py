@@ -49,10 +49,10 @@ from extender.server.webhook_app import (
 from extender.settings import ExtenderSettings, WebhookSettings
 from gpushare import logs
 from gpushare.addresses import why_not_listen
-from gpushare.cache.pods import UNFINISHED
-from gpushare.cache.snapshot import snapshot
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import FRAG
+from gpushare.informers.pods import UNFINISHED
+from gpushare.informers.snapshot import snapshot
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError

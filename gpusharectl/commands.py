@@ -152,7 +152,7 @@ class TwoNames(click.Group):
         ),
         _command(
             "simulate",
-            "simulate.command:simulate",
+            "simulator.command:simulate",
             "Play a scenario, or a change of the running cluster.",
         ),
         _command(

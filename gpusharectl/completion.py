@@ -9,7 +9,7 @@ from threading import Thread
 import click
 from click.shell_completion import CompletionItem
 
-from gpushare.cache.pods import UNFINISHED
+from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError

@@ -12,8 +12,8 @@ from enum import Enum
 
 import click
 
-from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.model import Card, CardUUID
+from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict

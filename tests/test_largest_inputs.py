@@ -13,11 +13,11 @@ from extender.scheduling.bind import ExtenderState
 from extender.scheduling.service import Verbs, WaitAllowance
 from extender.scheduling.wire import extender_args
 from extender.webhook.rules import Rules, review
-from gpushare.cache.nodes import NodeBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Policy
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.informers.nodes import NodeBook
 from gpushare.kube import names
 from gpushare.kube.claims.requests import requests_of
 from gpushare.kube.cluster import Json, WatchEvent

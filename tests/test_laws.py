@@ -7,8 +7,6 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
 from gpushare.domain.cache import Fitting
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
@@ -25,6 +23,8 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES, Choice, Policy
 from gpushare.domain.refusal import Refusal
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
 from gpushare.kube.annotations import (
     decode_cards,
     decode_placement,

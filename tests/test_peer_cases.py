@@ -14,14 +14,14 @@ import yaml
 
 from extender.scheduling.bind import Binder, ExtenderState
 from extender.scheduling.wire import BindingArgs
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest
 from gpushare.domain.placement import place, refusal, score
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.domain.request import Role, effective
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import decode_placement, encode_placement
 from gpushare.kube.cluster import Json, Kind, Target

@@ -19,7 +19,7 @@ from bench.packing.drawing import churn_table, list_table
 from bench.packing.lists import MADE, read_list
 from bench.packing.policies import makers
 from bench.packing.running import CHURN_LOADS, Running, published
-from gpusharectl.simulate.openb.trace import (
+from gpusharectl.simulator.openb.trace import (
     FOLDER_VARIABLE,
     SEEDS,
     TraceError,

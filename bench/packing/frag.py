@@ -11,7 +11,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.policies import FRAG, POLICIES
 from gpushare.kube.node_filters import ANY_NODE, NodeProperties
-from gpusharectl.simulate.cluster import Candidates, PodNeeds
+from gpusharectl.simulator.cluster import Candidates, PodNeeds
 
 _OPEN = NodeProperties({}, (), None)
 """A node that keeps nobody away, however many pods it has."""

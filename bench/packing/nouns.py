@@ -20,7 +20,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpusharectl.simulate.openb.trace import WHOLE, TraceNode
+from gpusharectl.simulator.openb.trace import WHOLE, TraceNode
 
 
 def name_of(row: int) -> NodeName:

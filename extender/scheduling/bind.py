@@ -11,15 +11,15 @@ from threading import Condition
 
 from extender.scheduling.inflight import Inflight
 from extender.scheduling.wire import BindingArgs
-from gpushare.cache.claims import ClaimBook
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, Choice
 from gpushare.domain.refusal import Refusal
+from gpushare.informers.claims import ClaimBook
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind, Target

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from extender.server.asgi import Application, Posts, Receive, Scope, Send
 from extender.server.public import Readiness, readiness_app
 from extender.webhook.review import ClaimQuestion, allowed, claim_question, denied
-from gpushare.cache.claims import ClaimBook
+from gpushare.informers.claims import ClaimBook
 from gpushare.kube.claims.allocated import Claim, read_claim, refused_access
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed

@@ -12,11 +12,11 @@ from typing import Any
 
 from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
-from gpushare.cache.shortage import Shortage, shortage
-from gpushare.cache.snapshot import Users, snapshot
 from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
+from gpushare.informers.shortage import Shortage, shortage
+from gpushare.informers.snapshot import Users, snapshot
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.node_filters import NodeProperties

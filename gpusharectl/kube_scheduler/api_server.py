@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.cache.claims import UNCONFIRMED_S
+from gpushare.informers.claims import UNCONFIRMED_S
 from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath, Obstacle
 from gpusharectl.kube_scheduler.yaml_edit import data
 

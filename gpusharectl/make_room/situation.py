@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.eviction.landing import Movable, Situation
 from gpushare.domain.eviction.preemption import Budget, Facts
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.policies import FRAG, Choice
 from gpushare.domain.refusal import Refusal
+from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound

@@ -6,9 +6,9 @@ they are read from the API server: what claims hold is not free, whoever knows o
 
 from collections.abc import Iterable, Mapping
 
-from gpushare.cache.claims import placement_of
 from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
+from gpushare.informers.claims import placement_of
 from gpushare.kube import facts
 from gpushare.kube.claims.allocated import Claim, User, read_claim
 from gpushare.kube.cluster import Json

@@ -9,14 +9,14 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from gpushare.cache.claims import ClaimBook
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import UNFINISHED, PodBook
-from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, NodeName, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
+from gpushare.informers.claims import ClaimBook
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import UNFINISHED, PodBook
+from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
 from gpushare.kube.claims.allocated import User
 from gpushare.kube.cluster import Cluster, Json, Kind, Page

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from gpushare.cache.shortage import Shortage, shortage
 from gpushare.domain.links import scores_of
 from gpushare.domain.model import (
     NOTHING,
@@ -23,6 +22,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import FreeUnits, Node, free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.informers.shortage import Shortage, shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import decode_isolation
 from gpushare.kube.claims.allocated import User

@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.cache.claims import placement_of
-from gpushare.cache.shortage import bars
 from gpushare.domain.model import (
     Amount,
     Card,
@@ -22,6 +20,8 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
+from gpushare.informers.claims import placement_of
+from gpushare.informers.shortage import bars
 from gpushare.kube import codec, facts, words
 from gpushare.kube.claims.allocated import Claim, amount, device_name, read_claim
 from gpushare.kube.claims.asked import claims_of

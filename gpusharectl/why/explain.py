@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from gpushare.cache.shortage import bars, shortage
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -24,6 +23,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
+from gpushare.informers.shortage import bars, shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text

@@ -8,11 +8,11 @@ from bench import crowd
 from bench.lives import Pace
 from bench.stage import node_body
 from bench.takeover import longest_gap
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount
 from gpushare.domain.policies import Choice
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
 from gpushare.kube.cluster import Page
 from tests.testbed.objects import pod
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
 from gpushare.domain.frag.policy import ENOUGH, Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
 from gpushare.kube.cluster import Page
 from gpushare.kube.codec import pod_record
 from tests.controlplane.world import EAGER, POLICY, World, beside

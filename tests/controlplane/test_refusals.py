@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpushare.domain.policies import Choice
-from gpusharectl.simulate.live import WhatIf, live_scenario
-from gpusharectl.simulate.result import run
+from gpusharectl.simulator.live import WhatIf, live_scenario
+from gpusharectl.simulator.result import run
 from tests.controlplane.books import assert_refused, checked_book
 from tests.controlplane.world import POLICY, World, cards_of
 from tests.testbed.objects import read_pod

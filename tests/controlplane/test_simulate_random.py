@@ -18,9 +18,9 @@ from gpushare.domain.model import NodeName
 from gpushare.domain.placement import score
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import codec
-from gpusharectl.simulate.engine import Played, play
-from gpusharectl.simulate.scenario import Arrive, Scenario, Step
-from gpusharectl.simulate.scenario_file import read_scenario
+from gpusharectl.simulator.engine import Played, play
+from gpusharectl.simulator.scenario import Arrive, Scenario, Step
+from gpusharectl.simulator.scenario_file import read_scenario
 from tests.controlplane.extender import extender
 from tests.controlplane.world import EAGER, Verdict, World
 from tests.testbed.controlplane import ControlPlane

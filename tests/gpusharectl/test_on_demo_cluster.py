@@ -13,8 +13,8 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.node import Node
+from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import names
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.cluster import Json, Kind, Target

@@ -7,8 +7,8 @@ from bench.packing.cluster import Cluster, Shape, Spot
 from bench.packing.policies import makers
 from bench.packing.replay import Making, replay
 from gpushare.domain.policies import Choice
-from gpusharectl.simulate.engine import play
-from gpusharectl.simulate.openb.trace import Trace, read_trace, trace_scenario
+from gpusharectl.simulator.engine import play
+from gpusharectl.simulator.openb.trace import Trace, read_trace, trace_scenario
 from tests.bench.packing.building import CASES, node, pod
 
 

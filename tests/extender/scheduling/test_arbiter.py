@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from extender.scheduling.arbiter import WHAT, ClaimWatch
-from gpushare.cache.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.informers.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable

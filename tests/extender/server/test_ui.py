@@ -14,10 +14,10 @@ from extender.scheduling.bind import ExtenderState
 from extender.server.public import Readiness
 from extender.server.ui import MOST_REASONS, Page, state
 from extender.settings import ExtenderSettings
-from gpushare.cache.snapshot import snapshot
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.informers.snapshot import snapshot
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json

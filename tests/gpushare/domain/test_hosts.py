@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
 from gpushare.kube.cluster import Json
 from gpushare.kube.resource_requests import RequestedResources
 from tests.builders import event, node_json, page, pod_json

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gpushare.cache.snapshot import snapshot
 from gpushare.domain.model import PodUID
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.informers.snapshot import snapshot
 from gpushare.kube import facts, names
 from gpushare.kube.claims.allocated import User
 from gpushare.kube.cluster import Json, Kind

@@ -1,0 +1,450 @@
+"""Keep the cluster of a simulation in memory, with the extender's own cache over it.
+
+Every change is written to the API server in memory. Its watch events go into the cache,
+as the reflectors of the extender do it, and ``schedule`` decides over that cache. There
+is no other way by which a pod gets a card.
+
+``Candidates`` remembers for each kind of pod which nodes pass all filters, and looks
+again only at nodes that changed. A trace has ten thousand pods and a thousand nodes.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain, count
+
+from gpushare.domain import links
+from gpushare.domain.frag.policy import Packer
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import (
+    NOTHING,
+    Amount,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+)
+from gpushare.domain.node import Node
+from gpushare.domain.placement import place, refusal, schedule, score
+from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.refusal import Refusal
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.informers.nodes import NodeBook
+from gpushare.informers.pods import PodBook
+from gpushare.kube import codec, facts, names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.codec import refusal_text
+from gpushare.kube.node_filters import (
+    Constraints,
+    NodeProperties,
+    bar,
+    constraints_of,
+    lacks,
+    lacks_in_sum,
+    properties_of,
+)
+from gpushare.kube.resource_requests import effective_request
+
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+_MOST_S = 200e9
+"""About 6,000 years; the calendar of Python ends a little later."""
+
+
+_MOST_KINDS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PodNeeds:
+    """What a pod needs, as all filters see it; equal kinds get equal answers."""
+
+    request: PodRequest
+    policy: Policy
+    constraints: Constraints
+
+    @property
+    def kind(self) -> object:
+        """Return a key that is equal for requests with equal answers."""
+        claims = self.request.claims
+        amounts = tuple(claim.amount for claim in claims)
+        request = self.request
+        hard = (request.host, self.constraints)
+        return (amounts, self.policy.name, request.cards, *hard)
+
+    @property
+    def total(self) -> Amount:
+        """What kube-scheduler compares with the sums of a node."""
+        return sum((claim.amount for claim in self.request.claims), NOTHING)
+
+    @property
+    def priority(self) -> int:
+        """The pod's priority."""
+        return self.request.pod.priority
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The nodes for one kind of pod, by the score that the policy gives them."""
+
+    position: int = 0
+    liked: dict[int, set[NodeName]] = field(default_factory=dict)
+    """All under 0 if the policy has a chooser, which scores them itself."""
+    refused: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
+    refused_upto: int = 0
+    """The position of ``refused``, which few pods need."""
+
+
+class Candidates:
+    """The nodes that pass all filters, for each kind of pod, over one ledger."""
+
+    def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
+        self._ledger = ledger
+        self._hosts = hosts
+        self.properties: dict[NodeName, NodeProperties] = {}
+        """Of all nodes that exist."""
+        self._pods: Counter[NodeName] = Counter()
+        self._counted: dict[NodeName, Amount] = {}
+        self._changed: list[NodeName] = []
+        self._kinds: OrderedDict[object, _Kept] = OrderedDict()
+        self._looked = 0
+        self._looks: dict[NodeName, int] = {}
+        self._numbers: dict[object, int] = {}
+        self._linked: set[NodeName] = set()
+        """Nodes with links, as far as they were looked at."""
+
+    def put(self, name: NodeName, properties: NodeProperties) -> None:
+        """Record a node that is new or changed."""
+        self.properties[name] = properties
+        self._changed.append(name)
+
+    def drop(self, name: NodeName) -> None:
+        """Remove a node."""
+        self.properties.pop(name, None)
+        self._changed.append(name)
+
+    def count(self, name: NodeName, pods: int, cards: Amount = NOTHING) -> None:
+        """Add to the number of pods on a node, and to the sum of what they request.
+
+        Both may be negative.
+        """
+        self._pods[name] += pods
+        self._counted[name] = self._counted.get(name, NOTHING) + cards
+        self._changed.append(name)
+
+    def changed_since(self, position: int) -> tuple[set[NodeName], int]:
+        """Return the nodes that changed since a position, or whose pods did.
+
+        Beside it is the present position, for the next call.
+        """
+        return set(self._changed[position:]), len(self._changed)
+
+    def schedule(self, needs: PodNeeds) -> Placement | None:
+        """Place a pod on the best of the nodes that pass all filters; None if none.
+
+        It decides as ``placement.schedule`` does, without judging the nodes again.
+        """
+        liked, policy, request = self._mended(needs).liked, needs.policy, needs.request
+        if policy.chooser is not None and (names := liked.get(0)):
+            chosen = policy.chooser.best(request, names, policy)
+            node = None if chosen is None else self._ledger.node(chosen)
+            placed = None if node is None else place(request, node, policy)
+            if isinstance(placed, Placement):
+                return placed
+        nodes = filter(None, map(self._ledger.node, self._offered(needs, liked)))
+        found = schedule(request, nodes, policy)
+        return found if isinstance(found, Placement) else None
+
+    def _offered(
+        self, needs: PodNeeds, liked: Mapping[int, Iterable[NodeName]]
+    ) -> tuple[NodeName, ...]:
+        """Return the nodes that could be chosen.
+
+        If the policy scores each node by itself, ``schedule`` takes one of those with
+        the highest score, and of nodes that look alike the first by name. The others
+        are left out. Links are scored among all nodes.
+        """
+        self._look_again()
+        scores = [score for score, alike in liked.items() if alike]
+        names: Iterable[NodeName] = liked[max(scores)] if scores else ()
+        if self._linked and links.count_for(needs.request):
+            names = chain.from_iterable(liked.values())
+        cards = needs.request.cards
+        if cards is not None and cards.uuids:
+            # A pod that names UUIDs sees a difference between all nodes.
+            return tuple(names)
+        return self._first_of_each(names)
+
+    def reasons(self, needs: PodNeeds) -> Mapping[str, int]:
+        """Count the nodes that are refused for each reason; a node may have several."""
+        kept = self._mended(needs)
+        changed, kept.refused_upto = self.changed_since(kept.refused_upto)
+        for name in changed:
+            kept.refused.pop(name, None)
+            if name in self.properties and (reasons := self.judge(needs, name)):
+                kept.refused[name] = reasons
+        return Counter(chain.from_iterable(kept.refused.values()))
+
+    def judge(self, needs: PodNeeds, name: NodeName) -> tuple[str, ...]:
+        """Return the reasons why a node cannot take the pod; empty if it can."""
+        properties = self.properties[name]
+        slots = None if properties.pods is None else properties.pods - self._pods[name]
+        closed = bar(properties, needs.constraints)
+        if closed is not None:
+            return (closed.message,)
+        lacking = lacks(needs.request.host, self._hosts.free(name), slots)
+        lacking += lacks_in_sum(needs.total, self._left_in_sum(name))
+        if lacking or not needs.request.claims:
+            return lacking
+        node = self._ledger.node(name)
+        found = node and refusal(needs.request, node, needs.policy)
+        return (refusal_text(found),) if found else ()
+
+    def _left_in_sum(self, name: NodeName) -> Amount | None:
+        has = self.properties[name].cards
+        return None if has is None else has - self._counted.get(name, NOTHING)
+
+    def accepts(self, constraints: Constraints, name: NodeName) -> bool:
+        """Return whether a node takes a pod, apart from cards, CPU and memory."""
+        its = self.properties.get(name)
+        if its is None or (its.pods is not None and self._pods[name] >= its.pods):
+            return False
+        return bar(its, constraints) is None
+
+    def _look_again(self) -> None:
+        changed, self._looked = self.changed_since(self._looked)
+        for name in changed:
+            self._looks[name] = self._look(name)
+
+    def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
+        first: dict[int, NodeName] = {}
+        for name in names:
+            look = self._looks[name]
+            if look not in first or name < first[look]:
+                first[look] = name
+        return tuple(first.values())
+
+    def _look(self, name: NodeName) -> int:
+        """Return a number that is equal for nodes that no policy can tell apart."""
+        node = self._ledger.node(name) or Node(name)
+        untouched = {card.uuid for card in node.untouched}
+        cards = tuple(
+            (
+                node.free.get(card.uuid),
+                card.uuid in untouched,
+                card.index,
+                card.units,
+                card.model,
+                card.links,
+            )
+            for card in node.cards
+        )
+        self._linked.discard(name)
+        if any(card.links for card in node.cards):
+            self._linked.add(name)
+        look = (cards, self._hosts.free(name), self._hosts.allocatable(name))
+        return self._numbers.setdefault(look, len(self._numbers))
+
+    def _mended(self, needs: PodNeeds) -> _Kept:
+        kind = needs.kind
+        kept = self._kinds.get(kind)
+        if kept is None:
+            kept = self._kinds[kind] = _Kept()
+            if len(self._kinds) > _MOST_KINDS:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(kind)
+        changed, kept.position = self.changed_since(kept.position)
+        for alike in kept.liked.values():
+            alike.difference_update(changed)
+        scored = needs.policy.chooser is None
+        for name in self._fitting(needs, changed):
+            node = self._ledger.node(name) if scored else None
+            likes = score(node, needs.policy) if node is not None else 0
+            kept.liked.setdefault(likes, set()).add(name)
+        return kept
+
+    def _fitting(
+        self, needs: PodNeeds, names: Iterable[NodeName]
+    ) -> Iterator[NodeName]:
+        """Yield the nodes for which ``judge`` has no reason, without the reasons."""
+        request, constraints = needs.request, needs.constraints
+        claims, host, cards = request.claims, request.host, needs.total
+        free_of, accepts = self._hosts.free, self.accepts
+        for name in names:
+            if host is not None and not host.fits(free_of(name)):
+                continue
+            if not accepts(constraints, name):
+                continue
+            if lacks_in_sum(cards, self._left_in_sum(name)):
+                continue
+            node = self._ledger.node(name) if claims else None
+            if node is None:
+                yield name
+            elif len(claims) == 1:
+                # Most pods have one; it needs no search.
+                if node.summary_for(request).fits(claims[0]):
+                    yield name
+            elif refusal(request, node, needs.policy) is None:
+                yield name
+
+
+_FOREVER_S = 1e12
+_DEADLINE_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a pod was not placed: the number of nodes for each reason."""
+
+    reasons: Mapping[str, int]
+    nodes: int
+    """How many nodes there are; one may have several reasons."""
+
+
+class SimulatedCluster:
+    """Nodes, pods and the decisions about them; for one thread."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.now_s = 0.0
+        """Seconds since the beginning."""
+        self.learns = True
+        """Whether the policy ``frag`` learns from new pods."""
+        self.hosts = Hosts()
+        self.ledger = Ledger()
+        self._packer = Packer(self.ledger, self.hosts)
+        self.choice = replace(choice, packer=self._packer)
+        self.candidates = Candidates(self.ledger, self.hosts)
+        self._uids = (f"simulated-{number}" for number in count(1))
+        self._uid = ""
+        self.api = Embedded(
+            now=self._moment,
+            clock=lambda: 0.0,
+            new_uid=self._new_uid,
+            bookmark_every_s=0.0,
+        )
+        ledger, hosts = self.ledger, self.hosts
+        pods = PodBook(ledger, self.choice, hosts=hosts, on_new=self._see)
+        nodes = NodeBook(ledger, set_cards=pods.set_cards, hosts=hosts)
+        self._streams = [
+            (self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S), book)
+            for kind, book in ((Kind.NODES, nodes), (Kind.PODS, pods))
+        ]
+        self._catch_up()
+
+    def add_node(self, node: Json) -> None:
+        """Add a node."""
+        self.api.create(Kind.NODES, node)
+        self._catch_up()
+        self.candidates.put(NodeName(node["metadata"]["name"]), properties_of(node))
+
+    def close_node(self, name: NodeName) -> None:
+        """Mark a node unschedulable."""
+        closed = {"spec": {"unschedulable": True}}
+        node = self.api.patch(Kind.NODES, "", name, closed)
+        self._catch_up()
+        self.candidates.put(name, properties_of(node))
+
+    @contextmanager
+    def cordoned(self, name: NodeName, cards: Iterable[CardUUID]) -> Iterator[None]:
+        """Keep new pods off cards of a node meanwhile, as an operator would."""
+        before = facts.annotation(self.api.get(Kind.NODES, "", name), names.CORDON)
+        self._cordon(name, ",".join(filter(None, (before, *cards))))
+        yield
+        self._cordon(name, before)
+
+    def _cordon(self, name: NodeName, cards: str) -> None:
+        notes = {"metadata": {"annotations": {names.CORDON: cards or None}}}
+        node = self.api.patch(Kind.NODES, "", name, notes)
+        self._catch_up()
+        self.candidates.put(name, properties_of(node))
+
+    def remove_node(self, name: NodeName) -> None:
+        """Remove a node; its pods must be deleted before."""
+        self.api.delete(Kind.NODES, "", name)
+        self._catch_up()
+        self.candidates.drop(name)
+
+    def untouched(self) -> int:
+        """Count the cards that hold nothing, on nodes that accept pods."""
+        every = self.candidates.properties.items()
+        nodes = (self.ledger.node(name) for name, its in every if not its.closed)
+        return sum(len(node.untouched) for node in nodes if node is not None)
+
+    def hold(self, claim: Placement) -> None:
+        """Charge what a ResourceClaim has of the cards of its node, for good."""
+        self.ledger.record(claim)
+
+    def add_bound(self, pod: Json) -> PodRef:
+        """Add a pod that already runs, by its own UID, which its placement names."""
+        self._uid = str(pod["metadata"].get("uid") or "")
+        made = self.api.create(Kind.PODS, pod)
+        self._catch_up()
+        self.candidates.count(
+            NodeName(pod["spec"]["nodeName"]), 1, effective_request(made)
+        )
+        return codec.pod_ref(made)
+
+    def add(self, pod: Json) -> tuple[PodRef, PodNeeds | Refusal]:
+        """Add a pending pod; a refusal if no node can ever take it."""
+        made = self.api.create(Kind.PODS, pod)
+        self._catch_up()
+        ref = codec.pod_ref(made)
+        request = codec.pod_request(made, ref)
+        if isinstance(request, Refusal):
+            return ref, request
+        policy = self.choice.policy(request.policy)
+        if isinstance(policy, Refusal):
+            return ref, policy
+        if self._packer.due:
+            self._packer.learn()
+        return ref, PodNeeds(request, policy, constraints_of(made))
+
+    def place(self, ref: PodRef, needs: PodNeeds) -> Placement | Refused:
+        """Decide where the pod goes and bind it there, or return why it must wait."""
+        decided = self.candidates.schedule(needs)
+        if decided is None:
+            reasons = self.candidates.reasons(needs)
+            return Refused(reasons, len(self.candidates.properties))
+        note = encode_placement(decided, self._moment().isoformat())
+        self.api.bind(
+            Target(ref.namespace, ref.name, ref.uid),
+            decided.node,
+            {names.PLACEMENT: note} if decided.shares else {},
+            timeout_s=_DEADLINE_S,
+        )
+        self._catch_up()
+        self.candidates.count(decided.node, 1, needs.total)
+        return decided
+
+    def take_away(self, ref: PodRef, node: NodeName | None) -> None:
+        """Delete a pod at once; ``node`` is None for a pending one."""
+        last = self.api.delete(
+            Kind.PODS, ref.namespace, ref.name, grace_period_s=0, uid=ref.uid
+        )
+        self._catch_up()
+        if node is not None:
+            self.candidates.count(node, -1, NOTHING - effective_request(last))
+
+    def _moment(self) -> datetime:
+        """Return the time of day for timestamps, at most the calendar's last."""
+        return _BEGINNING + timedelta(seconds=min(self.now_s, _MOST_S))
+
+    def _see(self, request: PodRequest) -> None:
+        if self.learns:
+            self._packer.see(request)
+
+    def _new_uid(self) -> str:
+        uid, self._uid = self._uid, ""
+        return uid or next(self._uids)
+
+    def _catch_up(self) -> None:
+        """Apply all outstanding watch events to the cache."""
+        for stream, book in self._streams:
+            # Bookmarks come without a pause, so the first one means that all is read.
+            for event in stream:
+                if event.type == "BOOKMARK":
+                    break
+                book.apply(event)

@@ -1,0 +1,117 @@
+"""Ask for moves that make room for a pending pod, and count what comes of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.moves import Bounds, Plan, plan_moves
+from gpushare.domain.eviction.preemption import Facts
+from gpushare.domain.model import Placement, PodRef
+from gpushare.domain.node import Node
+from gpushare.kube import facts
+from gpushare.kube.cluster import Json
+from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
+from gpusharectl.simulator.scenario import Expected, Scenario
+
+_STAY = frozenset({"DaemonSet", "Job", "Node"})
+"""Kinds of controllers whose pods do not move."""
+_DIRECT_STEPS, _CHAIN_STEPS = 300, 100
+"""Steps of a search: a tenth of what make-room takes, for there are many of them."""
+
+
+@dataclass(slots=True)
+class MovesPlayed:
+    """What came of the plans.
+
+    ``moves`` are evictions, ``placed`` the pods that got the room of their plan.
+    ``otherwise`` are plans of which any pod landed elsewhere, or nowhere.
+    """
+
+    plans: int = 0
+    moves: int = 0
+    placed: int = 0
+    otherwise: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A running pod of the scenario, and what it needs."""
+
+    pod: PodRef
+    manifest: Json
+    needs: PodNeeds
+    cards: int
+
+    @property
+    def may_move(self) -> bool:
+        """Whether ``make-room`` would move it without being told to.
+
+        A scenario's pod without a controller is taken for one of a ReplicaSet.
+        """
+        kind = facts.controller(self.manifest).get("kind")
+        stays = facts.annotation(self.manifest, facts.SAFE_TO_EVICT) == "false"
+        return self.cards == 1 and not stays and kind not in _STAY
+
+
+class Planner:
+    """Plans for one cluster, each kind of pod asked for once until a node changes."""
+
+    def __init__(self, cluster: SimulatedCluster, most: int) -> None:
+        self._cluster = cluster
+        self._bounds = Bounds(most, _DIRECT_STEPS, _CHAIN_STEPS)
+        self._asked: dict[object, int] = {}
+
+    def plan(self, needs: PodNeeds, running: Iterable[Runner]) -> Plan | None:
+        """Return moves that make room for a pod; None if none do, or nothing is new."""
+        candidates, kind = self._cluster.candidates, (needs.kind, needs.priority)
+        _, now = candidates.changed_since(0)
+        if self._asked.get(kind) == now:
+            return None
+        self._asked[kind] = now
+        found = map(self._cluster.ledger.node, candidates.properties)
+        nodes = tuple(filter(None, found))
+        if not _enough(needs, nodes):
+            return None
+        opened = candidates.accepts
+        situation = Situation(
+            nodes,
+            {
+                one.pod.uid: Movable(
+                    one.needs.request, partial(opened, one.needs.constraints)
+                )
+                for one in running
+                if one.may_move
+            },
+            self._cluster.choice,
+            Facts(self._cluster.hosts),
+            partial(opened, needs.constraints),
+        )
+        plan = plan_moves(needs.request, situation, self._bounds)
+        return plan if isinstance(plan, Plan) else None
+
+
+def _enough(needs: PodNeeds, nodes: Iterable[Node]) -> bool:
+    """Return whether all nodes together have free what a pod asks for."""
+    cores = units = 0
+    for node in nodes:
+        for room in node.free.values():
+            cores, units = cores + max(0, room.cores), units + max(0, room.units)
+    claims = needs.request.claims
+    return (
+        sum(claim.amount.units for claim in claims) <= units
+        and sum(claim.amount.cores for claim in claims) <= cores
+    )
+
+
+def same_place(one: Placement | None, planned: Placement) -> bool:
+    """Return whether a pod is on the node and the cards that were planned."""
+    return one is not None and (one.node, one.cards()) == (
+        planned.node,
+        planned.cards(),
+    )
+
+
+def without_moves(scenario: Scenario) -> Scenario:
+    """Return the scenario in which nobody makes room; nothing is expected."""
+    return replace(scenario, moves=0, expected=Expected())

@@ -1,0 +1,220 @@
+"""The options of ``gpusharectl simulate``: declared, parsed and completed."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from gpushare.domain.policies import POLICIES
+from gpushare.domain.refusal import users_words
+from gpusharectl.completion import node_names
+from gpusharectl.simulator.live import MorePods
+from gpusharectl.simulator.openb.trace import FOLDER_VARIABLE, pod_lists
+from gpusharectl.simulator.plot import check
+from gpusharectl.simulator.result import NO_LINKS, NO_MOVES, read_size
+from gpusharectl.simulator.scenario import NotPlayable
+
+ALL = "all"
+_MOST_SEEDS = 100
+_MOST_DIGITS = 9
+_MOST_NODES_DIGITS = 4
+
+
+def list_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Complete the names of pod lists in the folder given before, and ``all``."""
+    folder = context.params.get("trace_dir")
+    known = pod_lists(Path(folder)) if folder else []
+    return [CompletionItem(one) for one in (*known, ALL) if one.startswith(begun)]
+
+
+def policy_names(
+    _context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Complete policies, one or several with commas between them."""
+    done, comma, last = begun.rpartition(",")
+    before = done + comma
+    taken = done.split(",")
+    names = [name for name in POLICIES if name.startswith(last) and name not in taken]
+    return [CompletionItem(before + name) for name in names]
+
+
+Given = TypeVar("Given")
+_WRONG_LINE, _WRONG_FILE = click.BadParameter, click.ClickException
+
+
+def _parsed(
+    read: Callable[[Given], object], wrong: type[click.ClickException] = _WRONG_LINE
+) -> Callable[[click.Context, click.Parameter, Given], object]:
+    """Return a callback of an option; ``read`` raises ``NotPlayable``."""
+
+    def parse(_: click.Context, _parameter: click.Parameter, given: Given) -> object:
+        try:
+            return read(given)
+        except NotPlayable as error:
+            raise wrong(str(error)) from error
+
+    return parse
+
+
+def _policies(text: str | None) -> tuple[str, ...]:
+    """Parse names of policies with commas between them."""
+    names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    known = ", ".join(POLICIES)
+    if text is not None and not names:
+        raise NotPlayable(f'"{text}" names no policy; known are {known}')
+    for name in names:
+        policy, slash, off = name.partition("/")
+        unknown = {f"/{one}" for one in off.split("/")} - {NO_LINKS, NO_MOVES}
+        if policy not in POLICIES:
+            raise NotPlayable(f'no policy "{policy}"; known are {known}')
+        if slash and unknown:
+            problem = f"only {NO_LINKS} and {NO_MOVES} can be behind a policy"
+            raise NotPlayable(f'"{name}": {problem}')
+    if len(set(names)) != len(names):
+        raise NotPlayable(f'"{text}" names a policy twice')
+    return names
+
+
+def _added(texts: Sequence[str]) -> dict[str, int]:
+    """Parse ``node-1=2``: two more nodes like node-1; a name alone is one more."""
+    found: Counter[str] = Counter()
+    for text in texts:
+        name, equals, number = text.partition("=")
+        counts = number.isdecimal() and len(number) <= _MOST_NODES_DIGITS
+        each = int(number) if counts else 0 if equals else 1
+        if not name or not each:
+            told = users_words(text)
+            raise NotPlayable(
+                f'"{told}" is not NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
+            )
+        found[name] += each
+    return dict(found)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Parse ``42``, ``42,45`` or ``42-51``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        ends = (first, last) if dash else (first, first)
+        if not all(one.isdecimal() and len(one) <= _MOST_DIGITS for one in ends):
+            told = users_words(text)
+            raise NotPlayable(f'"{told}" is not a seed; give 42, or 42-51')
+        begin, end = map(int, ends)
+        if end < begin or end - begin >= _MOST_SEEDS:
+            raise NotPlayable(f'"{text}": give 1 to {_MOST_SEEDS} seeds')
+        found += range(begin, end + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _plot(text: str | None) -> Path | None:
+    """Check the picture's file before anything is played."""
+    if text is None:
+        return None
+    check(Path(text))
+    return Path(text)
+
+
+OPTIONS: list[click.Parameter] = [
+    click.Argument(
+        ["scenario"], required=False, type=click.Path(path_type=Path, dir_okay=False)
+    ),
+    click.Option(
+        ["--live"],
+        is_flag=True,
+        help="Begin with the running cluster; it is only read.",
+    ),
+    click.Option(
+        ["--trace"], type=click.Choice(["openb"]), help="Replay the public trace openb."
+    ),
+    click.Option(
+        ["--policy"],
+        type=click.Choice(list(POLICIES)),
+        help="The policy; else the scenario's, or the running extender's.",
+    ),
+    click.Option(
+        ["--compare"],
+        metavar="POLICY,POLICY",
+        callback=_parsed(_policies),
+        shell_complete=policy_names,
+        help="Play it under several policies, side by side; with /no-links behind a "
+        "policy, without links between cards; with /no-moves, without moves.",
+    ),
+    click.Option(
+        ["--room", "sizes"],
+        multiple=True,
+        metavar="SIZE",
+        callback=_parsed(lambda texts: tuple(map(read_size, texts))),
+        help="How many more fit at the end: 20 (units), or units=20,cores=10,"
+        "cpu=4,memory=8Gi,model=T4, or cards=2. May be repeated.",
+    ),
+    click.Option(
+        ["--add"],
+        multiple=True,
+        metavar="NODE=N",
+        callback=_parsed(_added),
+        shell_complete=node_names,
+        help="With --live: N more nodes like NODE.",
+    ),
+    click.Option(
+        ["--drain"],
+        multiple=True,
+        metavar="NODE",
+        shell_complete=node_names,
+        help="With --live: drain NODE; its pods are placed on other nodes.",
+    ),
+    click.Option(
+        ["--more"],
+        multiple=True,
+        metavar="NAMESPACE/NAME=N",
+        callback=_parsed(lambda texts: tuple(map(MorePods, texts))),
+        help="With --live: N more pods of this Deployment; KIND/NAMESPACE/NAME=N "
+        "for a StatefulSet, ReplicaSet, Job or Pod.",
+    ),
+    click.Option(
+        ["--afresh"],
+        is_flag=True,
+        help="With --live: place all pods with cards again, oldest first.",
+    ),
+    click.Option(
+        ["--trace-dir"],
+        metavar="FOLDER",
+        envvar=FOLDER_VARIABLE,
+        show_envvar=True,
+        type=click.Path(file_okay=False),
+        help="With --trace: where its files are.",
+    ),
+    click.Option(
+        ["--list", "lists"],
+        multiple=True,
+        metavar="NAME",
+        shell_complete=list_names,
+        help="With --trace: a list of pods, or all of them; else the list default.",
+    ),
+    click.Option(
+        ["--seeds"],
+        default="42",
+        show_default=True,
+        metavar="N-M",
+        callback=_parsed(_seeds),
+        help="With --trace: seeds of the order of arrival; the paper uses 42-51.",
+    ),
+    click.Option(
+        ["-o", "--output"],
+        type=click.Choice(["table", "json", "yaml", "csv"]),
+        default="table",
+        show_default=True,
+        help="Tables, all results as data, or the curves as CSV.",
+    ),
+    click.Option(
+        ["--plot"],
+        metavar="FILE",
+        callback=_parsed(_plot, _WRONG_FILE),
+        help="Also draw the curves into FILE, .png or .svg; needs matplotlib.",
+    ),
+]

@@ -1,0 +1,319 @@
+"""Draw a simulation for a terminal: 80 columns, the same with and without colour.
+
+On a narrower terminal labels are wrapped first. Columns that still do not fit stand
+below, in a table of their own. Figures are never cut.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+from gpushare.kube import words
+from gpusharectl.output import Words
+from gpusharectl.simulator.engine import UNUSABLE, Moment, Outcome
+from gpusharectl.simulator.moves import MovesPlayed
+from gpusharectl.simulator.result import NotPlaced, Report, Run
+from gpusharectl.simulator.scenario import Expected, stretch
+
+_GAP = 2
+_FEWEST = 16
+"""Width of the labels while several columns stand side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of several things, such as policies: a row for each figure."""
+
+    heading: str
+    """The heading of the labels."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    """A label, and a figure for each column."""
+
+    def width(self, column: int) -> int:
+        """Return the width of the widest figure of a column, or of its heading."""
+        figures = (figures[column] for _, figures in self.rows)
+        return max(map(cell_len, (self.columns[column], *figures)))
+
+    @property
+    def label_width(self) -> int:
+        """The width of the longest label."""
+        return max(cell_len(label) for label in (self.heading, *dict(self.rows)))
+
+
+def side_by_side(figures: Figures, width: int) -> Iterator[Table]:
+    """Yield one table, or several to stand below one another.
+
+    On a screen too narrow for one column a table is wider than the screen.
+    """
+    room = width - min(figures.label_width, _FEWEST)
+    for block in _blocks([figures.width(n) for n in range(len(figures.columns))], room):
+        yield _table(figures, block, width)
+
+
+def _blocks(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Yield the columns that fit beside one another, block by block; at least one."""
+    block: list[int] = []
+    left = room
+    for column, width in enumerate(widths):
+        if block and width + _GAP > left:
+            yield block
+            block, left = [], room
+        block.append(column)
+        left -= width + _GAP
+    yield block
+
+
+def _table(figures: Figures, block: Sequence[int], width: int) -> Table:
+    taken = sum(figures.width(column) + _GAP for column in block)
+    label = min(figures.label_width, max(width - taken, _FEWEST))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    table.width = label + taken
+    table.add_column(Words(figures.heading), width=label, overflow="fold")
+    for column in block:
+        heading = Words(figures.columns[column])
+        size = figures.width(column)
+        table.add_column(heading, justify="right", no_wrap=True, width=size)
+    for told, cells in figures.rows:
+        table.add_row(Words(told), *(Words(cells[column]) for column in block))
+    return table
+
+
+_MOST_TURNED = 6
+_MOST_NAMES = 3
+_MOST_WRONG = 10
+_WARN, _DIM, _BOLD = "yellow", "dim", "bold"
+_Cell = Callable[[Run], str]
+
+
+def draw_report(console: Console, report: Report, next_step: str = "") -> None:
+    """Show the result: the answer first, the next step last."""
+    for part in _parts(report, console.width):
+        # Only a table may be wider, on a screen narrower than one column of it.
+        console.print(part, crop=False)
+    if next_step:
+        # A command that is wrapped cannot be copied.
+        console.print(Words(f"Next: {next_step}"), soft_wrap=True)
+
+
+def percent(share: float | None) -> str:
+    """Write a share of 0 to 1 in percent; n/a if it is not known."""
+    return words.NOT_KNOWN if share is None else f"{100 * share:.1f} %"
+
+
+def _parts(report: Report, width: int) -> Iterator[RenderableType]:
+    yield Words(answer(report), _BOLD)
+    yield Words(_beginning(report))
+    for remark in report.scenario.remarks:
+        yield Words(remark, _DIM)
+    yield Words("")
+    for number, table in enumerate(side_by_side(_figures(report), width)):
+        if number:
+            yield Words("")
+        yield table
+    for title, not_placed in _alike(report.runs):
+        yield from _not_placed(title, not_placed)
+    for run in report.runs:
+        yield from _compared(run, report.scenario.expected)
+    if report.unchecked:
+        yield Words(f"\nNot checked: {report.unchecked}.", _WARN)
+    yield Words("")
+    yield Words(f"Not simulated: {'; '.join(report.not_played)}.", _DIM)
+
+
+def answer(report: Report) -> str:
+    """Return the answer in one sentence."""
+    runs = report.runs
+    if not runs[0].played.outcomes:
+        return _room_answer(runs)
+    pods = words.counted(runs[0].pods, "pod")
+    best = max(runs, key=lambda run: run.placed)
+    if len(runs) == 1:
+        room = f" {_room_answer(runs)}" if best.rooms else ""
+        return f"Placed: {best.placed} of {pods}{_moved(best)}.{room}"
+    others = [run for run in runs if run.placed < best.placed]
+    if not others:
+        return f"All policies place {best.placed} of {pods}."
+    equal = [run.policy for run in runs if run.placed == best.placed]
+    verb = "places" if len(equal) == 1 else "place"
+    told = ", ".join(f"{run.policy} {run.placed}" for run in others)
+    return f"{' and '.join(equal)} {verb} {best.placed} of {pods}; {told}."
+
+
+def _moved(run: Run) -> str:
+    if not run.moved:
+        return ""
+    if run.moved == 1:
+        return f"; 1 had to move, and found {'' if run.rehoused else 'no '}room"
+    found = "all" if run.rehoused == run.moved else run.rehoused or "none"
+    return f"; {run.moved} had to move, {found} of them found room"
+
+
+def _room_answer(runs: Sequence[Run]) -> str:
+    """Say what fits at the end; if nobody asked for that, how full the cluster is."""
+    if not runs[0].rooms:
+        share = percent(runs[0].played.end.allotted)
+        return f"No pods come; {share} of all units are allotted."
+    told = [
+        f"{_room_of(number, runs[0])} more of {room.asks}"
+        for number, room in enumerate(runs[0].rooms)
+    ]
+    under = "" if len(runs) == 1 else f" under {runs[0].policy}"
+    return f"Room{under} for {'; or '.join(told)}."
+
+
+def _beginning(report: Report) -> str:
+    scenario = report.scenario
+    nodes = words.counted(report.nodes, "node")
+    cards = words.counted(report.cards, "card")
+    size = f"{words.units(report.units)} ({words.memory(report.units)})"
+    there = ""
+    if scenario.there:
+        there = f"; {words.counted(len(scenario.there), 'pod')} there at the beginning"
+    length_s = scenario.length_s
+    come = f" within {stretch(length_s)}" if length_s else ""
+    pods = f"; {words.counted(scenario.arrivals, 'pod')} to come{come}"
+    return f"{scenario.name}: {nodes}, {cards}, {size}{there}{pods}."
+
+
+def _figures(report: Report) -> Figures:
+    rows = ((label, tuple(map(cell, report.runs))) for label, cell in _rows(report))
+    return Figures("", tuple(run.policy for run in report.runs), tuple(rows))
+
+
+def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
+    first = report.runs[0]
+    if first.played.outcomes:
+        yield from _placing(report)
+    yield "units allotted, at the peak", lambda run: percent(run.fullest.allotted)
+    yield "units allotted, at the end", lambda run: percent(run.played.end.allotted)
+    yield "cores allotted, at the end", lambda run: _cores(run.played.end)
+    yield UNUSABLE, lambda run: percent(run.played.end.fragmented)
+    yield "untouched cards, at the end", lambda run: str(run.played.untouched)
+    if any(run.linked for run in report.runs):
+        yield "pods of several cards, pair score", _pair_score
+        yield "  NVLink between all their cards", _nvlinked
+    if report.scenario.moves:
+        yield "plans of moves", _done(lambda done: done.plans)
+        yield "  evictions", _done(lambda done: done.moves)
+        yield "  pods that got their room", _done(lambda done: done.placed)
+        yield "  plans that came otherwise", _done(lambda done: done.otherwise)
+        yield "mean wait of all pods", _mean_wait
+    for number, room in enumerate(first.rooms):
+        label = f"room for more: {room.asks}"
+        yield label, partial(_room_of, number)
+
+
+def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
+    yield "pods placed", lambda run: f"{run.placed} of {run.pods}"
+    waited = any(run.counts[Outcome.WAITED] for run in report.runs)
+    if report.scenario.waits and waited:
+        yield "  at once", lambda run: str(run.counts[Outcome.PLACED])
+        yield "  after waiting", lambda run: str(run.counts[Outcome.WAITED])
+        yield "  longest wait", _longest
+    yield "not placed", lambda run: str(run.counts[Outcome.REFUSED])
+    if any(run.moved for run in report.runs):
+        yield "had to move, each counted once", lambda run: str(run.moved)
+        yield "  found room", lambda run: str(run.rehoused)
+    if any(run.counts[Outcome.LEFT] for run in report.runs):
+        yield "deleted while waiting", lambda run: str(run.counts[Outcome.LEFT])
+
+
+def _cores(moment: Moment) -> str:
+    return percent(moment.held_cores / moment.cores if moment.cores else None)
+
+
+def _pair_score(run: Run) -> str:
+    return "-" if run.linked is None else f"{run.linked.pair_score:.0f}"
+
+
+def _nvlinked(run: Run) -> str:
+    return "-" if run.linked is None else percent(run.linked.share)
+
+
+def _done(number: Callable[[MovesPlayed], int]) -> _Cell:
+    def cell(run: Run) -> str:
+        return "-" if run.played.moves is None else str(number(run.played.moves))
+
+    return cell
+
+
+def _mean_wait(run: Run) -> str:
+    return "-" if run.mean_wait_s is None else stretch(run.mean_wait_s)
+
+
+def _longest(run: Run) -> str:
+    return "-" if run.longest_wait_s is None else stretch(run.longest_wait_s)
+
+
+def _room_of(number: int, run: Run) -> str:
+    room = run.rooms[number]
+    return f"{room.number} or more" if room.more else str(room.number)
+
+
+def _alike(runs: Sequence[Run]) -> Iterator[tuple[str, Sequence[NotPlaced]]]:
+    """Yield the pods that were not placed, once for all policies with the same ones."""
+    seen: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        names = sorted(pod for one in run.not_placed for pod in one.pods)
+        seen.setdefault(tuple(names), []).append(run)
+    for pods, alike in seen.items():
+        if not pods:
+            continue
+        under = f" under {' and '.join(run.policy for run in alike)}"
+        yield f"Not placed{'' if len(seen) == 1 else under}", alike[0].not_placed
+
+
+def _not_placed(
+    title: str, not_placed: Sequence[NotPlaced]
+) -> Iterator[RenderableType]:
+    yield Words(f"\n{title}", _BOLD)
+    for one in not_placed[:_MOST_TURNED]:
+        names = words.listed(one.pods, _MOST_NAMES)
+        verb = "asks" if len(one.pods) == 1 else "ask"
+        ask = f"{words.counted(len(one.pods), 'pod')} that {verb} for"
+        text = Words(f"{ask} {one.asks}: ").append(names, _DIM)
+        yield Padding(text, (0, 0, 0, 2), expand=False)
+        yield Padding(Words(because(one)), (0, 0, 0, 4), expand=False)
+    if left := not_placed[_MOST_TURNED:]:
+        pods = words.counted(sum(len(one.pods) for one in left), "pod")
+        yield Words(f"  and {pods} of {len(left)} more kinds (-o json)", _DIM)
+
+
+def because(one: NotPlaced) -> str:
+    """Say how many nodes refused for which reason, as kube-scheduler's event does."""
+    if not one.reasons:
+        return "there is no node"
+    if not any(one.reasons.values()):
+        return "; ".join(one.reasons)
+    told = ", ".join(f"{number} {words_}" for words_, number in one.reasons.items())
+    return f"0/{one.nodes} nodes are available: {told}."
+
+
+def _compared(run: Run, expected: Expected) -> Iterator[RenderableType]:
+    if run.checked and not run.wrong:
+        yield Words(f"\nAs expected, under {run.policy}: {_met(expected)}.")
+    if not run.wrong:
+        return
+    yield Words(f"\nNot as expected, under {run.policy}", _WARN)
+    for sentence in run.wrong[:_MOST_WRONG]:
+        yield Padding(Words(sentence), (0, 0, 0, 2), expand=False)
+    left = len(run.wrong) - _MOST_WRONG
+    if left > 0:
+        yield Words(f"  and {left} more (-o json)", _DIM)
+
+
+def _met(expected: Expected) -> str:
+    told = []
+    if expected.placed is not None:
+        told.append(f"{words.counted(expected.placed, 'pod')} placed")
+    if expected.refused is not None:
+        told.append(f"{expected.refused} refused")
+    if expected.where:
+        told.append(f"the place of {words.counted(len(expected.where), 'pod')}")
+    return ", ".join(told)

@@ -1,0 +1,139 @@
+"""What the API server says of nodes, written into the ledger."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName
+from gpushare.informers.nodes import NodeBook
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Json, Page
+from gpushare.kube.errors import Unavailable
+from tests.builders import card, event, left, node_json, page
+
+N = NodeName("n")
+
+
+def half_a_list(*items: Json) -> Iterator[Page]:
+    yield page(*items, token="more")
+    raise Unavailable("gone dark")
+
+
+def test_a_nodes_cards_are_written_down() -> None:
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    book.replace(iter([page(node_json("n", card()), token="t"), page(node_json("m"))]))
+    assert left(ledger.node(N)).units == 29
+    book.apply(event("MODIFIED", node_json("n", card(units=16))))
+    assert left(ledger.node(N)).units == 16
+    assert book.knows(NodeName("m"))
+    assert not book.knows(NodeName("x"))
+
+
+def test_a_node_that_is_gone_is_forgotten() -> None:
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    listed = [node_json(name, card()) for name in "abc"]
+    book.replace(iter([page(*listed)]))
+    book.apply(event("DELETED", listed[0]))
+    book.replace(iter([page(listed[2])]))
+    assert [one.name for one in ledger.nodes()] == ["c"]
+    assert [book.knows(NodeName(name)) for name in "abc"] == [False, False, True]
+
+
+def test_a_list_of_nodes_that_fails_drops_none() -> None:
+    """The next whole list is compared with all that was heard."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    book.replace(iter([page(node_json("a", card()), node_json("b", card()))]))
+    with pytest.raises(Unavailable):
+        book.replace(half_a_list(node_json("b", card()), node_json("c", card())))
+    assert {one.name for one in ledger.nodes()} == {"a", "b", "c"}
+    assert book.knows(NodeName("a"))
+    book.replace(iter([page(node_json("b", card()))]))
+    assert [one.name for one in ledger.nodes()] == ["b"]
+
+
+def test_a_broken_node_shares_no_cards_until_it_is_mended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log says once which and why; the other nodes go on."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    twice = node_json("n", card(0), card(1, uuid="GPU-0"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            book.replace(iter([page(twice, node_json("m", card()))]))
+    assert [r.message for r in caplog.records] == ["node annotation not understood"]
+    assert vars(caplog.records[0])["node"] == "n"
+    assert book.broken() == {"n": "baidu.com/vcuda-cards.cards: has GPU-0 twice"}
+    page_of_n = ledger.node(N)
+    assert page_of_n.cards == ()
+    assert left(ledger.node(NodeName("m"))).units == 29
+    book.apply(event("MODIFIED", node_json("n", card())))
+    assert book.broken() == {}
+    assert left(ledger.node(N)).units == 29
+
+
+def test_a_cordon_on_cards_that_are_not_there_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    cordon = {names.CORDON: "GPU-O, GPU-0"}
+    for _ in range(3):
+        book.replace(iter([page(node_json("n", card(0), annotations=cordon))]))
+    assert [r.message for r in caplog.records] == [
+        "cordon on cards that the node does not have"
+    ]
+    assert vars(caplog.records[0])["cards"] == "GPU-O"
+    assert vars(caplog.records[0])["node"] == "n"
+    page_of_n = ledger.node(N)
+    assert page_of_n.summary.cards == 0
+    assert book.broken() == {}
+    other = {names.CORDON: "GPU-9"}
+    book.apply(event("MODIFIED", node_json("n", card(0), annotations=other)))
+    assert len(caplog.records) == 2
+    assert left(ledger.node(N)).units == 29
+
+
+def test_of_very_many_cards_that_are_not_there_some_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The annotation has room for thousands."""
+    cordon = {names.CORDON: ",".join(f"GPU-{number}" for number in range(10, 500))}
+    node = node_json("n", card(0), annotations=cordon)
+    NodeBook(Ledger()).apply(event("ADDED", node))
+    (told,) = caplog.records
+    assert vars(told)["cards"].split(",")[::19] == ["GPU-10", "GPU-117"]
+
+
+def test_a_cordon_before_the_cards_is_no_slip(caplog: pytest.LogCaptureFixture) -> None:
+    """The device plugin has yet to say which cards there are, or cannot be read."""
+    book = NodeBook(Ledger())
+    for more in ({}, {names.CARDS: "{"}):
+        notes = {names.CORDON: "GPU-0", **more}
+        book.apply(event("MODIFIED", node_json("n", annotations=notes)))
+    assert "cordon" not in " ".join(r.message for r in caplog.records)
+
+
+def test_links_that_cannot_be_read_are_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cards are used without them."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    text = encode_cards([card(0), card(1)])
+    broken = {names.CARDS: text.replace('"cards"', '"links":[7,7],"cards"')}
+    for _ in range(3):
+        book.apply(event("MODIFIED", node_json("n", annotations=broken)))
+    assert [r.message for r in caplog.records] == ["links between cards not understood"]
+    assert "has 2 scores; 2 cards have 1 pairs" in vars(caplog.records[0])["because"]
+    assert book.broken() == {}
+    assert ledger.node(N).summary.cards == 2
+    book.apply(event("MODIFIED", node_json("n", annotations={names.CARDS: text})))
+    book.apply(event("MODIFIED", node_json("n", annotations=broken)))
+    assert len(caplog.records) == 2
