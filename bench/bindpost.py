@@ -19,11 +19,11 @@ from threading import Thread
 import click
 from kubernetes import client
 
-from extender.server.tls import TlsFiles, server_context
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.apiserver.client import JSON
 from gpushare.kube.cluster import Target
-from gpusharectl.pki import SERVER_NAME
+from gpushare.kube.names import EXTENDER_SERVER_NAME
+from gpushare.server.tls import TlsFiles, server_context
 from tests.testbed.certificates import Certificates, certificates
 
 _CALLS, _TURNS = 200, 10
@@ -91,7 +91,7 @@ def _api_server() -> Iterator[client.ApiClient]:
         settings.ssl_ca_cert = held.path("ca.crt")
         settings.cert_file = held.path("client.crt")
         settings.key_file = held.path("client.key")
-        settings.assert_hostname = settings.tls_server_name = SERVER_NAME
+        settings.assert_hostname = settings.tls_server_name = EXTENDER_SERVER_NAME
         settings.api_key = {"BearerToken": "Bearer abc"}
         try:
             yield client.ApiClient(settings)

@@ -10,11 +10,11 @@ from threading import Event
 from bench.server import beside_echo, node_json
 from bench.webhook_server import let_through
 from extender.main import assemble
-from extender.server.asgi import Application
 from extender.settings import ExtenderSettings
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
-from gpushare.listener import Listener
+from gpushare.server.asgi import Application
+from gpushare.server.listener import Listener
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 
 def build() -> Application:

@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from bench.plugin_server import NODE
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.exporter.run import run
-from deviceplugin.exporter.settings import ExporterSettings
-from deviceplugin.telemetry.nvml import NvmlTelemetry
+from exporter.run import run
+from exporter.settings import ExporterSettings
+from exporter.telemetry.nvml import NvmlTelemetry
+from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -29,11 +29,11 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.settings import Address
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 CONTAINERS = 100
 UNITS = 4

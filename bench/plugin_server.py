@@ -6,9 +6,9 @@ from threading import Event
 
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards.simulated import SimulatedCards, parse_spec
 from deviceplugin.serve import assemble, start
 from deviceplugin.settings import DevicePluginSettings
+from gpushare.cards.simulated import SimulatedCards, parse_spec
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -19,10 +19,10 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 NODE = NodeName("node")
 SPEC = "8x140GiB"

@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from extender.main import assemble
-from extender.server.asgi import CONNECTION, Application, Receive, Scope, Send
 from extender.settings import ExtenderSettings
 from gpushare.domain.model import (
     Amount,
@@ -25,11 +24,12 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Kind
-from gpushare.listener import Listener
+from gpushare.server.asgi import CONNECTION, Application, Receive, Scope, Send
+from gpushare.server.listener import Listener
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 CARDS = 8
 UNITS = 94

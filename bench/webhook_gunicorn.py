@@ -1,6 +1,6 @@
 """The webhook's own configuration, less the check for an API server."""
 
-from extender.webhook_conf import *  # noqa: F403
+from webhook.gunicorn_conf import *  # noqa: F403
 
 
 def on_starting(_server: object) -> None:

@@ -9,12 +9,12 @@ from threading import Event
 from typing import Any
 
 from bench.server import beside_echo, node_json
-from extender.main import assemble_webhook
-from extender.server.asgi import Application, Receive, Scope, Send
-from extender.server.webhook_app import create_webhook_app
-from extender.settings import WebhookSettings
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
+from gpushare.server.asgi import Application, Receive, Scope, Send
+from gpusharectl.demo.fakeapi.cluster import Embedded
+from webhook.app import create_webhook_app
+from webhook.main import assemble
+from webhook.settings import WebhookSettings
 
 READY = "/readyz"
 
@@ -24,7 +24,7 @@ def build() -> Application:
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json("node-1"))
     settings, _ = WebhookSettings.read(os.environ)
-    parts = assemble_webhook(settings, cluster, Event())
+    parts = assemble(settings, cluster, Event())
     webhook = create_webhook_app(parts)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

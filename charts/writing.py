@@ -16,9 +16,9 @@ from charts.template_text import Document, Step, TemplateText, steps_of
 from gpushare.domain.policies import FRAG
 from gpushare.kube.facts import SECOND_SCHEDULER, WEBHOOK
 from gpushare.settings import PREFIX
-from gpusharectl.install.manifests import STAMP, WORKLOADS, load, loaded
-from gpusharectl.install.options import ISOLATION, POLICY, QUOTA, UI, InstallOptions
-from gpusharectl.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.manifests import STAMP, WORKLOADS, load, loaded
+from gpusharectl.installer.options import ISOLATION, POLICY, QUOTA, UI, InstallOptions
 
 ROOT = Path(__file__).parents[1]
 MANIFESTS = ROOT / "manifests"

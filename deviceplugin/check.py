@@ -10,11 +10,11 @@ from pathlib import Path
 from textwrap import shorten
 
 from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.devices import colliding, shared_card
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.cards.source import CardSource, Found, FoundCard, NoCardsYet
 from deviceplugin.settings import DevicePluginSettings
+from gpushare.cards.combined import CombinedCards
+from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.source import CardSource, Found, FoundCard, NoCardsYet
 from gpushare.domain.model import Card
 from gpushare.kube.annotations import too_many
 from gpushare.kube.cluster import Json

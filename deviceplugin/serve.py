@@ -28,8 +28,6 @@ from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.allocation.started import StartedLimits
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.limits import DriverLimits
-from deviceplugin.cards.source import CardSource, DriverLost
 from deviceplugin.dra.checks import ClaimChecks
 from deviceplugin.dra.driver import DraDriver, DraPlugin
 from deviceplugin.dra.prepare import Preparer
@@ -38,15 +36,16 @@ from deviceplugin.dra.slices import SlicePublisher
 from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
 from deviceplugin.kubelet.registration import Registrar, Service
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.node_pods import RESOURCES, EventRecorder, NodePods, PodResources
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.startup_taint import StartupTaint
-from deviceplugin.threads import Loop, wait
-from deviceplugin.threads import start as start_threads
 from deviceplugin.watcher import CollidingCardsError, Watcher
+from gpushare.cards.limits import DriverLimits
+from gpushare.cards.source import CardSource, DriverLost
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
-from gpushare.listener import Listener
+from gpushare.kubelet.node_pods import RESOURCES, EventRecorder, NodePods, PodResources
+from gpushare.process import Loop, start_threads, wait_for_end
+from gpushare.server.listener import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +122,7 @@ def run(
             logger.error("cannot serve", extra={"because": str(error)})  # noqa: TRY400
             stop.set()
             return 1
-        failed = wait(threads, stop)
+        failed = wait_for_end(threads, stop)
         stop.set()
         for thread in threads:
             if thread.name.startswith(_SERVE):

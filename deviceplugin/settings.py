@@ -77,9 +77,9 @@ class DevicePluginSettings:
         settings = cls(
             node=NodeName(env.text("NODE_NAME") or ""),
             kubeconfig=env.text("KUBECONFIG"),
-            kubelet_dir=folder_setting(env, "KUBELET_DIR", cls.kubelet_dir),
-            state_dir=folder_setting(env, "STATE_DIR", cls.state_dir),
-            host_root=folder_setting(env, "HOST_ROOT", cls.host_root),
+            kubelet_dir=env.folder("KUBELET_DIR", cls.kubelet_dir),
+            state_dir=env.folder("STATE_DIR", cls.state_dir),
+            host_root=env.folder("HOST_ROOT", cls.host_root),
             inject=env.one_of("INJECT", INJECTION_CHOICES, cls.inject),
             cdi_dirs=tuple(map(Path, _several(env, "CDI_DIRS", _is_absolute, "paths")))
             or cls.cdi_dirs,
@@ -97,7 +97,7 @@ class DevicePluginSettings:
                 "ISOLATION_PODS", cls.isolation_pods, least=1, most=_MOST_PODS
             ),
             simulated_cards=env.text("SIMULATED_CARDS"),
-            inventory=file_setting(env, "INVENTORY"),
+            inventory=env.file("INVENTORY"),
             bitfusion_quota=env.switch("BITFUSION_QUOTA", default=cls.bitfusion_quota),
             dra=env.switch("DRA", default=cls.dra),
             dra_order=env.one_of("DRA_ORDER", DEVICE_ORDERS, cls.dra_order),
@@ -120,23 +120,6 @@ class DevicePluginSettings:
             )
         env.misspelt()
         return settings, env.complaints
-
-
-def folder_setting(env: Reading, name: str, default: Path) -> Path:
-    """Read the absolute path of a folder."""
-    raw = env.text(name)
-    if raw is None:
-        return default
-    if not _is_absolute(raw):
-        env.complain(name, f"{raw!r} is not valid; give a path that begins with /")
-        return default
-    return Path(raw)
-
-
-def file_setting(env: Reading, name: str) -> Path | None:
-    """Read the path of a file; None if none is given."""
-    raw = env.text(name)
-    return None if raw is None else Path(raw)
 
 
 def _several(

@@ -11,8 +11,8 @@ from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.devices import Cards, colliding
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.source import CardSource, DriverLost, NoCardsYet
 from deviceplugin.metrics import PluginMetrics
+from gpushare.cards.source import CardSource, DriverLost, NoCardsYet
 from gpushare.domain.model import CardUUID, NodeName
 from gpushare.kube import names, words
 from gpushare.kube.cluster import Cluster, Kind

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from extender.main import complaints
-from extender.server.tls import ServerTls
-from extender.server.worker import worker_with
 from extender.settings import ExtenderSettings
+from gpushare.server.tls import ServerTls
+from gpushare.server.worker import worker_with
 
 _settings, _ = ExtenderSettings.read(os.environ)
 

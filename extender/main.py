@@ -1,4 +1,4 @@
-"""Assemble the extender and the webhook; gunicorn calls ``build`` or ``build_webhook``.
+"""Assemble the extender; gunicorn calls ``build``.
 
 Only here are parts created and connected, and threads started.
 """
@@ -6,14 +6,12 @@ Only here are parts created and connected, and threads started.
 import ctypes
 import gc
 import logging
-import math
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 from typing import NamedTuple
 from wsgiref.types import WSGIApplication
 
@@ -23,46 +21,34 @@ from extender.scheduling.arbiter import WHAT, ClaimWatch
 from extender.scheduling.bind import Binder, ExtenderState
 from extender.scheduling.learning import FragLearning
 from extender.scheduling.service import Verbs, WaitAllowance
-from extender.server import tls
 from extender.server.app import Parts, Threads, VerbMetrics, create_app
-from extender.server.asgi import Application
 from extender.server.claims_app import (
     ClaimMetrics,
     ClaimParts,
     by_port,
     create_claims_app,
 )
-from extender.server.metrics import (
-    CertificateCollector,
-    ClaimsCollector,
-    LearningCollector,
-    LedgerCollector,
-)
-from extender.server.public import MetricsPage, Readiness, create_public_app
+from extender.server.metrics import ClaimsCollector, LearningCollector, LedgerCollector
 from extender.server.ui import Page
-from extender.server.webhook_app import (
-    PoolBook,
-    ReviewMetrics,
-    WebhookParts,
-    create_webhook_app,
-)
-from extender.settings import ExtenderSettings, WebhookSettings
+from extender.settings import ExtenderSettings
 from gpushare import logs
-from gpushare.addresses import why_not_listen
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import FRAG
 from gpushare.informers.pods import UNFINISHED
 from gpushare.informers.snapshot import snapshot
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.errors import ClusterError
 from gpushare.kube.reflector import Reflector
-from gpushare.listener import Listener
-from gpushare.settings import Address
+from gpushare.process import start_or_end, try_to_listen
+from gpushare.server import tls
+from gpushare.server.asgi import Application
+from gpushare.server.listener import Listener
+from gpushare.server.public import MetricsPage, Readiness, create_public_app
+from gpushare.server.start import why_not_start
+from gpushare.server.tls import CertificateCollector
 
 logger = logging.getLogger(__name__)
 
-CERTIFICATE_ENDS = "vcuda_webhook_certificate_not_after_timestamp_seconds"
 CLAIMS_CERTIFICATE_ENDS = (
     "vcuda_extender_claims_certificate_not_after_timestamp_seconds"
 )
@@ -79,42 +65,13 @@ class Applications(NamedTuple):
 
 def complaints(environ: Mapping[str, str]) -> list[str]:
     """Return all that is wrong with the extender's settings, before it starts."""
-    settings, found = ExtenderSettings.read(environ)
-    found += _start_complaints(
-        settings.kubeconfig, settings.tls, settings.public_listen
-    )
+    settings, problems = ExtenderSettings.read(environ)
+    problems += why_not_start(settings.kubeconfig, settings.tls, settings.public_listen)
     if claims := settings.claims:
-        found += tls.complaints(claims.tls, "CLAIMS_")
-        found += _listen_complaints("CLAIMS_LISTEN", claims.listen)
-    return found + _listen_complaints("LISTEN", settings.listen)
-
-
-def webhook_complaints(environ: Mapping[str, str]) -> list[str]:
-    """Return all that is wrong with the webhook's settings, before it starts."""
-    settings, found = WebhookSettings.read(environ)
-    files = settings.tls if settings.tls_cert and settings.tls_key else None
-    return found + _start_complaints(settings.kubeconfig, files, settings.public_listen)
-
-
-def _start_complaints(
-    kubeconfig: str | None, files: tls.TlsFiles | None, public_listen: Address
-) -> list[str]:
-    found = []
-    try:
-        ApiServer.connect(kubeconfig).close()
-    except ClusterError as error:
-        fix = "give the path of a kubeconfig, or run in a pod with a service account"
-        found.append(f"GPUSHARE_KUBECONFIG: {error}; {fix}")
-    if files:
-        found += tls.complaints(files)
-    return found + _listen_complaints("PUBLIC_LISTEN", public_listen)
-
-
-def _listen_complaints(setting: str, address: Address) -> list[str]:
-    if why := why_not_listen(address):
-        fix = "end what has it, or give another host:port"
-        return [f"GPUSHARE_{setting}: cannot listen on {address} ({why}); {fix}"]
-    return []
+        problems += tls.complaints(claims.tls, "CLAIMS_")
+        try_to_listen("CLAIMS_LISTEN", claims.listen, problems)
+    try_to_listen("LISTEN", settings.listen, problems)
+    return problems
 
 
 def build() -> Application:
@@ -129,21 +86,6 @@ def build() -> Application:
     built = assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
     Listener({settings.public_listen: built.public}).start()
     return built.inner
-
-
-def build_webhook() -> Application:
-    """Start the webhook and its public listener; return the reviews' application.
-
-    ``ValueError`` for bad settings.
-    """
-    settings, found = WebhookSettings.read(os.environ)
-    if found:
-        raise ValueError("; ".join(found))
-    logs.configure(settings.log_level, settings.log_format)
-    parts = assemble_webhook(settings, ApiServer.connect(settings.kubeconfig), Event())
-    public = create_public_app(parts.readiness, parts.metrics_page)
-    Listener({settings.public_listen: public}).start()
-    return create_webhook_app(parts)
 
 
 def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Applications:
@@ -191,60 +133,20 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         tls=settings.tls is not None,
     )
     for name, reflector in reflectors.items():
-        start(f"reflector-{name}", partial(reflector.run, stop))
-    start("housekeeper", partial(_settle_overdue, binder, stop))
-    start("learner", partial(learning.run, stop))
-    start("warmer", partial(_warm, ledger, synced, stop))
+        start_or_end(f"reflector-{name}", partial(reflector.run, stop))
+    start_or_end("housekeeper", partial(_settle_overdue, binder, stop))
+    start_or_end("learner", partial(learning.run, stop))
+    start_or_end("warmer", partial(_warm, ledger, synced, stop))
     inner = create_app(parts)
     if watch and (claims := settings.claims):
-        start("reflector-claims", partial(watch.run, stop))
-        start("claims-housekeeper", partial(_settle_overdue, watch, stop))
+        start_or_end("reflector-claims", partial(watch.run, stop))
+        start_or_end("claims-housekeeper", partial(_settle_overdue, watch, stop))
         registry.register(CertificateCollector(claims.tls, CLAIMS_CERTIFICATE_ENDS))
         registry.register(ClaimsCollector(state))
         reviews = ClaimParts(state.claims, readiness, ClaimMetrics(registry))
         inner = by_port(claims.listen.port, create_claims_app(reviews), inner)
     public = create_public_app(readiness, parts.metrics_page)
     return Applications(inner, public)
-
-
-def assemble_webhook(
-    settings: WebhookSettings, cluster: Cluster, stop: Event
-) -> WebhookParts:
-    """Connect the webhook's parts over a cluster; ``stop`` ends the thread."""
-    book = PoolBook()
-    nodes = Reflector(cluster, Kind.NODES, book)
-    registry = CollectorRegistry()
-    registry.register(CertificateCollector(settings.tls, CERTIFICATE_ENDS))
-    start("reflector-nodes", partial(nodes.run, stop))
-    return WebhookParts(
-        rules=settings.rules,
-        pool=book.pool,
-        # Ready for good once the nodes were listed: the rules need no fresh news of
-        # nodes, and without a ready webhook no pod that asks for cards can be created.
-        readiness=Readiness((("nodes", nodes),), math.inf),
-        metrics=ReviewMetrics(registry),
-        metrics_page=MetricsPage(registry),
-    )
-
-
-def start(name: str, target: Callable[[], None]) -> None:
-    """Start a thread that ends with the process, and ends the process if it fails.
-
-    Without it the ledger would no longer follow the cluster. gunicorn then starts a new
-    worker, which reads everything again.
-    """
-
-    def run() -> None:
-        try:
-            target()
-        except Exception:
-            logger.exception(
-                "thread failed; the worker process exits and gunicorn starts a new one",
-                extra={"thread_name": name},
-            )
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    Thread(target=run, name=name, daemon=True).start()
 
 
 def _settle_overdue(reserving: Binder | ClaimWatch, stop: Event) -> None:
@@ -287,3 +189,10 @@ def _give_back() -> None:
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def build_webhook() -> Application:
+    """Start the webhook: manifests from before it was a package of its own do so."""
+    from webhook.main import build as build_it  # noqa: PLC0415
+
+    return build_it()

@@ -7,6 +7,7 @@ not raised, so that an operator can repair a manifest in one step.
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 Choice = TypeVar("Choice", bound=str)
@@ -93,6 +94,21 @@ class Reading:
             self._complain(name, raw, f"give host:port, such as {default}")
             return default
         return Address(host, int(port))
+
+    def folder(self, name: str, default: Path) -> Path:
+        """Read the absolute path of a folder."""
+        raw = self.text(name)
+        if raw is None:
+            return default
+        if not raw.startswith("/"):
+            self._complain(name, raw, "give a path that begins with /")
+            return default
+        return Path(raw)
+
+    def file(self, name: str) -> Path | None:
+        """Read the path of a file; None if none is given."""
+        raw = self.text(name)
+        return None if raw is None else Path(raw)
 
     def complain(self, name: str, problem: str) -> None:
         """Add a complaint about a setting, with what to do."""

@@ -102,7 +102,7 @@ class TwoNames(click.Group):
     commands=[
         _command(
             "check-node",
-            "install.command:check_node",
+            "installer.command:check_node",
             "Check whether nodes have what gpushare needs.",
         ),
         _command(
@@ -132,7 +132,7 @@ class TwoNames(click.Group):
         ),
         _command(
             "install",
-            "install.command:install",
+            "installer.command:install",
             "Let a cluster share the cards of its nodes.",
         ),
         _command(
@@ -166,7 +166,7 @@ class TwoNames(click.Group):
         ),
         _command(
             "uninstall",
-            "install.command:uninstall",
+            "installer.command:uninstall",
             "Restore a cluster to its state before install.",
         ),
         _command(
@@ -179,8 +179,8 @@ class TwoNames(click.Group):
             "why.command:why",
             "Explain why a pod waits, or why it is on its card.",
         ),
-        _command("host-clean", "install.command:host_clean"),
-        _command("host-scheduler", "install.command:host_scheduler"),
+        _command("host-clean", "installer.command:host_clean"),
+        _command("host-scheduler", "installer.command:host_scheduler"),
     ],
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -17,8 +17,8 @@ from rich.live import Live
 from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
-from gpusharectl.kube_scheduler.drift import host_troubles
-from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.installer.kube_scheduler.drift import host_troubles
+from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.output import Words, give, screen
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.render import draw, parts

@@ -24,8 +24,8 @@ from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.objects import Objects
-from gpushare.listener import Listener
-from gpushare.page_policy import (
+from gpushare.server.listener import Listener
+from gpushare.server.page_policy import (
     PAGE,
     STATE,
     STATE_HEADERS,

@@ -49,10 +49,10 @@ LONGEST = (
     "tests/monitoring/test_alerts.py",
     "tests/deviceplugin/allocation/test_isolation_law.py",
     "tests/gpusharectl/demo/test_run.py",
-    "tests/gpusharectl/install/test_interrupted.py",
+    "tests/gpusharectl/installer/test_interrupted.py",
     "tests/extender/server/test_page.py",
     "tests/contract/test_cluster.py",
-    "tests/extender/test_webhook_conf.py",
+    "tests/webhook/test_gunicorn_conf.py",
     "tests/isolation/test_sanitized.py",
 )
 """Files of ten seconds and more begin first, the longest of them before the others,

@@ -27,8 +27,16 @@ from tests.gpusharectl.cluster_states import SCENES
 from tests.gpusharectl.golden import drawn
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("deviceplugin/", "extender/", "gpushare/", "gpusharectl/", "manifests/")
-NOT_COUNTED = ("gpushare/kube/proto/", "gpushare/fakeapi/")
+PACKAGES = (
+    "deviceplugin",
+    "exporter",
+    "extender",
+    "gpushare",
+    "gpusharectl",
+    "webhook",
+)
+PRODUCT = tuple(f"{package}/" for package in (*PACKAGES, "manifests"))
+NOT_COUNTED = ("gpushare/kube/proto/", "gpusharectl/demo/fakeapi/")
 
 Operation = Callable[[], object]
 

@@ -10,7 +10,10 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
+PACKAGES = (
+    *("extender", "webhook", "deviceplugin", "exporter"),
+    *("gpushare", "gpusharectl"),
+)
 SMALL = 100
 
 

@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusharectl.install.install import first_pod
+from gpusharectl.installer.install import first_pod
 from tests.conftest import CLUSTER_OF, LONGEST
 from tests.machine import needs
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
+PACKAGES = (
+    *("deviceplugin", "exporter", "extender"),
+    *("gpushare", "gpusharectl", "webhook"),
+)
 GENERATED = ("_pb2", "_pb2_grpc")
-SUFFIXES = {"com", "io", "json", "md", "png", "py", "sock", "tar", "yaml"}
-"""Ends of names with dots that are files or domains, and no modules."""
+SUFFIXES = {"com", "custom", "io", "json", "md", "png", "py", "sock", "tar", "yaml"}
+"""Ends of names with dots that are files, domains or values of other charts."""
 VAGUE = {"utils", "common", "misc", "manager", "handler", "info", "data", "helper"}
 
 
@@ -123,18 +126,22 @@ def missing_in(code: str) -> list[str]:
     ours = ("bench", "charts", "docs", "manifests", "monitoring", "tests")
     tops = "|".join((*PACKAGES, *ours))
     paths = re.findall(rf"(?<![\w./-])(?:{tops})/[\w./*-]*[\w*]", code)
-    inner = {p.name: p.parent.name for top in PACKAGES for p in (ROOT / top).glob("*/")}
+    inner: dict[str, list[str]] = {}
+    for top in PACKAGES:
+        for folder in (ROOT / top).glob("*/"):
+            inner.setdefault(folder.name, []).append(f"{top}.")
     heads = "|".join((*PACKAGES, "bench", "tests", *inner))
     named = re.findall(rf"(?<![\w./:-])((?:{heads})(?:\.[a-z_]\w*)+)(?![\w/=-])", code)
     modules = [one for one in named if one.rpartition(".")[2] not in SUFFIXES]
     modules = [one for one in modules if not is_value(one)]
-    outer = {name: f"{above}." for name, above in inner.items() if name not in PACKAGES}
+    outer = {name: above for name, above in inner.items() if name not in PACKAGES}
     return [
         *(one for one in paths if not list(ROOT.glob(one))),
         *(
             one
             for one in modules
-            if not is_there(outer.get(one.split(".")[0], "") + one)
+            if not is_value(one)
+            and not any(is_there(o + one) for o in outer.get(one.split(".")[0], [""]))
         ),
     ]
 

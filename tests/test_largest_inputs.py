@@ -8,22 +8,22 @@ from pathlib import Path
 import orjson
 import pytest
 
-from extender.pool import Pool, pool_node
 from extender.scheduling.bind import ExtenderState
 from extender.scheduling.service import Verbs, WaitAllowance
 from extender.scheduling.wire import extender_args
-from extender.webhook.rules import Rules, review
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Policy
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.informers.nodes import NodeBook
 from gpushare.kube import names
 from gpushare.kube.claims.requests import requests_of
 from gpushare.kube.cluster import Json, WatchEvent
 from gpushare.kube.json_reader import Malformed
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json
 from tests.work import work
+from webhook.pool import Pool, pool_node
+from webhook.rules.rules import Rules, review
 
 PAGE = Path(__file__).parent.parent / "docs/security.md"
 ALL = Rules(void=True, set_scheduler="s", quotas=True)

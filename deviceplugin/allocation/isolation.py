@@ -18,10 +18,10 @@ from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import specified
 from deviceplugin.allocation.preload import NodeLibrary, why_not_preload
-from deviceplugin.allocation.response import HardLimit
-from deviceplugin.cards.source import FoundCard
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.domain.request import Role
+from gpushare.kubelet.hard_limit import HardLimit
 
 logger = logging.getLogger(__name__)
 

@@ -23,16 +23,13 @@ from pathlib import Path
 from threading import Lock
 
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
-from deviceplugin.allocation.response import REGION, HardLimit
+from deviceplugin.allocation.response import REGION
 from deviceplugin.cards.devices import (
     Cards,
     amount_of,
-    differs,
     placement_from,
     placement_of_unknown_pod,
 )
-from deviceplugin.node_pods import NodePods
-from deviceplugin.pods import Allocated, Listed, NodePod, PodName
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -42,6 +39,9 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
+from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.node_pods import NodePods
+from gpushare.kubelet.pods import Allocated, Listed, NodePod, PodName
 
 ALLOCATION = "allocation.json"
 _LIMIT = ".hard_limit"
@@ -513,7 +513,7 @@ class Occupancy:
         Devices tell the cards, but not which whole card belongs to which container.
         """
         expected = self.expected(pod)
-        if held is None or expected is None or differs(held, expected):
+        if held is None or expected is None or held.differs_from(expected):
             return held
         return expected
 

@@ -16,37 +16,15 @@ from threading import Lock
 
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.devices import (
-    KINDS,
     Cards,
     Tally,
     amount_of,
-    card_key,
     part,
     pick,
     plan,
     why_impossible,
 )
-from deviceplugin.cards.source import FoundCard
-from deviceplugin.node_pods import (
-    EventRecorder,
-    KubeletSilentError,
-    NodePods,
-    PodResources,
-)
-from deviceplugin.pods import (
-    UNKNOWN_POD,
-    ActivePod,
-    Allocated,
-    Held,
-    Listed,
-    NodePod,
-    PodName,
-    Step,
-    candidates,
-    may_be_static,
-    pod_known_to_kubelet,
-    steps_left,
-)
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import (
     CORES_PER_CARD,
     Amount,
@@ -65,6 +43,27 @@ from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text
+from gpushare.kubelet.device_ids import KINDS, card_key
+from gpushare.kubelet.node_pods import (
+    EventRecorder,
+    KubeletSilentError,
+    NodePods,
+    PodResources,
+)
+from gpushare.kubelet.pods import (
+    UNKNOWN_POD,
+    ActivePod,
+    Allocated,
+    Held,
+    Listed,
+    NodePod,
+    PodName,
+    Step,
+    candidates,
+    may_be_static,
+    pod_known_to_kubelet,
+    steps_left,
+)
 
 logger = logging.getLogger(__name__)
 

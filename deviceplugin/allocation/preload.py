@@ -15,7 +15,7 @@ from posixpath import basename
 from threading import Lock
 
 from deviceplugin.allocation.response import LIBRARY, PRELOAD
-from deviceplugin.cards.source import FoundCard
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 
 LIMITS = "limits"

@@ -15,32 +15,15 @@ from deviceplugin.allocation.isolation import HardLimits, tier_named
 from deviceplugin.allocation.occupancy import Occupancy, Record, Records
 from deviceplugin.allocation.preferred import limited_units
 from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
-from deviceplugin.allocation.response import HardLimit
 from deviceplugin.allocation.started import StartedLimits
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
     Cards,
-    differs,
     placement_from,
     placement_of_unknown_pod,
     plan,
     why_excluded,
     why_impossible,
-)
-from deviceplugin.node_pods import (
-    EventRecorder,
-    KubeletSilentError,
-    NodePods,
-    PodResources,
-)
-from deviceplugin.pods import (
-    UNKNOWN_POD,
-    Held,
-    Listed,
-    NodePod,
-    PodName,
-    Step,
-    may_be_static,
 )
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -57,6 +40,22 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
+from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.node_pods import (
+    EventRecorder,
+    KubeletSilentError,
+    NodePods,
+    PodResources,
+)
+from gpushare.kubelet.pods import (
+    UNKNOWN_POD,
+    Held,
+    Listed,
+    NodePod,
+    PodName,
+    Step,
+    may_be_static,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +185,7 @@ class Reporter:
 
     def _catch_up_with(self, pod: NodePod, listed: Listed, cards: Cards) -> None:
         actual = self.occupancy.placement(pod, listed, cards)
-        if actual is None or not differs(actual, pod.placement):
+        if actual is None or not actual.differs_from(pod.placement):
             return
         try:
             self.report(pod, actual)
@@ -293,7 +292,7 @@ class PreStart:
         actual = self.occupancy.expected_if_same(found, pod)
         actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, held, cards)
-        if differs(actual, pod.placement):
+        if actual.differs_from(pod.placement):
             wrong = why_excluded(actual, pod, cards)
             if wrong := wrong or self._why_no_room_where_chosen(actual, cards):
                 raise self._not_yet(pod, wrong)
@@ -408,7 +407,7 @@ class PreStart:
     def _insist_on_its_cards(
         self, pod: NodePod, actual: Placement, held: Mapping[str, Held], cards: Cards
     ) -> None:
-        if pod.placement is not None and not differs(actual, pod.placement):
+        if pod.placement is not None and not actual.differs_from(pod.placement):
             if wrong := why_impossible(pod.placement, pod, cards):
                 raise self._not_yet(pod, f"impossible placement: {wrong}")
             return

@@ -9,14 +9,14 @@ enforces them, except for a hard limit of memory (``isolation``).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from posixpath import basename
 from typing import Literal
 
-from deviceplugin.cards.source import FoundCard
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kubelet.hard_limit import HardLimit
 
 MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
 """Variable: MiB of card memory that the container asked for."""
@@ -56,19 +56,6 @@ REGION_INSIDE = "/run/vcuda/region"
 """The file in which the library counts what a container uses."""
 REGION = ".region"
 """The same, in the container's folder of the node."""
-
-
-@dataclass(frozen=True, slots=True)
-class HardLimit:
-    """What holds one container to its share of a card, and how much it may have.
-
-    ``needed_mib`` is what it may take of the card's memory, its contexts included. Tier
-    ``driver`` counts them in ``mib``, ``preload`` does not see them.
-    """
-
-    tier: str
-    mib: int
-    needed_mib: int
 
 
 def hard_limit_setup(

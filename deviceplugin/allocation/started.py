@@ -12,10 +12,10 @@ from deviceplugin.allocation.isolation import needed_mib
 from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
-from deviceplugin.node_pods import NodePods
-from deviceplugin.pods import UNKNOWN_POD, Listed, NodePod
 from gpushare.domain.model import Card, CardUUID, PodUID
 from gpushare.domain.request import Role
+from gpushare.kubelet.node_pods import NodePods
+from gpushare.kubelet.pods import UNKNOWN_POD, Listed, NodePod
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Condition, Event
 
-from deviceplugin.cards.devices import KINDS, Cards, device_ids, shared_card
-from deviceplugin.cards.source import FoundCard
+from deviceplugin.cards.devices import Cards, device_ids, shared_card
+from gpushare.cards.source import FoundCard
 from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards, too_many
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Invalid
+from gpushare.kubelet.device_ids import KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.cards.source import CardReading, XidEvent
+from gpushare.cards.source import CardReading, XidEvent
 from gpushare.domain.model import CardUUID
 from gpushare.kube.json_reader import Malformed, Reader
 

@@ -8,13 +8,14 @@ from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary, why_no_limits
 from deviceplugin.allocation.prestart import PreStart
-from deviceplugin.allocation.response import HardLimit, why_unusable
+from deviceplugin.allocation.response import why_unusable
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
-from deviceplugin.pods import Listed
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID
 from gpushare.kube.claims.allocated import Claim, Device, device_name
 from gpushare.kube.errors import ClusterError
+from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.pods import Listed
 
 
 class NotPreparedError(Exception):

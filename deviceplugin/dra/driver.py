@@ -19,7 +19,6 @@ import grpc
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.dra.checks import NotPreparedError
 from deviceplugin.dra.prepare import ClaimRef, Preparer
-from deviceplugin.dra.prepared import PreparedClaim
 from deviceplugin.dra.slices import (
     NotSharedError,
     SlicePublisher,
@@ -29,8 +28,6 @@ from deviceplugin.dra.slices import (
 from deviceplugin.dra.sockets import DriverSockets
 from deviceplugin.dra.sweep import Sweeper
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.pods import Listed
-from deviceplugin.threads import Loop, start
 from gpushare.domain.model import NodeName
 from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Kind
@@ -47,6 +44,9 @@ from gpushare.kube.proto.drahealth_pb2_grpc import (
     add_DRAResourceHealthServicer_to_server,
 )
 from gpushare.kube.reflector import Reflector
+from gpushare.kubelet.claim_records import PreparedClaim
+from gpushare.kubelet.pods import Listed
+from gpushare.process import Loop, start_threads
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class DraDriver:
             ("dra sockets", partial(self.sockets.serve, wanted=self._is_needed)),
             ("sweep claims", self._sweep),
         ]
-        self._threads = start(loops, over)
+        self._threads = start_threads(loops, over)
         while not stop.is_set() and _are_alive(self._threads):
             wait_s = self._run_once(stop) if self.wanted else self._withdraw()
             self._log_why_off()
@@ -326,7 +326,7 @@ class DraDriver:
             ("follow slices", follow.run),
             ("publish slices", publish),
         ]
-        threads = start(loops, over)
+        threads = start_threads(loops, over)
         while not stop.wait(_LOOK_S) and _are_alive([*threads, *self._threads]):
             pass
         over.set()

@@ -18,7 +18,6 @@ from deviceplugin.allocation.occupancy import Occupancy, Record
 from deviceplugin.allocation.preload import NodeLibrary, limits_text
 from deviceplugin.allocation.prestart import PreStart, allocation_text
 from deviceplugin.allocation.response import (
-    HardLimit,
     container_setup,
     hard_limit_setup,
     limit_env,
@@ -26,16 +25,7 @@ from deviceplugin.allocation.response import (
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from deviceplugin.dra.checks import ClaimChecks, NotPreparedError, Part, parts_of
-from deviceplugin.dra.prepared import (
-    SHARE_KIND,
-    PreparedClaim,
-    PreparedClaims,
-    PreparedDevice,
-    RequestFiles,
-    is_uid,
-)
-from deviceplugin.node_pods import KubeletSilentError, PodResources
-from deviceplugin.pods import Listed
+from deviceplugin.dra.prepared import SHARE_KIND, PreparedClaims, RequestFiles, is_uid
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import (
@@ -47,6 +37,10 @@ from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kubelet.claim_records import PreparedClaim, PreparedDevice
+from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.node_pods import KubeletSilentError, PodResources
+from gpushare.kubelet.pods import Listed
 
 logger = logging.getLogger(__name__)
 

@@ -16,86 +16,28 @@ from threading import Lock
 
 from deviceplugin.allocation.occupancy import ALLOCATION, replace_file
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
-from deviceplugin.allocation.response import REGION, HardLimit
+from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import (
-    Amount,
     CardUUID,
     NodeName,
     Placement,
-    PodRef,
     PodUID,
-    Share,
 )
-from gpushare.kube.cluster import Json
 from gpushare.kube.names import DRA_DRIVER
+from gpushare.kubelet.claim_records import (
+    SUFFIX,
+    VERSION,
+    PreparedClaim,
+    read_record,
+    records_in,
+)
 
 logger = logging.getLogger(__name__)
 
 SHARE_KIND = f"{DRA_DRIVER}/share"
 """The kind of our devices in CDI specifications: what one request of a claim gets."""
-_NOT_UNDERSTOOD = "a prepared claim's record is not understood"
-_VERSION = 1
 _OF_LIBRARY = (LIMITS, REGION)
-_SUFFIX = ".json"
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
-    """What a claim holds of one card, and the CDI names that bring it.
-
-    ``device`` is the card's name in the slice, ``request`` the claim's request.
-    """
-
-    request: str
-    device: str
-    card: CardUUID
-    cores: int
-    units: int
-    share_id: str
-    cdi: tuple[str, ...]
-
-    @property
-    def share(self) -> Share:
-        """What is charged for it; several devices of one card are not added up."""
-        return Share(self.card, Amount(self.cores, self.units))
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedClaim:
-    """A claim that was prepared. ``limits`` has the hard limits by request.
-
-    ``cdi`` is its CDI specification.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    devices: tuple[PreparedDevice, ...]
-    limits: Mapping[str, HardLimit]
-    cdi: Json
-
-    @property
-    def tier(self) -> str:
-        """What holds its containers to their limits; empty if it has none."""
-        return next((limit.tier for limit in self.limits.values()), "")
-
-    @property
-    def requests(self) -> frozenset[str]:
-        """The requests that have devices."""
-        return frozenset(one.request for one in self.devices)
-
-    def limit_mib(self, card: CardUUID) -> int:
-        """Return the sum of its hard limits on a card. A limit is for one card."""
-        on = {one.request for one in self.devices if one.card == card}
-        return sum(one.needed_mib for name, one in self.limits.items() if name in on)
-
-    def placement(self, node: NodeName) -> Placement:
-        """Return what it holds as a placement."""
-        shares = tuple(one.share for one in self.devices)
-        uid = PodUID(self.uid)
-        claim = PodRef(uid, self.namespace, self.name, is_claim=True)
-        return Placement(claim, node, shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +100,8 @@ class PreparedClaims:
 
         The record comes first: whatever else was written is then found and removed.
         """
-        body = {"v": _VERSION, **asdict(claim)}
-        replace_file(self._folder / f"{claim.uid}{_SUFFIX}", json.dumps(body))
+        body = {"v": VERSION, **asdict(claim)}
+        replace_file(self._folder / f"{claim.uid}{SUFFIX}", json.dumps(body))
         with self._lock:
             self._claims[claim.uid] = claim
         for one in files:
@@ -205,7 +147,7 @@ class PreparedClaims:
             return False
         self._specification(uid).unlink(missing_ok=True)
         shutil.rmtree(self._folder / uid, ignore_errors=True)
-        (self._folder / f"{uid}{_SUFFIX}").unlink(missing_ok=True)
+        (self._folder / f"{uid}{SUFFIX}").unlink(missing_ok=True)
         with self._lock:
             return self._claims.pop(uid, None) is not None
 
@@ -255,40 +197,9 @@ class PreparedClaims:
 
 
 def _specification_name(uid: str) -> str:
-    return f"{SHARE_KIND.replace('/', '-')}_{uid}{_SUFFIX}"
+    return f"{SHARE_KIND.replace('/', '-')}_{uid}{SUFFIX}"
 
 
 def is_uid(text: str) -> bool:
     """Return whether a text can be a UID, and so a part of a path."""
     return _UID.fullmatch(text) is not None
-
-
-def records_in(folder: Path) -> list[Path]:
-    """Return the records of prepared claims in a folder, also those not understood."""
-    return sorted(folder.glob(f"*{_SUFFIX}"))
-
-
-def read_record(path: Path) -> PreparedClaim | None:
-    """Read the record of a prepared claim; None, and a warning, if that fails."""
-    try:
-        body = json.loads(path.read_text())
-        if (body["v"], body["uid"]) != (_VERSION, path.name.removesuffix(_SUFFIX)):
-            facts = {"file": str(path), "because": "another version or another claim"}
-            logger.warning(_NOT_UNDERSTOOD, extra=facts)
-            return None
-        devices = tuple(
-            PreparedDevice(**{**one, "cdi": tuple(one["cdi"])})
-            for one in body["devices"]
-        )
-        return PreparedClaim(
-            body["uid"],
-            body["namespace"],
-            body["name"],
-            devices,
-            {name: HardLimit(**one) for name, one in body["limits"].items()},
-            body["cdi"],
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        facts = {"file": str(path), "because": str(error)}
-        logger.warning(_NOT_UNDERSTOOD, extra=facts)
-        return None

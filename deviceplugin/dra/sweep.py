@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.isolation import tier_named
 from deviceplugin.dra.checks import NotPreparedError
 from deviceplugin.dra.prepare import ClaimRef, Preparer
-from deviceplugin.dra.prepared import PreparedClaim
-from deviceplugin.pods import NodePod
 from gpushare.kube.claims.allocated import Claim, read_claim
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.json_reader import Malformed
+from gpushare.kubelet.claim_records import PreparedClaim
+from gpushare.kubelet.pods import NodePod
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""HTTP of the extender and the webhook: routes, TLS, metrics, the page."""
+"""HTTP of the extender: kube-scheduler's calls, claims, metrics, the page."""

@@ -24,19 +24,19 @@ from extender.scheduling import wire
 from extender.scheduling.bind import Binder, Bound, Outcome
 from extender.scheduling.service import Verbs
 from extender.scheduling.wire import FilterResult
-from extender.server.asgi import Answer, Application, Posts, in_thread
-from extender.server.public import (
+from extender.server.ui import Page
+from gpushare.domain.refusal import users_words
+from gpushare.kube.names import EXTENDER_PREFIX
+from gpushare.logs import about
+from gpushare.server.asgi import Answer, Application, Posts, in_thread
+from gpushare.server.page_policy import STATE_HEADERS
+from gpushare.server.public import (
     INTERNAL_ERROR,
     MetricsPage,
     Readiness,
     create_public_app,
     json_response,
 )
-from extender.server.ui import Page
-from gpushare.domain.refusal import users_words
-from gpushare.kube.names import EXTENDER_PREFIX
-from gpushare.logs import about
-from gpushare.page_policy import STATE_HEADERS
 
 logger = logging.getLogger(__name__)
 

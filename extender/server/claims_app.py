@@ -13,23 +13,52 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from extender.server.asgi import Application, Posts, Receive, Scope, Send
-from extender.server.public import Readiness, readiness_app
-from extender.webhook.review import ClaimQuestion, allowed, claim_question, denied
 from gpushare.informers.claims import ClaimBook
+from gpushare.kube.admission import admission_request, allowed, denied
 from gpushare.kube.claims.allocated import Claim, read_claim, refused_access
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CLAIMS_PATH
 from gpushare.logs import about
+from gpushare.server.asgi import Application, Posts, Receive, Scope, Send
+from gpushare.server.public import Readiness, readiness_app
 
 logger = logging.getLogger(__name__)
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
+_CLAIM = ("resource.k8s.io", "ResourceClaim")
 _INTERNAL_ERROR = (
     "internal error in the vcuda extender, so the claim was denied; its log has the "
     "details"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimQuestion:
+    """One review of a ResourceClaim whose status is to be written.
+
+    ``claim`` is None if the review is about anything else. ``old`` is the claim as it
+    is. ``dry_run``: nothing will be written.
+    """
+
+    uid: str
+    claim: Json | None
+    old: Json | None = None
+    dry_run: bool = False
+
+
+def claim_question(body: bytes) -> ClaimQuestion:
+    """Read a review of a claim; raise ``Malformed`` as ``question`` does."""
+    request = admission_request(body)
+    uid = request.text("uid")
+    kind = request.object("kind")
+    known = kind.optional_text("group"), kind.optional_text("kind")
+    what = request.optional_text("operation"), request.optional_text("subResource")
+    if known != _CLAIM or what != ("UPDATE", "status"):
+        return ClaimQuestion(uid, None)
+    dry_run = request.optional_boolean("dryRun", default=False)
+    old = request.optional_object("oldObject").raw
+    return ClaimQuestion(uid, request.object("object").raw, old, dry_run=dry_run)
 
 
 class Verdict(StrEnum):

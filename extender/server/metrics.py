@@ -1,7 +1,6 @@
-"""Collect what Prometheus reads of the ledger, the certificates and the learner.
+"""Collect what Prometheus reads of the ledger and the learner.
 
-docs/operations.md and docs/webhook.md explain each metric. What views count is beside
-the views (``app``, ``webhook_app``).
+docs/operations.md explains each metric. What views count is beside the views.
 """
 
 import logging
@@ -16,13 +15,12 @@ from prometheus_client.registry import Collector
 
 from extender.scheduling.bind import ExtenderState
 from extender.scheduling.learning import FragLearning
-from extender.server.public import PAUSE_S, Readiness
-from extender.server.tls import TlsFiles, expires_at
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node
 from gpushare.domain.refusal import Refusal
-from gpushare.exposition import Labels, LargeGauge
 from gpushare.kube.codec import PodRecord
+from gpushare.server.exposition import Labels, LargeGauge
+from gpushare.server.public import PAUSE_S, Readiness
 
 logger = logging.getLogger(__name__)
 
@@ -140,40 +138,6 @@ def _paced(pods: Sequence[PodRecord]) -> Iterator[PodRecord]:
     for start in range(0, len(pods), _AT_A_TIME):
         yield from pods[start : start + _AT_A_TIME]
         time.sleep(PAUSE_S)
-
-
-class CertificateCollector(Collector):
-    """When the certificates expire, read from the files at each scrape.
-
-    Two small files cost less than the cards of one node. The webhook has a metric
-    ``name`` of its own, as its certificate may be renewed by others, and later.
-    """
-
-    def __init__(
-        self,
-        files: TlsFiles,
-        name: str = "vcuda_certificate_not_after_timestamp_seconds",
-    ) -> None:
-        self._name = name
-        self._paths = {"server": files.cert}
-        if files.client_ca is not None:
-            self._paths["ca"] = files.client_ca
-        self._logged: set[str] = set()
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield a gauge with a line for each file that can be read."""
-        ends = {}
-        for file, path in self._paths.items():
-            try:
-                ends[file] = expires_at(path).timestamp()
-                self._logged.discard(file)
-            except (OSError, ValueError) as error:
-                if file not in self._logged:
-                    self._logged.add(file)
-                    facts = {"path": path, "because": str(error)}
-                    logger.warning("certificate cannot be read", extra=facts)
-        text = "When the certificate expires; the soonest of a file with several."
-        yield _by_label(self._name, text, "file", ends)
 
 
 class ClaimsCollector(Collector):

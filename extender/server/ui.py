@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from extender.scheduling.bind import ExtenderState
-from extender.server.public import Readiness
 from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
@@ -20,7 +19,8 @@ from gpushare.informers.snapshot import Users, snapshot
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.node_filters import NodeProperties
-from gpushare.page_policy import page_headers
+from gpushare.server.page_policy import page_headers
+from gpushare.server.public import Readiness
 
 MOST_REASONS = 32
 """Different requests for which a reason is computed at a time; each takes a look at all

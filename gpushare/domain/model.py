@@ -242,3 +242,7 @@ class Placement:
         for share in self.shares:
             amounts[share.card] = amounts.get(share.card, NOTHING) + share.amount
         return amounts
+
+    def differs_from(self, planned: "Placement | None") -> bool:
+        """Return whether it has other cards or amounts than were planned."""
+        return planned is None or self.by_card() != planned.by_card()

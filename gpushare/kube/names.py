@@ -89,6 +89,8 @@ COMPONENT = "vcuda"
 
 EXTENDER_PORT = 39999
 """Scheduler verbs, on loopback."""
+EXTENDER_SERVER_NAME = "gpushare-extender.kube-system.svc"
+"""The name in its certificate; ``serverName`` in kube-scheduler's configuration."""
 EXTENDER_PUBLIC_PORT = 39998
 """Health, readiness and metrics, on the pod's address, read-only."""
 EXTENDER_CLAIMS_PORT = 39996

@@ -23,12 +23,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import orjson
 
 from gpushare.addresses import LOOPBACK
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Invalid
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.demo.api_verbs import Answer, Place, Refused, Request, Verbs, failure
 from gpusharectl.demo.discovery import documents
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 LARGEST_BODY = 3 * 1024 * 1024
 """The largest body in bytes, as on the real one."""

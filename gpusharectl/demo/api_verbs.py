@@ -6,8 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from gpushare.fakeapi.cluster import Embedded, utc_now
-from gpushare.fakeapi.rules import SHAPES
 from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
 from gpushare.kube.errors import (
     AlreadyExists,
@@ -21,6 +19,8 @@ from gpushare.kube.errors import (
 )
 from gpushare.kube.json_reader import Reader
 from gpusharectl.demo.discovery import path_of
+from gpusharectl.demo.fakeapi.cluster import Embedded, utc_now
+from gpusharectl.demo.fakeapi.rules import SHAPES
 from gpusharectl.demo.kubectl_tables import table
 
 WATCH_S = 1800

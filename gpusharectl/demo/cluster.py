@@ -24,12 +24,12 @@ import yaml
 
 from gpushare.addresses import free_address
 from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, units_of
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
-from gpushare.page_policy import PAGE, STATE
+from gpushare.server.page_policy import PAGE, STATE
 from gpushare.settings import PREFIX, Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.kubelet import StandInKubelet
 from gpusharectl.demo.scheduler import StandInScheduler
 

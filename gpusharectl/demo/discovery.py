@@ -7,8 +7,8 @@ asks before it sends a body: whether a kind's PATCH takes ``fieldValidation``
 
 from collections.abc import Iterator
 
-from gpushare.fakeapi.rules import SHAPES
 from gpushare.kube.cluster import Json, Kind
+from gpusharectl.demo.fakeapi.rules import SHAPES
 
 VERSION = "v1.36.3"
 """The Kubernetes version whose behaviour the demo shows."""

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
@@ -24,6 +23,7 @@ from gpusharectl.demo.devices import (
     Rejection,
 )
 from gpusharectl.demo.discovery import VERSION
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 Amounts = Mapping[str, int]
 _OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}

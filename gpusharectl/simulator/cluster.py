@@ -32,7 +32,6 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal, schedule, score
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.refusal import Refusal
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.informers.nodes import NodeBook
 from gpushare.informers.pods import PodBook
 from gpushare.kube import codec, facts, names
@@ -49,6 +48,7 @@ from gpushare.kube.node_filters import (
     properties_of,
 )
 from gpushare.kube.resource_requests import effective_request
+from gpusharectl.demo.fakeapi.cluster import Embedded
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _MOST_S = 200e9

@@ -8,9 +8,8 @@ from pathlib import Path
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Unavailable
-from gpushare.kube.names import EXTENDER_PORT
+from gpushare.kube.names import EXTENDER_PORT, EXTENDER_SERVER_NAME
 from gpushare.kube.objects import Objects
-from gpusharectl.pki import SERVER_NAME
 
 FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
 """Where ``install --tls`` puts a control-plane host's certificates."""
@@ -59,4 +58,4 @@ def _read(folder: Path) -> Tls:
             file.read(1)
     context = ssl.create_default_context(cafile=authority)
     context.load_cert_chain(certificate, key, password="")
-    return context, SERVER_NAME
+    return context, EXTENDER_SERVER_NAME

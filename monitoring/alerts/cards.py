@@ -4,7 +4,7 @@ The XID numbers are from NVIDIA's catalogue. The gauge DCGM_FI_DEV_XID_ERRORS is
 used, because it keeps the last XID forever.
 """
 
-from deviceplugin.telemetry import fields
+from exporter.telemetry import fields
 from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import (
     CARD,

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from deviceplugin.telemetry.fields import GROUPS as READINGS
+from exporter.telemetry.fields import GROUPS as READINGS
 from monitoring.alerts.alert import Alert, Group, down
 from monitoring.queries import CARD, ITS_UUID, UNITS, booked
 

@@ -1,6 +1,6 @@
 """The dashboard of one card: its shares, its use and its condition."""
 
-from deviceplugin.telemetry import fields
+from exporter.telemetry import fields
 from monitoring.boards.board import Board, Choice, Section
 from monitoring.panels import (
     BYTES,

@@ -1,6 +1,6 @@
 """The dashboard of the cluster: capacity, allotment, use, pods and the extender."""
 
-from deviceplugin.telemetry import fields
+from exporter.telemetry import fields
 from monitoring.boards.board import Board, Section
 from monitoring.panels import (
     HALF,

@@ -1,6 +1,6 @@
 """The dashboard of one node: its cards, its containers and its exporter."""
 
-from deviceplugin.telemetry import fields
+from exporter.telemetry import fields
 from monitoring.boards.board import Board, Choice, Section
 from monitoring.panels import (
     MIB,

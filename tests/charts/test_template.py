@@ -19,10 +19,10 @@ from gpushare.domain.model import Amount, CardUUID, PodUID
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.manifests import load, loaded
-from gpusharectl.install.options import CARD_CLASSES, InstallOptions, WebhookOptions
-from gpusharectl.install.webhook.objects import SECRET, bundle_of
-from gpusharectl.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.manifests import load, loaded
+from gpusharectl.installer.options import CARD_CLASSES, InstallOptions, WebhookOptions
+from gpusharectl.installer.webhook.objects import SECRET, bundle_of
 from tests.testbed.helm import CHART, KUBERNETES, Helm, settings
 
 K3S_TLS = "/etc/rancher/k3s/vcuda/tls"

@@ -13,8 +13,8 @@ from charts.template_text import TemplateError, TemplateText, steps_of
 from charts.writing import ROOT, differing, rendered, write
 from gpushare import __version__
 from gpushare.domain.policies import POLICIES
-from gpusharectl.install.options import ISOLATION_CHOICES
-from gpusharectl.install.preflight import OLDEST
+from gpusharectl.installer.options import ISOLATION_CHOICES
+from gpusharectl.installer.preflight import OLDEST
 from tests.testbed.helm import CHART
 
 TEXTS = rendered()

@@ -45,7 +45,7 @@ class Exporter:
             "GPUSHARE_COLLECT_LISTEN": "off",
             "GPUSHARE_LOG_FORMAT": "text",
         }
-        command = [sys.executable, "-m", "deviceplugin", "export"]
+        command = [sys.executable, "-m", "exporter"]
         self.process = node.launch("exporter", command, environment)
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.install.manifests import BIE, load
+from gpusharectl.installer.manifests import BIE, load
 from tests.cluster.gpus import Gpus
 from tests.cluster.manifests import TWO_P4
 from tests.cluster.site import Site

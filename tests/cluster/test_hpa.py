@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpushare.kube.names import MEMORY
-from gpusharectl.pki import SERVER_SIDE, Wanted, issue, make_authority
+from gpusharectl.installer.pki import SERVER_SIDE, Wanted, issue, make_authority
 from tests.cluster.exporter import Exporter, process_of
 from tests.cluster.manifests import IDLE, IMAGE, RTX_3090
 from tests.cluster.site import Site

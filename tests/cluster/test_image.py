@@ -97,7 +97,8 @@ def test_nothing_to_build_with(idle: Site) -> None:
 
 def test_every_file_of_ours_is_in_it(idle: Site) -> None:
     """What the checkout has as packages and manifests came along, each file."""
-    packages = ("gpushare", "extender", "deviceplugin", "gpusharectl", "manifests")
+    packages = ("deviceplugin", "exporter", "extender", "gpushare", "gpusharectl")
+    packages += ("manifests", "webhook")
     wanted = {
         str(path.relative_to(ROOT))
         for package in packages

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gpushare.kube.apiserver.api import ApiObjects
-from gpusharectl.install.manifests import load
-from gpusharectl.install.nodes.pods import check_pod
-from gpusharectl.install.survey import named, read_nodes
+from gpusharectl.installer.manifests import load
+from gpusharectl.installer.nodes.pods import check_pod
+from gpusharectl.installer.survey import named, read_nodes
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
 from tests.cluster.fresh import Before, Fresh, said

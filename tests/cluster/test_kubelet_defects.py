@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.allocation.preferred import Question
 from deviceplugin.cards.devices import Cards
-from deviceplugin.cards.simulated import SimulatedCards, parse_spec
-from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.serve import PluginParts, assemble, start
 from deviceplugin.settings import DevicePluginSettings
+from gpushare.cards.simulated import SimulatedCards, parse_spec
 from gpushare.domain.model import NodeName
 from gpushare.kube.apiserver.api import ApiServer
+from gpushare.kubelet.node_pods import KubeletSilentError, PodResources
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import SEED_COMMAND, container, pod
 from tests.cluster.site import Site

@@ -13,12 +13,16 @@ import pytest
 import yaml
 
 from gpushare.kube.apiserver.api import ApiObjects
-from gpusharectl.kube_scheduler.files import desired_now
-from gpusharectl.kube_scheduler.host import Patience
-from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, HostPath
-from gpusharectl.kube_scheduler.job import SchedulerJobs
-from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.kube_scheduler.verify import Said
+from gpusharectl.installer.kube_scheduler.files import desired_now
+from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host_files import (
+    FileChange,
+    HostFiles,
+    HostPath,
+)
+from gpusharectl.installer.kube_scheduler.job import SchedulerJobs
+from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
+from gpusharectl.installer.kube_scheduler.verify import Said
 from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant

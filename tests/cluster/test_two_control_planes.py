@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.kube_scheduler.ports import RESERVED
+from gpusharectl.installer.kube_scheduler.ports import RESERVED
 from tests.cluster.fresh import Fresh, Tree, fresh
 from tests.cluster.manifests import TWO_P4, container, pod
 from tests.cluster.site import EXTENDER, SYSTEM

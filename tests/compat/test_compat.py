@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.install.preflight import NEWEST, OLDEST
+from gpusharectl.installer.preflight import NEWEST, OLDEST
 from tests.compat.__main__ import UnfinishedError, chosen_files, run, tried
 from tests.compat.page import BEGIN, END, PAGE, results
 from tests.compat.plan import FILES

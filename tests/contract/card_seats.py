@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceplugin.cards.combined import CombinedCards
-from deviceplugin.cards.inventory import InventoryCards, read_inventory
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.cards.simulated import SimulatedCards, parse_spec
-from deviceplugin.cards.source import CardSource, FoundCard
+from gpushare.cards.combined import CombinedCards
+from gpushare.cards.inventory import InventoryCards, read_inventory
+from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.simulated import SimulatedCards, parse_spec
+from gpushare.cards.source import CardSource, FoundCard
 from tests.nvml.build import the_stub
 from tests.nvml.driver import stub_card, stub_driver
 

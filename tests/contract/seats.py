@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.testbed.objects import new_namespace
 from tests.testbed.rest import Rest
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.telemetry.amd import AmdTelemetry
-from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
-from deviceplugin.telemetry.combined import CombinedTelemetry
-from deviceplugin.telemetry.nvml import NvmlTelemetry
-from deviceplugin.telemetry.tegra import TegraTelemetry
+from exporter.telemetry.amd import AmdTelemetry
+from exporter.telemetry.base import PlainTelemetry, Telemetry
+from exporter.telemetry.combined import CombinedTelemetry
+from exporter.telemetry.nvml import NvmlTelemetry
+from exporter.telemetry.tegra import TegraTelemetry
+from gpushare.cards.nvml_cards import NvmlCards
 from tests.contract.card_seats import inventory, simulated
-from tests.deviceplugin.amd_tree import UNIQUE, AmdTree
-from tests.deviceplugin.tegra_tree import orin
+from tests.exporter.amd_tree import UNIQUE, AmdTree
+from tests.exporter.tegra_tree import orin
 from tests.nvml.build import the_stub
 from tests.nvml.driver import stub_card, stub_driver
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.devices import colliding, shared_card
-from deviceplugin.cards.source import CardSource
+from gpushare.cards.source import CardSource
 from tests.contract.card_seats import by_uuid, seat_of
 from tests.contract.threads import asked_at_once, woken
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
 from gpushare.kube.errors import (
     AlreadyExists,
@@ -18,6 +17,7 @@ from gpushare.kube.errors import (
     Throttled,
 )
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.contract.seats import Seat, embedded_seat, http_seat
 from tests.machine import needs
 from tests.testbed.controlplane import ControlPlane

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import Telemetry
-from deviceplugin.telemetry.fields import FIELDS, GROUPS
+from exporter.telemetry import fields
+from exporter.telemetry.base import Telemetry
+from exporter.telemetry.fields import FIELDS, GROUPS
 from tests.contract.telemetry_seats import seat_of
 from tests.contract.threads import asked_at_once, woken
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare.addresses import free_address
-from gpusharectl.install.manifests import assemble
+from gpusharectl.installer.manifests import assemble
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token

@@ -27,9 +27,9 @@ from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.options import WebhookOptions
-from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.objects import (
+from gpusharectl.installer.options import WebhookOptions
+from gpusharectl.installer.progress import Exit
+from gpusharectl.installer.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
     SECRET,
@@ -47,7 +47,7 @@ from tests.controlplane.gate import (
     shipped,
     webhook,
 )
-from tests.gpusharectl.install.installed_cluster import InstalledCluster
+from tests.gpusharectl.installer.installed_cluster import InstalledCluster
 from tests.machine import needs
 from tests.testbed.certmanager import CertManager
 from tests.testbed.controlplane import ControlPlane

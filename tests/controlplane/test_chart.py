@@ -16,9 +16,9 @@ from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import OURS, SYSTEM, WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.manifests import WORKLOADS, load
-from gpusharectl.install.survey import owned_by
-from gpusharectl.install.webhook.objects import (
+from gpusharectl.installer.manifests import WORKLOADS, load
+from gpusharectl.installer.survey import owned_by
+from gpusharectl.installer.webhook.objects import (
     SECRET,
     bundle_of,
     files_of,

@@ -18,10 +18,10 @@ from deviceplugin.dra.slices import (
     slices,
     why_not_served,
 )
-from deviceplugin.node_pods import NodePods
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Kind, Page
+from gpushare.kubelet.node_pods import NodePods
 from tests.controlplane.test_guard import GROUP, KINDS, PLUGIN, bound_token
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane

@@ -22,24 +22,24 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
 from gpushare.kube.facts import OURS, SYSTEM, is_narrowed
 from gpushare.kube.objects import Ref
-from gpusharectl.install.command import install, uninstall
-from gpusharectl.install.lock import LASTS_S, LEASE, alone
-from gpusharectl.install.manifests import load, settings_of
-from gpusharectl.install.options import WebhookOptions
-from gpusharectl.install.progress import Exit, InstallError
-from gpusharectl.install.survey import Right
-from gpusharectl.install.webhook import apply
-from gpusharectl.install.webhook.apply import GuardedWriter, narrowed, probed
-from gpusharectl.install.webhook.objects import (
+from gpusharectl.installer.command import install, uninstall
+from gpusharectl.installer.lock import LASTS_S, LEASE, alone
+from gpusharectl.installer.manifests import load, settings_of
+from gpusharectl.installer.options import WebhookOptions
+from gpusharectl.installer.pki import make_authority
+from gpusharectl.installer.progress import Exit, InstallError
+from gpusharectl.installer.survey import Right
+from gpusharectl.installer.webhook import apply
+from gpusharectl.installer.webhook.apply import GuardedWriter, narrowed, probed
+from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
     SECRET,
     files_of,
     secret_of,
 )
-from gpusharectl.pki import make_authority
 from tests.controlplane.gate import raised
-from tests.gpusharectl.install.installed_cluster import (
+from tests.gpusharectl.installer.installed_cluster import (
     AFTER,
     BEFORE,
     KINDS,

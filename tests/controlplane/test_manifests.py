@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deviceplugin.cards.inventory import read_inventory
-from deviceplugin.exporter.settings import ExporterSettings
+from exporter.settings import ExporterSettings
+from gpushare.cards.inventory import read_inventory
 from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.dra.objects import (
+from gpusharectl.installer.dra.objects import (
     CONFIGURATION,
     authorities_of,
     configuration,
@@ -23,7 +23,7 @@ from gpusharectl.install.dra.objects import (
     shares_devices,
     slices,
 )
-from gpusharectl.install.manifests import (
+from gpusharectl.installer.manifests import (
     BIE,
     DRA,
     MONITORING_OVERLAYS,
@@ -32,7 +32,7 @@ from gpusharectl.install.manifests import (
     WORKLOADS,
     load,
 )
-from gpusharectl.pki import make_authority
+from gpusharectl.installer.pki import make_authority
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.manifests import FOLDER
 from tests.testbed.operators import CERT_MANAGER, PROMETHEUS, serve_kinds

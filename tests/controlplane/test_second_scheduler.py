@@ -9,7 +9,7 @@ import yaml
 
 from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
-from gpusharectl.install.manifests import load
+from gpusharectl.installer.manifests import load
 from tests.controlplane.extender import extender
 from tests.controlplane.world import card_node
 from tests.testbed import scheduler

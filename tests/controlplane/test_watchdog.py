@@ -7,22 +7,22 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.exporter.overuse import COMPONENT, REASON, OveruseMonitor
-from deviceplugin.exporter.owners import Owner
-from deviceplugin.exporter.run import WatchedPods
-from deviceplugin.exporter.snapshot import Snapshot
-from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import Mode, OveruseTally
+from exporter.overuse import COMPONENT, REASON, OveruseMonitor
+from exporter.owners import Owner
+from exporter.run import WatchedPods
+from exporter.snapshot import Snapshot
+from exporter.snapshot_store import UsageBook
+from exporter.usage import Mode, OveruseTally
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Pace, Reflector
-from gpusharectl.install.manifests import load
+from gpusharectl.installer.manifests import load
 from tests.builders import AT as WRITTEN
 from tests.builders import placement
-from tests.deviceplugin.exporter_data import AT, A, cid, processes, snapshot, use
 from tests.deviceplugin.node_fixture import found_card
+from tests.exporter.exporter_data import AT, A, cid, processes, snapshot, use
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import pod

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from gpusharectl.pki import plan
+from gpusharectl.installer.pki import plan
 from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY, pod

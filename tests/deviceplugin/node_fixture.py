@@ -11,31 +11,32 @@ from typing import Any, Self, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin import node_pods, serve
+from deviceplugin import serve
 from deviceplugin.allocation.preferred import Question
 from deviceplugin.cards import advertised
-from deviceplugin.cards.devices import card_key
-from deviceplugin.cards.source import (
+from deviceplugin.kubelet import registration
+from deviceplugin.serve import PluginParts, assemble
+from deviceplugin.serve import start as start_serving
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.cards.source import (
     CardReading,
     Found,
     FoundCard,
     NoCardsYet,
     XidEvent,
 )
-from deviceplugin.kubelet import registration
-from deviceplugin.serve import PluginParts, assemble
-from deviceplugin.serve import start as start_serving
-from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import CardUUID, NodeName, Placement, Share
 from gpushare.domain.placement import joined
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Unavailable
+from gpushare.kubelet import node_pods
+from gpushare.kubelet.device_ids import card_key
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.kubelet import running
 from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until

@@ -5,10 +5,10 @@ from typing import Any
 
 from deviceplugin.allocation.preferred import DeniedError
 from deviceplugin.cards.devices import Cards
-from deviceplugin.pods import NodePod
 from gpushare.domain.model import Amount, Card, Placement, PodRequest, Share
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.pods import NodePod
 from tests.builders import card, container_json, pod_json
 from tests.deviceplugin.admission_fixture import AdmissionFixture
 from tests.deviceplugin.node_fixture import NODE

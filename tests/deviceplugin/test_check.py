@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.simulated import SimulatedCards
-from deviceplugin.cards.source import (
+from deviceplugin.check import loaded_module, report
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.cards.simulated import SimulatedCards
+from gpushare.cards.source import (
     Found,
     FoundCard,
     LeftOut,
     MigInstance,
     NoCardsYet,
 )
-from deviceplugin.check import loaded_module, report
-from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
 from tests.deviceplugin.node_fixture import ScriptedCards
-from tests.deviceplugin.nvml_fixture import P4, TITAN, pair
+from tests.gpushare.cards.nvml_fixture import P4, TITAN, pair
 
 SETTINGS = DevicePluginSettings.read({"GPUSHARE_NODE_NAME": "n"})[0]
 CDI: Json = {

@@ -9,21 +9,21 @@ from threading import Event, Thread
 import pynvml
 import pytest
 
-from deviceplugin.cards.combined import CombinedCards
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.exporter import run
-from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.serve import run as serve
 from deviceplugin.settings import DevicePluginSettings
-from deviceplugin.telemetry.combined import CombinedTelemetry
-from deviceplugin.telemetry.nvml import NvmlTelemetry
+from exporter import run
+from exporter.settings import ExporterSettings
+from exporter.telemetry.combined import CombinedTelemetry
+from exporter.telemetry.nvml import NvmlTelemetry
 from gpushare.addresses import free_address
-from gpushare.fakeapi.cluster import Embedded
+from gpushare.cards.combined import CombinedCards
+from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import Devices
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import node_json
 from tests.deviceplugin.node_fixture import NODE, C, M, because
-from tests.deviceplugin.nvml_fixture import FOREVER_S, Clock
+from tests.gpushare.cards.nvml_fixture import FOREVER_S, Clock
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until

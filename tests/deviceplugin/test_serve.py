@@ -11,7 +11,6 @@ import pynvml
 import pytest
 
 from gpushare.addresses import free_address
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound
@@ -19,6 +18,7 @@ from gpushare.settings import Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.cluster import Child, fetched
 from gpusharectl.demo.devices import Devices
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import node_json, pod_json
 from tests.deviceplugin.node_fixture import NODE, C, M
 from tests.nvml.build import STATE_VARIABLE, the_stub

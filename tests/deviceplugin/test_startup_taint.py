@@ -12,11 +12,11 @@ from deviceplugin import startup_taint
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.kubelet.registration import Service
 from deviceplugin.startup_taint import StartupTaint
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict, Forbidden
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import node_json, page
 from tests.deviceplugin.node_fixture import NODE, C, M, NodeFixture, found_card
 from tests.testbed.waiting import wait_until

@@ -21,18 +21,18 @@ from deviceplugin.allocation.isolation import (
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
-from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.source import Found, FoundCard, LeftOut
-from deviceplugin.cards.source import XidEvent as Xid
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import CollidingCardsError, Watcher
+from gpushare.cards.combined import CombinedCards
+from gpushare.cards.source import Found, FoundCard, LeftOut
+from gpushare.cards.source import XidEvent as Xid
 from gpushare.domain.model import CardUUID
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Unavailable
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import node_json, page
 from tests.deviceplugin.node_fixture import (
     NODE,

@@ -15,9 +15,9 @@ from extender.scheduling.wire import (
     extender_args,
 )
 from gpushare.domain.model import Amount, CardUUID, NodeName
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Page, Target
 from gpushare.kube.errors import ClusterError
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, cards, event, node_json, pod_json
 
 

@@ -10,11 +10,11 @@ from extender.main import Applications, assemble
 from extender.settings import ExtenderSettings
 from gpushare.addresses import free_address
 from gpushare.domain.model import Card
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.listener import Listener
+from gpushare.server.listener import Listener
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import bound_json, card, node_json, placement, pod_json
-from tests.extender.asgi_client import as_wsgi
+from tests.gpushare.server.asgi_client import as_wsgi
 from tests.testbed.browser import Browser, Tab
 from tests.testbed.waiting import wait_until
 

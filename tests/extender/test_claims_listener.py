@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from gpushare.addresses import free_address
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import allocation_json, card, claim_json, node_json, pod_json
 from tests.controlplane.extender import COMMAND
 from tests.extender.server.test_claims_app import review

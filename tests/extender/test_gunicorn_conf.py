@@ -18,9 +18,9 @@ import orjson
 import pytest
 
 from gpushare.addresses import free_address
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json, pod_json
 from tests.controlplane.extender import COMMAND
 from tests.extender.extender_fixture import binding

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from gpushare.kube import names
 from tests.builders import container_json, pod_json
-from tests.extender.webhook_client import asked
 from tests.testbed.rest import Json
+from tests.webhook.webhook_client import asked
 
 NODES = ("n-0", "n-1", "n-2", "n-3")
 WAITING = 12

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.addresses import free_address
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json, pod_json
 from tests.fuzz.bodies import NODES, WAITING
 from tests.testbed.certificates import certificates
@@ -123,7 +123,7 @@ def webhook(folder: Path) -> Iterator[Served]:
         "BITFUSION_CARD_MIB": "auto",
     }
     with _running(
-        folder, "extender.webhook_conf", "build_webhook()", more, held.client(None)
+        folder, "webhook.gunicorn_conf", "build()", more, held.client(None)
     ) as found:
         yield found
 

@@ -21,17 +21,17 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 from deviceplugin.allocation.preload import limits_text
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.cards.source import NoCardsYet
-from deviceplugin.exporter.usage import (
+from exporter.telemetry import fields as f
+from exporter.telemetry.nvml import NvmlTelemetry
+from exporter.usage import (
     ContainerUse,
     Usage,
     detect_overuse,
     due,
     overuse_text,
 )
-from deviceplugin.telemetry import fields as f
-from deviceplugin.telemetry.nvml import NvmlTelemetry
+from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import UNIT_MIB, Amount
 from tests.gpu.cuda import command, running
 from tests.gpu.test_readings import LOAD_MIB, SAME, everything, first, load, smi

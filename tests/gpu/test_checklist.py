@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.telemetry.nvml import NvmlTelemetry
+from exporter.telemetry.nvml import NvmlTelemetry
+from gpushare.cards.nvml_cards import NvmlCards
 from tests.gpu import checklist
 from tests.gpu.checklist import Card, Missing, Step, page
 from tests.isolation.build import DRIVER, compile_program, needs_compiler

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.telemetry import fields as f
-from deviceplugin.telemetry.base import CardAnswer, ProcessUse, SmSource
-from deviceplugin.telemetry.nvml import NvmlTelemetry
+from exporter.telemetry import fields as f
+from exporter.telemetry.base import CardAnswer, ProcessUse, SmSource
+from exporter.telemetry.nvml import NvmlTelemetry
+from gpushare.cards.nvml_cards import NvmlCards
 from tests.gpu.cuda import command, running
 from tests.machine import needs
 from tests.testbed.waiting import wait_until

@@ -44,7 +44,7 @@ run()
         (300, ["gpusharectl", "demo"]),
         (100, ["kubectl_complete-vcuda", "why", ""]),
         (1, ["deviceplugin", "serve"]),
-        (300, ["deviceplugin", "export"]),
+        (300, ["exporter"]),
     ],
 )
 def test_ctrl_c_at_start_says_nothing(
@@ -53,7 +53,7 @@ def test_ctrl_c_at_start_says_nothing(
     """Interrupted at the import with this number, under each name of the program."""
     config = kubeconfig_for("http://127.0.0.1:1", tmp_path / "kubeconfig")
     words = [str(config) if word == KUBECONFIG else word for word in words]
-    module = "deviceplugin" if words[0] == "deviceplugin" else "gpusharectl"
+    module = words[0] if words[0] in ("deviceplugin", "exporter") else "gpusharectl"
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_AT, str(number), module, *words],
         capture_output=True,

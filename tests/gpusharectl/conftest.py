@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Target
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import bound_json, card, placement, pod_json
 from tests.gpusharectl.cluster_states import A, B, asking, in_namespace, node_of
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpushare.domain.model import CardUUID
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, names
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.apiserver.client import dial
@@ -27,6 +26,7 @@ from gpusharectl.cordon import (
     report,
 )
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import bound_json, card, cards, placement, pod_json
 from tests.gpusharectl.cluster_states import A, B, node_of
 

@@ -15,12 +15,12 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from gpushare.addresses import LOOPBACK
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.access import reached
 from gpusharectl.commands import for_kubectl, main
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.gpusharectl.cluster_states import A, B
 from tests.gpusharectl.terminal import Terminal, kubeconfig_for
 

@@ -15,7 +15,7 @@ from gpusharectl import access
 from gpusharectl.commands import main
 from gpusharectl.quota import Clash, Move, Names, move
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
-from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.installer.fake_objects import FakeObjects
 
 
 @pytest.fixture

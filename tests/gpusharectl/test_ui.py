@@ -14,12 +14,12 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.extender import tls_from
 from gpusharectl.ui import Extenders, PageServer, announced, reported_use
 from tests.builders import card

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare import __version__
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import facts, names
 from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import Forbidden
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.version import between, components_of, kubelet_differs, nodes_of
 from tests.builders import card
 from tests.gpusharectl.cluster_states import node_of, part

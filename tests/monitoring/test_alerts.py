@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.exporter.collector import KNOWN_XIDS
+from exporter.collector import KNOWN_XIDS
 from monitoring.alerts import GROUPS, Alert
 from monitoring.alerts.cards import APPLICATION_XIDS, PAGED_XIDS
 from tests.monitoring import alertcases_cards, alertcases_pods, alertcases_processes

@@ -11,35 +11,29 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.cards.source import MigInstance
-from deviceplugin.exporter.collector import Exposition, Site
-from deviceplugin.exporter.kubelet_check import KubeletRound
-from deviceplugin.exporter.owners import NO_POD
-from deviceplugin.exporter.selection import Flags, choose
-from deviceplugin.exporter.snapshot import Snapshot, XidTally
-from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import OveruseTally
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
-from extender.main import CERTIFICATE_ENDS
+from exporter.collector import Exposition, Site
+from exporter.kubelet_check import KubeletRound
+from exporter.owners import NO_POD
+from exporter.selection import Flags, choose
+from exporter.snapshot import Snapshot, XidTally
+from exporter.snapshot_store import UsageBook
+from exporter.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
+from exporter.usage import OveruseTally
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
-from extender.server.metrics import (
-    CertificateCollector,
-    ClaimsCollector,
-    LedgerCollector,
-)
-from extender.server.public import Readiness
-from extender.server.tls import TlsFiles
-from extender.server.webhook_app import Result, ReviewMetrics
+from extender.server.metrics import ClaimsCollector, LedgerCollector
+from gpushare.cards.source import MigInstance
 from gpushare.domain.model import CardUUID, NodeName
+from gpushare.server.public import Readiness
+from gpushare.server.tls import CertificateCollector, TlsFiles
 from monitoring.alerts import GROUPS
 from tests.builders import cards, event, node_json
-from tests.deviceplugin import exporter_data
 from tests.deviceplugin.node_fixture import NODE, found_card
+from tests.exporter import exporter_data
 from tests.extender.extender_fixture import ExtenderFixture
-from tests.extender.server.test_public import reflector
+from tests.gpushare.server.test_public import reflector
 from tests.monitoring.asked import (
     NAMES,
     VALUES,
@@ -57,6 +51,8 @@ from tests.testbed.certificates import certificates
 from tests.testbed.manifests import FOLDER
 from tests.testbed.prometheus import MonitoringPrograms, Prometheus
 from tests.testbed.waiting import wait_until
+from webhook.app import Result, ReviewMetrics
+from webhook.main import CERTIFICATE_ENDS
 
 PODS = (
     exporter_data.held("bert-0", 8, 20, namespace="shop"),

@@ -12,11 +12,11 @@ import pytest
 from gpushare.addresses import free_address
 from gpushare.domain.model import NodeName, PodRef, PodUID
 from gpushare.domain.model import Placement as Held
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind, Target
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, container_json, pod_json, share
 from tests.monitoring.adapter import Adapter, Metric, rules_of
 from tests.monitoring.scene import (
@@ -74,7 +74,7 @@ class ExportedNode:
             STATE_VARIABLE: str(self.driver.path),
             **{f"GPUSHARE_{key}": text for key, text in own.items()},
         }
-        command = [sys.executable, "-m", "deviceplugin", "export"]
+        command = [sys.executable, "-m", "exporter"]
         self.launcher.start(f"exporter-{self.name}", command, environment)
 
     def pod(self, name: str, namespace: str, card: int, pid: int) -> None:

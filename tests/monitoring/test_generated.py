@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.install.manifests import load
+from gpusharectl.installer.manifests import load
 from monitoring.boards import BOARDS
 from monitoring.writing import ROOT, rendered, write
 from tests.testbed.manifests import FOLDER, documents

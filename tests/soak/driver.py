@@ -16,10 +16,10 @@ from random import Random
 from threading import Event, Thread
 from typing import Self
 
-from deviceplugin.cards.deadline import DeadlineCalls
-from deviceplugin.cards.limits import DriverLimits
-from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.cards.source import NoCardsYet
+from gpushare.cards.deadline import DeadlineCalls
+from gpushare.cards.limits import DriverLimits
+from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import CardUUID
 from tests.machine import sanitizer
 from tests.nvml.build import STATE_VARIABLE, build_sanitized

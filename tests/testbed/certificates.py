@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpusharectl.pki import (
+from gpushare.kube.names import EXTENDER_SERVER_NAME
+from gpusharectl.installer.pki import (
     CLIENT_SIDE,
-    SERVER_NAME,
     Wanted,
     issue,
     make_authority,
@@ -81,7 +81,7 @@ class Certificates:
             "caFile": self.path("ca.crt"),
             "certFile": self.path("client.crt"),
             "keyFile": self.path("client.key"),
-            "serverName": SERVER_NAME,
+            "serverName": EXTENDER_SERVER_NAME,
         }
         return {"enableHTTPS": True, "tlsConfig": tls}
 

@@ -46,7 +46,8 @@ def test_what_is_sent(checkout: Path) -> None:
 def test_all_packages_are_sent() -> None:
     """A package that ``.dockerignore`` forgot would be missed only in the cluster."""
     names = {path.relative_to(ROOT).parts[0] for path in sent(ROOT)}
-    packages = {"gpushare", "extender", "deviceplugin", "gpusharectl", "manifests"}
+    packages = {"deviceplugin", "exporter", "extender", "gpushare", "gpusharectl"}
+    packages |= {"manifests", "webhook"}
     rest = {"setup.cfg", "pyproject.toml", "requirements", "README.md"}
     assert names == packages | rest
 

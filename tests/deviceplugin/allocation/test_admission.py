@@ -12,8 +12,6 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 from prometheus_client import generate_latest
 
-from deviceplugin.node_pods import KubeletSilentError
-from deviceplugin.pods import node_pod
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.placement import whole_shares
 from gpushare.kube import names
@@ -22,6 +20,8 @@ from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.names import MODELS
 from gpushare.kube.names import UUIDS as WANTED
+from gpushare.kubelet.node_pods import KubeletSilentError
+from gpushare.kubelet.pods import node_pod
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import CannotStartYetError, Rejection
 from tests.builders import AT, cards, container_json, pod_json

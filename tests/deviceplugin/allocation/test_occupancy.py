@@ -9,11 +9,11 @@ from threading import Event, Thread
 import pytest
 
 from deviceplugin.allocation.occupancy import ALLOCATION, Occupancy, Record, Records
-from deviceplugin.node_pods import NodePods
 from deviceplugin.serve import instance_lock
 from gpushare.domain.model import Amount, PodUID
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
+from gpushare.kubelet.node_pods import NodePods
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.deviceplugin.node_fixture import NODE
 from tests.testbed.waiting import wait_until
 

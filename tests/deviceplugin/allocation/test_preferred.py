@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation.preferred import DeniedError
 from deviceplugin.cards.devices import plan
-from deviceplugin.pods import Listed, NodePod
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, Placement, PodRequest
 from gpushare.domain.placement import place
@@ -20,6 +19,7 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.codec import pod_record, pod_ref
 from gpushare.kube.errors import NotFound
+from gpushare.kubelet.pods import Listed, NodePod
 from tests.builders import AT, card, event, placement, pod_json, share
 from tests.deviceplugin.admission_fixture import AdmissionFixture, Shown, shaped, shapes
 from tests.deviceplugin.node_fixture import (

@@ -21,10 +21,11 @@ from deviceplugin.allocation.preload import (
     NodeLibrary,
     why_not_preload,
 )
-from deviceplugin.allocation.response import REGION, HardLimit
-from deviceplugin.cards.source import FoundCard, MigInstance
+from deviceplugin.allocation.response import REGION
+from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
+from gpushare.kubelet.hard_limit import HardLimit
 from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation import test_isolation

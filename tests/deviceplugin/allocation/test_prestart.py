@@ -12,8 +12,6 @@ import pytest
 from deviceplugin.allocation.preferred import Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
-from deviceplugin.node_pods import KubeletSilentError
-from deviceplugin.pods import node_pod
 from gpushare.domain.model import Card, Placement, PodRequest
 from gpushare.domain.placement import whole_shares
 from gpushare.kube import names
@@ -26,6 +24,8 @@ from gpushare.kube.node_filters import (
     constraints_of,
     properties_of,
 )
+from gpushare.kubelet.node_pods import KubeletSilentError
+from gpushare.kubelet.pods import node_pod
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import AT, container_json, pod_json
 from tests.deviceplugin.allocation.test_isolation import prepare

@@ -13,7 +13,7 @@ from deviceplugin.allocation.response import (
     container_setup,
     why_unusable,
 )
-from deviceplugin.cards.source import FoundCard, MigInstance
+from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from tests.deviceplugin.node_fixture import UUIDS, found_card

@@ -9,13 +9,13 @@ import pytest
 
 from deviceplugin.cards import advertised
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
-from deviceplugin.cards.source import FoundCard
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards, decode_isolation
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unavailable
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import event, node_json, page
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
 

@@ -6,14 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.prestart import differs
 from deviceplugin.cards.devices import (
-    CORE_KIND,
-    MEMORY_KIND,
     Cards,
-    DeviceId,
     Tally,
-    card_key,
     colliding,
     device_ids,
     pick,
@@ -22,8 +17,7 @@ from deviceplugin.cards.devices import (
     shared_card,
     why_impossible,
 )
-from deviceplugin.cards.source import FoundCard
-from deviceplugin.pods import node_pod
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -36,6 +30,8 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.device_ids import CORE_KIND, MEMORY_KIND, DeviceId, card_key
+from gpushare.kubelet.pods import node_pod
 from tests.builders import card, node, pod_json, ref, share
 from tests.builders import placement as placed
 from tests.deviceplugin.admission_fixture import AdmissionFixture, shapes
@@ -107,7 +103,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
     held = kubelet.listed().held(pod.name) or kubelet.held[pod.name]
     found = placement_from(pod, N, held, CARDS)
     assert found is not None
-    assert not differs(found, planned)
+    assert not found.differs_from(planned)
 
 
 def test_a_share_over_two_cards_is_charged_as_held() -> None:
@@ -169,7 +165,7 @@ def test_an_impossible_placement(shares: list[object], words: str) -> None:
 def test_what_differs(shares: list[Share] | None, other: bool) -> None:
     """What is had of each card in all counts, in how many parts it may be."""
     planned = None if shares is None else placed(shares=shares)
-    assert differs(placed(on=0, units=4, cores=2), planned) is other
+    assert placed(on=0, units=4, cores=2).differs_from(planned) is other
 
 
 @pytest.mark.parametrize(

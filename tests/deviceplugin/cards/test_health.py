@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.source import CardReading, XidEvent
+from gpushare.cards.source import CardReading, XidEvent
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
 

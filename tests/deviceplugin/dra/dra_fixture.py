@@ -10,8 +10,8 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from deviceplugin.cards.source import FoundCard
 from deviceplugin.dra import driver, slices, sockets
+from gpushare.cards.source import FoundCard
 from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.names import DRA_DRIVER

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from deviceplugin.cards.source import Found
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepared import PreparedClaims
 from deviceplugin.dra.sockets import _Server
 from deviceplugin.kubelet.registration import look
+from gpushare.cards.source import Found
 from gpushare.kube.cluster import Kind, Page
 from gpushare.kube.errors import NotFound
 from gpushare.kube.names import DRA_DRIVER

@@ -13,11 +13,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from deviceplugin.cards.source import Found, FoundCard
 from deviceplugin.dra.prepare import Preparer
-from deviceplugin.pods import Listed
+from gpushare.cards.source import Found, FoundCard
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kubelet.pods import Listed
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import allocation_json, container_json, pod_json, with_claims
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits

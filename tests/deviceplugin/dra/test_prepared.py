@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.response import REGION, HardLimit
+from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import prepared
-from deviceplugin.dra.prepared import (
-    PreparedClaim,
-    PreparedClaims,
-    PreparedDevice,
-    RequestFiles,
-)
+from deviceplugin.dra.prepared import PreparedClaims, RequestFiles
 from gpushare.domain.model import CardUUID
+from gpushare.kubelet.claim_records import PreparedClaim, PreparedDevice
+from gpushare.kubelet.hard_limit import HardLimit
 from tests.builders import card, node, placement
 from tests.deviceplugin.node_fixture import NODE, UUIDS
 

@@ -20,11 +20,11 @@ from deviceplugin.dra.slices import (
 )
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import NotFound, Unavailable
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of
 from tests.deviceplugin.node_fixture import NODE, UUIDS, because, found_card
 from tests.testbed.waiting import wait_until

@@ -12,13 +12,14 @@ import pytest
 from deviceplugin import serve
 from deviceplugin.allocation.preload import MOST_REGION_BYTES
 from deviceplugin.allocation.response import REGION
-from deviceplugin.cards.source import Found
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepare import ClaimRef
-from deviceplugin.dra.prepared import PreparedClaim, PreparedClaims
+from deviceplugin.dra.prepared import PreparedClaims
 from deviceplugin.dra.sweep import Sweeper
+from gpushare.cards.source import Found
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kubelet.claim_records import PreparedClaim
 from tests.builders import allocation_json
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
 from tests.deviceplugin.dra.dra_fixture import (

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.devices import DeviceId
-from deviceplugin.cards.source import Found
 from deviceplugin.kubelet.plugin import CardCountFile, QuotaPlugin
+from gpushare.cards.source import Found
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.device_ids import DeviceId
 from gpusharectl.demo.devices import Devices
 from tests.builders import container_json
 from tests.deviceplugin.node_fixture import (

@@ -11,11 +11,11 @@ import pytest
 from extender.scheduling.arbiter import WHAT, ClaimWatch
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.informers.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.kube.claims.allocated import read_claim
 from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import allocation_json, cards, claim_json
 from tests.extender.extender_fixture import Clock
 from tests.testbed.waiting import wait_until

@@ -17,7 +17,7 @@ from gpushare.domain.frag import learner as learner_room
 from gpushare.domain.frag.policy import ENOUGH
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName
-from gpushare.fakeapi.cluster import Embedded
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, placement, request
 from tests.testbed.waiting import wait_until
 

@@ -15,16 +15,16 @@ from extender.main import assemble
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
 from extender.server.app import Parts, Threads, VerbMetrics, create_app, is_local
-from extender.server.asgi import CONNECTION
-from extender.server.public import MetricsPage, Readiness
 from extender.settings import ExtenderSettings
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Reflector
+from gpushare.server.asgi import CONNECTION
+from gpushare.server.public import MetricsPage, Readiness
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import cards, node_json, pod_json
-from tests.extender.asgi_client import Noted, as_wsgi, exchange, scope_of
 from tests.extender.extender_fixture import ExtenderFixture, binding
+from tests.gpushare.server.asgi_client import Noted, as_wsgi, exchange, scope_of
 from tests.testbed.waiting import wait_until
 
 JSON = "application/json"

@@ -9,18 +9,18 @@ from prometheus_client import CollectorRegistry
 from werkzeug.test import Client
 
 from extender.scheduling.bind import ExtenderState
-from extender.server.asgi import Application
 from extender.server.claims_app import (
     ClaimMetrics,
     ClaimParts,
     by_port,
     create_claims_app,
 )
-from extender.server.public import Readiness
 from gpushare.domain.model import NodeName
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, WatchEvent
 from gpushare.kube.reflector import Reflector
+from gpushare.server.asgi import Application
+from gpushare.server.public import Readiness
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import (
     allocation_json,
     bound_json,
@@ -29,8 +29,8 @@ from tests.builders import (
     placement,
     pod_json,
 )
-from tests.extender.asgi_client import as_wsgi, exchange
-from tests.extender.webhook_client import answered, asked
+from tests.gpushare.server.asgi_client import as_wsgi, exchange
+from tests.webhook.webhook_client import answered, asked
 
 
 def review(claim: Json, **request: Any) -> Json:

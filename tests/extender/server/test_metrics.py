@@ -10,15 +10,11 @@ from prometheus_client.exposition import generate_latest
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
-from extender.server.metrics import (
-    CertificateCollector,
-    ClaimsCollector,
-    LedgerCollector,
-)
-from extender.server.public import Readiness
-from extender.server.tls import TlsFiles
+from extender.server.metrics import ClaimsCollector, LedgerCollector
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
+from gpushare.server.public import Readiness
+from gpushare.server.tls import CertificateCollector, TlsFiles
 from tests.builders import (
     FIRST_FIT,
     allocation_json,

@@ -11,17 +11,17 @@ from werkzeug.test import Client
 
 from extender.main import assemble
 from extender.scheduling.bind import ExtenderState
-from extender.server.public import Readiness
 from extender.server.ui import MOST_REASONS, Page, state
 from extender.settings import ExtenderSettings
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.informers.snapshot import snapshot
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import pod_record
+from gpushare.server.public import Readiness
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import (
     bound_json,
     cards,
@@ -32,9 +32,9 @@ from tests.builders import (
     pod_json,
     request,
 )
-from tests.extender.asgi_client import as_wsgi
 from tests.extender.extender_fixture import Clock
-from tests.extender.server.test_public import reflector
+from tests.gpushare.server.asgi_client import as_wsgi
+from tests.gpushare.server.test_public import reflector
 
 HTML = resources.files("extender.server").joinpath("page", "index.html").read_text()
 INNER = "http://127.0.0.1:39999"

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from extender.bitfusion.resources import CARD_MIB
 from gpushare.domain.model import Amount, PodRequest
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube import codec, names
@@ -22,6 +21,7 @@ from tests.builders import (
     pod_json,
     ref,
 )
+from webhook.bitfusion.resources import CARD_MIB
 
 MAIN = "spec.containers.0"
 APART = {names.CONTAINERS: names.APART}

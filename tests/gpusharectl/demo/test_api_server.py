@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.objects import Ref
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.testbed.rest import Rest
 
 POD: Json = {

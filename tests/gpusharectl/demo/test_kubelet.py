@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import NotFound
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpusharectl.demo import kubelet
 from gpusharectl.demo.devices import ContainerConfig
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.kubelet import StandInKubelet
 from tests.builders import container_json, pod_json
 from tests.gpusharectl.demo.rounds import Rounds

@@ -17,10 +17,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
 from gpusharectl.demo import run
 from gpusharectl.demo.cluster import CannotStartError, DemoCluster
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.story import Story
 from tests.testbed.waiting import wait_until
 

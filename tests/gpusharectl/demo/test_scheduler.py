@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind, Target
 from gpushare.settings import Address
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.kubelet import amounts, node_body
 from gpusharectl.demo.scheduler import StandInScheduler
 from tests.builders import pod_json

@@ -8,13 +8,13 @@ from typing import Any
 from gpushare.domain.model import Card, Placement
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.cluster import Json, Kind, Target
 from gpusharectl.access import Access
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.make_room.evict import Patience
 from gpusharectl.state.read import from_objects
 from tests.builders import AT, card, pod_json, share

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.domain.links import scores_of, with_scores
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.simulator.engine import Played, play
 from gpusharectl.simulator.live import (
     MorePods,

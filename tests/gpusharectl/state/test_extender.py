@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.pki import SERVER_NAME
+from gpushare.kube.names import EXTENDER_SERVER_NAME
 from gpusharectl.state.extender import tls_from
 from tests.testbed.certificates import Certificates, certificates
 
@@ -19,7 +19,7 @@ def test_the_hosts_own_certificates_are_found(held: Certificates) -> None:
     nowhere = Path("/nowhere")
     found = tls_from(None, [nowhere, held.folder])
     assert found is not None
-    assert found[1] == SERVER_NAME
+    assert found[1] == EXTENDER_SERVER_NAME
     assert found[0].get_ca_certs()
     assert tls_from(None, [nowhere]) is None
 

@@ -10,7 +10,6 @@ import pytest
 
 from gpushare.domain.model import PodUID
 from gpushare.domain.policies import Choice
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.informers.snapshot import snapshot
 from gpushare.kube import facts, names
 from gpushare.kube.claims.allocated import User
@@ -18,7 +17,8 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
-from gpusharectl.install.webhook.apply import narrowed
+from gpusharectl.demo.fakeapi.cluster import Embedded
+from gpusharectl.installer.webhook.apply import narrowed
 from gpusharectl.state.read import (
     CLAIMS,
     Setup,

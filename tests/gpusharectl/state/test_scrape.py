@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
-from deviceplugin.cards.source import MigInstance
-from deviceplugin.exporter.collector import Exposition, Site
-from deviceplugin.exporter.owners import NO_POD, OwnerPods
-from deviceplugin.exporter.snapshot import Snapshot
-from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
-from deviceplugin.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
+from exporter.collector import Exposition, Site
+from exporter.owners import NO_POD, OwnerPods
+from exporter.snapshot import Snapshot
+from exporter.snapshot_store import UsageBook
+from exporter.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
+from exporter.usage import TOLERANCE as WATCHDOGS
+from gpushare.cards.source import MigInstance
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
 from gpusharectl.state.scrape import (
@@ -31,7 +31,8 @@ from gpusharectl.state.scrape import (
     scrape,
 )
 from gpusharectl.top.rows import TOLERANCE
-from tests.deviceplugin.exporter_data import (
+from tests.deviceplugin.node_fixture import NODE, found_card
+from tests.exporter.exporter_data import (
     AT,
     A,
     B,
@@ -42,7 +43,6 @@ from tests.deviceplugin.exporter_data import (
     snapshot,
     use,
 )
-from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.gpusharectl.cluster_states import part
 from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
 from tests.gpusharectl.top_states import exporter

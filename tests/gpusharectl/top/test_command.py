@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare.fakeapi.cluster import Embedded
 from gpusharectl.commands import main
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.terminal import Terminal
 from tests.gpusharectl.top_states import exporter

@@ -8,11 +8,11 @@ import pytest
 
 from deviceplugin.dra.slices import FULL, devices, slices
 from gpushare.domain.model import Amount, Card
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.claims.templates import template as template_of
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Ref
+from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.read import ClusterState
 from gpusharectl.why.claims import by_claims
 from gpusharectl.why.explain import ByClaims, ClaimVerdict

@@ -14,11 +14,11 @@ from websocket import (
     WebSocketConnectionClosedException,
 )
 
-from extender.server.tls import TlsFiles, server_context
 from gpushare.kube.apiserver import port_forward
 from gpushare.kube.apiserver.port_forward import Link, TlsLink, page
 from gpushare.kube.errors import Forbidden, NotFound, Unavailable, Unreachable
-from gpusharectl.pki import SERVER_NAME
+from gpushare.kube.names import EXTENDER_SERVER_NAME
+from gpushare.server.tls import TlsFiles, server_context
 from tests.testbed.certificates import Certificates, certificates
 
 
@@ -197,7 +197,9 @@ def served(held: Certificates, answer: bytes, *, curt: bool = False) -> Iterator
             thread.join()
 
 
-def ask_by_tls(port: int, context: ssl.SSLContext, name: str = SERVER_NAME) -> bytes:
+def ask_by_tls(
+    port: int, context: ssl.SSLContext, name: str = EXTENDER_SERVER_NAME
+) -> bytes:
     with socket.create_connection(("127.0.0.1", port), 30) as link:
         return page(TlsLink(link, context, name), port, "/ui")  # type: ignore[arg-type]
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 from kubernetes import client
 
-from extender.server.tls import TlsFiles, server_context
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Target
 from gpushare.kube.errors import (
@@ -23,7 +22,8 @@ from gpushare.kube.errors import (
     Unavailable,
     Unreachable,
 )
-from gpusharectl.pki import SERVER_NAME
+from gpushare.kube.names import EXTENDER_SERVER_NAME
+from gpushare.server.tls import TlsFiles, server_context
 from tests.testbed.certificates import certificates
 
 LONG_S = 60.0
@@ -388,8 +388,8 @@ def test_both_sides_show_certificates(tmp_path: Path) -> None:
         "ssl_ca_cert": held.path("ca.crt"),
         "cert_file": held.path("client.crt"),
         "key_file": held.path("client.key"),
-        "tls_server_name": SERVER_NAME,
-        "assert_hostname": SERVER_NAME,
+        "tls_server_name": EXTENDER_SERVER_NAME,
+        "assert_hostname": EXTENDER_SERVER_NAME,
     }
     with serving(lambda _: CREATED, context) as server:
         with connected(server.url, **settings) as api:
@@ -402,7 +402,10 @@ def test_a_server_that_is_not_trusted_is_told_nothing(tmp_path: Path) -> None:
     """Nothing was sent, so the bind certainly had no effect."""
     held, other = certificates(tmp_path / "a"), certificates(tmp_path / "b")
     context = server_context(TlsFiles(*held.settings.values()))
-    settings = {"ssl_ca_cert": other.path("ca.crt"), "tls_server_name": SERVER_NAME}
+    settings = {
+        "ssl_ca_cert": other.path("ca.crt"),
+        "tls_server_name": EXTENDER_SERVER_NAME,
+    }
     with (
         serving(lambda _: CREATED, context) as server,
         connected(server.url, **settings) as api,

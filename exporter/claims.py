@@ -1,0 +1,137 @@
+"""What the containers of a node hold by ResourceClaims.
+
+The device plugin writes down each claim that it prepares, with the card and the amount.
+Which container uses which claim is in the pod. So no right to read claims is needed.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+
+from exporter.owners import Holding, OwnerPod, OwnerPods
+from gpushare.kubelet.claim_records import PreparedClaim, read_record, records_in
+
+_Seen = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsFound:
+    """The prepared claims; not ``complete`` if there may be others."""
+
+    claims: tuple[PreparedClaim, ...] = ()
+    complete: bool = False
+
+    def named(self, namespace: str, name: str) -> list[PreparedClaim]:
+        """Return the claims of a name.
+
+        An earlier one may be there too, if kubelet has lost its state.
+        """
+        wanted = (namespace, name)
+        return [one for one in self.claims if (one.namespace, one.name) == wanted]
+
+
+class ClaimsFolder:
+    """Reads the folder in which the device plugin keeps its prepared claims.
+
+    The plugin makes the folder at its start. So where there is none, nothing is known:
+    most likely it is not mounted, or was removed since.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._is_there = False
+        self._read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
+        self._found = ClaimsFound()
+
+    def read(self) -> ClaimsFound:
+        """Return the claims: the same object until one of them changes."""
+        read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
+        is_there = _is_there(self._folder)
+        for path in records_in(self._folder):
+            try:
+                stat = path.stat()
+            except OSError:
+                # It has just been unprepared.
+                continue
+            seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            known = self._read.get(path)
+            same = known is not None and known[0] == seen
+            read[path] = known if known and same else (seen, read_record(path))
+        if (is_there, read) != (self._is_there, self._read):
+            claims = [claim for _, claim in read.values()]
+            its = tuple(one for one in claims if one is not None)
+            self._found = ClaimsFound(its, is_there and len(its) == len(claims))
+            self._is_there, self._read = is_there, read
+        return self._found
+
+
+def _is_there(folder: Path) -> bool:
+    """Return whether a folder is there; a mounted one stays after its removal."""
+    with suppress(OSError):
+        return folder.is_dir() and folder.stat().st_nlink > 0
+    return False
+
+
+@dataclass
+class PodsWithClaims:
+    """The pods of the node, each with what it holds by claims. Any thread may ask."""
+
+    pods: Callable[[], OwnerPods | None]
+    claims: Callable[[], ClaimsFound]
+    _lock: Lock = field(default_factory=Lock)
+    _of: tuple[OwnerPods | None, ClaimsFound] = (None, ClaimsFound())
+    _joined: OwnerPods | None = None
+
+    def current(self) -> OwnerPods | None:
+        """Return the pods: the same object until a pod or a claim changes.
+
+        None while pods are not known.
+        """
+        with self._lock:
+            pods, claims = self.pods(), self.claims()
+            if pods is not self._of[0] or claims is not self._of[1]:
+                self._of = (pods, claims)
+                self._joined = None if pods is None else join(pods, claims)
+            return self._joined
+
+
+def join(pods: OwnerPods, found: ClaimsFound) -> OwnerPods:
+    """Return the pods with what they hold by claims.
+
+    A claim of a pod that is not among the prepared ones is another driver's, if all
+    prepared ones are known. Else it is not known what the pod holds.
+    """
+    joined = [_with_claims(one, found) if one.pod.claims else one for one in pods.all]
+    shares = [device.share for one in found.claims for device in one.devices]
+    known = found.complete or not any(one.unknown_claims for one in joined)
+    return OwnerPods.of(joined, tuple(shares) if known else None)
+
+
+def _with_claims(owner_pod: OwnerPod, found: ClaimsFound) -> OwnerPod:
+    holdings, unknown = list[Holding](), False
+    for name in owner_pod.pod.claims:
+        its = found.named(owner_pod.name[0], name)
+        unknown = unknown or len(its) > 1 or not (its or found.complete)
+        if len(its) == 1:
+            holdings += _holdings(owner_pod, its[0])
+    return replace(owner_pod, by_claims=tuple(holdings), unknown_claims=unknown)
+
+
+def _holdings(owner_pod: OwnerPod, claim: PreparedClaim) -> Iterator[Holding]:
+    """Return what each container holds by a claim, however often it names it."""
+    requests: dict[str, set[str]] = {}
+    for use in owner_pod.pod.claim_uses:
+        if use.claim == claim.name and owner_pod.uses_now(use):
+            requests.setdefault(use.container, set()).add(use.request)
+    for container, its in requests.items():
+        for one in claim.devices:
+            if not its.isdisjoint(("", one.request)):
+                yield Holding(
+                    one.card,
+                    container,
+                    one.share.amount,
+                    exclusive=one.share.is_whole,
+                    part=f"{claim.uid}/{one.request}",
+                )

@@ -1,0 +1,284 @@
+"""Reads cards, group by group, each at its own interval, and counts their faults.
+
+Every group has a thread, so that one that hangs delays only itself; the telemetry gives
+a card that hangs up after a deadline. An error of any kind becomes the failure of its
+round, because the other groups must go on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from threading import Event
+
+from exporter.procfs import ProcFs
+from exporter.selection import Chosen
+from exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
+from exporter.snapshot_store import SnapshotStore
+from exporter.telemetry.base import CardAnswer, ProcessesAnswer, Telemetry
+from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, XID_ERRORS, Group
+from gpushare.cards.combined import error_text
+from gpushare.cards.source import DriverLost, NoCardsYet, XidEvent
+from gpushare.domain.model import CardUUID
+from gpushare.logs import LogOnce
+
+logger = logging.getLogger(__name__)
+
+_NO_CARD = "there is no card on this node"
+
+
+class Rounds:
+    """Makes rounds; any thread may call, but one group only once at a time."""
+
+    def __init__(self, telemetry: Telemetry, procfs: ProcFs) -> None:
+        self._telemetry = telemetry
+        self._procfs = procfs
+        self._log_once = LogOnce(logger)
+        self._lacking: dict[tuple[str, CardUUID], frozenset[str]] = {}
+
+    def cards(self, group: str, names: Sequence[str]) -> Round:
+        """Read these fields of all cards."""
+        began, failure = time.monotonic(), ""
+        try:
+            cards = self._telemetry.read(group, names)
+        except Exception as error:  # noqa: BLE001  whatever it is, it stays here
+            cards, failure = {}, self._failed(group, error)
+        took_s = time.monotonic() - began
+        self._log_answers(group, failure, cards)
+        for uuid, says in cards.items():
+            self._log_unsupported((group, uuid), says)
+        return Round(group, time.time(), took_s, cards, failure)
+
+    def processes(self) -> tuple[ProcessRound, str]:
+        """Read the processes of all cards; also why their owners are not known."""
+        began, failure = time.monotonic(), ""
+        try:
+            cards = self._telemetry.processes()
+            pids = {use.pid for says in cards.values() for use in says.processes}
+            owners = self._procfs.owners(pids)
+        except Exception as error:  # noqa: BLE001  whatever it is, it stays here
+            cards, owners, failure = {}, {}, self._failed(PROCESSES, error)
+        took_s = time.monotonic() - began
+        self._log_answers(PROCESSES, failure, cards)
+        made = ProcessRound(time.time(), took_s, cards, owners, failure)
+        return made, self._procfs.trouble
+
+    def _failed(self, group: str, error: Exception) -> str:
+        if isinstance(error, NoCardsYet):
+            # ``look_once`` logs it, once for all groups.
+            return str(error)
+        why = error_text(error)
+        message = "a group cannot be read"
+        self._log_once.problem(group, why, message, group=group, because=why)
+        return why
+
+    def _log_unsupported(self, who: tuple[str, CardUUID], says: CardAnswer) -> None:
+        """Log the metrics that a card does not have, each once."""
+        known = self._lacking.get(who, frozenset())
+        if new := says.unsupported - known:
+            self._lacking[who] = known | new
+            facts = {"card": who[1], "metrics": ",".join(sorted(new))}
+            logger.info("a card does not have all metrics", extra=facts)
+
+    def _log_answers(
+        self,
+        group: str,
+        failure: str,
+        cards: Mapping[CardUUID, CardAnswer] | Mapping[CardUUID, ProcessesAnswer],
+    ) -> None:
+        if not failure:
+            self._log_once.recovered(group, "a group is read again", group=group)
+        for uuid, says in cards.items():
+            about, facts = (group, uuid), {"card": uuid, "group": group}
+            if why := says.failure:
+                message = "a card does not answer"
+                self._log_once.problem(about, why, message, because=why, **facts)
+            else:
+                self._log_once.recovered(about, "a card answers again", **facts)
+
+
+class Sampler:
+    """One loop for each thread: ``look``, and ``sample`` for each group.
+
+    A loop ends when ``stop`` is set and ``wake`` was called.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        store: SnapshotStore,
+        procfs: ProcFs,
+        *,
+        look_every_s: float = 5.0,
+    ) -> None:
+        self._telemetry = telemetry
+        self._store = store
+        self._rounds = Rounds(telemetry, procfs)
+        self._look_every_s = look_every_s
+        self._wakeup = threading.Condition()
+        self._woken = 0
+        self._chosen = Chosen()
+        self._log_once = LogOnce(logger)
+
+    def choose(self, chosen: Chosen) -> None:
+        """Switch groups and fields; the values of a group that is off go at once."""
+        self._chosen = chosen
+        self._store.change(
+            lambda was: replace(
+                was,
+                groups=chosen.groups,
+                fields=chosen.fields,
+                rounds={k: v for k, v in was.rounds.items() if k in chosen.read},
+            )
+        )
+        if PROCESSES not in chosen.groups:
+            self._store.put_processes(None, "")
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all threads, so that each takes over what changed."""
+        with self._wakeup:
+            self._woken += 1
+            self._wakeup.notify_all()
+
+    def look(self, stop: Event) -> None:
+        """Look for cards every so often.
+
+        It ends before ``stop`` is set if only a new process can have the cards back.
+        """
+        while not stop.is_set():
+            woken = self._woken
+            try:
+                if self.look_once():
+                    self.wake()
+                    woken = self._woken
+            except DriverLost as error:
+                facts = {"because": str(error)}
+                logger.error("driver lost, the process ends", extra=facts)  # noqa: TRY400
+                return
+            self._rest(woken, self._look_every_s)
+
+    def look_once(self) -> bool:
+        """Look for cards once; return whether there are new ones to read.
+
+        Raises ``DriverLost``.
+        """
+        was = self._store.read()
+        try:
+            found, driver = self._telemetry.cards(), self._telemetry.driver_version()
+        except DriverLost:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the page stays
+            self._note_none(error_text(error))
+            return False
+        for name, why in ((one.name, one.because) for one in found.left_out):
+            about = ("left out", name)
+            self._log_once.problem(about, why, "card left out", card=name, because=why)
+        self._store.change(lambda now: replace(now, found=found, driver_version=driver))
+        because = "; ".join(f"{one.name}: {one.because}" for one in found.left_out)
+        self._note_none("" if found.cards else because or _NO_CARD)
+        known = {card.uuid for card in was.cards}
+        others = known != {card.uuid for card in found.cards}
+        return bool(found.cards) and (others or bool(was.no_cards))
+
+    def sample(self, group: Group, stop: Event) -> None:
+        """Read one group at its interval while it is on."""
+        while not stop.is_set():
+            woken, ends = self._woken, time.monotonic() + group.every_s
+            on = self.sample_once(group.name)
+            self._rest(woken, max(0.0, ends - time.monotonic()) if on else None)
+
+    def sample_once(self, group: str) -> bool:
+        """Read one group; False if it is off, or if no card is known."""
+        chosen = self._chosen
+        if not self._store.read().cards or group not in chosen.groups:
+            return False
+        if group == PROCESSES:
+            processes, trouble = self._rounds.processes()
+            if PROCESSES in self._chosen.groups:
+                self._store.put_processes(processes, trouble)
+            return True
+        names = chosen.read[group]
+        one = self._rounds.cards(group, names)
+        # It may have been switched off meanwhile.
+        if group in self._chosen.read:
+            self._store.put_round(one)
+        if XID_ERRORS in names:
+            self._store.change(lambda was: _able_to_report(was, one.cards))
+        return True
+
+    def _note_none(self, why: str) -> None:
+        if why:
+            self._log_once.problem("cards", why, "no cards to read yet", because=why)
+        else:
+            self._log_once.recovered("cards", "there are cards to read")
+        if self._store.read().no_cards != why:
+            self._store.change(lambda was: replace(was, no_cards=why))
+
+    def _rest(self, woken: int, longest_s: float | None) -> None:
+        """Wait so long, or until the next ``wake``."""
+        with self._wakeup:
+            self._wakeup.wait_for(lambda: self._woken != woken, longest_s)
+
+
+def groups_read() -> tuple[Group, ...]:
+    """Return the groups that are read from cards; the others follow from pods."""
+    asked = {PROCESSES, *(one.group for one in FIELDS)}
+    return tuple(group for group in GROUPS if group.name in asked)
+
+
+def _able_to_report(was: Snapshot, cards: Mapping[CardUUID, CardAnswer]) -> Snapshot:
+    """Count no fault so far for cards that can report faults."""
+    able = [
+        uuid
+        for uuid, says in cards.items()
+        if not says.failure and XID_ERRORS not in says.unsupported
+    ]
+    return replace(was, xids={**dict.fromkeys(able, XidTally()), **was.xids})
+
+
+class XidTallies:
+    """Keeps ``Snapshot.xids``: each card's last fault, and a count of each fault."""
+
+    def __init__(
+        self, telemetry: Telemetry, store: SnapshotStore, *, wait_s: float = 5.0
+    ) -> None:
+        self._wait_s = wait_s
+        self._telemetry = telemetry
+        self._store = store
+        self._log_once = LogOnce(logger)
+
+    def watch_faults(self, stop: Event) -> None:
+        """Count faults as the driver reports them, until ``stop`` is set."""
+        while not stop.is_set():
+            try:
+                event = self._telemetry.wait_for_event(self._wait_s)
+            except Exception as error:  # noqa: BLE001  a later fault may be heard
+                why = error_text(error)
+                message = "faults are not heard"
+                self._log_once.problem("faults", why, message, because=why)
+                stop.wait(self._wait_s)
+                continue
+            self._log_once.recovered("faults", "faults are heard again")
+            if event is not None:
+                self.note(event)
+
+    def note(self, event: XidEvent) -> None:
+        """Count a fault; one without a card counts for every card of the driver.
+
+        The device plugin makes all those cards sick, too.
+        """
+        facts = {"card": event.uuid or "unknown", "xid": event.xid}
+        logger.info("a card reported a fault", extra=facts)
+        self._store.change(lambda was: _counted(was, event))
+
+
+def _counted(was: Snapshot, event: XidEvent) -> Snapshot:
+    everywhere = [card.uuid for card in was.cards if card.known_to_driver]
+    xids = dict(was.xids)
+    for uuid in everywhere if event.uuid is None else [event.uuid]:
+        counts = dict(xids.get(uuid, XidTally()).counts)
+        counts[event.xid] = counts.get(event.xid, 0) + 1
+        xids[uuid] = XidTally(event.xid, counts)
+    return replace(was, xids=xids)

@@ -1,0 +1,159 @@
+"""The exporter's settings: GPUSHARE_… in its environment; flags win over them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Self
+
+from exporter.http import Unit
+from exporter.selection import Flags
+from exporter.telemetry.fields import GROUPS
+from exporter.usage import CONTEXT_MIB, Mode
+from gpushare.domain.model import NodeName
+from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
+from gpushare.settings import Address, Reading
+
+UNITS: tuple[Unit, ...] = ("mib", "bytes")
+WATCHDOG_MODES: tuple[Mode, ...] = ("off", "report", "evict")
+HostnameLabel = Literal["hostname", "Hostname"]
+HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("hostname", "Hostname")
+
+_BARE_NODE_NAME = "KUBE_NODE_NAME"
+_AGENTS = Address("0.0.0.0", 30060)
+_EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What the command line sets; None and no groups if it sets nothing."""
+
+    flags: Flags = field(default_factory=Flags)
+    collect_unit: Unit | None = None
+    watchdog: Mode | None = None
+
+
+@dataclass(frozen=True)
+class ExporterSettings:
+    """The settings and their defaults; docs/monitoring.md lists them."""
+
+    node: NodeName
+    """This node's name in the API server; a DaemonSet gives ``spec.nodeName``."""
+    kubeconfig: str | None = None
+    """Path; the pod's own service account if none is given."""
+    listen: Address = Address("0.0.0.0", 9400)
+    """``/metrics``, ``/healthz`` and ``/v1/collect``."""
+    collect_listen: Address | None = _AGENTS
+    """``/v1/collect`` only; None is off."""
+    fields_file: Path | None = None
+    """A file of fields in dcgm-exporter's format; read again while running."""
+    host_root: Path = Path("/")
+    """Where the host's ``/proc`` and ``/sys`` are found."""
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    """Where kubelet has ``pod-resources``."""
+    state_dir: Path = Path("/var/lib/vcuda")
+    """Where the device plugin has ``claims``, the prepared ResourceClaims."""
+    inventory: Path | None = None
+    """A YAML file of cards that the driver does not know."""
+    simulated_cards: str | None = None
+    """``4x24GiB`` or a YAML file: simulated cards instead of the driver's."""
+    pods: bool = True
+    """Whether pods are followed; if not, containers are not known, and no API server is
+    needed."""
+    collect_unit: Unit = "mib"
+    """The unit of memory in ``/v1/collect``."""
+    watchdog: Mode = "report"
+    """What to do about a container that uses more memory than its share."""
+    watchdog_after_s: float = 60.0
+    """How long it must use more first."""
+    watchdog_context_mib: int = CONTEXT_MIB
+    """What each of its processes may hold in addition, for CUDA's context."""
+    hostname_label: HostnameLabel = "hostname"
+    """The name of the host's label; older dashboards use a capital H."""
+    look_every_s: float = 5.0
+    """How often to look for cards and for changes of the file of fields."""
+    flags: Flags = field(default_factory=Flags)
+    """The groups that the command line switched on and off."""
+    log_level: str = "INFO"
+    log_format: LogFormat = "json"
+
+    @classmethod
+    def read(
+        cls, environ: Mapping[str, str], given: CommandLine | None = None
+    ) -> tuple[Self, list[str]]:
+        """Read the environment; return the settings and all complaints."""
+        env = Reading(environ)
+        given = given or CommandLine()
+        told = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
+        settings = replace(
+            told,
+            flags=given.flags,
+            collect_unit=given.collect_unit or told.collect_unit,
+            watchdog=given.watchdog or told.watchdog,
+        )
+        _complain(env, settings)
+        env.misspelt()
+        both = [
+            f"--enable-{group.name} and --disable-{group.name}: give one of them"
+            for group in GROUPS
+            if group.name in given.flags.on & given.flags.off
+        ]
+        return settings, env.complaints + both
+
+    @classmethod
+    def _told(cls, env: Reading, bare_name: str) -> Self:
+        """Read the environment, without the flags."""
+        no_agent = env.text("COLLECT_LISTEN") == "off"
+        return cls(
+            node=NodeName(env.text("NODE_NAME") or bare_name),
+            kubeconfig=env.text("KUBECONFIG"),
+            listen=env.address("LISTEN", cls.listen),
+            collect_listen=None if no_agent else env.address("COLLECT_LISTEN", _AGENTS),
+            fields_file=env.file("FIELDS_FILE"),
+            host_root=env.folder("HOST_ROOT", cls.host_root),
+            kubelet_dir=env.folder("KUBELET_DIR", cls.kubelet_dir),
+            state_dir=env.folder("STATE_DIR", cls.state_dir),
+            inventory=env.file("INVENTORY"),
+            simulated_cards=env.text("SIMULATED_CARDS"),
+            pods=env.switch("PODS", default=cls.pods),
+            collect_unit=env.one_of("COLLECT_UNIT", UNITS, cls.collect_unit),
+            watchdog=env.one_of("WATCHDOG", WATCHDOG_MODES, cls.watchdog),
+            watchdog_after_s=env.seconds(
+                "WATCHDOG_AFTER_S", cls.watchdog_after_s, least=0, most=86400
+            ),
+            watchdog_context_mib=env.whole(
+                "WATCHDOG_CONTEXT_MIB", cls.watchdog_context_mib, least=0, most=1 << 20
+            ),
+            hostname_label=env.one_of(
+                "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label
+            ),
+            look_every_s=env.seconds(
+                "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
+            ),
+            log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
+            log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
+        )
+
+
+def _complain(env: Reading, settings: ExporterSettings) -> None:
+    """Complain about what is missing, and about contradictions."""
+    if not settings.node:
+        env.complain(
+            "NODE_NAME",
+            f"is not set, nor is {_BARE_NODE_NAME}; give the node's name in the "
+            "API server (in a pod: valueFrom.fieldRef.fieldPath spec.nodeName)",
+        )
+    if _clash(settings.listen, settings.collect_listen):
+        env.complain(
+            "COLLECT_LISTEN",
+            f"{settings.collect_listen} is taken by GPUSHARE_LISTEN "
+            f"({settings.listen}); give another port",
+        )
+    if settings.watchdog == "evict" and not settings.pods:
+        env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
+
+
+def _clash(one: Address, other: Address | None) -> bool:
+    """Return whether two addresses conflict."""
+    if other is None or one.port != other.port:
+        return False
+    return one.host == other.host or bool({one.host, other.host} & _EVERYWHERE)

@@ -1,0 +1,98 @@
+"""Values of a card from the files of its driver, under ``/sys`` and ``/proc``.
+
+A file that does not exist is a value that the card does not have. One that cannot be
+read now is a value that is unknown now.
+"""
+
+import errno
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from exporter.telemetry.base import CardAnswer
+
+Place = TypeVar("Place")
+
+_READ_BYTES = 65536
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
+"""What kernels of different age answer for something that a card does not have."""
+
+
+class NotThere(Exception):
+    """This card, or its driver, does not have this value."""
+
+
+def raw(path: Path) -> bytes:
+    """Return a file's first 64 KiB.
+
+    Raises ``NotThere``, or ``OSError`` if it cannot be read now, as during a reset.
+    """
+    try:
+        with path.open("rb") as opened:
+            return opened.read(_READ_BYTES)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            raise NotThere(str(path)) from error
+        raise
+
+
+def text(path: Path) -> str:
+    """Return a file's text without blanks around it. ``NotThere``, ``OSError``."""
+    return raw(path).decode(errors="replace").strip()
+
+
+def text_or_nothing(path: Path) -> str:
+    """Return a file's text; empty if it cannot be read."""
+    with suppress(NotThere, OSError):
+        return text(path)
+    return ""
+
+
+def number(path: Path) -> int:
+    """Return a file's whole number. ``NotThere``, ``OSError``."""
+    try:
+        return int(text(path))
+    except ValueError as error:
+        raise NotThere(f"{path} holds no number") from error
+
+
+def number_or_0(path: Path) -> int:
+    """Return a file's whole number; 0 if it cannot be read."""
+    with suppress(NotThere, OSError):
+        return number(path)
+    return 0
+
+
+def values(
+    readers: Mapping[str, Callable[[Place], float]],
+    place: Place,
+    wanted: Collection[str],
+) -> CardAnswer:
+    """Read each wanted field of a card; one that cannot be read now is only missing.
+
+    The card has failed if no field could be read and a file had an error. A sensor
+    without data (EAGAIN), as that of a part without power, is no error.
+    """
+    told: dict[str, float] = {}
+    unsupported = set(wanted) - readers.keys()
+    why = ""
+    for name in (one for one in wanted if one in readers):
+        try:
+            told[name] = readers[name](place)
+        except NotThere:
+            unsupported.add(name)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            why = error_text(error)
+    if why and not told:
+        return CardAnswer(failure=why)
+    return CardAnswer(told, frozenset(unsupported))
+
+
+def error_text(error: Exception) -> str:
+    """Return an error's text; of a file's error its path and the cause."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

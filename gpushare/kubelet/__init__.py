@@ -1,0 +1,1 @@
+"""A node's pods and the devices that they hold, as kubelet and the API server tell."""

@@ -1,0 +1,1 @@
+"""HTTP servers: bounds on clients, TLS, health, metrics, pages of every process."""

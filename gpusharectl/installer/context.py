@@ -1,0 +1,91 @@
+"""Everything that ``install`` and ``uninstall`` work with; tests pass stand-ins."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError, Forbidden
+from gpushare.kube.objects import Objects
+from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.host import HostScheduler
+from gpusharectl.installer.kube_scheduler.host_files import FileChange, HostFiles
+from gpusharectl.installer.kube_scheduler.job import SchedulerJobs
+from gpusharectl.installer.progress import Patience, Screen, Waiting
+
+_API_SERVER = "the API server"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerTarget:
+    """Which kube-scheduler is set up, and how."""
+
+    flavour: Flavour
+    node: str
+    version: str
+    image: str
+    restart: bool = False
+    tls: bool = False
+    frag: bool = False
+    """Whether the policy is ``frag``: the extender's score outweighs all others."""
+    pull_secrets: tuple[str, ...] = ()
+    """The Secrets with which the image is pulled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The cluster, this host, the screen, and how to reach kube-schedulers."""
+
+    objects: Objects
+    files: HostFiles
+    screen: Screen
+    load: Callable[..., tuple[Json, ...]]
+    """``manifests.load``."""
+    host: Callable[[SchedulerTarget], HostScheduler]
+    others: Callable[[SchedulerTarget], SchedulerJobs]
+    """The kube-schedulers on other control-plane nodes."""
+    certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
+    """The TLS files of this host that have to be written."""
+    patience: Patience = field(default_factory=Patience)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def until(
+        self, look: Callable[[], Sequence[Waiting]], most_s: float | None = None
+    ) -> tuple[Waiting, ...]:
+        """Look until nothing is waited for; return what still is when time is up.
+
+        Retryable errors of the API server are waited out until then. So is what it
+        forbids after such an error: one that has just started knows no rights yet.
+        """
+        patience = self.patience
+        limit_s = patience.timeout_s if most_s is None else most_s
+        deadline = patience.clock() + min(limit_s, patience.timeout_s)
+        was_down = False
+        try:
+            while True:
+                left = self._left(look, deadline, was_down=was_down)
+                was_down = was_down or any(one.who == _API_SERVER for one in left)
+                if not left or patience.clock() >= deadline:
+                    return left
+                if any(one.hopeless for one in left):
+                    return left
+                self.screen.wait(left)
+                patience.pause(patience.look_every_s)
+        finally:
+            # Also on Ctrl-C: a list that is updated hides the cursor.
+            self.screen.settle()
+
+    def _left(
+        self,
+        look: Callable[[], Sequence[Waiting]],
+        deadline: float,
+        *,
+        was_down: bool,
+    ) -> tuple[Waiting, ...]:
+        try:
+            return tuple(look())
+        except ClusterError as error:
+            passes = error.retryable or (was_down and isinstance(error, Forbidden))
+            if not passes or self.patience.clock() >= deadline:
+                raise
+            return (Waiting(_API_SERVER, str(error)),)

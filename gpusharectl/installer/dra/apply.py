@@ -1,0 +1,218 @@
+"""Switch DRA on, keep the API server's trust in the arbiters, or take DRA back.
+
+A card is offered to claims only while the API server asks the arbiters, and it asks
+only arbiters that answer. So the order is: the extender of each control-plane host
+answers with its certificate, then the webhook's configuration with the authorities of
+all hosts, then the device plugins. It is taken back in the opposite order. Wherever
+that stops, at most claims are not allocated.
+"""
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import (
+    DEVICE_PLUGIN,
+    EXTENDER,
+    PART_NAME,
+    SYSTEM,
+    is_leaving,
+    name_of,
+    node_of,
+)
+from gpushare.kube.facts import settings_of as settings_of_pod
+from gpushare.kube.names import EXTENDER_CLAIMS_PORT
+from gpushare.kube.objects import Objects, Ref
+from gpushare.settings import PREFIX
+from gpusharectl.installer.context import Context
+from gpusharectl.installer.dra.objects import (
+    CONFIGURATION,
+    authorities_of,
+    configuration,
+    joined,
+    slices,
+)
+from gpusharectl.installer.kube_scheduler.host_files import Obstacle
+from gpusharectl.installer.manifests import settings_of
+from gpusharectl.installer.options import DRA, ON
+from gpusharectl.installer.progress import InstallError, Step, Waiting
+from gpusharectl.output import object_changes
+
+PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+HOSTS_EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
+ANSWERS_WITHIN_S = 60.0
+"""The extender is Ready by then, and reads new certificates for each connection."""
+OFFERED_WITHIN_S = 60.0
+_READY = "/readyz"
+_CLIENT_CA = f"{PREFIX}CLAIMS_TLS_CLIENT_CA"
+"""Variable of the extender: only clients with a certificate may ask the arbiter."""
+_AS_ASKED = "127.0.0.1"
+"""The name by which the API server calls the arbiter, so the certificate must have it.
+"""
+
+
+@dataclass
+class DraSteps:
+    """The steps that switch DRA on, or renew what the API server trusts.
+
+    ``own`` returns this host's authority. ``look`` returns that of another host, or
+    why its claims would not be decided there.
+    """
+
+    context: Context
+    here: str
+    others: Sequence[str]
+    own: Callable[[], bytes]
+    look: Callable[[str], bytes | Obstacle]
+    reason: Callable[[str], str]
+    """What a node's device plugin says."""
+    found: dict[str, bytes] = field(default_factory=dict)
+    """The authority of each host."""
+
+    def before(self) -> list[Step]:
+        """Return what comes before anything is changed, if DRA is new."""
+        name = "the look at the other control-plane hosts"
+        return [Step(name, self.look_at_others, "DRA")] if self.others else []
+
+    def asking(self) -> Step:
+        """Return the step after which the API server asks the arbiters."""
+        return Step("the webhook for claims", self.ask, "DRA")
+
+    def offered(self, nodes: Callable[[], Sequence[str]]) -> Step:
+        """Return the step that waits until these nodes offer cards to claims."""
+        return Step("the ResourceSlices", lambda: self.wait_for(nodes()), "DRA")
+
+    def look_at_others(self) -> None:
+        """Read the other hosts' authorities; refuse where DRA cannot hold."""
+        for node in self.others:
+            seen = self.look(node)
+            if isinstance(seen, Obstacle):
+                raise InstallError(f"on {node}: {seen}")
+            self.found[node] = seen
+
+    def ask(self) -> None:
+        """Let the API server ask the arbiter of each host, once all of them answer."""
+        self.look_at_others()
+        self.found[self.here] = self.own()
+        for node, text in self.found.items():
+            if not text.strip():
+                raise InstallError(
+                    f"{node} has no authority in its folder of TLS files, which this "
+                    "install should have written"
+                )
+        objects, screen = self.context.objects, self.context.screen
+        left = self.context.until(
+            lambda: unanswered(objects, self.found), ANSWERS_WITHIN_S
+        )
+        if left:
+            them = "; ".join(map(str, left))
+            raise InstallError(
+                f"not all arbiters answer, so no card is offered to claims yet: {them}"
+            )
+        wanted = configuration(joined(self.found))
+        them = ", ".join(sorted(self.found))
+        if not object_changes(objects, [wanted]):
+            screen.say(f"as before, the API server of {them} asks the extender there")
+            return
+        objects.apply(wanted)
+        screen.say(
+            f"from now on, the API server of {them} asks the extender there before it "
+            "stores an allocation"
+        )
+
+    def wait_for(self, nodes: Sequence[str]) -> None:
+        """Wait until nodes offer their cards to claims; fail if none does."""
+        objects, screen = self.context.objects, self.context.screen
+
+        def look() -> list[Waiting]:
+            there = {one["spec"].get("nodeName") for one in slices(objects)}
+            missing = [name for name in nodes if name not in there]
+            return [Waiting(name, "its ResourceSlice") for name in missing]
+
+        left = [one.who for one in self.context.until(look, OFFERED_WITHIN_S)]
+        if well := [name for name in nodes if name not in left]:
+            screen.say(f"{', '.join(well)}: cards are offered to claims too")
+        told = [f"{name}: no ResourceSlice yet. {self.reason(name)}" for name in left]
+        screen.say("\n".join(told))
+        if left and not well:
+            raise InstallError(
+                f"no card is offered to claims; {' '.join(told)}",
+                "repair what it says, the device plugin then goes on by itself; or "
+                "without DRA: the same command with --no-dra",
+            )
+
+
+def unanswered(objects: Objects, hosts: Mapping[str, bytes]) -> list[Waiting]:
+    """Return the hosts whose arbiter does not answer with a certificate of theirs.
+
+    ``hosts`` has the certificate of each one's authority. An arbiter that wants to see
+    the API server's certificate, by the operator's setting, cannot be asked from here.
+    """
+    label = f"{PART_NAME}={EXTENDER}"
+    found = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=label)
+    pods = {node_of(pod): pod for pod in found if not is_leaving(pod)}
+    waits = []
+    for node, authority in hosts.items():
+        pod = pods.get(node)
+        if pod is None:
+            waits.append(Waiting(f"the extender on {node}", "its pod"))
+        elif why := _why_no_answer(objects, pod, authority):
+            waits.append(Waiting(f"the arbiter on {node}", why))
+    return waits
+
+
+def _why_no_answer(objects: Objects, pod: Json, authority: bytes) -> str:
+    if settings_of_pod(pod).get(_CLIENT_CA):
+        return ""
+    try:
+        tls = (ssl.create_default_context(cadata=authority.decode()), _AS_ASKED)
+        objects.fetch(SYSTEM, name_of(pod), EXTENDER_CLAIMS_PORT, _READY, tls=tls)
+    except (ClusterError, ssl.SSLError) as error:
+        return str(error)
+    return ""
+
+
+def plugins_without(context: Context) -> None:
+    """Make sure that the device plugins' DaemonSet has DRA off.
+
+    A variable that somebody has set with another tool stays when objects are applied.
+    """
+    body = context.objects.get(PLUGIN)
+    if settings_of([body] if body else [], "device-plugin").get(DRA) == ON:
+        raise InstallError(
+            f"{PLUGIN} still has {DRA}={ON}, set by somebody else",
+            "remove it, then the same command again:\n  kubectl -n kube-system set "
+            f"env daemonset/{DEVICE_PLUGIN} {DRA}-",
+        )
+
+
+def take_slices(context: Context) -> None:
+    """Delete the driver's slices, then let the API server ask no arbiter any more."""
+    objects = context.objects
+    gone = [one for one in slices(objects) if objects.delete(Ref.of(one))]
+    asked = objects.delete(CONFIGURATION)
+    number = f"{len(gone)} ResourceSlice{'' if len(gone) == 1 else 's'} deleted"
+    context.screen.say(f"{number}{f', {CONFIGURATION} deleted' if asked else ''}")
+
+
+def objects_of_dra(context: Context, refs: Sequence[Ref]) -> Step:
+    """Return the step that deletes what only DRA needs, the DeviceClass last."""
+
+    def act() -> None:
+        due = [ref for ref in refs if ref != CONFIGURATION]
+        gone = [ref for ref in due if context.objects.delete(ref)]
+        context.screen.say(f"{len(gone)} objects deleted")
+
+    return Step("the objects of DRA", act, "DRA")
+
+
+def trusted_now(objects: Objects, here: str, own: bytes, *, alone: bool) -> Json:
+    """Return the configuration as far as it is known before the hosts are looked at.
+
+    ``alone``: there is no other host, so it is known.
+    """
+    if alone and own:
+        return configuration(joined({here: own}))
+    return configuration(authorities_of(objects) or own)

@@ -1,0 +1,96 @@
+"""What this host's own files say: who starts kube-scheduler, and with what.
+
+An upgrade of kubeadm or an editor may undo what the installer wrote there;
+``host_troubles`` says so.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from gpushare.kube import facts
+from gpushare.kube.cluster import Json
+from gpusharectl.installer.kube_scheduler.api_server import advertised
+from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, desired_now
+from gpusharectl.installer.kube_scheduler.host_files import HostFiles
+from gpusharectl.installer.kube_scheduler.k3s import K3sFile, node_name
+from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
+from gpusharectl.state.read import Trouble
+
+KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
+K3S_SIGNS = (Path("/var/lib/rancher/k3s/server"), Path("/etc/rancher/k3s/k3s.yaml"))
+DRIVER_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
+
+
+class Flavour(StrEnum):
+    """Who starts kube-scheduler on this host; the value is also the overlay's name."""
+
+    KUBEADM = "kubeadm"
+    K3S = "k3s"
+    MANAGED = "managed"
+
+
+def flavour(files: HostFiles) -> Flavour:
+    """Read it off this host's files; ``MANAGED``: no kube-scheduler is started here."""
+    if files.read(KUBEADM_SCHEDULER) is not None:
+        return Flavour.KUBEADM
+    if any(files.place(path).exists() for path in K3S_SIGNS):
+        return Flavour.K3S
+    return Flavour.MANAGED
+
+
+def has_driver(files: HostFiles) -> bool:
+    """Return whether NVIDIA's driver is loaded on this host."""
+    return any(files.place(path).exists() for path in DRIVER_SIGNS)
+
+
+def this_node(
+    files: HostFiles,
+    kind: Flavour,
+    nodes: Mapping[str, Sequence[str]],
+    hostname: str = "",
+) -> str:
+    """Return the name of the node that this host is; empty if it is none of them.
+
+    ``nodes`` maps names to addresses. On kubeadm the API server's manifest names the
+    host's address, which no two nodes share; elsewhere the name decides: the host's,
+    or the one that k3s is told.
+    """
+    if kind is Flavour.KUBEADM:
+        address = advertised(files)
+        for name, addresses in nodes.items():
+            if address and address in addresses:
+                return name
+        if address:
+            return ""
+    own = hostname or socket.gethostname()
+    told = node_name(files) if kind is Flavour.K3S else ""
+    for name in (told, own.lower(), own.lower().split(".")[0]):
+        if name and name in nodes:
+            return name
+    return ""
+
+
+def host_troubles(
+    nodes: Sequence[Json], kubernetes: str, files: HostFiles, hostname: str = ""
+) -> tuple[Trouble, ...]:
+    """Report that this host's kube-scheduler no longer uses gpushare's configuration.
+
+    Empty on hosts without kube-scheduler, on hosts of another cluster, and where the
+    files may not be read: the pods then say nearly the same. ``kubernetes`` is the API
+    server's version.
+    """
+    try:
+        kind = flavour(files)
+        if kind is Flavour.MANAGED:
+            return ()
+        addresses = {facts.name_of(one): facts.addresses(one) for one in nodes}
+        node = this_node(files, kind, addresses, hostname)
+        starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
+        words = SchedulerFiles(files, starter, desired_now(kubernetes)).missing()
+    except OSError:
+        return ()
+    if not node or not words:
+        return ()
+    return (Trouble(node, words, "gpusharectl install, on this host"),)

@@ -1,0 +1,137 @@
+"""kube-scheduler on this host, as ``install`` and ``uninstall`` see it.
+
+``KubeadmScheduler`` (``kubeadm``) and ``K3sScheduler`` (``k3s``) differ in how they
+check, wait and probe; the files are planned and written in the same way. Each call may
+be interrupted; the next run reads what there is and goes on from there.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from gpushare.kube.objects import Objects
+from gpusharectl.installer.kube_scheduler.files import Desired, SchedulerFiles, Starter
+from gpusharectl.installer.kube_scheduler.host_files import (
+    FileChange,
+    HostFiles,
+    Obstacle,
+)
+from gpusharectl.installer.kube_scheduler.verify import Pace, Say
+
+_LEAST_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long each step may take, in seconds."""
+
+    check_s: float = 60.0
+    wait_s: float = 180.0
+    """kubelet gives the old pod 30 s to end, and the new one must get the lease."""
+    probe_s: float = 60.0
+    """A lease that was not released expires after 15 s."""
+    job_s: float = 600.0
+    """Another node may have to pull gpushare's image first."""
+    pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def within(cls, timeout_s: float | None) -> Self:
+        """Return what an operator's time for each step means here; None: as usual.
+
+        kubelet gives the old pod 30 s to end, however short that time is.
+        """
+        usual = cls()
+        if timeout_s is None:
+            return usual
+        return replace(
+            usual,
+            check_s=min(usual.check_s, timeout_s),
+            wait_s=max(timeout_s, _LEAST_S),
+            probe_s=min(usual.probe_s, timeout_s),
+            job_s=timeout_s,
+        )
+
+
+class HostScheduler(ABC):
+    """One host's kube-scheduler; ``node`` is the host's name in the cluster."""
+
+    def __init__(
+        self,
+        files: HostFiles,
+        objects: Objects,
+        node: str,
+        starter: Starter,
+        desired: Desired,
+        patience: Patience | None,
+    ) -> None:
+        self._host = files
+        self._objects = objects
+        self._node = node
+        self._patience = patience or Patience()
+        self._files = SchedulerFiles(files, starter, desired)
+        self._applied: Sequence[FileChange] = ()
+
+    def plan(self) -> Sequence[FileChange] | Obstacle:
+        """Return the files to write; none if all are as wanted."""
+        try:
+            return self._files.plan()
+        except Obstacle as obstacle:
+            return obstacle
+
+    def restore(self) -> Sequence[FileChange] | Obstacle:
+        """Return the files to put back or remove; none if nothing is gpushare's."""
+        try:
+            return self._files.restore()
+        except Obstacle as obstacle:
+            return obstacle
+
+    def why_elsewhere(self) -> str:
+        """Return why kube-scheduler uses no API server of this host, or ""."""
+        try:
+            return self._files.why_elsewhere()
+        except Obstacle as obstacle:
+            return str(obstacle)
+
+    @property
+    def authority(self) -> bytes:
+        """The certificate of this host's own authority; empty without TLS files."""
+        return self._files.authority
+
+    def apply(self, plan: Sequence[FileChange]) -> None:
+        """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
+        self._applied = tuple(plan)
+        self._files.make(plan)
+
+    def roll_back(self) -> None:
+        """Put the files back as they were before the last ``apply``."""
+        self._files.make([each.reversed() for each in reversed(self._applied)])
+        self._applied = ()
+
+    def is_read(self, plan: Sequence[FileChange]) -> bool:
+        """Return whether kube-scheduler reads one of these files."""
+        return self._files.are_read(plan)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether kube-scheduler was not seen running since the first installation."""
+        return self._files.unfinished
+
+    def finish(self) -> None:
+        """Record that kube-scheduler was seen running with the present files."""
+        self._files.finish()
+
+    @abstractmethod
+    def check(self, plan: Sequence[FileChange]) -> str:
+        """Return why kube-scheduler would reject the new configuration, or ""."""
+
+    @abstractmethod
+    def wait(self, say: Say) -> str:
+        """Wait until kube-scheduler runs with the present files; why not, or "".
+
+        ``say`` is called with what is waited for.
+        """
+
+    @abstractmethod
+    def probe(self) -> str:
+        """Prove that kube-scheduler calls the extender; why it does not, or ""."""

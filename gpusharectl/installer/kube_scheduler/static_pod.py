@@ -1,0 +1,370 @@
+"""Read and edit kube-scheduler's static pod; the rest of its text stays. Pure.
+
+``edited`` adds ``--config``, the volume and mount of gpushare's folder, and an
+annotation whose change makes kubelet restart the pod. ``taken_out`` removes exactly
+that and returns the old text, byte for byte. Comments, order and style of everything
+else stay; flags that the configuration replaces stay too, since they say the same. The
+result is parsed again and compared with what was meant, so a manifest in an unexpected
+form is refused.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.names import PREFIX
+from gpusharectl.installer.kube_scheduler import yaml_edit
+from gpusharectl.installer.kube_scheduler.config import CONFIG, parsed
+from gpusharectl.installer.kube_scheduler.host_files import Obstacle
+from gpusharectl.installer.kube_scheduler.yaml_edit import add_item
+
+PROGRAM = "kube-scheduler"
+REMEDY = "to have kubeadm write it again: kubeadm init phase control-plane scheduler"
+CONFIG_FLAG = f"--{CONFIG}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerPod:
+    """The manifest: as text, as plain data, and as YAML nodes with their positions."""
+
+    text: str
+    body: Json
+    metadata: MappingNode
+    spec: MappingNode
+    container: MappingNode
+
+    @classmethod
+    def read(cls, text: str) -> "SchedulerPod":
+        """Parse a manifest; the caller puts its path before an ``Obstacle``'s text."""
+        try:
+            root = yaml_edit.document(text)
+        except Obstacle as obstacle:
+            raise Obstacle(f"{obstacle}; {REMEDY}") from obstacle
+        metadata, spec = (yaml_edit.child(root, key) for key in ("metadata", "spec"))
+        kind = yaml_edit.child(root, "kind")
+        if not isinstance(kind, ScalarNode) or kind.value != "Pod":
+            kind_is = getattr(kind, "value", None)
+            raise Obstacle(f"is not a Pod, its kind is {kind_is}; {REMEDY}")
+        if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
+            raise Obstacle(f"is a Pod without metadata or without a spec; {REMEDY}")
+        found = _scheduler(yaml_edit.items(yaml_edit.child(spec, "containers")))
+        if found is None:
+            raise Obstacle(
+                f"has no container {PROGRAM} that runs the program {PROGRAM} directly, "
+                "without a shell"
+            )
+        return cls(text, yaml_edit.data(text), metadata, spec, found)
+
+    @property
+    def main(self) -> Json:
+        """kube-scheduler's container as plain data."""
+        return container(self.body)
+
+    @property
+    def image(self) -> str:
+        """kube-scheduler's image."""
+        return str(self.main.get("image", ""))
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """kube-scheduler's flags, without dashes."""
+        return parsed(words(self.main))
+
+    @property
+    def config(self) -> str:
+        """The configuration that kube-scheduler reads; "" for none."""
+        return self.flags.get(CONFIG, "")
+
+    def annotation(self, name: str) -> str:
+        """Return an annotation's value; "" for none."""
+        return str((self.body["metadata"].get("annotations") or {}).get(name, ""))
+
+    def config_nodes(self) -> list[tuple[str, ScalarNode]]:
+        """Return the words that name a configuration, with the key of their list.
+
+        If ``--config`` and its path are two words, it is the path's.
+        """
+        found, before = [], ""
+        for key in ("command", "args"):
+            for node in yaml_edit.items(yaml_edit.child(self.container, key)):
+                if not isinstance(node, ScalarNode):
+                    continue
+                if node.value.startswith(f"{CONFIG_FLAG}=") or before == CONFIG_FLAG:
+                    found.append((key, node))
+                before = node.value
+        return found
+
+    def on_host(self, path: str) -> str:
+        """Return the host's path of a file that the pod sees."""
+        volumes = {
+            each.get("name"): each for each in self.body["spec"].get("volumes") or []
+        }
+        mounts = [
+            each for each in self.main.get("volumeMounts") or [] if _holds(each, path)
+        ]
+        if mounts:
+            mount = max(mounts, key=lambda each: len(str(each["mountPath"])))
+            volume = volumes.get(mount.get("name"), {}).get("hostPath") or {}
+            if volume.get("path"):
+                base = PurePosixPath(str(volume["path"])) / str(
+                    mount.get("subPath", "")
+                )
+                inside = PurePosixPath(path).relative_to(str(mount["mountPath"]))
+                return str(base / inside)
+        raise Obstacle(
+            f"names {path}, which is in no hostPath volume of the pod: put the file "
+            "into a folder of the host and mount that folder"
+        )
+
+
+def container(body: Json) -> Json:
+    """Return kube-scheduler's container of a pod that has one."""
+    containers: list[Json] = body["spec"]["containers"]
+    return next(each for each in containers if each.get("name") == PROGRAM)
+
+
+def words(main: Json) -> list[str]:
+    """Return the flags of kube-scheduler's container: ``command``, then ``args``."""
+    command = [str(word) for word in main.get("command") or []]
+    return [*command[1:], *(str(word) for word in main.get("args") or [])]
+
+
+def _scheduler(containers: Sequence[Node]) -> MappingNode | None:
+    for node in containers:
+        name = yaml_edit.child(node, "name")
+        if isinstance(name, ScalarNode) and name.value == PROGRAM:
+            command = yaml_edit.items(yaml_edit.child(node, "command"))
+            first = str(command[0].value) if command else PROGRAM
+            runs_it = PurePosixPath(first).name == PROGRAM
+            return node if isinstance(node, MappingNode) and runs_it else None
+    return None
+
+
+def _holds(mount: Json, path: str) -> bool:
+    at = str(mount.get("mountPath", ""))
+    return bool(at) and PurePosixPath(path).is_relative_to(at)
+
+
+VOLUME = "gpushare-scheduler-config"
+STAMP = f"{PREFIX}-scheduler-config"
+"""Annotation of the pod: a digest of the configuration."""
+FORMER = f"{PREFIX}-scheduler-former"
+"""Annotation of the pod: the text of the ``--config`` that gpushare's replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What gpushare adds to kube-scheduler's manifest."""
+
+    config: str
+    """gpushare's configuration, the same path on the host and in the pod."""
+    folder: str
+    """The folder that contains it."""
+    stamp: str = ""
+    """Changes with everything that kube-scheduler reads only at its start. "" is no
+    annotation."""
+
+    @property
+    def mount(self) -> Json:
+        """The mount of gpushare's folder."""
+        return {"mountPath": self.folder, "name": VOLUME, "readOnly": True}
+
+    @property
+    def volume(self) -> Json:
+        """The volume with gpushare's folder."""
+        return {"hostPath": {"path": self.folder, "type": "Directory"}, "name": VOLUME}
+
+    def like(self, node: ScalarNode) -> str:
+        """Return the configuration in this word's form: with or without the flag."""
+        with_flag = node.value.startswith("-")
+        return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
+
+
+def edited(manifest: str, additions: Additions) -> str:
+    """Return the manifest with the additions; unchanged if it has them.
+
+    If the pod mounts the folder by itself, that mount stays the only one: the API
+    server and kubelet reject two mounts of one path.
+    """
+    if _has_all(SchedulerPod.read(manifest), additions):
+        return manifest
+    plain = taken_out(manifest, additions)
+    adds: list[Step] = [_add_flag]
+    if additions.stamp:
+        adds.append(
+            lambda pod, additions: _annotated(pod, STAMP, additions.stamp),
+        )
+    if not _is_mounted(SchedulerPod.read(plain), additions):
+        adds += [
+            lambda pod, additions: add_item(
+                pod.text, pod.container, _MOUNTS, additions.mount
+            ),
+            lambda pod, additions: add_item(
+                pod.text, pod.spec, "volumes", additions.volume
+            ),
+        ]
+    return _stepped(plain, additions, adds, _has_all)
+
+
+def taken_out(manifest: str, additions: Additions) -> str:
+    """Return the manifest without what ``edited`` adds; unchanged if there is none."""
+    drops = (
+        _drop_flag,
+        _drop_annotations,
+        lambda pod, _: _without_volume(pod.text, pod.container, _MOUNTS),
+        lambda pod, _: _without_volume(pod.text, pod.spec, "volumes"),
+    )
+    return _stepped(
+        manifest, additions, drops, lambda pod, _: pod.config != additions.config
+    )
+
+
+def is_edited(manifest: str, additions: Additions) -> bool:
+    """Return whether kube-scheduler is told to read gpushare's configuration."""
+    try:
+        return SchedulerPod.read(manifest).config == additions.config
+    except Obstacle:
+        return False
+
+
+Step = Callable[[SchedulerPod, Additions], str]
+"""An edit: it returns the new text."""
+_MOUNTS = "volumeMounts"
+_ODD = (
+    "is written in a form that cannot be edited safely (anchors or merged keys): "
+    "write it in plain block style, as kubeadm does, and start again"
+)
+
+
+def _stepped(
+    manifest: str,
+    additions: Additions,
+    steps: Sequence[Step],
+    is_done: Callable[[SchedulerPod, Additions], bool],
+) -> str:
+    """Apply the steps, each to the text that the one before has returned.
+
+    Nothing but the additions may differ afterwards.
+    """
+    before = made = SchedulerPod.read(manifest)
+    try:
+        for step in steps:
+            made = SchedulerPod.read(step(made, additions))
+    except Obstacle:
+        raise Obstacle(_ODD) from None
+    if not is_done(made, additions) or _without_additions(
+        made.body, additions
+    ) != _without_additions(before.body, additions):
+        raise Obstacle(_ODD)
+    return made.text
+
+
+def _add_flag(pod: SchedulerPod, additions: Additions) -> str:
+    nodes = pod.config_nodes()
+    if not nodes:
+        has_args = yaml_edit.items(yaml_edit.child(pod.container, "args"))
+        key = "args" if has_args else "command"
+        return add_item(
+            pod.text, pod.container, key, f"{CONFIG_FLAG}={additions.config}"
+        )
+    node = nodes[-1][1]
+    # The lower one first, since positions above it stay valid.
+    text = yaml_edit.replace(pod.text, node, additions.like(node))
+    return _annotated(SchedulerPod.read(text), FORMER, yaml_edit.raw(pod.text, node))
+
+
+def _drop_flag(pod: SchedulerPod, additions: Additions) -> str:
+    former = pod.annotation(FORMER)
+    for key, node in pod.config_nodes():
+        if node.value != additions.like(node):
+            continue
+        if former:
+            return yaml_edit.replace(pod.text, node, former)
+        return yaml_edit.drop_item(pod.text, pod.container, key, node)
+    return pod.text
+
+
+def _annotated(pod: SchedulerPod, name: str, value: str) -> str:
+    return yaml_edit.add_entry(pod.text, pod.metadata, "annotations", name, value)
+
+
+def _drop_annotations(pod: SchedulerPod, _: Additions) -> str:
+    for name in (STAMP, FORMER):
+        if pod.annotation(name):
+            text = yaml_edit.drop_entry(pod.text, pod.metadata, "annotations", name)
+            pod = SchedulerPod.read(text)
+    return pod.text
+
+
+def _without_volume(text: str, parent: MappingNode, key: str) -> str:
+    for node in yaml_edit.items(yaml_edit.child(parent, key)):
+        name = yaml_edit.child(node, "name")
+        if isinstance(name, ScalarNode) and name.value == VOLUME:
+            return yaml_edit.drop_item(text, parent, key, node)
+    return text
+
+
+def _has_all(pod: SchedulerPod, additions: Additions) -> bool:
+    if pod.config != additions.config or pod.annotation(STAMP) != additions.stamp:
+        return False
+    mounts = _mounts_below(pod, additions.folder)
+    if any(each.get("name") == VOLUME for each in mounts):
+        volumes = pod.body["spec"].get("volumes") or []
+        return mounts == [additions.mount] and additions.volume in volumes
+    return _is_mounted(pod, additions)
+
+
+def _is_mounted(pod: SchedulerPod, additions: Additions) -> bool:
+    """Return whether the pod mounts the host's folder there; refuse another one."""
+    mounts = _mounts_below(pod, additions.folder)
+    if not mounts:
+        return False
+    try:
+        is_hosts = pod.on_host(additions.config) == additions.config
+    except Obstacle:
+        is_hosts = False
+    there = str(mounts[0]["mountPath"])
+    if is_hosts and PurePosixPath(there) == PurePosixPath(additions.folder):
+        return True
+    raise Obstacle(
+        f"mounts something at {there}, where {PROGRAM} has to see the host's folder "
+        f"{additions.folder}: remove that mount, or mount exactly that folder there"
+    )
+
+
+def _mounts_below(pod: SchedulerPod, folder: str) -> list[Json]:
+    """Return the mounts at or below a folder."""
+    return [
+        each
+        for each in pod.main.get(_MOUNTS) or []
+        if PurePosixPath(str(each.get("mountPath", ""))).is_relative_to(folder)
+    ]
+
+
+def _without_additions(body: Json, additions: Additions) -> Json:
+    """Return the pod without the additions, and without lists that are then empty."""
+    body = copy.deepcopy(body)
+    main, metadata, spec = container(body), body["metadata"], body["spec"]
+    annotations = metadata.get("annotations") or {}
+    former = annotations.pop(FORMER, None)
+    annotations.pop(STAMP, None)
+    metadata["annotations"] = annotations or None
+    for holder, key in ((main, "volumeMounts"), (spec, "volumes")):
+        kept = [each for each in holder.get(key) or [] if each.get("name") != VOLUME]
+        holder[key] = kept or None
+    before = [] if former is None else [yaml_edit.data(former)]
+    for key in ("command", "args"):
+        main[key] = [
+            new
+            for word in main.get(key) or []
+            for new in (before if _names_config(word, additions) else [word])
+        ]
+    return body
+
+
+def _names_config(word: object, additions: Additions) -> bool:
+    return word in {additions.config, f"{CONFIG_FLAG}={additions.config}"}

@@ -1,0 +1,453 @@
+"""Check kube-scheduler on a node: its new configuration, its restart, its calls.
+
+``checked``: would kube-scheduler load the new configuration? A pod with its image and
+its mounts writes the configuration out and exits (``--write-config-to``). It validates
+the file, opens the kubeconfig and builds the extenders, and connects to nobody.
+
+``MirrorPod.wait``: does kubelet run kube-scheduler from the present manifest? kubelet
+checks only every 10 to 15 s whether the old pod has ended, but at once when the mirror
+pod changes, so this module changes it.
+
+``probed``: does kube-scheduler call the extender? A pod asks ``vcuda-core: "0"``, which
+makes it the extender's (contracts 1.2), and has an annotation that only the extender
+refuses, with a message of its own. That message on the pod proves filter. Then the
+annotation is removed, and the pod is bound; kube-scheduler allows only one binder, so
+that proves bind. A kube-scheduler that does not call the extender binds the pod at
+once.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError, InvalidObject, NotFound
+from gpushare.kube.facts import SYSTEM, condition, is_silent
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.installer.kube_scheduler.static_pod import (
+    CONFIG_FLAG,
+    PROGRAM,
+    STAMP,
+    SchedulerPod,
+    container,
+    words,
+)
+
+INSTALLER = "gpushare-installer"
+"""Label of the temporary pods; a node's name may be too long for a label."""
+Say = Callable[[str], None]
+_GONE_WITHIN_S = 30.0
+_LOG_LINES = 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to look; times in seconds."""
+
+    every_s: float = 0.5
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    def until(self, look: Callable[[], _T | None], timeout_s: float) -> _T | None:
+        """Call ``look`` until it returns something; None if time is up.
+
+        Retryable errors are waited out, because the API server on the host whose files
+        are changed may restart.
+        """
+        deadline = self.clock() + timeout_s
+        while True:
+            try:
+                found = look()
+            except ClusterError as error:
+                if not error.retryable:
+                    raise
+                found = None
+            if found is not None:
+                return found
+            if self.clock() >= deadline:
+                return None
+            self.pause(self.every_s)
+
+
+def short_pod(name: str, spec: Json, annotations: Json | None = None) -> Json:
+    """Return a pod for kube-system that runs once, on any node, without credentials."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": SYSTEM,
+            "labels": {
+                "app.kubernetes.io/name": INSTALLER,
+                "app.kubernetes.io/part-of": "gpushare",
+            },
+            "annotations": annotations or {},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+        },
+    }
+
+
+def pulled_with(secrets: Sequence[str]) -> Json:
+    """Return the part of a pod's spec that names the Secrets of a registry.
+
+    Since Kubernetes 1.35 kubelet asks for them also where another pod has pulled the
+    image already.
+    """
+    return {"imagePullSecrets": [{"name": one} for one in secrets]} if secrets else {}
+
+
+@contextmanager
+def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
+    """Create a pod or Job, and delete it afterwards; an old one is deleted first."""
+    ref = Ref.of(body)
+    if objects.delete(ref, grace_period_s=0):
+        pace.until(lambda: objects.get(ref) is None or None, _GONE_WITHIN_S)
+    try:
+        objects.create(body)
+        yield ref
+    finally:
+        # Also on Ctrl-C; an error here must not hide the result.
+        with suppress(ClusterError):
+            objects.delete(ref, grace_period_s=0)
+
+
+def waits_for(pod: Json) -> str:
+    """Return what a pod's container waits for; "" if it waits for nothing."""
+    init = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    for each in (*init, *_states(pod)):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        told = [str(waiting[key]) for key in ("reason", "message") if waiting.get(key)]
+        if told and told != ["PodInitializing"]:
+            return ": ".join(told)
+    return _message(pod)
+
+
+def last_words(log: str) -> str:
+    """Return the end of a log in at most 600 characters.
+
+    kube-scheduler's own error stands behind ``err=``.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line.partition("err=")[2].strip('"') for line in lines if "err=" in line]
+    found = errors[-1] if errors else " / ".join(lines[-3:])
+    return found.replace('\\"', '"')[:600]
+
+
+def _states(pod: Json) -> list[Json]:
+    return list((pod.get("status") or {}).get("containerStatuses") or ())
+
+
+CHECK_NAME = "gpushare-scheduler-check"
+REJECTED = f"{PROGRAM} rejects the new configuration"
+LEFT = "it has run with gpushare's configuration before, which stays as it is"
+"""Why a kube-scheduler that does not start is not restored."""
+
+
+class Said(StrEnum):
+    """Result of a check."""
+
+    WELL = "well"
+    BAD = "bad"
+    UNKNOWN = "could not be checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Result of a check; ``words`` say what is wrong, or why it is not known."""
+
+    said: Said
+    words: str = ""
+
+
+def checked(objects: Objects, pod: Json, pace: Pace, timeout_s: float) -> Verdict:
+    """Run a pod of ``check_pod`` to its end and return what it has shown."""
+    try:
+        with temporary(objects, pod, pace) as ref:
+            ended = pace.until(lambda: _ended(objects.get(ref)), timeout_s)
+            if ended is not None:
+                return _verdict(objects, ref, ended)
+            why = waits_for(objects.get(ref) or {}) or "kubelet has not started it"
+            return Verdict(Said.UNKNOWN, f"not within {timeout_s:g} s: {why}")
+    except InvalidObject as error:
+        return Verdict(
+            Said.BAD,
+            "the API server rejects a pod of the new manifest, as kubelet would: "
+            f"{error}",
+        )
+    except ClusterError as error:
+        return Verdict(Said.UNKNOWN, str(error))
+
+
+def check_pod(pod: SchedulerPod, node: str, config: str) -> Json:
+    """Return the pod that loads ``config`` as this kube-scheduler would."""
+    body = pod.body["spec"]
+    spec = {
+        "nodeName": node,
+        "hostNetwork": True,
+        "containers": [check_container(pod.main, config)],
+    }
+    for key in ("volumes", "securityContext", "hostAliases", "imagePullSecrets"):
+        if key in body:
+            spec[key] = copy.deepcopy(body[key])
+    return short_pod(f"{CHECK_NAME}-{node}", spec)
+
+
+def check_container(main: Json, config: str) -> Json:
+    """Return the container that loads ``config``, made from kube-scheduler's own."""
+    kept = ("image", "command", "args", "env", "securityContext", "volumeMounts")
+    own = {key: copy.deepcopy(main[key]) for key in kept if key in main}
+    flags = "args" if own.get("args") else "command"
+    # The last of a flag counts; port 0 because kube-scheduler itself has the other.
+    told = [f"{CONFIG_FLAG}={config}", "--write-config-to=/dev/stdout"]
+    own[flags] = [*own.get(flags, ()), *told, "--secure-port=0"]
+    return {"name": "check", "imagePullPolicy": "IfNotPresent", **own}
+
+
+def _ended(pod: Json | None) -> Json | None:
+    phase = ((pod or {}).get("status") or {}).get("phase")
+    return pod if pod is not None and phase in {"Succeeded", "Failed"} else None
+
+
+def _verdict(objects: Objects, ref: Ref, pod: Json) -> Verdict:
+    status = pod["status"]
+    if status["phase"] == "Succeeded":
+        return Verdict(Said.WELL)
+    ended = [(each.get("state") or {}).get("terminated") or {} for each in _states(pod)]
+    # Of programs that ran and failed by themselves.
+    codes = [int(one["exitCode"]) for one in ended if one.get("reason") == "Error"]
+    if not codes:
+        why = status.get("message") or status.get("reason") or "it did not start"
+        return Verdict(Said.UNKNOWN, str(why))
+    said = _logged(objects, ref)
+    said = said or f"it ended with code {codes[0]}"
+    return Verdict(Said.BAD, f"{REJECTED}: {said}")
+
+
+def _logged(objects: Objects, pod: Ref) -> str:
+    try:
+        return last_words(objects.log(pod.namespace, pod.name, lines=_LOG_LINES))
+    except ClusterError as error:
+        return f"its log cannot be read: {error}"
+
+
+PROBE_NAME = "gpushare-scheduler-probe"
+_MARK = "gpusharectl-probe"
+"""An invalid value of the annotation, which the extender repeats in its message."""
+_LEASE = Ref("coordination.k8s.io/v1", "Lease", "kube-scheduler", SYSTEM)
+
+
+def probed(
+    objects: Objects, node: str, image: str, pace: Pace, timeout_s: float
+) -> str:
+    """Prove with a pod that kube-scheduler calls the extender; why it does not, or "".
+
+    If kubelet starts the pod, it runs kube-scheduler's ``--version``. An ``image`` that
+    the node does not have is not pulled.
+    """
+    try:
+        with temporary(objects, probe_pod(node, image), pace) as ref:
+            return _filtered(objects, ref, pace, timeout_s) or _bound(
+                objects, ref, pace, timeout_s
+            )
+    except ClusterError as error:
+        return f"the probe pod {SYSTEM}/{PROBE_NAME} cannot be created or read: {error}"
+
+
+def probe_pod(node: str, image: str) -> Json:
+    """Return the pod; only ``node`` suits it, whatever its taints."""
+    probe = {
+        "name": "probe",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["kube-scheduler", "--version"],
+        "resources": {key: {names.CORE: "0"} for key in ("requests", "limits")},
+    }
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    only = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    spec = {"containers": [probe], "affinity": {"nodeAffinity": {rule: only}}}
+    return short_pod(PROBE_NAME, spec, {names.CONTAINERS: _MARK})
+
+
+def _filtered(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
+    """Wait for the extender's message; return what came instead, or ""."""
+
+    def look() -> str | None:
+        pod = objects.get(ref)
+        if pod is None:
+            return "somebody deleted the probe pod"
+        if pod["spec"].get("nodeName"):
+            holder = _holder(objects)
+            named = f" ({holder})" if holder else ""
+            return (
+                "the probe pod was bound without a call to the extender: the "
+                f"kube-scheduler that holds the lease{named} does not use "
+                "gpushare's configuration"
+            )
+        return "" if _MARK in _message(pod) else None
+
+    seen = pace.until(look, timeout_s)
+    return _nothing(objects, ref, timeout_s) if seen is None else seen
+
+
+def _bound(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
+    """Remove the annotation, and wait until the pod has its node."""
+    try:
+        objects.merge(ref, {"metadata": {"annotations": {names.CONTAINERS: None}}})
+    except NotFound:
+        return "somebody deleted the probe pod"
+
+    def look() -> bool | None:
+        pod = objects.get(ref)
+        return True if pod is None or pod["spec"].get("nodeName") else None
+
+    bound = pace.until(look, timeout_s)
+    why = "" if bound else _nothing(objects, ref, timeout_s)
+    return f"filter works and bind does not: {why}" if why else ""
+
+
+def _nothing(objects: Objects, ref: Ref, timeout_s: float) -> str:
+    pod = objects.get(ref)
+    said = _message(pod) if pod else ""
+    if said:
+        return f"after {timeout_s:g} s the probe pod still waits: {said}"
+    holder = _holder(objects)
+    lease = f" (lease held by {holder})" if holder else ""
+    return (
+        f"no kube-scheduler tried to place the probe pod within {timeout_s:g} s{lease}"
+    )
+
+
+def _message(pod: Json) -> str:
+    return str(condition(pod, "PodScheduled").get("message") or "")
+
+
+def _holder(objects: Objects) -> str:
+    """Return the host of the kube-scheduler that holds the lease; "" for none."""
+    lease = objects.get(_LEASE) or {}
+    holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+    return holder.rpartition("_")[0] or holder
+
+
+LOOK = "gpusharectl/look"
+"""Annotation whose change makes kubelet check the pod; it goes with the old pod."""
+_ENDED_TOO_OFTEN = 2
+"""After so many restarts it is not a slow start; kubelet waits longer after each."""
+
+
+class MirrorPod:
+    """kube-scheduler's pod on one node, as the API server shows it."""
+
+    def __init__(self, objects: Objects, node: str, pace: Pace) -> None:
+        self._objects = objects
+        self._node = node
+        self._pace = pace
+
+    def wait(self, manifest: SchedulerPod, say: Say, timeout_s: float) -> str:
+        """Wait until the pod of this manifest is Ready; return why it is not, or "".
+
+        ``say`` is called with what is waited for, whenever that changes.
+        """
+        name = f"{manifest.body['metadata'].get('name')}-{self._node}"
+        ref = Ref("v1", "Pod", name, SYSTEM)
+        told = ""
+
+        def look() -> str | None:
+            nonlocal told
+            pod = self._objects.get(ref)
+            waiting = _waits(pod, manifest)
+            if not waiting:
+                return ""
+            if waiting != told:
+                told = waiting
+                say(f"{ref.name}: {waiting}")
+            if pod is None:
+                return None
+            if is_made_from(pod, manifest):
+                return self._crash(ref, pod)
+            self._hurry(ref, pod)
+            return None
+
+        try:
+            seen = self._pace.until(look, timeout_s)
+        except ClusterError as error:
+            return f"{ref.name} cannot be read: {error}"
+        if seen is not None:
+            return seen
+        why = self._silence() or told or "the API server does not answer"
+        return f"not Ready within {timeout_s:g} s: {why}"
+
+    def _silence(self) -> str:
+        """Return in words that the node's kubelet has stopped to report, or ""."""
+        name = f"metadata.name={self._node}"
+        with suppress(ClusterError):
+            if any(
+                map(is_silent, self._objects.list("v1", "Node", field_selector=name))
+            ):
+                return f"the kubelet of {self._node} has stopped to report"
+        return ""
+
+    def _hurry(self, ref: Ref, pod: Json) -> None:
+        """Change the old mirror pod, so that kubelet checks whether it has ended.
+
+        Without the right to, or too late, kubelet checks in its own time.
+        """
+        # The value differs from every earlier one. And a new pod, which may exist by
+        # now under the same name, has another version, so it stays unchanged.
+        now = str(pod["metadata"]["resourceVersion"])
+        metadata = {"resourceVersion": now, "annotations": {LOOK: now}}
+        with suppress(ClusterError):
+            self._objects.merge(ref, {"metadata": metadata})
+
+    def _crash(self, ref: Ref, pod: Json) -> str | None:
+        """Return that it keeps ending, with its last words; None if it does not.
+
+        Only while it is down: a pod that has just started has no log yet.
+        """
+        down = [each for each in _states(pod) if _failed(each)]
+        ends = max((int(each.get("restartCount", 0)) for each in down), default=0)
+        if ends < _ENDED_TOO_OFTEN:
+            return None
+        said = _logged(self._objects, ref)
+        return f"it has ended {ends} times. Its log says: {said}" if said else None
+
+
+def _waits(pod: Json | None, manifest: SchedulerPod) -> str:
+    if pod is None:
+        return "kubelet has to start the new pod"
+    if not is_made_from(pod, manifest):
+        return "the old pod has to end"
+    ready = condition(pod, "Ready").get("status") == "True"
+    if ready and not pod["metadata"].get("deletionTimestamp"):
+        return ""
+    return waits_for(pod) or "the pod is starting"
+
+
+def _failed(container: Json) -> bool:
+    """Return whether a container is down by its own fault.
+
+    One that was told to stop has exit code 0, however often.
+    """
+    state, last = (container.get(key) or {} for key in ("state", "lastState"))
+    ended = state.get("terminated") or last.get("terminated") or {}
+    return "running" not in state and ended.get("exitCode") != 0
+
+
+def is_made_from(pod: Json, manifest: SchedulerPod) -> bool:
+    """Return whether the pod has this manifest's stamp and flags."""
+    annotations = pod["metadata"].get("annotations") or {}
+    same_stamp = annotations.get(STAMP, "") == manifest.annotation(STAMP)
+    return same_stamp and words(container(pod)) == words(manifest.main)

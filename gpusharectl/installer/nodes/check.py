@@ -1,0 +1,388 @@
+"""Check whether a node has what the device plugin needs, before it runs there.
+
+The Node object says a part of it. For the rest a short-lived pod of gpushare's image
+asks the driver, with the access that the device plugin would have, and reports how it
+would inject the cards: ``python -m deviceplugin check``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from rich.console import Console
+
+from gpushare.kube import words
+from gpushare.kube.cluster import Json
+from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
+from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import NOT_KNOWN
+from gpusharectl.installer.context import Context
+from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.manifests import with_images
+from gpusharectl.installer.nodes.pods import Ran, check_pod, run_trials
+from gpusharectl.installer.options import CheckOptions
+from gpusharectl.installer.preflight import Finding, Weight, judge_node, judge_rights
+from gpusharectl.installer.progress import InstallError
+from gpusharectl.installer.survey import (
+    CHECK_RIGHTS,
+    LIST_NODES,
+    Facts,
+    NodeFacts,
+    may_get,
+    missing,
+    read_nodes,
+    runtime_classes,
+    takes_nvidia,
+    unknown_nodes,
+)
+from gpusharectl.output import Words
+
+_MOST_NAMES = 5
+_NO_SUCH_COMMAND = "No such command 'check'"
+_IMAGE = "docs/install-reference.md says how a node gets it; or choose another: --image"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one check has found; ``ok`` is None if it is not known.
+
+    ``remedy`` says what to do where ``ok`` is False.
+    """
+
+    about: str
+    ok: bool | None
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``deviceplugin.check`` prints, which says what each field means."""
+
+    module: str | None
+    driver: str
+    problem: str
+    cards: tuple[tuple[str, int, int, int], ...]
+    """Model, MiB, units of each, and number: 1 from a version that does not count."""
+    left_out: tuple[str, ...]
+    injection: tuple[str, str, tuple[str, ...]] | None
+    """How, why so, and why cards are held back."""
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read it; ``Malformed`` for anything else."""
+        body = Reader.parse(text, "the answer")
+        body.version(1)
+        cards = (
+            (
+                one.optional_text("model"),
+                one.integer("memory_mib"),
+                one.integer("units"),
+                one.optional_integer("count") or 1,
+            )
+            for one in body.optional_objects("cards")
+        )
+        injection = None
+        if body.raw.get("injection") is not None:
+            how = body.object("injection")
+            held = tuple(map(str, how.raw.get("held") or ()))
+            injection = how.text("by"), how.optional_text("because"), held
+        module = body.raw.get("module")
+        return cls(
+            module=None if module is None else str(module),
+            driver=body.optional_text("driver"),
+            problem=body.optional_text("problem"),
+            cards=tuple(cards),
+            left_out=tuple(map(str, body.raw.get("left_out") or ())),
+            injection=injection,
+        )
+
+
+def _ok(about: str, text: str) -> Check:
+    return Check(about, ok=True, text=text)
+
+
+def _todo(about: str, text: str, remedy: str) -> Check:
+    return Check(about, ok=False, text=text, remedy=remedy)
+
+
+def judged(report: Report) -> Iterator[Check]:
+    """Judge what the pod has found on its node."""
+    answers = bool(report.driver or report.left_out)
+    if report.cards and not answers:
+        listed = "the cards are simulated, or listed in an inventory"
+        yield from _unknown(listed, "driver", "NVML")
+    else:
+        yield from _driver(report, answers=answers)
+    if report.cards or answers:
+        yield _cards(report)
+    else:
+        yield from _unknown("no driver answers", "cards")
+    yield from _injection(report)
+
+
+def _driver(report: Report, *, answers: bool) -> Iterator[Check]:
+    if not answers and report.module is None:
+        yield _todo(
+            "driver",
+            "no NVIDIA driver is loaded",
+            "install it on the node; nvidia-smi must answer there",
+        )
+        yield from _unknown(report.problem, "NVML")
+        return
+    version = report.driver or report.module
+    yield _ok("driver", version or f"version {NOT_KNOWN}")
+    if answers:
+        yield _ok("NVML", "it answers")
+        return
+    yield _todo(
+        "NVML",
+        report.problem,
+        "configure the NVIDIA container toolkit on the node, and make nvidia its "
+        "default runtime or create the RuntimeClass nvidia; on k3s restart k3s after "
+        "that; after an update of the driver, restart the node",
+    )
+
+
+def _cards(report: Report) -> Check:
+    kinds: Counter[str] = Counter()
+    for model, mib, _, count in report.cards:
+        kinds[f"{model or 'unnamed'} of {mib} MiB"] += count
+    each = [f"{count} {kind}" for kind, count in kinds.items()]
+    units = words.units(sum(units * count for _, _, units, count in report.cards))
+    shared = f"{', '.join(each)}: {units}"
+    if report.left_out:
+        before = f"{shared}; " if each else ""
+        text = f"{before}cannot be shared: {'; '.join(report.left_out)}"
+        remedy = "correct this, or go on without these cards"
+        if not each:
+            remedy = "correct this; until then the node shares no card"
+        return _todo("cards", text, remedy)
+    if each:
+        return _ok("cards", shared)
+    return _todo("cards", "the driver lists no card", "see nvidia-smi -L there")
+
+
+def _injection(report: Report) -> Iterator[Check]:
+    generate = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    match report.injection:
+        case None:
+            yield from _unknown("there is no card of the driver", "injection")
+        case _, _, [first, *_]:
+            remedy = f"write the specification anew on the node: {generate}"
+            yield _todo("injection", first, remedy)
+        case "nodes", because, _:
+            yield _todo(
+                "injection",
+                f"device nodes only ({because}); images must have the driver's "
+                "libraries",
+                "configure the NVIDIA container toolkit on the node, or write a CDI "
+                f"specification: {generate}",
+            )
+        case by, because, _:
+            yield _ok("injection", f"{by}: {because}")
+
+
+_OF_POD = ("driver", "NVML", "cards", "injection")
+
+
+def of_pod(image: str, ran: Ran, node: str) -> list[Check]:
+    """Judge what came of a node's check pod of this image."""
+    started = _ok("image", f"{image} starts")
+    failed = ran.failed.get(node, "")
+    if is_older(failed):
+        return [started, *_unknown("the image is older than this program", *_OF_POD)]
+    if failed:
+        remedy = _IMAGE if "image" in failed else "the log of kubelet there says more"
+        wrong = _todo("image", failed, remedy)
+        return [wrong, *_unknown("the pod did not run", *_OF_POD)]
+    try:
+        found = {one.about: one for one in judged(Report.read(ran.said[node]))}
+    except Malformed as error:
+        return [started, *_unknown(f"the pod's answer is not valid: {error}", *_OF_POD)]
+    if node in ran.refused:
+        why = f"no container with the driver can be started: {ran.refused[node]}"
+        remedy = "nvidia-smi must answer on the node, and nvidia-ctk cdi list its cards"
+        # Without a driver the refusal is a consequence.
+        without = found["driver"].ok is False
+        found["NVML"] = (
+            Check("NVML", ok=None, text=why) if without else _todo("NVML", why, remedy)
+        )
+    return [started, *found.values()]
+
+
+def _unknown(why: str, *subjects: str) -> list[Check]:
+    return [Check(about, ok=None, text=why) for about in subjects]
+
+
+def found_on(ran: Ran) -> Iterator[Finding]:
+    """Judge the answers of check pods for an install; equal nodes are one finding."""
+    nodes: dict[Finding, list[str]] = {}
+    for node, answer in ran.said.items():
+        # The trial of a workload that needs no card has no answer.
+        for one in _findings(of_pod("", ran, node)) if answer else ():
+            nodes.setdefault(one, []).append(node)
+    for one, them in nodes.items():
+        node_s = "node" if len(them) == 1 else "nodes"
+        where = f"{node_s} {words.listed(them, _MOST_NAMES)}"
+        yield replace(one, text=f"{where}: {one.text}")
+
+
+def _findings(checks: Sequence[Check]) -> Iterator[Finding]:
+    cards = next(one for one in checks if one.about == "cards")
+    for one in checks:
+        if one.ok is False:
+            weight = Weight.WARNING if cards.ok else Weight.DOUBT
+            yield Finding(weight, one.text, one.remedy)
+    if cards.ok:
+        yield Finding(Weight.OK, cards.text)
+
+
+def is_older(failed: str) -> bool:
+    """Return whether a check pod failed only because its image has no such command."""
+    return _NO_SUCH_COMMAND in failed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChecks:
+    """All that was found about one node."""
+
+    node: str
+    checks: tuple[Check, ...]
+    labelled: bool
+
+    @property
+    def todo(self) -> int:
+        """How many checks say that something is to be done."""
+        return sum(one.ok is False for one in self.checks)
+
+
+def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
+    """Check nodes at the same time; nothing is left in the cluster."""
+    objects = context.objects
+    facts = _facts(objects)
+    if wrong := unknown_nodes(facts.nodes, options.nodes):
+        raise InstallError(wrong)
+    nodes = [node for node in facts.nodes if node.name in options.nodes]
+    pods = {
+        node.name: check_pod(objects, _plugin(context, facts, node, options), node)
+        for node in nodes
+        if node.ready and not facts.missing
+    }
+    ran = run_trials(context, list(pods.values()), options.timeout_s)
+    found = []
+    for node in nodes:
+        checks = [
+            Check(about, _is_well(one), one.text, one.remedy)
+            for about, one in judge_node(node, facts)
+            if about in ("node", "kubelet", "plugins")
+        ]
+        if node.name in pods:
+            image = pods[node.name]["spec"]["containers"][0]["image"]
+            checks += of_pod(image, ran, node.name)
+        elif facts.missing:
+            rights = judge_rights(facts)
+            checks += [_todo("rights", rights.text, rights.remedy)]
+            checks += _unknown("no pod can be created", *_OF_POD)
+        else:
+            checks += _unknown("the node is not Ready", *_OF_POD)
+        found.append(NodeChecks(node.name, tuple(checks), node.labelled))
+    return found
+
+
+def _facts(objects: Objects) -> Facts:
+    """Read what is needed to judge nodes; ``InstallError`` if they cannot be read."""
+    facts = Facts("", Flavour.MANAGED, (), missing=missing(objects, CHECK_RIGHTS))
+    if LIST_NODES in facts.missing:
+        rights = judge_rights(facts)
+        raise InstallError(rights.text, rights.remedy)
+    return replace(
+        facts,
+        nodes=read_nodes(objects),
+        plugin=_installed(objects) is not None,
+        runtime_classes=runtime_classes(objects),
+    )
+
+
+def _is_well(found: Finding) -> bool | None:
+    if found.weight is Weight.OK:
+        return True
+    return False if found.remedy else None
+
+
+_PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+
+
+def _installed(objects: Objects) -> Json | None:
+    return objects.get(_PLUGIN) if may_get(objects, _PLUGIN) else None
+
+
+def _plugin(
+    context: Context, facts: Facts, node: NodeFacts, options: CheckOptions
+) -> Json:
+    """Return the device plugin's DaemonSet as it runs, or as it would be installed."""
+    found = _installed(context.objects)
+    if found is None:
+        components = ("nvidia-runtime",) if takes_nvidia(facts, [node.name]) else ()
+        every = context.load("kubeadm", components=components)
+        found = next(one for one in every if Ref.of(one) == _PLUGIN)
+    kept = {DEVICE_PLUGIN: options.image} if options.image else {}
+    return with_images([found], kept, "")[0]
+
+
+_LEAST_WIDTH = 20
+_WORDS = {True: "ok", False: "to do", None: NOT_KNOWN}
+
+
+def draw_checks(console: Console, found: Sequence[NodeChecks]) -> None:
+    """Draw each node's checks, with what to do; lines are folded on a terminal only."""
+    for number, one in enumerate(found):
+        if number:
+            console.print()
+        console.print(Words(f"Node {one.node}", "bold"), soft_wrap=True)
+        for check in one.checks:
+            _draw(console, check)
+        console.print(Words(_next(one)), soft_wrap=True)
+
+
+def _draw(console: Console, check: Check) -> None:
+    start = f"  {_WORDS[check.ok]:<5}  {check.about:<9}  "
+    paragraphs = [check.text, *([f"→ {check.remedy}"] if check.ok is False else [])]
+    room = max(console.width - len(start), _LEAST_WIDTH)
+    for text in map(Words, paragraphs):
+        for line in text.wrap(console, room) if console.is_terminal else [text]:
+            style = "yellow" if check.ok is False else ""
+            console.print(Words(start, style).append_text(line), soft_wrap=True)
+            start = " " * len(start)
+
+
+def _next(one: NodeChecks) -> str:
+    if one.todo:
+        return f"{words.counted(one.todo, 'thing')} to do; then check again."
+    if one.labelled:
+        return "Nothing to do; the node has the label of gpushare."
+    return f"Nothing to do. To share its cards: gpusharectl install --nodes {one.node}"
+
+
+def checks_data(found: Sequence[NodeChecks]) -> Json:
+    """Return the same as data."""
+    return {
+        "nodes": [
+            {
+                "name": one.node,
+                "ok": not one.todo,
+                "checks": [
+                    {
+                        "check": check.about,
+                        "ok": check.ok,
+                        "text": check.text,
+                        "todo": check.remedy if check.ok is False else "",
+                    }
+                    for check in one.checks
+                ],
+            }
+            for one in found
+        ]
+    }

@@ -1,0 +1,120 @@
+"""Remove what a device plugin leaves on its node: its files, and a capacity of 0.
+
+A temporary pod of gpushare's image removes the files, since nothing else of gpushare
+runs there any more. It needs no scheduler and no rights, and mounts only the folder
+above the device plugin's, and that of CDI specifications.
+
+kubelet keeps the capacity of a plugin that is gone for five minutes, then reports 0 for
+ever; that is removed from the node's status.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.installer.context import Context
+from gpusharectl.installer.kube_scheduler.verify import pulled_with
+from gpusharectl.installer.nodes.pods import run_on_nodes, short_lived
+from gpusharectl.installer.progress import InstallError, Waiting
+from gpusharectl.installer.survey import NodeFacts, read_nodes
+
+NAME = "gpushare-clean"
+_LIB = "/var/lib"
+MOUNT = f"/host{_LIB}"
+_STATE = "vcuda"
+FOLDER = f"{_LIB}/{_STATE}"
+"""The device plugin's folder."""
+_PATTERNS = (
+    f"kubelet/device-plugins/{names.DOMAIN}_vcuda-*.sock",
+    f"kubelet/plugins/{names.DRA_DRIVER}",
+    f"kubelet/plugins_registry/{names.DRA_DRIVER}-reg.sock",
+)
+_CDI = "run/cdi"
+"""Beside /var/lib."""
+_SPECIFICATIONS = f"{names.DRA_DRIVER}-share_*.json"
+"""The DRA driver writes one for each claim."""
+CLEANED_WITHIN_S = 120.0
+FORGOTTEN_WITHIN_S = 360.0
+"""kubelet needs five minutes."""
+
+
+def clean(folder: Path) -> list[str]:
+    """Remove gpushare's files below a host's /var/lib, and its CDI specifications.
+
+    Returns their paths, sorted. ``/var/run`` is beside the folder.
+    """
+    gone = []
+    found = [folder / _STATE, *(folder.parent / _CDI).glob(_SPECIFICATIONS)]
+    for pattern in _PATTERNS:
+        found += folder.glob(pattern)
+    for path in sorted(found):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.exists() or path.is_symlink():
+            path.unlink()
+        else:
+            continue
+        gone.append(str(path))
+    return gone
+
+
+def cleaning_pod(node: str, image: str, pull_secrets: Sequence[str] = ()) -> Json:
+    """Return the pod for one node; kubelet starts it without the scheduler."""
+    container = {
+        "name": "clean",
+        "image": image,
+        "command": ["gpusharectl", "host-clean", MOUNT],
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+        "volumeMounts": [
+            {"name": "lib", "mountPath": MOUNT},
+            {"name": "cdi", "mountPath": f"/host/var/{_CDI}"},
+        ],
+    }
+    lib = {"name": "lib", "hostPath": {"path": _LIB, "type": "Directory"}}
+    cdi = {"path": f"/var/{_CDI}", "type": "DirectoryOrCreate"}
+    volumes = [lib, {"name": "cdi", "hostPath": cdi}]
+    secrets = pulled_with(pull_secrets)
+    return short_lived(NAME, node, container, volumes=volumes, **secrets)
+
+
+def clean_nodes(
+    context: Context, nodes: Sequence[str], image: str, pull_secrets: Sequence[str] = ()
+) -> dict[str, str]:
+    """Clean these nodes at the same time; return those that failed, and why."""
+    pods = [cleaning_pod(node, image, pull_secrets) for node in nodes]
+    return dict(run_on_nodes(context, pods, CLEANED_WITHIN_S).failed)
+
+
+def remove_stale_capacity(context: Context) -> None:
+    """Wait until kubelet reports capacity 0, and remove it from the nodes."""
+    left = context.until(lambda: _kept(context.objects), FORGOTTEN_WITHIN_S)
+    if left:
+        raise InstallError("; ".join(f"{one.who} waits for {one.what}" for one in left))
+
+
+def _kept(objects: Objects) -> list[Waiting]:
+    """Remove a capacity that is 0 by now; return the waits for the others."""
+    found = []
+    for node in read_nodes(objects):
+        if node.known and node.stale_capacity == node.known:
+            _forget(objects, node)
+        elif node.known and node.ready:
+            what = "kubelet to report capacity 0, 5 min after the device plugin's end"
+            found.append(Waiting(node.name, what))
+    return found
+
+
+def _forget(objects: Objects, node: NodeFacts) -> None:
+    """Remove the resources, unless kubelet reports a capacity again just now."""
+    steps: list[dict[str, object]] = []
+    for resource in node.stale_capacity:
+        key = resource.replace("/", "~1")
+        steps.append({"op": "test", "path": f"/status/capacity/{key}", "value": "0"})
+        steps.append({"op": "remove", "path": f"/status/capacity/{key}"})
+        if resource in node.allocatable:
+            steps.append({"op": "remove", "path": f"/status/allocatable/{key}"})
+    objects.json_patch(Ref("v1", "Node", node.name), steps, subresource="status")

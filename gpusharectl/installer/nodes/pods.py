@@ -1,0 +1,309 @@
+"""Run short-lived pods on nodes, such as one that tries a new image there.
+
+Two pods of a DaemonSet cannot run on one node: they listen on the same ports. So the
+old one ends before the new one starts, and an image that cannot be pulled would be
+noticed too late. A trial pulls the image and starts it beforehand.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import (
+    DEVICE_PLUGIN,
+    PART_NAME,
+    PART_OF,
+    PRODUCT,
+    SYSTEM,
+    node_of,
+    phase,
+)
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.installer.context import Context
+from gpusharectl.installer.manifests import image_of
+from gpusharectl.installer.progress import Waiting
+from gpusharectl.installer.rollout import events_of, meant_for, pod_wait
+from gpusharectl.installer.survey import NodeFacts, may_get, minor, named, read_nodes
+from gpusharectl.output import ObjectChange
+
+TRIAL = "gpushare-image-trial"
+_CHECK_NAME = "check"
+_CHECK = ("python", "-m", "deviceplugin", "check")
+_ANSWER = "/dev/termination-log"
+"""kubelet copies this file into the pod's status, at most 4096 bytes. So the answer
+needs no connection from the API server to the node."""
+_CLASS = "runtimeClassName"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_CDI = ("cdi-static", "cdi-dynamic")
+"""The volumes of the device plugin that its check needs too."""
+_ROOT, _HOST = "GPUSHARE_HOST_ROOT", "/host"
+_READ_ONLY_BELOW = {"recursiveReadOnly": "IfPossible"}
+"""Of a read-only mount: also what is mounted below it, if the node's runtime can."""
+_KUBELET_BELOW = (1, 31)
+"""The kubelet before starts no pod with it, unless its feature gate is on."""
+_SHOWN = 3
+
+
+def trials(
+    objects: Objects, changes: Sequence[ObjectChange], chosen: Sequence[str]
+) -> list[Json]:
+    """Return a pod for each Ready node where a DaemonSet gets another image.
+
+    ``chosen`` are nodes that get gpushare's label. Deployments need no trial: their old
+    pods stay until the new ones are Ready.
+    """
+    ready = [node for node in read_nodes(objects) if node.ready]
+    pods: dict[str, Json] = {}
+    for change in changes:
+        body = change.after
+        if body is None or change.ref.kind != "DaemonSet":
+            continue
+        image = image_of([body])
+        if change.before and image == image_of([change.before]):
+            continue
+        spec = _pull_secrets(objects, body)
+        container = {
+            "name": "trial",
+            "image": image,
+            "command": ["gpusharectl", "--version"],
+            "securityContext": {"runAsUser": 65532, "runAsNonRoot": True},
+        }
+        for name in meant_for(body, ready, chosen):
+            node = named(ready, name)
+            if change.ref.name == DEVICE_PLUGIN and node is not None:
+                pods[name] = check_pod(objects, body, node)
+            else:
+                pods.setdefault(name, short_lived(TRIAL, name, container, **spec))
+    return [pod for _, pod in sorted(pods.items())]
+
+
+def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
+    """Return the pod that tries the device plugin's image, and checks its node.
+
+    It has the plugin's image, variables and RuntimeClass, the folders with CDI
+    specifications, and the host's files, read-only: to see whether what the
+    specifications name exists.
+    """
+    template = daemonset["spec"]["template"]["spec"]
+    # An operator may have added others behind it.
+    own = template["containers"][0]
+    status = f"--status={json.dumps(node.status)}"
+    root = {"name": "host", "mountPath": _HOST, "readOnly": True}
+    if (minor(node.kubelet) or (0, 0)) >= _KUBELET_BELOW:
+        root |= _READ_ONLY_BELOW
+    container = {
+        "name": _CHECK_NAME,
+        "image": own["image"],
+        "command": [*_CHECK, status, f"--into={_ANSWER}"],
+        "env": [
+            *(one for one in own.get("env") or () if one["name"] != _ROOT),
+            {"name": _ROOT, "value": _HOST},
+        ],
+        "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+        "volumeMounts": [
+            *(one for one in own["volumeMounts"] if one["name"] in _CDI),
+            root,
+        ],
+    }
+    spec = _pull_secrets(objects, daemonset)
+    spec["volumes"] = [
+        *(one for one in template["volumes"] if one["name"] in _CDI),
+        {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
+    ]
+    if _CLASS in template:
+        spec[_CLASS] = template[_CLASS]
+    return short_lived(TRIAL, node.name, container, **spec)
+
+
+def _pull_secrets(objects: Objects, workload: Json) -> Json:
+    """Return what decides with which credentials a workload's image is pulled.
+
+    At first its account does not exist yet; then it has no credentials either.
+    """
+    pod = workload["spec"]["template"]["spec"]
+    kept = {key: pod[key] for key in ("imagePullSecrets",) if key in pod}
+    name = pod.get("serviceAccountName", "")
+    account = Ref("v1", "ServiceAccount", name, SYSTEM)
+    if name and may_get(objects, account) and objects.get(account):
+        kept["serviceAccountName"] = name
+    return kept
+
+
+def in_words(failed: Mapping[str, str]) -> str:
+    """Return why pods failed, equal reasons once.
+
+    >>> in_words({"cp": "no image", "gpu-1": "no image", "gpu-2": "no room"})
+    'cp, gpu-1: no image; gpu-2: no room'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for node, why in failed.items():
+        by_reason.setdefault(why, []).append(node)
+    told = [f"{', '.join(nodes)}: {why}" for why, nodes in by_reason.items()]
+    rest = sum(map(len, list(by_reason.values())[_SHOWN:]))
+    more = [f"{rest} more node{'' if rest == 1 else 's'}"] if rest else []
+    return "; ".join([*told[:_SHOWN], *more])
+
+
+def remove_left(objects: Objects, name: str) -> None:
+    """Delete the short-lived pods of this name that a killed run has left."""
+    selector = f"{PART_NAME}={name}"
+    for pod in objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector):
+        objects.delete(Ref.of(pod), grace_period_s=0)
+
+
+PULL_TRIED_S = 30.0
+"""kubelet has tried to pull an image twice by then."""
+_LEFT_S = 3600
+"""A pod that a killed run has left ends by itself then."""
+
+
+def short_lived(name: str, node: str, container: Json, **spec: object) -> Json:
+    """Return a pod that runs once on a node, without the scheduler or credentials."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **container.get("securityContext", {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{node}",
+            "namespace": SYSTEM,
+            "labels": {PART_OF: PRODUCT, PART_NAME: name},
+        },
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": _LEFT_S,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+            "containers": [
+                {
+                    "imagePullPolicy": "IfNotPresent",
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    **container,
+                    "securityContext": security,
+                }
+            ],
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of short-lived pods, by node."""
+
+    failed: Mapping[str, str]
+    """Why the pod did not succeed."""
+    said: Mapping[str, str]
+    """What the pod wrote into its termination message, if it succeeded."""
+    ended: frozenset[str] = frozenset()
+    """Those of the nodes in ``failed`` whose pod has ended by itself."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why the pod of a check succeeded only without access to the driver."""
+
+
+def run_trials(
+    context: Context, pods: Sequence[Json], most_s: float | None = None
+) -> Ran:
+    """Run trials. A check that fails at once is run again without the driver.
+
+    So a runtime that cannot give the driver to a container is told from a bad image.
+    """
+    ran = run_on_nodes(context, pods, most_s)
+    checks = [
+        pod for pod in pods if pod["spec"]["containers"][0]["name"] == _CHECK_NAME
+    ]
+    again = [_without_driver(pod) for pod in checks if node_of(pod) in ran.ended]
+    if not again:
+        return ran
+    second = run_on_nodes(context, again, most_s)
+    refused = {node: ran.failed[node] for node in second.said}
+    failed = {node: why for node, why in ran.failed.items() if node not in refused}
+    return Ran(failed, {**ran.said, **second.said}, ran.ended, refused)
+
+
+def _without_driver(check: Json) -> Json:
+    spec = {key: value for key, value in check["spec"].items() if key != _CLASS}
+    (container,) = spec["containers"]
+    env = [one for one in container["env"] if one["name"] != _VISIBLE]
+    none = {"name": _VISIBLE, "value": "void"}
+    spec["containers"] = [{**container, "env": [*env, none]}]
+    return {**check, "spec": spec}
+
+
+def run_on_nodes(
+    context: Context, pods: Sequence[Json], most_s: float | None = None
+) -> Ran:
+    """Run short-lived pods at the same time; they are deleted in any case."""
+    objects, clock = context.objects, context.patience.clock
+    refs = {node_of(pod): Ref.of(pod) for pod in pods}
+    failed: dict[str, str] = {}
+    said: dict[str, str] = {}
+    ended: set[str] = set()
+    unpulled: dict[str, float] = {}
+
+    def look() -> list[Waiting]:
+        found = []
+        for node in [node for node in refs if node not in {*failed, *said}]:
+            pod = objects.get(refs[node])
+            if pod is not None and phase(pod) == "Succeeded":
+                said[node] = _last_words(pod)
+                continue
+            one = _unfinished(objects, node, refs[node].name, pod)
+            if one.topic:
+                since = unpulled.setdefault(node, clock())
+                one = replace(one, hopeless=clock() - since >= PULL_TRIED_S)
+            # One node's failure must not end the wait for the others.
+            if one.hopeless:
+                failed[node] = one.what
+                if pod is not None and phase(pod) == "Failed":
+                    ended.add(node)
+            else:
+                found.append(one)
+        return found
+
+    try:
+        for pod in pods:
+            # One that a killed run has left may belong to an earlier version.
+            objects.delete(Ref.of(pod), grace_period_s=0)
+            objects.create(pod)
+        left = context.until(look, most_s)
+        late = {
+            one.who: one.what if one.topic else f"no result in time: {one.what}"
+            for one in left
+        }
+        return Ran(failed | late, said, frozenset(ended))
+    finally:
+        for ref in refs.values():
+            # An error here must not hide the result.
+            with suppress(ClusterError):
+                objects.delete(ref, grace_period_s=0)
+
+
+def _unfinished(objects: Objects, node: str, name: str, pod: Json | None) -> Waiting:
+    """Return what a short-lived pod waits for that has not succeeded."""
+    if pod is None:
+        return Waiting(node, f"somebody deleted the pod {name}", hopeless=True)
+    if phase(pod) == "Failed":
+        why = _last_words(pod) or str(pod["status"].get("message", "it failed"))
+        return Waiting(node, why, hopeless=True)
+    if phase(pod) == "Running":
+        return Waiting(node, "its pod to end")
+    return pod_wait(node, pod, events_of(objects, name), "")
+
+
+def _last_words(pod: Json) -> str:
+    said = [
+        (one.get("state") or {}).get("terminated", {}).get("message", "")
+        for one in pod["status"].get("containerStatuses") or ()
+    ]
+    return " ".join(" ".join(said).split())

@@ -1,0 +1,405 @@
+"""Check whether an installation can succeed; return findings. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpushare.kube import names
+from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
+from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.manifests import NVIDIA
+from gpusharectl.installer.options import AUTO, NO_TIER, InstallOptions
+from gpusharectl.installer.survey import (
+    Facts,
+    NodeFacts,
+    minor,
+    named,
+)
+from gpusharectl.installer.webhook.objects import CERTIFICATE, InstalledWebhook
+
+OLDEST = (1, 26)
+"""Older kubelets do not report pod resources as the device plugin needs them."""
+NEWEST = (1, 37)
+"""The newest of docs/compatibility.md; newer ones are accepted with a warning."""
+_BOUNDS = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are supported"
+_K3S = "+k3s"
+"""A part of the version of k3s's kubelet."""
+_RESTART = "restart k3s there, which looks for it only at its start"
+WEBHOOK_OLDEST = (1, 30)
+"""Older API servers have no matchConditions: they would ask about every pod, and create
+none while no webhook answers."""
+WEBHOOK_REPLICAS = 2
+"""As the manifest has it."""
+
+
+class Weight(StrEnum):
+    """How much a finding matters: a ``doubt`` is a warning to be confirmed."""
+
+    OK = "ok"
+    WARNING = "warning"
+    DOUBT = "doubt"
+    REFUSAL = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of the checks, in a sentence; ``remedy`` says what to do about it."""
+
+    weight: Weight
+    text: str
+    remedy: str = ""
+
+
+def _ok(text: str) -> Finding:
+    return Finding(Weight.OK, text)
+
+
+def _warning(text: str) -> Finding:
+    return Finding(Weight.WARNING, text)
+
+
+def _refusal(text: str, remedy: str) -> Finding:
+    return Finding(Weight.REFUSAL, text, remedy)
+
+
+def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+    """Judge the cluster, this host and what is installed, before nodes are chosen."""
+    yield _version(facts)
+    yield judge_rights(facts)
+    yield from judge_owners(
+        facts.owned,
+        "change it there (docs/helm.md); for kube-scheduler on the hosts: gpusharectl "
+        "install --host-only",
+    )
+    yield from _schedulers(facts, options)
+    if not options.second_scheduler:
+        yield from judge_host(facts)
+    if not facts.guard:
+        yield _warning(
+            "before Kubernetes 1.30 there are no ValidatingAdmissionPolicies: whoever "
+            "may patch pods can forge a placement"
+        )
+    exporter = facts.images.get(EXPORTER, "")
+    if exporter and not options.with_monitoring:
+        yield _ok(
+            f"monitoring is installed and stays unchanged, with image {exporter}; "
+            "--with-monitoring updates it, with --image its image too"
+        )
+    if options.with_monitoring and not facts.operator:
+        yield _ok(
+            "Prometheus Operator is not installed, so no ServiceMonitor and no rules "
+            "are created; docs/install-reference.md says how Prometheus finds the "
+            "metrics without it"
+        )
+    yield from _tier(facts, options)
+    yield from _kept(facts, options)
+    yield from _webhook(facts, options)
+
+
+def _tier(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+    """Say what a change of the isolation tier means; the pods' owners have to know."""
+    before = facts.isolation or NO_TIER
+    after = options.isolation or before
+    if facts.plugin and after != before:
+        units = ""
+        if {before, after} & {NO_TIER, AUTO}:
+            units = ", and cards may offer another number of units"
+        yield _warning(
+            f"isolation tier {before} becomes {after}: containers that exist keep what "
+            f"they have{units}; drain the nodes with cards first"
+        )
+
+
+def _version(facts: Facts) -> Finding:
+    number = minor(facts.version)
+    words = f"Kubernetes {facts.version.removeprefix('v')}"
+    if number is None:
+        return _warning(f"{words} is an unknown version; {_BOUNDS}")
+    if number < OLDEST:
+        return _refusal(f"{words} is too old: {_BOUNDS}", "upgrade the cluster first")
+    if number > NEWEST:
+        return _warning(f"{words} is newer than the tested versions; {_BOUNDS}")
+    nodes = len(facts.control_plane)
+    kind = str(facts.flavour)
+    if facts.flavour is Flavour.MANAGED and facts.schedulers:
+        # A managed control plane shows no such pods.
+        kind = "kubeadm, seen from outside its control plane"
+    runtimes = ", ".join(dict.fromkeys(one.runtime for one in facts.nodes)) or "no node"
+    return _ok(
+        f"{words} · {kind} · {nodes} control-plane node"
+        f"{'' if nodes == 1 else 's'} · {runtimes}"
+    )
+
+
+def judge_rights(facts: Facts) -> Finding:
+    """Judge the user's rights; all missing ones are named at once."""
+    if not facts.missing:
+        return _ok("you have all needed rights")
+    return _refusal(
+        f"you may not {', '.join(map(str, facts.missing))}",
+        "use an administrator's kubeconfig (--kubeconfig, --context), such as "
+        "/etc/kubernetes/admin.conf on a kubeadm control plane",
+    )
+
+
+def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[Finding]:
+    """Refuse to change what another tool keeps: no object has two owners."""
+    for owner in dict.fromkeys(owned.values()):
+        them = ", ".join(name for name in owned if owned[name] == owner)
+        yield _refusal(f"{owner} owns {them}", remedy)
+
+
+def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+    """Refuse two schedulers for the same cards, and one that cannot be set up here."""
+    if options.second_scheduler and facts.extended:
+        yield _refusal(
+            "the default scheduler calls the gpushare extender already; a second "
+            "scheduler beside it would place pods on the same cards without knowing of "
+            "the first",
+            "install without --second-scheduler, or first: gpusharectl uninstall",
+        )
+    elif not options.second_scheduler and facts.second:
+        yield _refusal(
+            "the second scheduler is installed here; the default scheduler with the "
+            "gpushare extender would place pods on the same cards without knowing of "
+            "it",
+            "install with --second-scheduler, or first: gpusharectl uninstall",
+        )
+    elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
+        yield no_scheduler(facts)
+    elif options.second_scheduler and facts.dra and options.dra is None:
+        yield _refusal(
+            "the device plugin offers cards to ResourceClaims (GPUSHARE_DRA=on), and "
+            "with a second scheduler nothing keeps claims and pods apart on a card",
+            "install with --no-dra",
+        )
+
+
+def no_scheduler(facts: Facts) -> Finding:
+    """Refuse a host without a kube-scheduler; say where one is."""
+    text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
+    if not facts.schedulers:
+        remedy = "on a managed cluster: gpusharectl install --second-scheduler"
+        return _refusal(text, remedy)
+    where = f"the cluster's kube-scheduler runs on {', '.join(facts.schedulers)}"
+    remedy = f"run the same command on {facts.schedulers[0]}"
+    return _refusal(f"{text}; {where}", remedy)
+
+
+def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
+    """Judge whether this host's kube-scheduler belongs to this cluster."""
+    node = named(facts.nodes, facts.here)
+    if facts.flavour is Flavour.MANAGED:
+        if leaving and (facts.extended or facts.stamped):
+            yield no_scheduler(facts)
+        return
+    if node is None:
+        them = ", ".join(one.name for one in facts.nodes) or "none"
+        yield _refusal(
+            "this host is not a node of the cluster in your kubeconfig (its nodes: "
+            f"{them}); is this the right context?",
+            "choose the cluster with --kubeconfig and --context, or use --this-node",
+        )
+    elif node.silent:
+        yield _refusal(
+            f"the kubelet of this host has stopped to report, so node {node.name} is "
+            "not Ready; it has to restart kube-scheduler",
+            "start it (systemctl status kubelet), and wait until the node is Ready",
+        )
+    elif not node.control_plane and not leaving:
+        label = CONTROL_PLANE_LABEL
+        yield _refusal(
+            f"node {node.name} lacks the label {label}, which the extender needs",
+            f"kubectl label node {node.name} {label}=",
+        )
+    if facts.flavour is Flavour.K3S and len(facts.control_plane) > 1:
+        others = ", ".join(name for name in facts.control_plane if name != facts.here)
+        yield _warning(
+            f"k3s: each server has its own files; also run this command on {others}"
+        )
+
+
+def _kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+    """Report what stays because no option says anything of it."""
+    going = set() if options.with_monitoring else {EXPORTER}
+    going |= {WEBHOOK} if options.webhook.wanted is False else set()
+    images = {name: image for name, image in facts.images.items() if name not in going}
+    if images and not options.image:
+        first, *others = dict.fromkeys(images.values())
+        them = ", ".join(f"{name} {image}" for name, image in images.items())
+        yield _ok(
+            f"the images stay: {them}; --image changes all of them"
+            if others
+            else f"the image stays {first}; --image changes it"
+        )
+    if facts.tls and options.tls is None:
+        yield _ok("the extender has TLS and keeps it; --no-tls removes it")
+    if facts.ui and options.ui is None:
+        yield _ok("the extender serves its page and keeps it; --no-ui removes it")
+    if facts.policy and not options.policy:
+        yield _ok(f"the policy stays {facts.policy}; --policy changes it")
+    if facts.isolation and not options.isolation:
+        yield _ok(f"isolation stays {facts.isolation}; --isolation changes it")
+    if facts.dra and options.dra is None:
+        yield _ok("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
+
+
+def _webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+    """Judge what is wanted of the webhook, and report what stays."""
+    wanted, installed = options.webhook.wanted, facts.webhook
+    number = minor(facts.version)
+    if wanted is False:
+        if installed:
+            yield _ok(
+                "the webhook is removed; pods that it has changed stay as they are"
+            )
+        return
+    if (wanted or installed) and number and number < WEBHOOK_OLDEST:
+        option = "with --no-webhook" if installed else "without --with-webhook"
+        yield _refusal(
+            f"the webhook needs Kubernetes 1.{WEBHOOK_OLDEST[1]} or newer, and this is "
+            f"{facts.version.removeprefix('v')}: the API server would ask it about "
+            "every pod",
+            f"install {option}",
+        )
+        return
+    if installed:
+        yield from _staying(installed, options)
+    elif options.webhook.settling and not wanted:
+        settling = options.webhook.settling
+        is_are = "is a setting" if len(settling) == 1 else "are settings"
+        yield _refusal(
+            f"{', '.join(settling)} {is_are} of the webhook, which is not installed",
+            "add --with-webhook",
+        )
+    # The certificate is left to cert-manager, if that is there to renew it.
+    if facts.by_cert_manager and facts.cert_manager:
+        yield _ok("cert-manager makes the webhook's certificate, and goes on doing so")
+    elif facts.by_cert_manager:
+        yield _refusal(
+            "cert-manager made the webhook's certificate, but it is no longer "
+            f"installed: the API server does not know {CERTIFICATE.kind} of "
+            f"{CERTIFICATE.api_version}. Nobody would renew the certificate",
+            "install cert-manager again; or let the installer make the certificate: "
+            "install with --no-webhook, then with --with-webhook",
+        )
+
+
+def _staying(installed: InstalledWebhook, options: InstallOptions) -> Iterator[Finding]:
+    if options.webhook.wanted is None:
+        yield _ok("the webhook is installed and stays; --no-webhook removes it")
+    settled = options.webhook.with_preserved(installed.settings).settings()
+    kept = [
+        f"{name}={text}"
+        for name, text in settled.items()
+        if installed.settings.get(name) == text
+    ]
+    if kept:
+        yield _ok(f"these settings of the webhook stay: {', '.join(kept)}")
+    if installed.replicas == 0:
+        yield _ok(f"the webhook has 0 replicas and gets {WEBHOOK_REPLICAS} again")
+    elif installed.replicas not in (None, WEBHOOK_REPLICAS):
+        yield _ok(f"the webhook's number of replicas stays {installed.replicas}")
+
+
+def judge_nodes(
+    facts: Facts, chosen: Sequence[str], *, second_scheduler: bool = False
+) -> Iterator[Finding]:
+    """Judge the chosen nodes; a second kube-scheduler needs a node without cards."""
+    room = any(
+        node.takes_scheduler or not (node.labelled or node.name in chosen)
+        for node in facts.nodes
+    )
+    if second_scheduler and not room:
+        yield _refusal(
+            "every node shares its cards, and the second kube-scheduler does not run "
+            "on such nodes, because its token has more rights than any other there",
+            "add a node without cards, or allow it beside them: kubectl label node "
+            f"{chosen[0]} {names.SCHEDULER_NODE_LABEL}=true",
+        )
+    for name in chosen:
+        node = named(facts.nodes, name)
+        if node is not None:
+            signs = ", ".join(node.signs) or "the driver is loaded"
+            judged = [one for _, one in judge_node(node, facts)]
+            wrong = [one for one in judged if one.weight is not Weight.OK]
+            for one in wrong or [_ok(f"{signs} · {node.runtime}")]:
+                yield replace(one, text=f"node {name}: {one.text}")
+
+
+def judge_node(node: NodeFacts, facts: Facts) -> Iterator[tuple[str, Finding]]:
+    """Judge one node by what the API server says; each finding with its subject."""
+    yield "node", _readiness(node)
+    yield "kubelet", _kubelet(node)
+    yield "plugins", _other_plugin(node, facts)
+    yield "driver", _signs(node, facts)
+    yield "runtime", _runtime(node, facts)
+
+
+def _readiness(node: NodeFacts) -> Finding:
+    if not node.ready:
+        text = "it is not Ready; its device plugin starts when it is"
+        remedy = f"kubectl describe node {node.name} says why"
+        return Finding(Weight.WARNING, text, remedy)
+    them = ", ".join(node.taints)
+    taints = f" · pods need a toleration for {them}" if them else ""
+    return _ok(f"Ready · {node.runtime}{taints}")
+
+
+def _kubelet(node: NodeFacts) -> Finding:
+    number = minor(node.kubelet)
+    if number is None:
+        return _warning(f"kubelet's version is unknown; {_BOUNDS}")
+    if number >= OLDEST:
+        return _ok(node.kubelet)
+    return _refusal(
+        f"kubelet {node.kubelet} is too old",
+        f"upgrade it to 1.{OLDEST[1]} or newer, or leave the node out",
+    )
+
+
+def _other_plugin(node: NodeFacts, facts: Facts) -> Finding:
+    if node.offered and not facts.plugin:
+        return _refusal(
+            f"another device plugin already offers {', '.join(node.offered)}",
+            "remove that plugin first, or leave the node out of --nodes",
+        )
+    if node.others:
+        return Finding(
+            Weight.DOUBT,
+            f"another device plugin offers the same cards ({', '.join(node.others)}); "
+            "pods of both would use them without knowing of each other",
+            "to move over, remove that plugin from the node",
+        )
+    return _ok("no other device plugin offers cards")
+
+
+def _signs(node: NodeFacts, facts: Facts) -> Finding:
+    here = node.name == facts.here
+    if here and not facts.driver_here and not node.cards:
+        return _warning("no NVIDIA driver is loaded on this host")
+    if not node.signs and not here:
+        return _warning("it shows no sign of a GPU")
+    return _ok(", ".join(node.signs) or "it is loaded")
+
+
+def _runtime(node: NodeFacts, facts: Facts) -> Finding:
+    nvidia = any("nvidia" in one for one in node.handlers)
+    if node.handlers and not nvidia:
+        remedy = "is the NVIDIA container toolkit configured there?"
+        if _K3S in node.kubelet:
+            remedy = f"install the NVIDIA container toolkit there, then {_RESTART}"
+        return _warning(f"{node.runtime} has no runtime called nvidia; {remedy}")
+    if not node.handlers and _K3S in node.kubelet and NVIDIA in facts.runtime_classes:
+        # The class is used all the same: without it the device plugin has no driver.
+        return _warning(
+            "k3s makes the RuntimeClass nvidia also where no node has that runtime, "
+            "and this kubelet does not report its runtimes; if the NVIDIA container "
+            f"toolkit came after k3s, {_RESTART}"
+        )
+    if nvidia and NVIDIA not in facts.runtime_classes:
+        return _warning(
+            "it has the nvidia runtime, but the cluster has no RuntimeClass nvidia; "
+            "pods get it only where it is the default runtime"
+        )
+    return _ok(node.runtime)

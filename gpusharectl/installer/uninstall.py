@@ -1,0 +1,400 @@
+"""``gpusharectl uninstall``, step by step: the order of ``install``, backwards.
+
+The API server stops asking the webhook, without which it would create no pod with
+cards. Then the device plugins go, so that no card is offered that nobody places pods
+on; then kube-scheduler's configuration, which must not name an extender that is gone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.codec import is_ours, pod_record
+from gpushare.kube.errors import Forbidden, Invalid, NotFound
+from gpushare.kube.facts import (
+    OURS,
+    SYSTEM,
+    full_name,
+    is_part,
+    is_terminal,
+    node_of,
+)
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.installer.context import Context, SchedulerTarget
+from gpusharectl.installer.dra.apply import PLUGIN, take_slices
+from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_used
+from gpusharectl.installer.dra.objects import (
+    CLASS,
+    CONFIGURATION,
+    nodes_of_claims,
+    used_claims,
+)
+from gpusharectl.installer.kube_scheduler.apply import restore
+from gpusharectl.installer.kube_scheduler.drift import Flavour, flavour
+from gpusharectl.installer.kube_scheduler.files import STAYS, kept_configuration
+from gpusharectl.installer.manifests import ALL, WORKLOADS, image_of
+from gpusharectl.installer.nodes.cleanup import (
+    FOLDER,
+    clean_nodes,
+    remove_stale_capacity,
+)
+from gpusharectl.installer.options import UninstallOptions
+from gpusharectl.installer.plan import Plan, weigh
+from gpusharectl.installer.preflight import judge_host, judge_owners, judge_rights
+from gpusharectl.installer.progress import (
+    NOTHING_DONE,
+    Exit,
+    InstallError,
+    Step,
+    Waiting,
+    follow,
+)
+from gpusharectl.installer.survey import (
+    LABELLED,
+    LEFTOVERS,
+    STATUS,
+    NodeFacts,
+    named,
+    needed,
+    owned_by,
+    read_nodes,
+    served,
+    survey,
+)
+from gpusharectl.installer.webhook.apply import removal
+from gpusharectl.installer.webhook.objects import CONFIGURATIONS, SECRETS
+
+LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
+"""The second scheduler creates it itself, so it has no label of gpushare."""
+GUARD_LINGERS_S = 10.0
+"""The API server notices a moment later that a policy is deleted."""
+_LAST = ("ClusterRole", "Role", "ServiceAccount")
+"""A binding is deleted before what it binds, so that none is left over."""
+_MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
+_REMOVE = f"rm -rf {FOLDER}"
+_THERE_FIRST = (
+    "remove it there first (docs/helm.md), then the same command for all that is left"
+)
+_SHOWN = 20
+_MANY = 4
+
+
+def uninstall(context: Context, options: UninstallOptions) -> Exit:
+    """Remove everything, or with ``dry_run`` show what that would change."""
+    plan = Uninstall(context, options)
+    first = [
+        Step("the checks", plan.check, "Checking"),
+        Step("the check for pods with cards", plan.pods),
+        Step("the confirmation", plan.confirm),
+    ]
+    code = follow(first, context.screen, plan.again)
+    if code is not Exit.DONE or options.dry_run:
+        return code
+    if not plan.summary():
+        context.screen.note("Nothing of gpushare is installed here.")
+        return Exit.DONE
+    return follow(plan.steps(), context.screen, plan.again, begun=True)
+
+
+def installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, Json]:
+    """Return all objects of gpushare in the order of deletion, workloads first.
+
+    They are found by their names in the manifests, and by gpushare's label, which
+    those of older versions have too. The pods of workloads are deleted with these.
+    """
+    refs = [*map(Ref.of, manifests), LEASE, *SECRETS]
+    read = {ref: objects.get(ref) for ref in dict.fromkeys(refs)}
+    found = {ref: body for ref, body in read.items() if body is not None}
+    own = [(ref.api_version, ref.kind, ref.namespace) for ref in map(Ref.of, manifests)]
+    for api_version, kind, namespace in dict.fromkeys([*own, *_MADE_HERE]):
+        try:
+            labelled = objects.list(
+                api_version, kind, namespace=namespace, label_selector=OURS
+            )
+        except NotFound:
+            # An old cluster has no admission policies.
+            continue
+        found |= {
+            Ref.of(one): one
+            for one in labelled
+            if not one["metadata"].get("ownerReferences")
+        }
+    return {ref: found[ref] for ref in sorted(found, key=_rank)}
+
+
+def _rank(ref: Ref) -> tuple[int, str, str, str]:
+    rank = 0 if ref.kind in WORKLOADS else 2 if ref.kind in _LAST else 1
+    return (rank, "" if rank == 0 else ref.kind, ref.name, ref.namespace)
+
+
+def holding(pods: Iterable[Json]) -> list[tuple[str, str]]:
+    """Return the node and name of bound pods with cards that have not ended, sorted."""
+    return sorted(
+        (node_of(pod), full_name(pod))
+        for pod in pods
+        if node_of(pod) and not is_terminal(pod) and _asks(pod)
+    )
+
+
+def _is_touched(node: NodeFacts) -> bool:
+    return bool(node.label or node.isolation or node.annotations)
+
+
+def _asks(pod: Json) -> bool:
+    """Return whether a pod requests cards; a malformed one counts as requesting."""
+    try:
+        return is_ours(pod) and pod_record(pod).asks
+    except Malformed:
+        return True
+
+
+@dataclass
+class Uninstall(Plan):
+    """The plan of an uninstall, and its steps; each can be run again."""
+
+    options: UninstallOptions
+    found: tuple[Ref, ...] = ()
+    """All objects of gpushare in the order of deletion."""
+    held: Sequence[tuple[str, str]] = ()
+    """The pods that hold cards now, after their nodes."""
+    in_use: frozenset[str] = frozenset()
+    """The nodes whose pods use claims now; "" is one that is not known."""
+    has_claims: bool = False
+    """Whether the API server serves ResourceClaims."""
+    image: str = ""
+    """The image of the pods that clean the nodes."""
+    remains: dict[str, str] = field(default_factory=dict)
+    """The nodes that still have the device plugin's folder, and why."""
+
+    def check(self) -> None:
+        """Find what is installed, and refuse what cannot work."""
+        context, options = self.context, self.options
+        objects = context.objects
+        loaded = [
+            body for name in ALL for body in context.load(name, image=options.image)
+        ]
+        self.manifests = served(objects, loaded)
+        kubeadm = flavour(context.files) is Flavour.KUBEADM
+        more = (*LEFTOVERS, STATUS) if options.wait else LEFTOVERS
+        self.has_claims = any(Ref.of(body) == CLASS for body in self.manifests)
+        if self.has_claims:
+            more += RIGHTS_BACK
+        refs = map(Ref.of, self.manifests)
+        rights = needed(refs, "get", "list", "delete", more=more, jobs=kubeadm)
+        facts = self.facts = survey(
+            objects, context.files, rights, told=options.this_node
+        )
+        found = [judge_rights(facts), *judge_host(facts, leaving=True)]
+        found += judge_owners(facts.owned, _THERE_FIRST)
+        weigh(found, self.screen)
+        # Pods use claims also after the driver was switched off.
+        if self.has_claims and not options.force:
+            forced = replace(options, force=True).again()
+            weigh(judge_used(used_claims(objects), forced), self.screen)
+        there = installed(objects, self.manifests)
+        # Also without workloads, as a release that has failed.
+        weigh(judge_owners(owned_by(there.values()), _THERE_FIRST), self.screen)
+        self.found = tuple(there)
+        # Any version of the image can clean the nodes.
+        running = next(iter(facts.images.values()), "") or image_of(self.manifests)
+        self.image = options.image or running
+        where = (facts.flavour, facts.here, facts.version)
+        self.target = SchedulerTarget(
+            *where, self.image, options.restart, pull_secrets=facts.pull_secrets
+        )
+        if facts.flavour is not Flavour.MANAGED:
+            self.keep_files(self.host.restore())
+            # The extender may be gone, and kube-scheduler still told to call it.
+            extended = facts.control_plane if facts.extended else ()
+            self.find_hosts((*extended, *facts.stamped))
+
+    def pods(self) -> None:
+        """Refuse while pods hold cards, unless forced."""
+        objects = self.context.objects
+        self.held = holding(objects.list("v1", "Pod"))
+        self.in_use = nodes_of_claims(objects) if self.has_claims else frozenset()
+        if not self.held:
+            self.screen.say("no pod holds a card")
+            return
+        number = f"{len(self.held)} pod{'' if len(self.held) == 1 else 's'}"
+        lines = [f"  {name} on {node}" for node, name in self.held[:_SHOWN]]
+        if len(self.held) > _SHOWN:
+            lines.append(f"  and {len(self.held) - _SHOWN} more")
+        self.screen.say("\n".join([f"{number} with cards:", *lines]))
+        if not self.options.force:
+            forced = replace(self.options, force=True).again()
+            raise InstallError(
+                f"{number} with cards would lose their device plugin; {NOTHING_DONE}",
+                f"delete them first, or:\n  {forced}",
+                Exit.REFUSED,
+            )
+        self.screen.say(
+            "They go on running. A container that restarts later is not admitted, "
+            "because there is no device plugin. Their placements stay in their "
+            "annotations."
+        )
+
+    @property
+    def _touched(self) -> tuple[NodeFacts, ...]:
+        """The nodes with gpushare's labels or annotations."""
+        return tuple(filter(_is_touched, self.facts.nodes))
+
+    def summary(self) -> list[str]:
+        """Return what is removed, for a question; empty if nothing is installed."""
+        them = ", ".join(node.name for node in self._touched)
+        stale = self.options.wait and any(node.known for node in self.facts.nodes)
+        others = ", ".join(self.other_hosts)
+        return [
+            *([f"{len(self.found)} objects"] if self.found else []),
+            *([f"labels, annotations and files on {them}"] if them else []),
+            *(f"gpushare's entries in {change.path}" for change in self.file_changes),
+            *self.restart(),
+            *([f"kube-scheduler's configuration on {others}"] if others else []),
+            *(["the stale capacity of nodes"] if stale else []),
+        ]
+
+    def confirm(self) -> None:
+        """Show all changes of a dry run; else ask for consent."""
+        shown = [f"- {ref}" for ref in self.found]
+        for node in self._touched:
+            label = [LABELLED] if node.label else []
+            label += [f"label {names.ISOLATION}"] if node.isolation else []
+            notes = [f"annotation {key}" for key in node.annotations]
+            whats = (*label, *notes, f"the folder {FOLDER}")
+            shown += [f"- Node {node.name}: {what}" for what in whats]
+        self.agree("Removes", self.summary(), shown)
+
+    def steps(self) -> list[Step]:
+        """Return the steps in their order."""
+        asking = [ref for ref in self.found if ref in CONFIGURATIONS]
+        plugin = [ref for ref in self.found if ref == PLUGIN]
+        claims = {CLASS, CONFIGURATION} & {*self.found}
+        others = (*asking, *plugin, CONFIGURATION)
+        rest = [ref for ref in self.found if ref not in others]
+        slices = Step("the ResourceSlices", lambda: take_slices(self.context), "DRA")
+        first = removal(self.context, asking, "the webhook's configurations")
+        here = partial(restore, screen=self.screen)
+        forget = partial(remove_stale_capacity, self.context)
+        capacity = Step("the stale capacity of nodes", forget, "Kubelet")
+        return [
+            *([first] if asking else []),
+            Step(
+                "the device plugins",
+                lambda: self._delete(plugin, PLUGIN.name),
+                "Plugins",
+            ),
+            *([slices] if claims or self.facts.dra else []),
+            Step("their files on the nodes", self.files, "Files"),
+            *(self.scheduler_step(node, "restore", here) for node in self.hosts),
+            Step("all other objects", lambda: self._delete(rest), "Objects"),
+            Step("labels and annotations of nodes", self.nodes, "Nodes"),
+            *([capacity] if self.options.wait else []),
+            Step("the final check", self.close),
+        ]
+
+    def files(self) -> None:
+        """Remove the device plugins' folders, except those that containers use."""
+        context, clean = self.context, []
+        held = {node for node, _ in self.held} | self.in_use
+        for node in self._touched:
+            if not node.label:
+                continue
+            if node.name in held or "" in held:
+                self.screen.say(
+                    f"{node.name}: {FOLDER} stays, because running containers use its "
+                    f"files; when they have ended: {_REMOVE}"
+                )
+            elif not node.ready:
+                self.remains[node.name] = "the node is not Ready"
+            else:
+                clean.append(node.name)
+        self.remains |= clean_nodes(context, clean, self.image, self.facts.pull_secrets)
+        done = [name for name in clean if name not in self.remains]
+        if done:
+            self.screen.say(f"{FOLDER} removed on {', '.join(done)}")
+
+    def nodes(self) -> None:
+        """Remove gpushare's labels and annotations from all nodes."""
+        for node in read_nodes(self.context.objects):
+            if _is_touched(node):
+                metadata = {
+                    "labels": {names.GPU_NODE_LABEL: None, names.ISOLATION: None},
+                    "annotations": dict.fromkeys(node.annotations),
+                }
+                self._merge(node.name, metadata)
+                self.screen.say(f"{node.name}: labels and annotations removed")
+
+    def close(self) -> None:
+        """Say what stays, on purpose or not."""
+        nodes = read_nodes(self.context.objects)
+        if self.held:
+            self.screen.note(
+                "The pods with cards go on running. A container that restarts from now "
+                "on is not admitted, because there is no device plugin."
+            )
+        still = ", ".join(node.name for node in nodes if node.known)
+        if still:
+            self.screen.note(
+                f"The nodes {still} still list {names.PREFIX}-core and -memory; "
+                "kubelet reports capacity 0 for them after five minutes. To remove "
+                "these entries too, once the nodes are Ready:"
+            )
+            self.screen.show(f"  {replace(self.options, wait=True).again()}")
+        self.note_restart()
+        if self.remains:
+            them = ", ".join(f"{name} ({why})" for name, why in self.remains.items())
+            remedy = f"on these nodes, as root: {_REMOVE}"
+            raise InstallError(f"{FOLDER} stays on {them}", remedy)
+        kept = kept_configuration(self.file_changes)
+        used = ", ".join(sorted({node for node, _ in self.held}))
+        stays = [
+            *([f"{kept}, which {STAYS}"] if kept else []),
+            *([f"{FOLDER} on {used}, which containers use"] if used else []),
+        ]
+        but = f", except {'; '.join(stays)}" if stays else ""
+        self.screen.note(f"Done: the cluster is as it was before the install{but}.")
+
+    def _delete(self, refs: Sequence[Ref], name: str = "") -> None:
+        """Delete objects, and wait for the pods of that name, or for all."""
+        gone = [ref for ref in refs if self.context.objects.delete(ref)]
+        left = self.context.until(lambda: self._ending(name))
+        if left:
+            raise InstallError("; ".join(f"{one.who} has not ended" for one in left))
+        few = len(gone) < _MANY
+        told = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
+        nothing = "nothing was left to delete"
+        self.screen.say(f"{told} deleted" if gone else nothing)
+
+    def _ending(self, name: str) -> list[Waiting]:
+        """Return the pods that have not ended; delete those on a lost node at once."""
+        objects = self.context.objects
+        nodes = read_nodes(objects)
+        found = []
+        for pod in objects.list("v1", "Pod", namespace=SYSTEM, label_selector=OURS):
+            ref = Ref.of(pod)
+            if name and not is_part(pod, name):
+                continue
+            node = named(nodes, node_of(pod))
+            if node is not None and node.ready:
+                found.append(Waiting(f"{ref.name} on {node.name}", "its end"))
+            else:
+                objects.delete(ref, grace_period_s=0)
+        return found
+
+    def _merge(self, node: str, metadata: Json) -> None:
+        """Patch a node; the deleted annotation guard may deny it for a moment."""
+
+        def look() -> list[Waiting]:
+            try:
+                ref = Ref("v1", "Node", node)
+                self.context.objects.merge(ref, {"metadata": metadata})
+            except (Forbidden, Invalid) as error:
+                return [Waiting(f"the patch of {node}", str(error))]
+            return []
+
+        left = self.context.until(look, GUARD_LINGERS_S)
+        if left:
+            raise InstallError(str(left[0]))

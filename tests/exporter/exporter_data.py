@@ -1,0 +1,175 @@
+"""A node as the exporter knows it: pods, cards and processes, made by hand."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from exporter.owners import Owner, OwnerPods, owner_pod
+from exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
+from exporter.telemetry.base import (
+    CardAnswer,
+    ProcessesAnswer,
+    ProcessUse,
+    SmSource,
+)
+from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, Field
+from exporter.usage import ContainerUse, Usage
+from gpushare.cards.source import Found, FoundCard
+from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
+from gpushare.kube.cluster import Json
+from tests.builders import bound_json, container_json, placement
+from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
+
+A, B = UUIDS[:2]
+AT = 1_700_000_000.0
+DEFAULT = frozenset(group.name for group in GROUPS if group.by_default)
+ALL = frozenset(group.name for group in GROUPS)
+SAMPLES, BY_CARD = SmSource.SAMPLES, SmSource.CARD
+BLIND = {PROCESSES: "/proc cannot be read"}
+"""The trouble in which nobody knows whose processes are."""
+
+
+def cid(text: str) -> str:
+    """A container's id, as a runtime makes them."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def held(
+    name: str,
+    units: int = 8,
+    cores: int = 0,
+    *,
+    on: str = A,
+    containers: Mapping[str, tuple[int, int]] | None = None,
+    charged: tuple[int, int] | None = None,
+    namespace: str = "default",
+    running: bool = True,
+) -> Json:
+    """A pod with a share of card ``on``; units and cores of each of its containers.
+
+    ``charged`` is what the card is charged where that is not their sum: a whole card.
+    """
+    parts = {"main": (units, cores)} if containers is None else containers
+    amounts = [
+        ContainerAmount(one, Amount(its_cores, its_units))
+        for one, (its_units, its_cores) in parts.items()
+    ]
+    total = sum((one.amount for one in amounts), Amount())
+    if charged is not None:
+        total = Amount(charged[1], charged[0])
+    share = Share(CardUUID(on), total, tuple(amounts))
+    made = bound_json(placement(name, shares=[share], node=NODE))
+    made["metadata"]["namespace"] = namespace
+    made["spec"]["containers"] = [
+        container_json(one, its_units or None, its_cores or None)
+        for one, (its_units, its_cores) in parts.items()
+    ]
+    return with_ids(made) if running else made
+
+
+def with_ids(pod: Json) -> Json:
+    """The pod once its containers run; their ids are those of ``<pod>/<container>``."""
+    name = pod["metadata"]["name"]
+    for kind in ("container", "initContainer"):
+        pod["status"][f"{kind}Statuses"] = [
+            {
+                "name": one["name"],
+                "containerID": "containerd://" + cid(f"{name}/{one['name']}"),
+                "state": {"running": {}},
+            }
+            for one in pod["spec"].get(f"{kind}s", ())
+        ]
+    return pod
+
+
+def owner(pod: str, container: str = "main", uid: str = "") -> Owner:
+    """Whose a process of this pod's container is, by its cgroup."""
+    return Owner(uid or f"uid-{pod}", cid(f"{pod}/{container}"))
+
+
+def owner_pods(*pods: Json) -> OwnerPods:
+    return OwnerPods.of(owner_pod(pod) for pod in pods)
+
+
+def use(
+    pid: int, mib: float | None = 0, sm: float | None = 0, **more: Any
+) -> ProcessUse:
+    """A process; its other work is 0 where nothing is said."""
+    work = {"memory_copy": 0.0, "encoder": 0.0, "decoder": 0.0}
+    return ProcessUse(pid, mib, sm, **{**work, **more})
+
+
+def processes(
+    by_card: Mapping[CardUUID, Sequence[ProcessUse] | ProcessesAnswer],
+    owners: Mapping[int, Owner | None] | None = None,
+    *,
+    at: float = AT,
+    source: SmSource = SAMPLES,
+    failure: str = "",
+) -> ProcessRound:
+    """A round; a card that is not named has none. Owner None: its cgroup was gone."""
+    told = {
+        uuid: one
+        if isinstance(one, ProcessesAnswer)
+        else ProcessesAnswer(tuple(one), source)
+        for uuid, one in ({A: (), B: ()} | dict(by_card)).items()
+    }
+    known = {pid: one for pid, one in (owners or {}).items() if one is not None}
+    return ProcessRound(at, 0.01, {} if failure else told, known, failure)
+
+
+def rounds(
+    values: Mapping[CardUUID, Mapping[str, float]],
+    *,
+    at: float = AT,
+    failures: Mapping[CardUUID, str] | None = None,
+    unsupported: Mapping[CardUUID, Iterable[str]] | None = None,
+) -> dict[str, Round]:
+    """A round of each group that has a value; a failing card fails in all of them."""
+    lacks = {uuid: set(names) for uuid, names in (unsupported or {}).items()}
+    named = {name for its in [*values.values(), *lacks.values()] for name in its}
+    found: dict[str, Round] = {}
+    for group in {one.group for one in FIELDS if one.name in named}:
+        names = {one.name for one in FIELDS if one.group == group}
+        cards = {
+            uuid: CardAnswer(
+                {name: value for name, value in its.items() if name in names},
+                frozenset(lacks.get(uuid, set()) & names),
+            )
+            for uuid, its in values.items()
+        }
+        failed = {
+            uuid: CardAnswer.failed(why) for uuid, why in (failures or {}).items()
+        }
+        found[group] = Round(group, at, 0.02, cards | failed)
+    return found
+
+
+def snapshot(
+    *cards: FoundCard,
+    values: Mapping[CardUUID, Mapping[str, float]] | None = None,
+    round_: ProcessRound | None = None,
+    groups: frozenset[str] = DEFAULT,
+    fields: tuple[Field, ...] = FIELDS,
+    troubles: Mapping[str, str] | None = None,
+    xids: Mapping[CardUUID, XidTally] | None = None,
+    **how: Any,
+) -> Snapshot:
+    """Two cards of 29 units where none is given; a round of processes, if any."""
+    return Snapshot(
+        driver_version="550.54.15",
+        found=Found(cards or (found_card(0), found_card(1))),
+        groups=groups,
+        fields=fields,
+        rounds=rounds(values or {}, **how),
+        processes=round_,
+        xids=xids or {},
+        troubles=troubles or {},
+    )
+
+
+def of(usage: Usage, pod: str, container: str = "main", card: str = A) -> ContainerUse:
+    """The use of one container; exactly one."""
+    named = {(one.pod, one.container, one.card): one for one in usage.containers}
+    assert len(named) == len(usage.containers)
+    return named[pod, container, card]

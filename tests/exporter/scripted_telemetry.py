@@ -1,0 +1,131 @@
+"""A telemetry that a test controls, and a sampler with its store over it."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Event, Thread
+
+from exporter.procfs import ProcFs
+from exporter.sampler import Sampler
+from exporter.selection import Flags, choose
+from exporter.snapshot import Snapshot
+from exporter.snapshot_store import SnapshotStore
+from exporter.telemetry.base import CardAnswer, ProcessesAnswer
+from exporter.telemetry.fields import Group
+from gpushare.cards.source import Found, FoundCard, XidEvent
+from gpushare.domain.model import CardUUID
+from tests.deviceplugin.node_fixture import UUIDS, found_card
+
+A, B = UUIDS[:2]
+QUICK = 0.01
+
+
+class ScriptedTelemetry:
+    """Cards that say 1 of every field; what differs is said beforehand.
+
+    ``away`` is raised by every question, ``breaks`` by a group or by a look for
+    ``cards``; ``says`` and ``lists`` are a card's answers.
+    """
+
+    def __init__(self, *cards: FoundCard) -> None:
+        self.found = Found(cards or (found_card(0), found_card(1)))
+        self.version = "550.54.15"
+        self.away: Exception | None = None
+        self.breaks: dict[str, BaseException] = {}
+        self.says: dict[CardUUID, CardAnswer] = {}
+        self.lists: dict[CardUUID, ProcessesAnswer] = {}
+        self.holds: dict[str, Event] = {}
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.events: Queue[XidEvent | Exception] = Queue()
+
+    def cards(self) -> Found:
+        self._check("cards")
+        return self.found
+
+    def driver_version(self) -> str:
+        return self.version
+
+    def read(
+        self, group: str, fields: Collection[str]
+    ) -> Mapping[CardUUID, CardAnswer]:
+        self.asked.append((group, tuple(fields)))
+        self._check(group)
+        plain = CardAnswer(dict.fromkeys(fields, 1.0))
+        return {one.uuid: self.says.get(one.uuid, plain) for one in self.found.cards}
+
+    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
+        self.asked.append(("processes", ()))
+        self._check("processes")
+        none = ProcessesAnswer()
+        return {one.uuid: self.lists.get(one.uuid, none) for one in self.found.cards}
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        try:
+            event = self.events.get(timeout=min(timeout_s, 0.02))
+        except Empty:
+            return None
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def close(self) -> None:
+        for held in self.holds.values():
+            held.set()
+
+    def hold(self, what: str) -> Event:
+        """Keep this question waiting until the event is set."""
+        held = self.holds[what] = Event()
+        return held
+
+    def times(self, group: str) -> int:
+        return sum(name == group for name, _ in self.asked)
+
+    def _check(self, what: str) -> None:
+        if what in self.holds:
+            self.holds[what].wait(60)
+        if error := self.away or self.breaks.get(what):
+            raise error
+
+
+class SamplerFixture:
+    """A sampler with its board, whose rounds are made by hand."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.telemetry = ScriptedTelemetry()
+        self.board = SnapshotStore()
+        self.sampler = Sampler(
+            self.telemetry, self.board, ProcFs(root), look_every_s=QUICK
+        )
+        self.sampler.choose(choose(Flags()))
+
+    @property
+    def seen(self) -> Snapshot:
+        return self.board.read()
+
+    def value(self, group: str, name: str, uuid: CardUUID = A) -> float | None:
+        return self.seen.rounds[group].cards[uuid].values.get(name)
+
+    @contextmanager
+    def working(self, *groups: Group) -> Iterator[None]:
+        """Run the threads of these groups, and the one that looks for cards."""
+        stop = Event()
+        threads = [Thread(target=self.sampler.look, args=(stop,))]
+        threads += [
+            Thread(target=self.sampler.sample, args=(one, stop)) for one in groups
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self.telemetry.close()
+            self.sampler.wake()
+            for thread in threads:
+                thread.join(30)
+            assert not [thread for thread in threads if thread.is_alive()]
+
+
+def fast(name: str) -> Group:
+    return Group(name, QUICK, "")

@@ -1,0 +1,1 @@
+"""The device plugin, room by room."""

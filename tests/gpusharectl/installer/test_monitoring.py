@@ -1,0 +1,75 @@
+"""``install --with-monitoring``: beside the rest, after it, and gone with it."""
+
+from gpushare.kube.facts import EXPORTER, SYSTEM
+from gpusharectl.installer.progress import Exit
+from tests.gpusharectl.installer.installed_cluster import (
+    EVERY_KIND,
+    OPERATORS_KINDS,
+    InstalledCluster,
+)
+
+OPERATORS = {kind for _, kind in OPERATORS_KINDS}
+OWN_FIELDS = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "gpushare-exporter-fields", "namespace": SYSTEM},
+    "data": {"fields.csv": "DCGM_FI_DEV_FB_USED, gauge, used\n"},
+}
+
+
+def kinds(world: InstalledCluster) -> set[str]:
+    return {ref.kind for ref in world.objects.kept}
+
+
+def image(world: InstalledCluster) -> str:
+    return str(world.spec(EXPORTER)["containers"][0]["image"])
+
+
+def test_it_comes_when_it_is_asked_for_and_goes_whole(world: InstalledCluster) -> None:
+    """But for which metrics there are: that is the operator's.
+
+    The exporter is waited for when the cards are there, not before.
+    """
+    world.objects.create(OWN_FIELDS)
+    before = world.picture(EVERY_KIND)
+    assert world.install() == Exit.DONE
+    assert "Service" not in kinds(world)
+    assert world.uninstall(wait=True) == Exit.DONE
+    assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
+    assert {"Service", "ConfigMap", *OPERATORS} <= kinds(world)
+    lines = world.screen.lines
+    found = lines.index("gpu-1: 1 card, 29 units")
+    assert lines.index("gpushare-device-plugin: running") < found
+    assert lines.index("gpushare-exporter: running") > found
+    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+    assert world.picture(EVERY_KIND) == before
+
+
+def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:
+    """Also when the rest gets another image; and that is said."""
+    world.install(with_monitoring=True)
+    assert world.install(image="gpushare:9") == Exit.DONE
+    assert image(world) == "gpushare:0.1.0"
+    assert (
+        "monitoring is installed and stays unchanged, with image gpushare:0.1.0; "
+        "--with-monitoring updates it, with --image its image too   ok"
+    ) in world.screen.lines
+    assert world.install(with_monitoring=True) == Exit.DONE
+    assert image(world) == "gpushare:0.1.0"
+    assert (
+        "the images stay: gpushare-extender gpushare:9, "
+        "gpushare-device-plugin gpushare:9, gpushare-exporter gpushare:0.1.0; "
+        "--image changes all of them   ok"
+    ) in world.screen.lines
+    assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
+    assert image(world) == "gpushare:9"
+
+
+def test_an_exporter_that_does_not_start_is_told(world: InstalledCluster) -> None:
+    """All else is done by then; the command that goes on has the option, too."""
+    world.nodes.stuck.add(f"{EXPORTER}-gpu-1")
+    assert world.install(with_monitoring=True, timeout_s=60.0) == Exit.STOPPED
+    text = world.screen.text
+    assert "not ready within 60 s: gpushare-exporter on gpu-1: " in text
+    assert "Not done: the rollout of the exporters, the summary." in text
+    assert "gpusharectl install --nodes gpu-1 --with-monitoring --yes" in text

@@ -1,0 +1,1 @@
+"""The extender, room by room, over an embedded cluster."""

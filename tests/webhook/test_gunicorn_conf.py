@@ -1,0 +1,365 @@
+"""The real webhook: gunicorn over TLS, as the Deployment starts it."""
+
+import http.client
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+from cryptography import x509
+from jsonpatch import apply_patch
+
+from gpushare.addresses import free_address
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
+from tests.builders import card, node_json, pod_json
+from tests.testbed.certificates import Certificates, certificates
+from tests.testbed.process import Launcher
+from tests.testbed.rest import Rest
+from tests.testbed.waiting import wait_until
+from tests.webhook.webhook_client import asked, steps_of
+
+pytestmark = pytest.mark.processes
+
+COMMAND = (
+    sys.executable,
+    "-m",
+    "gunicorn",
+    "--config",
+    "python:webhook.gunicorn_conf",
+    "webhook.main:build()",
+)
+MODES = ("all", "injection")
+MANY, CLIENTS = 500, 50
+SLOW = 200
+ROOM = 230
+"""Connections at a time: fewer than the floods below."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One webhook that answers, and what it was started with."""
+
+    cluster: Embedded
+    held: Certificates
+    port: int
+    public: Rest
+
+    def connect(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(
+            "localhost", self.port, context=self.held.client(None), timeout=30
+        )
+
+    def ask(
+        self, link: http.client.HTTPSConnection, body: Json, path: str = "/mutate"
+    ) -> Json:
+        headers = {"Content-Type": "application/json"}
+        link.request("POST", path, orjson.dumps(body), headers)
+        answer = link.getresponse()
+        assert answer.status == 200
+        found: Json = orjson.loads(answer.read())["response"]
+        return found
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **more: str) -> Iterator[Served]:
+    """Run it as the Deployment does, with these options of gunicorn and settings."""
+    held = certificates(folder / "tls")
+    cluster = Embedded(bookmark_every_s=0.5)
+    cluster.create(Kind.NODES, node_json("n", card(units=29)))
+    launcher = Launcher(folder)
+    listen, public = free_address(), free_address()
+    with ApiServerOnLoopback(cluster) as api:
+        settings = {
+            "LISTEN": str(listen),
+            "PUBLIC_LISTEN": str(public),
+            "TLS_CERT": held.path("server.crt"),
+            "TLS_KEY": held.path("server.key"),
+            "KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
+            "BITFUSION_CARD_MIB": "auto",
+            **more,
+        }
+        child = {f"GPUSHARE_{key}": value for key, value in settings.items()}
+        command = (*COMMAND[:3], *options, *COMMAND[3:])
+        process = launcher.start("webhook", command, os.environ | child)
+        found = Served(cluster, held, listen.port, Rest(public.port, tls=False))
+        try:
+            process.wait_ready(lambda: found.public.get("/readyz")[0] == 200)
+            yield found
+        finally:
+            process.stop()
+            launcher.end_all()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """With room for few."""
+    room = f"--worker-connections={ROOM}"
+    with serving(tmp_path_factory.mktemp("webhook"), room) as found:
+        yield found
+
+
+def ask_and_check(served: Served, link: http.client.HTTPSConnection, n: int) -> None:
+    """Ask one of four kinds of review, with a number of its own in question and answer.
+
+    The largest card has 29 units.
+    """
+    path = ("/mutate", "/validate", *(f"/mutate/bitfusion-{m}" for m in MODES))[n % 4]
+    cores, units = 1, n % 29 + 1
+    pod = pod_json(units=units)
+    if path == "/validate":
+        pod = pod_json(units=units, cores=1000 + n)
+    elif path != "/mutate":
+        cores = n % 99 + 1
+        units = max(1, cores * 29 // 100)
+        limits = {"bitfusion.io/gpu-amount": 1, "bitfusion.io/gpu-percent": cores}
+        main = {"command": ["python a.py"], "resources": {"limits": limits}}
+        pod["spec"]["containers"][0] |= main
+    response = served.ask(link, asked(pod, uid=f"uid-{n}"), path)
+    assert response["uid"] == f"uid-{n}"
+    if path == "/validate":
+        assert f": {1000 + n} cores are" in response["status"]["message"]
+        return
+    main = apply_patch(pod, steps_of(response))["spec"]["containers"][0]
+    given = main["resources"]["limits"]
+    assert given == {names.CORE: str(cores), names.MEMORY: str(units)}
+    assert ("/bin/bash" in main.get("command", ())) is path.endswith("-all")
+
+
+def test_five_hundred_at_once(served: Served) -> None:
+    """Each hears what is its own: nothing is kept from one review to the next."""
+
+    def ask(start: int) -> None:
+        with closing(served.connect()) as link:
+            for number in range(start, MANY, CLIENTS):
+                ask_and_check(served, link, number)
+
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        list(threads.map(ask, range(CLIENTS)))
+
+
+def test_the_pool_follows_the_nodes(served: Served) -> None:
+    with closing(served.connect()) as link:
+        body = asked(pod_json(units=60, cores=1))
+
+        def warned() -> bool:
+            return "warnings" in served.ask(link, body)
+
+        wait_until(warned, "a warning of the largest card")
+        served.cluster.create(Kind.NODES, node_json("large", card(units=94)))
+        wait_until(lambda: not warned(), "news of the larger card")
+
+
+def test_a_certificate_is_renewed_without_a_gap(served: Served) -> None:
+    """Who is connected stays so; who comes sees the new one; nobody is turned away."""
+    body = asked(pod_json(units=4))
+
+    def serial(link: http.client.HTTPSConnection) -> int:
+        assert served.ask(link, body)["allowed"]
+        assert isinstance(link.sock, ssl.SSLSocket)
+        shown = link.sock.getpeercert(binary_form=True)
+        assert shown
+        return x509.load_der_x509_certificate(shown).serial_number
+
+    with closing(served.connect()) as old:
+        before = serial(old)
+        renewed = served.held.renew("server")
+        for _ in range(5):
+            with closing(served.connect()) as new:
+                assert serial(new) == renewed
+        assert serial(old) == before != renewed
+
+
+def test_metrics_and_health_are_on_the_public_port(served: Served) -> None:
+    assert served.public.get("/healthz")[0] == 200
+    status, answer = served.public.get("/metrics")
+    assert status == 200
+    text = str(answer["text"])
+    assert 'vcuda_webhook_reviews_total{path="/mutate",result="changed"}' in text
+    expires = "vcuda_webhook_certificate_not_after_timestamp_seconds"
+    assert f'{expires}{{file="server"}}' in text
+    assert served.public.post("/mutate", asked(pod_json()))[0] == 405
+
+
+def test_a_hundred_who_drip_keep_no_probe_waiting(served: Served) -> None:
+    """Else anybody could have kubelet find it unready, and nobody could make pods."""
+    where = ("127.0.0.1", served.public.port)
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(where, timeout=30))
+            for _ in range(SLOW // 2)
+        ]
+        for drop in (b"GET /readyz HTTP/1.1", b"\r\nA: ", b"b", b"c"):
+            for link in slow:
+                with suppress(ConnectionError):
+                    link.sendall(drop)
+            for _ in range(5):
+                assert served.public.get("/readyz")[0] == 200
+                assert served.public.get("/healthz")[0] == 200
+
+
+STRANGER = "127.0.0.2"
+HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+
+WAYS = {
+    "half a head": HEAD,
+    "half a body": HEAD + b"Content-Length: 99\r\n\r\n{",
+    "a handshake alone": b"",
+    "half a handshake": b"\x16\x03\x01\x02\x00\x01",
+    "nothing": b"",
+}
+"""Of keeping a server waiting; the last two shake no hands."""
+
+
+def come(
+    served: Served,
+    stack: ExitStack,
+    says: bytes,
+    *,
+    source: str = "127.0.0.1",
+    shakes: bool = True,
+    small: bool = False,
+) -> socket.socket:
+    """Connect and say this; ``small`` keeps little of what is not read."""
+    plain = socket.socket()
+    if small:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.settimeout(60)
+    plain.bind((source, 0))
+    plain.connect(("127.0.0.1", served.port))
+    link = stack.enter_context(closing(plain))
+    if shakes:
+        meet = served.held.client(None).wrap_socket
+        link = stack.enter_context(closing(meet(link, server_hostname="localhost")))
+    with suppress(ConnectionError, ssl.SSLError):
+        link.sendall(says)
+    return link
+
+
+def slow(served: Served, stack: ExitStack, way: int, source: str) -> socket.socket:
+    says = list(WAYS.values())[way % 5]
+    return come(served, stack, says, source=source, shakes=way % 5 < 3)
+
+
+def test_nobody_waits_for_the_slow(served: Served) -> None:
+    """From the same address, forty of each kind, and all of them still there."""
+    with ExitStack() as stack, closing(served.connect()) as before:
+        assert served.ask(before, asked(pod_json()))["allowed"]
+        for number in range(SLOW):
+            slow(served, stack, number, "127.0.0.1")
+        for number in range(5):
+            assert served.ask(before, asked(pod_json(), uid=f"{number}"))["allowed"]
+            with closing(served.connect()) as new:
+                assert served.ask(new, asked(pod_json(units=4)))["patch"]
+
+
+def test_a_flood_drowns_itself(served: Served) -> None:
+    """More than there is room for: the address that has most gives way to others."""
+    with ExitStack() as stack, closing(served.connect()) as before:
+        assert served.ask(before, asked(pod_json()))["allowed"]
+        for _ in range(2 * ROOM):
+            slow(served, stack, -1, STRANGER)
+        for link in (before, stack.enter_context(closing(served.connect()))):
+            assert served.ask(link, asked(pod_json()))["allowed"]
+
+
+def test_who_is_slow_is_hung_up_on(served: Served) -> None:
+    with ExitStack() as stack:
+        links = {way: slow(served, stack, n, STRANGER) for n, way in enumerate(WAYS)}
+        for way, link in links.items():
+            with suppress(ConnectionError, ssl.SSLError):
+                assert link.recv(10) == b"", way
+
+
+def test_who_does_not_hang_up_is_hung_up_on(served: Served) -> None:
+    """Answered with an error, and silent: nobody waits for him to close first."""
+    with ExitStack() as stack:
+        for _ in range(20):
+            link = come(served, stack, b"nonsense\r\n\r\n")
+            assert link.recv(12) == b"HTTP/1.1 400"
+        honest = stack.enter_context(closing(served.connect()))
+        assert served.ask(honest, asked(pod_json()))["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"411"),
+        (b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n", b"417"),
+        (b"Content-Length: %d\r\n\r\n" % 10**16, b"413"),
+        (b"Content-Length: %d\r\n\r\n" % (9 << 20) + b" " * (9 << 20), b"413"),
+    ],
+    ids=["chunks", "expect", "no end", "long"],
+)
+def test_after_a_body_that_is_not_kept_nothing_follows(
+    served: Served, more: bytes, status: bytes
+) -> None:
+    """He is told at once, and hung up on: his next bytes may be the body's rest."""
+    with ExitStack() as stack:
+        link = come(served, stack, HEAD + more, source=STRANGER)
+        heard = b"".join(iter(lambda: link.recv(1 << 16), b""))
+        assert heard.startswith(b"HTTP/1.1 " + status)
+        assert b"\r\nconnection: close\r\n" in heard.lower()
+        assert heard.endswith(b"}")
+
+
+UNREADING = 32
+
+
+def test_who_takes_no_answers_is_hung_up_on(served: Served) -> None:
+    """They ask on and read nothing; others are answered meanwhile and afterwards."""
+    body = orjson.dumps(asked(pod_json(units=4)))
+    many = (HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body) * 100
+
+    def asks_on(link: socket.socket) -> str:
+        try:
+            for _ in range(1000):
+                link.sendall(many)
+        except TimeoutError:
+            return "waits"
+        except OSError:
+            return "hung up on"
+        return "answered"
+
+    with ExitStack() as stack, closing(served.connect()) as before:
+        assert served.ask(before, asked(pod_json()))["allowed"]
+        deaf = [
+            come(served, stack, b"", source=STRANGER, small=True)
+            for _ in range(UNREADING)
+        ]
+        with ThreadPoolExecutor(UNREADING) as pool:
+            asking = [pool.submit(asks_on, link) for link in deaf]
+            for number in range(5):
+                assert served.ask(before, asked(pod_json(), uid=f"{number}"))["allowed"]
+            assert {one.result() for one in asking} == {"hung up on"}
+        assert served.ask(before, asked(pod_json()))["allowed"]
+
+
+def test_three_megabytes_come_in_pieces(served: Served) -> None:
+    pod = pod_json(annotations={"a": "x" * (3 << 20)})
+    with closing(served.connect()) as link:
+        assert served.ask(link, asked(pod))["allowed"]
+
+
+def test_two_requests_at_once_on_a_connection(served: Served) -> None:
+    body = orjson.dumps(asked(pod_json()))
+    one = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with ExitStack() as stack:
+        link, heard = come(served, stack, one + one[:50]), b""
+        for count, more in ((1, one[50:] + one), (3, b"")):
+            while heard.count(b'"allowed":true') < count:
+                piece = link.recv(1 << 16)
+                assert piece, heard
+                heard += piece
+            link.sendall(more)
+        assert heard.count(b"HTTP/1.1 200") == 3

@@ -1,0 +1,1 @@
+"""The admission webhook: defaults, denials and warnings for new pods; Bitfusion."""

@@ -1,0 +1,336 @@
+"""Read what a container asks of Bitfusion, and work out its share of a card. Pure.
+
+The first words of each denial are Bitfusion's own, since people search for them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.refusal import users_words
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from webhook.pool import Pool
+
+MIB = 1 << 20
+"""Bytes in a MiB."""
+MB = 1_000_000
+"""Bytes in a MB, which Bitfusion counts in."""
+UNIT_BYTES = UNIT_MIB * MIB
+
+RESOURCES = "bitfusion.io/"
+"""The prefix of all its resources."""
+AMOUNT = f"{RESOURCES}gpu-amount"
+"""Resource: how many cards."""
+PERCENT = f"{RESOURCES}gpu-percent"
+"""Resource: how much of each card's memory, 1 to 100; by default 100."""
+MEMORY = f"{RESOURCES}gpu-memory"
+"""Resource: bytes of each card's memory."""
+ASKED = (AMOUNT, PERCENT, MEMORY)
+"""What a container may ask by. ``bitfusion.io/gpu`` is written by the webhook."""
+
+MODE = "auto-management/bitfusion"
+"""Pod annotation: all, injection or none."""
+STATUS = "auto-management/status"
+"""Pod annotation, written by the webhook."""
+INJECTED = "injected"
+"""The value of ``STATUS`` on a pod that has been translated."""
+OS = "bitfusion-client/os"
+"""Pod annotation: for which system the client was packed."""
+VERSION = "bitfusion-client/version"
+"""Pod annotation: the client's version, in three digits."""
+FILTER = "bitfusion-client/filter"
+"""Pod annotation: conditions on the server and the card, separated by blanks."""
+
+CARD_MIB = f"{names.PREFIX}-bitfusion-card-mib"
+"""Pod annotation, written by the webhook: the card size that shares were computed from,
+if it was the cluster's smallest card."""
+
+_MOST_CARDS = 1_000_000
+_HALF = f"{AMOUNT}: 1 and {PERCENT}: 50"
+
+
+@dataclass(frozen=True, slots=True)
+class BitfusionRules:
+    """What an operator sets; docs/bitfusion.md lists it with the defaults."""
+
+    total_bytes: int | None = None
+    """Memory of one card, in bytes; None if it is not set."""
+    auto: bool = False
+    """Use the smallest card of the cluster; ``total_bytes`` is then None."""
+    shell: str = "/bin/bash"
+    """Path of the shell that runs a command of one line."""
+    strict: bool = False
+    """Deny pods that would otherwise get a warning."""
+    quota: bool = False
+    """Keep ``bitfusion.io/gpu`` in the pod, for quotas that count it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one container asks: ``cards`` cards, and a part of each one's memory.
+
+    ``memory``, in bytes, overrules ``percent``.
+    """
+
+    cards: int
+    percent: int = 100
+    memory: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether it asks for whole cards."""
+        return self.memory is None and self.percent == 100  # noqa: PLR2004
+
+
+@dataclass(frozen=True, slots=True)
+class CardSize:
+    """The card size that percentages are computed from."""
+
+    total: int
+    """In bytes; not always whole units."""
+    assumed: bool = False
+    """Whether it is the cluster's smallest card and not the operator's setting."""
+
+    @property
+    def mib(self) -> int:
+        """The same in MiB, rounded down."""
+        return self.total // MIB
+
+    @property
+    def units(self) -> int:
+        """The most units that can be asked of such a card."""
+        return self.total // UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a container gets, and the value of ``bitfusion.io/gpu`` for it."""
+
+    amount: Amount
+    quota: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one container asks by its resources, or else by calls in its command.
+
+    ``uneven``: its requests differ from its limits. The API server refuses that in its
+    own words, if the pod is left as it is.
+    """
+
+    asks: tuple[Ask, ...] = ()
+    denials: tuple[str, ...] = ()
+    uneven: bool = False
+
+
+def asked_by(container: Json, path: str) -> Asked:
+    """Read the resources of the container at ``path``."""
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    requests = resources.get("requests") or {}
+    found = {**requests, **limits}
+    bitfusion = [name for name in found if name.startswith(RESOURCES)]
+    if not bitfusion:
+        return Asked()
+    where = {
+        name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
+        for name in found
+    }
+    denials = _misplaced(found, where)
+    asked = {name: found[name] for name in ASKED if name in found}
+    uneven = any(_is_uneven(name, limits, requests) for name in asked)
+    ask = _ask(asked, where, denials) if asked else None
+    asks = () if denials or ask is None else (ask,)
+    return Asked(asks, tuple(denials), uneven)
+
+
+def _misplaced(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
+    asked = any(name in found for name in ASKED)
+    told = []
+    for name in found:
+        if name == names.BITFUSION_GPU:
+            if not asked:
+                told.append(f"{where[name]}: it is for quotas only; ask {_HALF}")
+        elif name.startswith(RESOURCES) and name not in ASKED:
+            known = ", ".join(ASKED)
+            told.append(f"{where[name]}: there is no such resource; ask by {known}")
+        elif name in (names.CORE, names.MEMORY) and _whole(found[name]) != 0:
+            told.append(
+                f"{where[name]}: the container asks for {RESOURCES}… too; use only one "
+                "of the two"
+            )
+    return told
+
+
+def _ask(
+    asked: Mapping[str, Any], where: Mapping[str, str], denials: list[str]
+) -> Ask | None:
+    cards = percent = memory = None
+    if AMOUNT in asked:
+        cards = cards_of(asked[AMOUNT], where[AMOUNT], denials)
+    else:
+        found = PERCENT if PERCENT in asked else MEMORY
+        denials.append(
+            f"No gpu num was provided but found percent ({where[found]} is "
+            f"{users_words(str(asked[found]))}): add {AMOUNT}: 1"
+        )
+    if PERCENT in asked:
+        percent = percent_of(asked[PERCENT], where[PERCENT], denials)
+    if MEMORY in asked:
+        memory = memory_of(asked[MEMORY], where[MEMORY], denials)
+    if denials:
+        return None
+    ask = Ask(cards or 1, percent or 100, memory)
+    if ask.cards > 1 and not ask.whole:
+        denials.append(too_many(ask, where[AMOUNT]))
+    return ask
+
+
+def too_many(ask: Ask, where: str) -> str:
+    """Return the denial of shares of several cards: a share is on one card."""
+    each = f"{ask.percent} percent" if ask.memory is None else "a part of the memory"
+    return (
+        f"{where}: {ask.cards} cards with {each} of each are not possible, because a "
+        f"share is on one card; ask {AMOUNT}: 1, or {PERCENT}: 100 for {ask.cards} "
+        "whole cards of one node"
+    )
+
+
+def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
+    """Read a number of cards; what is wrong is added to ``denials``."""
+    number = _whole(raw)
+    if number and number <= _MOST_CARDS:
+        return number
+    because = "no node has so many" if number else "it must be an integer of 1 or more"
+    shown = users_words(str(raw))
+    denials.append(
+        f"gpuNum.Value() Error ({where} is {shown}): this is the number of cards, and "
+        f"{because}; ask 1"
+    )
+    return None
+
+
+def percent_of(raw: object, where: str, denials: list[str]) -> int | None:
+    """Read a percentage; what is wrong is added to ``denials``."""
+    number = _whole(raw)
+    if number and number <= 100:  # noqa: PLR2004
+        return number
+    shown = users_words(str(raw))
+    denials.append(bad_percent(shown, where, "an integer from 1 to 100; ask 50"))
+    return None
+
+
+def bad_percent(shown: str, where: str, allowed: str) -> str:
+    """Return the denial of a percentage that cannot be used."""
+    return (
+        f"Invalid {PERCENT} quantity: {shown} ({where}): this is a part of one card, "
+        f"{allowed} for half of it"
+    )
+
+
+def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
+    """Read an amount of memory in bytes; what is wrong is added to ``denials``."""
+    number = _whole(raw)
+    if number is not None and number >= MB:
+        return number
+    text = users_words(str(raw))
+    if text.endswith("m") and text[:-1].isdigit() and text != "0m":
+        because = f"m means a thousandth of a byte; did you mean {text[:-1]}M?"
+    elif number and number > 0:
+        because = f"that is in bytes and less than 1 MB; did you mean {number}M?"
+    else:
+        because = "it must be 1M or more, in whole bytes; ask 8000M or 8Gi"
+    denials.append(bad_memory(where, text, because))
+    return None
+
+
+def bad_memory(where: str, shown: str, because: str) -> str:
+    """Return the denial of an amount of memory that cannot be used."""
+    return f"Memory value Error ({where} is {shown}): {because}"
+
+
+def without(resources: Json) -> Json:
+    """Return a container's resources without those of Bitfusion."""
+    return {
+        key: {
+            name: raw
+            for name, raw in (amounts or {}).items()
+            if not name.startswith(RESOURCES)
+        }
+        if key in ("limits", "requests")
+        else amounts
+        for key, amounts in resources.items()
+    }
+
+
+def _is_uneven(name: str, limits: Json, requests: Json) -> bool:
+    if name not in limits:
+        return True
+    if name not in requests:
+        return False
+    asked, most = requests[name], limits[name]
+    return str(asked) != str(most) and _whole(asked) != _whole(most)
+
+
+def _whole(raw: object) -> int | None:
+    try:
+        return whole(raw)
+    except (NotAQuantity, NotWhole):
+        return None
+
+
+def said_size(rules: BitfusionRules, pool: Pool) -> CardSize | None:
+    """Return the card size that the operator set; None if there is none."""
+    if rules.total_bytes is not None:
+        return CardSize(rules.total_bytes)
+    return smallest(pool) if rules.auto else None
+
+
+def smallest(pool: Pool) -> CardSize | None:
+    """Return the size of the cluster's smallest card; None if none is known."""
+    if not pool.smallest_units:
+        return None
+    return CardSize(pool.smallest_units * UNIT_BYTES, assumed=True)
+
+
+def part_of(ask: Ask, card: CardSize | None) -> Part:
+    """Turn what was asked into a share, or whole cards.
+
+    The card's size may be unknown only if memory was asked. The part is then one core,
+    and its quota 1.
+    """
+    if ask.memory is not None:
+        return _by_memory(ask.memory, card)
+    if card is None:
+        raise ValueError("a percentage of a card whose size is not known")
+    quota = ask.percent * ask.cards
+    if ask.whole:
+        return Part(Amount(CORES_PER_CARD * ask.cards, card.units * ask.cards), quota)
+    # Rounded down, so that two halves always fit one card.
+    units = ask.percent * card.total // (100 * UNIT_BYTES)
+    return Part(Amount(ask.percent, max(units, 1)), quota)
+
+
+def peak_of(parts: Sequence[Part]) -> Part:
+    """Return what is enough for each of these, one at a time; at least one is given."""
+    amount = reduce(Amount.peak, (part.amount for part in parts))
+    return Part(amount, max(part.quota for part in parts))
+
+
+def _by_memory(memory: int, card: CardSize | None) -> Part:
+    units = -(-memory // UNIT_BYTES)
+    if card is None:
+        return Part(Amount(1, units), 1)
+    share = -(-CORES_PER_CARD * memory // card.total)
+    if memory > card.total:
+        # A whole card of a larger model; a quota counts it as one card.
+        return Part(Amount(CORES_PER_CARD, units), CORES_PER_CARD)
+    # The last bytes of a card, if less than a unit, cannot be asked for.
+    units = min(units, card.units)
+    # With all cores the pod would get a card to itself.
+    cores = share if memory == card.total else min(share, CORES_PER_CARD - 1)
+    return Part(Amount(cores, units), share)

@@ -1,0 +1,326 @@
+"""Translate pods written for Bitfusion into pods with shares of this cluster's cards.
+
+Pure. docs/bitfusion.md says what each field becomes, lists the denials, and what is not
+possible.
+"""
+
+from dataclasses import dataclass, field
+
+from gpushare.domain.model import UNIT_MIB
+from gpushare.domain.refusal import users_words
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.facts import SYSTEM_NAMESPACES
+from webhook.bitfusion import client, resources
+from webhook.bitfusion.command_line import Command, asked_by_calls, command_of
+from webhook.bitfusion.filter import Conditions, conditions, limit_cards, limit_nodes
+from webhook.bitfusion.resources import (
+    MEMORY,
+    MIB,
+    PERCENT,
+    Ask,
+    BitfusionRules,
+    CardSize,
+    Part,
+    asked_by,
+    bad_memory,
+    part_of,
+    peak_of,
+    said_size,
+    smallest,
+    without,
+)
+from webhook.pool import Pool
+
+INIT, APP = "initContainers", "containers"
+_ALL = "all"
+_MODES = {
+    **dict.fromkeys(("y", "yes", "true", "on", _ALL), _ALL),
+    "injection": "injection",
+    **dict.fromkeys(("", "n", "no", "false", "off", "none"), ""),
+}
+"""How to translate, by the words of the pod's annotation."""
+_MOST_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A container that asks for cards; ``command`` is its translated command.
+
+    ``asks`` is what its resources say, or else what each call in its command says.
+    """
+
+    kind: str
+    index: int
+    asks: tuple[Ask, ...]
+    command: Command
+
+    @property
+    def path(self) -> str:
+        """Its path in the pod."""
+        return f"spec.{self.kind}[{self.index}]"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a pod's containers ask, and what each of them gets, in their order.
+
+    ``uneven`` as in ``Asked``. ``assumed``: the size of the cluster's smallest card, if
+    a part was computed from it. ``remarks`` tell what works differently than expected,
+    ``waits`` what no card of the cluster has room for.
+    """
+
+    asking: list[Asking] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    denials: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
+    uneven: bool = False
+    assumed: CardSize | None = None
+
+
+def _read(spec: Json, *, shell: str, calls: bool) -> Findings:
+    """Read what is asked; in commands too if ``calls`` is set."""
+    found = Findings()
+    for kind in (INIT, APP):
+        for index, container in enumerate(spec.get(kind) or ()):
+            path = f"spec.{kind}[{index}]"
+            asked = asked_by(container, path)
+            silent = not asked.asks and not asked.denials
+            if silent and not calls:
+                continue
+            command = command_of(container, shell)
+            if silent:
+                asked = asked_by_calls(command.runs, path)
+            found.denials += asked.denials
+            found.uneven = found.uneven or asked.uneven
+            if asked.asks:
+                found.asking.append(Asking(kind, index, asked.asks, command))
+    return found
+
+
+def _compute_parts(found: Findings, rules: BitfusionRules, pool: Pool) -> None:
+    """Compute what each container gets; deny what is not possible."""
+    said = said_size(rules, pool)
+    for one in found.asking:
+        percents = [ask.percent for ask in one.asks if ask.memory is None]
+        card = said
+        if card is None and (percents or rules.quota):
+            card = smallest(pool)
+        if card is None and percents:
+            found.denials.append(
+                f"Invalid {PERCENT} quantity: {percents[0]} ({one.path}): the size of "
+                "a card is not known; ask bitfusion.io/gpu-memory, or ask an "
+                "administrator to set the webhook's TOTAL_GPU_MEMORY"
+            )
+            continue
+        if card is not None and card.assumed:
+            found.assumed = card
+        parts = [part_of(ask, card) for ask in one.asks]
+        found.parts.append(peak_of(parts))
+        for ask, part in zip(one.asks, parts, strict=True):
+            _compare(found, one.path, ask, part.amount.units, card, pool.largest_units)
+
+
+def _compare(
+    found: Findings,
+    path: str,
+    ask: Ask,
+    units: int,
+    card: CardSize | None,
+    most: int | None,
+) -> None:
+    """Note what is more than one card has, of those there are or as configured."""
+    if ask.memory is None:
+        if most and units > most * ask.cards:
+            found.waits.append(
+                f"{path}: {ask.percent} percent of TOTAL are {units // ask.cards} "
+                f"units, but the largest card has {most}; the pod waits"
+            )
+        return
+    most = most or (card.units if card else None)
+    if most and units > most:
+        mib = most * UNIT_MIB
+        because = f"the largest card has {mib} MiB; ask {mib}Mi"
+        where = f'{path}, "{MEMORY}"'
+        found.denials.append(bad_memory(where, f"{ask.memory} bytes", because))
+    elif card is not None and ask.memory > card.total:
+        found.remarks.append(
+            f"{path}: {ask.memory // MIB} MiB are more than TOTAL, {card.mib} MiB; "
+            "the container gets a whole card, 100 cores"
+        )
+
+
+def _rewritten(
+    pod: Json,
+    found: Findings,
+    filters: Conditions,
+    rules: BitfusionRules,
+    *,
+    commands: bool,
+) -> Json:
+    """Return a changed copy of the pod; unchanged parts are the same objects.
+
+    ``commands`` tells whether commands are rewritten too.
+    """
+    after = _copied(pod)
+    spec, annotations = after["spec"], after["metadata"]["annotations"]
+    annotations[resources.STATUS] = resources.INJECTED
+    if found.assumed is not None:
+        annotations[resources.CARD_MIB] = str(found.assumed.mib)
+    callers = []
+    for one, part in zip(found.asking, found.parts, strict=True):
+        container = spec[one.kind][one.index]
+        container["resources"] = _resources(container, part, rules)
+        if commands:
+            _set_command(container, one)
+        if not commands or client.is_called(container):
+            callers.append(container)
+    if len(found.asking) > 1 and not _handing_on(spec):
+        # Each of them ran its own Bitfusion client.
+        annotations.setdefault(names.CONTAINERS, names.APART)
+    limit_nodes(spec, filters.hostnames)
+    limit_cards(annotations, filters)
+    if callers:
+        client.put_into(after, callers)
+    return after
+
+
+def _copied(pod: Json) -> Json:
+    """Copy what may change; a deep copy would cost more than the translation."""
+    metadata, spec = dict(pod.get("metadata") or {}), dict(pod["spec"])
+    metadata["annotations"] = dict(metadata.get("annotations") or {})
+    for kind in (INIT, APP):
+        if spec.get(kind):
+            spec[kind] = [dict(container) for container in spec[kind]]
+    return {**pod, "metadata": metadata, "spec": spec}
+
+
+def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
+    amounts = without(container.get("resources") or {})
+    amount = part.amount
+    added = {names.CORE: str(amount.cores), names.MEMORY: str(amount.units)}
+    if rules.quota:
+        added[names.BITFUSION_GPU] = str(part.quota)
+    for key in ("limits", "requests"):
+        amounts[key] = {**amounts.get(key, {}), **added}
+    return amounts
+
+
+def _set_command(container: Json, one: Asking) -> None:
+    for key, words in (("command", one.command.command), ("args", one.command.args)):
+        if words:
+            container[key] = list(words)
+        else:
+            container.pop(key, None)
+
+
+def _handing_on(spec: Json) -> list[str]:
+    """Return the paths of init containers that ask for a card and end."""
+    return [
+        f"spec.{INIT}[{index}]"
+        for index, container in enumerate(spec.get(INIT) or ())
+        if container.get("restartPolicy") != "Always" and _asks(container)
+    ]
+
+
+def _asks(container: Json) -> bool:
+    amounts = container.get("resources") or {}
+    return any(
+        str((amounts.get(part) or {}).get(name, "0")) != "0"
+        for part in ("limits", "requests")
+        for name in (names.CORE, names.MEMORY)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A pod after its translation, or unchanged if there was nothing to translate.
+
+    It is unchanged if there are ``denials``, which tell all that is wrong. ``sharing``
+    tells why several containers share a card, and how each would get its own.
+    """
+
+    pod: Json
+    denials: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sharing: str = ""
+
+
+def translate(
+    pod: Json, *, namespace: str, mode: str, rules: BitfusionRules, pool: Pool
+) -> Translation:
+    """Translate a copy of a pod that asks for parts of Bitfusion's cards.
+
+    ``namespace`` is the request's, since pods of controllers do not name theirs.
+    ``mode`` (all, injection, or empty) is for pods without the annotation. A pod whose
+    requests differ from its limits is left to the API server, which refuses it.
+    """
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    status = annotations.get(resources.STATUS) or ""
+    if namespace in SYSTEM_NAMESPACES or status.lower() == resources.INJECTED:
+        return Translation(pod)
+    own: str | None = annotations.get(resources.MODE)
+    chosen = mode if own is None else _MODES.get(own.strip().lower())
+    if chosen is None:
+        shown = users_words(own or "")[:_MOST_SHOWN]
+        told = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
+        return Translation(pod, warnings=(told,))
+    if not chosen:
+        return Translation(pod)
+    found = _read(pod["spec"], shell=rules.shell, calls=own is not None)
+    _compute_parts(found, rules, pool)
+    if found.denials:
+        return Translation(pod, tuple(found.denials))
+    if found.uneven:
+        return Translation(pod)
+    if not found.asking:
+        told = f"{resources.MODE} is {chosen}, but no container asks {resources.AMOUNT}"
+        return Translation(pod, warnings=() if own is None else (told,))
+    return _translated(pod, found, rules, pool, mode=chosen, own=own is not None)
+
+
+def _translated(
+    pod: Json,
+    found: Findings,
+    rules: BitfusionRules,
+    pool: Pool,
+    *,
+    mode: str,
+    own: bool,
+) -> Translation:
+    """Rewrite the pod, unless the rules are strict and it might not run.
+
+    ``own`` if the pod's annotation says ``mode``.
+    """
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    texts = [annotations.get(resources.FILTER) or ""]
+    for one in found.asking:
+        texts += [text for run in one.command.runs for text in run.filters]
+    filters = conditions(texts, pool)
+    may_fail = list(filters.complaints)
+    if pool.has_resource is False:
+        told = f"Resource validation failed: no node has {names.MEMORY} yet"
+        may_fail.append(told)
+    may_fail += found.waits
+    if rules.strict and may_fail:
+        return Translation(pod, tuple(may_fail))
+    after = _rewritten(pod, found, filters, rules, commands=mode == _ALL)
+    warnings = [*may_fail, *found.remarks]
+    if own and not client.packed(annotations):
+        described = f"{resources.OS} or {resources.VERSION}"
+        told = (
+            f"{described} is missing or unknown; no client is used, so nothing is lost"
+        )
+        warnings.insert(0, told)
+    if mode == _ALL:
+        for one in found.asking:
+            warnings += [f"{one.path}.command {told}" for told in one.command.warnings]
+    sharing = ""
+    if len(found.asking) > 1 and (handing_on := _handing_on(after["spec"])):
+        them = " and ".join(handing_on)
+        sharing = (
+            f"the other containers share the card that {them} asks for; ask for no "
+            f"card in {them}, and each of the others gets one of its own"
+        )
+    return Translation(after, (), tuple(warnings), sharing)

@@ -1,0 +1,286 @@
+"""Add to a new pod what it did not specify. Pure, except for the pod it gets.
+
+Each function changes the pod in place, since ``rules`` passes a copy. Each is
+idempotent: the API server may ask twice about one pod.
+"""
+
+from collections.abc import Container
+from contextlib import suppress
+from dataclasses import replace
+
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.refusal import Refusal
+from gpushare.domain.request import ContainerSpec, Role, effective
+from gpushare.kube import names
+from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, card_selector
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_requests import Unmeetable, containers
+from webhook.pool import Pool
+from webhook.rules.pod import (
+    APP,
+    EPHEMERAL,
+    INIT,
+    PARTS,
+    PodContainer,
+    annotations,
+    pod_containers,
+)
+from webhook.rules.validate import (
+    VISIBLE,
+    VOID,
+    asked_mib,
+    brings_cards,
+    shows_none,
+    units_holding,
+)
+
+DEFAULT_CORES = 1
+"""Cores of a container that asks for memory only."""
+_USUAL_SCHEDULER = "default-scheduler"
+_NVIDIAS_RESOURCES = "nvidia.com/"
+
+
+def asks(pod: Json) -> bool:
+    """Tell whether any container names a resource of cards."""
+    return any(container.is_ours for container in pod_containers(pod, INIT, APP))
+
+
+def units_for_mib(pod: Json) -> list[str]:
+    """Replace MiB by units, rounded up; return what each container asks then.
+
+    What is not valid stays, and the rules deny it.
+    """
+    told = []
+    for container in pod_containers(pod, INIT, APP):
+        mib = asked_mib(container)
+        if not isinstance(mib, int):
+            continue
+        units = units_holding(mib)
+        for part in PARTS:
+            asked = container.asked(part)
+            if names.MEMORY_MIB in asked:
+                asked[names.MEMORY] = str(units)
+                del asked[names.MEMORY_MIB]
+        more = f" ({units * UNIT_MIB} MiB)" if mib % UNIT_MIB else ""
+        told.append(f"{container.path}: {mib} MiB are {units} units{more}")
+    return told
+
+
+def drop_known_mib(pod: Json) -> list[str]:
+    """Remove MiB beside the same memory in units; return why other MiB are denied.
+
+    ``kubectl apply`` adds them again to a pod in which units have replaced them.
+    """
+    denials = []
+    for container in pod_containers(pod, INIT, APP):
+        for asked in map(container.asked, PARTS):
+            mib, known = (
+                _number(asked.get(n)) for n in (names.MEMORY_MIB, names.MEMORY)
+            )
+            if mib is None or known is None:
+                continue
+            if units_holding(mib) == known:
+                del asked[names.MEMORY_MIB]
+                continue
+            denials.append(
+                f"{container.path}: the memory of a pod cannot be changed; it has "
+                f"{known} units, and {mib} MiB are {units_holding(mib)}. Delete the "
+                "pod first"
+            )
+    return list(dict.fromkeys(denials))
+
+
+def lacks_cores(pod: Json) -> bool:
+    """Tell whether any container asks for memory and does not mention cores."""
+    return any(map(_lacks, pod_containers(pod, INIT, APP)))
+
+
+def default_cores(pod: Json, *, even_zero: bool = False) -> None:
+    """Set one core in each container that asks for memory only.
+
+    With ``even_zero`` also in those that ask for 0 cores. If the cores of a pod whose
+    containers share a card would then reach 100 or more, which asks for whole cards or
+    is invalid, these containers keep 0 cores. If the pod would then have no core at
+    all, the first of them gets one, so that a quota of cores counts the pod.
+    """
+    places = _places(pod)
+    lacking = [
+        container
+        for container, spec in places
+        if spec.amount.units
+        and (_lacks(container) or (even_zero and not spec.amount.cores))
+    ]
+    paths = {container.path for container in lacking}
+    filled = [
+        replace(spec, amount=Amount(DEFAULT_CORES, spec.amount.units))
+        if container.path in paths
+        else spec
+        for container, spec in places
+    ]
+    if not _apart(pod) and effective(filled).cores >= CORES_PER_CARD:
+        known = effective([spec for _, spec in places]).cores
+        lacking = [] if known else lacking[:1]
+    for container in lacking:
+        _give(container, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
+
+
+def memory_of_whole_cards(pod: Json, pool: Pool) -> None:
+    """Set the memory of whole cards: as much per card as the smallest that may come.
+
+    So the pod fits on the same cards as before. A larger request is kept.
+    """
+    chosen = card_selector(annotations(pod))
+    models = None if isinstance(chosen, Refusal) else chosen
+    places = _places(pod)
+    for group in [[each] for each in places] if _apart(pod) else [places]:
+        cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
+        card_units = pool.whole_card_units(cards, models) or 0
+        if cards > MOST_CARDS * MOST_INSTANCES:
+            # No node has so many, and the pod is refused everywhere.
+            continue
+        lack: int | None = None
+        for index in _by_whole_cards(group):
+            container, spec = group[index]
+            own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
+            split = spec.amount.cores % CORES_PER_CARD
+            if not split and own <= 0:
+                continue
+            if lack is None or spec.role is not Role.APP:
+                lack = _lack_of_units(group, index, cards * card_units)
+            if not lack:
+                # Of thousands of containers each would be asked about all of them.
+                break
+            more = lack if split else min(lack, own)
+            # The app containers run together: what one gets, the others lack less.
+            lack = lack - more if spec.role is Role.APP else None
+            group[index] = container, _with_units(spec, more)
+            _give(container, names.MEMORY, spec.amount.units + more, beside=names.CORE)
+
+
+def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
+    """Hide all cards from containers under nvidia's RuntimeClass that ask for none.
+
+    ``classes`` are more RuntimeClasses that bring cards. Return a warning for each of
+    the pod's own variables that is replaced. In a pod that asks for a card such a
+    variable is kept, and the rules deny it.
+    """
+    if not brings_cards(pod, classes):
+        return []
+    known = {container.name for container in pod_containers(old or {}, EPHEMERAL)}
+    none = {"name": VISIBLE, "value": VOID}
+    warnings = []
+    asks_cards = asks(pod)
+    for container in pod_containers(
+        pod, *([INIT, APP] if old is None else [EPHEMERAL])
+    ):
+        if container.name in known or not _asks_nothing(container):
+            continue
+        variables = container.variables
+        own = [one for one in variables if one["name"] == VISIBLE]
+        told = [one for one in own if not shows_none(one)]
+        if told and asks_cards:
+            continue
+        if told or not own:
+            found = [none if one in own else one for one in variables]
+            container.raw["env"] = found if own else [*found, none]
+        if told:
+            warnings.append(
+                f"{container.path}: {VISIBLE} was set to {VOID}, because the container "
+                f"asks for no {names.MEMORY}"
+            )
+    return warnings
+
+
+def scheduler(pod: Json, name: str) -> list[str]:
+    """Set the pod's scheduler; return a warning if it names another one."""
+    spec = pod["spec"]
+    own = spec.get("schedulerName") or _USUAL_SCHEDULER
+    if own == name:
+        return []
+    if own == _USUAL_SCHEDULER:
+        spec["schedulerName"] = name
+        return []
+    return [f"spec.schedulerName: only {name} knows which cards have room"]
+
+
+def runtime_class(pod: Json, name: str) -> None:
+    """Set the pod's RuntimeClass, if it names none."""
+    spec = pod["spec"]
+    if not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = name
+
+
+def _lacks(container: PodContainer) -> bool:
+    resources = container.resources()
+    return names.MEMORY in resources and names.CORE not in resources
+
+
+def _places(pod: Json) -> list[tuple[PodContainer, ContainerSpec]]:
+    """Return the containers with what each asks for; empty if that is not valid."""
+    try:
+        specs = containers(pod)
+    except (Malformed, Unmeetable):
+        return []
+    return list(zip(pod_containers(pod, INIT, APP), specs, strict=True))
+
+
+def _apart(pod: Json) -> bool:
+    return annotations(pod).get(names.CONTAINERS) == names.APART
+
+
+def _by_whole_cards(group: list[tuple[PodContainer, ContainerSpec]]) -> list[int]:
+    """Return the containers that ask for cores: whole cards first, init ones last."""
+
+    def rank(index: int) -> tuple[bool, bool, int]:
+        spec = group[index][1]
+        cores = spec.amount.cores
+        return cores % CORES_PER_CARD > 0, spec.role is Role.INIT, -cores
+
+    asking = (index for index, (_, spec) in enumerate(group) if spec.amount.cores)
+    return sorted(asking, key=rank)
+
+
+def _lack_of_units(
+    group: list[tuple[PodContainer, ContainerSpec]], index: int, wanted: int
+) -> int:
+    """Return the units that this container lacks for the pod to hold so many."""
+    specs = [spec for _, spec in group]
+    if effective(specs).units >= wanted:
+        return 0
+    # The largest sum over time counts: with so many units it includes this container.
+    specs[index] = _with_units(specs[index], wanted)
+    return 2 * wanted - effective(specs).units
+
+
+def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:
+    return replace(spec, amount=spec.amount + Amount(units=more))
+
+
+def _give(container: PodContainer, resource: str, count: int, *, beside: str) -> None:
+    for part in PARTS:
+        if beside in container.asked(part):
+            container.asked(part)[resource] = str(count)
+
+
+def _asks_nothing(container: PodContainer) -> bool:
+    """Tell whether it asks no plugin or driver, gpushare's or NVIDIA's, for a card."""
+    if (container.raw.get("resources") or {}).get("claims"):
+        return False
+    return not any(
+        name.startswith((_NVIDIAS_RESOURCES, names.PREFIX)) and not _is_none(raw)
+        for part in PARTS
+        for name, raw in container.asked(part).items()
+    )
+
+
+def _is_none(quantity: object) -> bool:
+    """Tell whether it is 0: kubelet then asks no plugin (contracts 2.4)."""
+    return _number(quantity) == 0
+
+
+def _number(quantity: object) -> int | None:
+    with suppress(NotAQuantity, NotWhole):
+        return whole(quantity)
+    return None

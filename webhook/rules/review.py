@@ -1,0 +1,102 @@
+"""What the API server asks about a pod, and the patch of the answer. Pure.
+
+The rules change a copy of the pod. The JSON patch (RFC 6902) of the answer is the
+difference between the two, so it always fits the object that arrived.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.kube.admission import admission_request
+from gpushare.kube.cluster import Json
+
+_DEBUGGING = "ephemeralcontainers"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One review of a new pod, of one that gets a debugging container, or of an update.
+
+    ``pod`` is None if the review is about anything else, for which there are no rules.
+    ``old`` is the pod before a debugging container is added, ``updated`` the pod before
+    an update; both are None for a new pod. ``user`` made the request.
+    """
+
+    uid: str
+    namespace: str
+    pod: Json | None
+    old: Json | None = None
+    user: str = ""
+    updated: Json | None = None
+
+
+def question(body: bytes) -> Question:
+    """Read a review; raise ``Malformed`` for one that no API server would send."""
+    request = admission_request(body)
+    uid, namespace = request.text("uid"), request.optional_text("namespace")
+    kind = request.object("kind")
+    is_pod = not kind.optional_text("group") and kind.optional_text("kind") == "Pod"
+    what = request.optional_text("operation"), request.optional_text("subResource")
+    known = (("CREATE", ""), ("UPDATE", ""), ("UPDATE", _DEBUGGING))
+    if not is_pod or what not in known:
+        return Question(uid, namespace, None)
+    before = request.object("oldObject").raw if what[0] == "UPDATE" else None
+    old, updated = (before, None) if what[1] else (None, before)
+    user = request.optional_object("userInfo").optional_text("username")
+    return Question(uid, namespace, request.object("object").raw, old, user, updated)
+
+
+def patch_between(before: Json, after: Json) -> list[Json]:
+    """Return the steps that make ``after`` out of ``before``; empty if they are equal.
+
+    The steps are ``add``, ``replace`` and ``remove``. A missing object is added whole,
+    so no step needs a parent that another step makes. Lists are compared index by
+    index: items are added and removed at the end.
+    """
+    steps: list[Json] = []
+    _compare("", before, after, steps)
+    return steps
+
+
+def _compare(path: str, old: Any, new: Any, steps: list[Json]) -> None:  # noqa: ANN401
+    if old is new:
+        # Most parts of a pod: the copy shares what the rules do not change.
+        return
+    kind = type(old)
+    # In Python, but not in JSON, true equals 1 and 1 equals 1.0.
+    if kind is not type(new):
+        steps.append({"op": "replace", "path": path, "value": new})
+    elif kind is dict:
+        _compare_objects(path, old, new, steps)
+    elif kind is list:
+        _compare_lists(path, old, new, steps)
+    elif old != new:
+        steps.append({"op": "replace", "path": path, "value": new})
+
+
+def _compare_objects(path: str, before: Json, after: Json, steps: list[Json]) -> None:
+    for key, old in before.items():
+        if key not in after:
+            steps.append({"op": "remove", "path": _pointer(path, key)})
+        elif old is not after[key]:
+            _compare(_pointer(path, key), old, after[key], steps)
+    for key, new in after.items():
+        if key not in before:
+            steps.append({"op": "add", "path": _pointer(path, key), "value": new})
+
+
+def _compare_lists(
+    path: str, before: list[Any], after: list[Any], steps: list[Json]
+) -> None:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        _compare(f"{path}/{index}", old, new, steps)
+    added = after[len(before) :]
+    steps.extend({"op": "add", "path": f"{path}/-", "value": new} for new in added)
+    # From the end, so that a removal moves no item that another step names.
+    places = range(len(before) - 1, len(after) - 1, -1)
+    steps.extend({"op": "remove", "path": f"{path}/{place}"} for place in places)
+
+
+def _pointer(path: str, key: str) -> str:
+    """Append a key to a JSON pointer (RFC 6901)."""
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"

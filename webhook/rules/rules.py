@@ -1,0 +1,222 @@
+"""Judge one new pod: what is changed, denied and warned of. Pure."""
+
+from dataclasses import dataclass, field
+from itertools import islice
+
+from gpushare.kube import codec
+from gpushare.kube.cluster import Json
+from gpushare.kube.facts import SYSTEM_NAMESPACES
+from gpushare.kube.json_reader import Malformed
+from webhook.bitfusion.resources import BitfusionRules
+from webhook.bitfusion.translate import Translation, translate
+from webhook.pool import Pool
+from webhook.rules import mutate
+from webhook.rules.by_claims import by_claims
+from webhook.rules.pod import (
+    annotations,
+    copy_to_change,
+    insist_on_shape,
+    names_mib,
+)
+from webhook.rules.validate import (
+    EnvFrom,
+    Judged,
+    card_variables,
+    forged_annotations,
+    judged_request,
+    mib_left,
+    mounts_over_share,
+    pool_warnings,
+    unknown_resources,
+)
+
+_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation with which kubelet marks its static pods."""
+_KUBELET = "system:node:"
+"""Prefix of kubelets' user names; anybody can write the annotation."""
+MOST_DENIALS = 20
+"""Reported at once; a pod may have a thousand containers."""
+MOST_WARNINGS = 100
+"""In one answer; a pod may name 20,000 unknown resources."""
+MOST_OF_A_WARNING = 256
+"""Characters. kube-apiserver cuts each warning to as many if a response's are above
+4096 together, and then leaves out the last ones (contracts 8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The operator's settings for new pods."""
+
+    void: bool = False
+    """Whether containers without a card see none, under a RuntimeClass for cards."""
+    set_scheduler: str = ""
+    """Scheduler of pods that ask for cards; empty to leave it to the pod."""
+    set_runtime_class: str = ""
+    """RuntimeClass of pods that ask for cards and name none; empty for none."""
+    env_from: EnvFrom = "auto"
+    """Whether ``envFrom`` is denied; auto: if it could hide a pod's card."""
+    runtime_classes: frozenset[str] = frozenset()
+    """More RuntimeClasses that bring cards, without nvidia in their names."""
+    quotas: bool = False
+    """Whether pods must ask for all that they hold, so that quotas count it."""
+    bitfusion: BitfusionRules = field(default_factory=BitfusionRules)
+
+    @property
+    def bring_cards(self) -> frozenset[str]:
+        """RuntimeClasses that bring cards, beside those with nvidia in their names."""
+        return self.runtime_classes | {self.set_runtime_class}
+
+    @property
+    def may_change(self) -> bool:
+        """Whether pods that specify everything may be changed too."""
+        return bool(
+            self.void or self.set_scheduler or self.set_runtime_class or self.quotas
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of one review.
+
+    ``pod`` is the changed pod; ``denials`` are all that is wrong, each one line;
+    ``warnings`` are about what is allowed but may not work.
+    """
+
+    pod: Json
+    denials: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def review(  # noqa: PLR0913
+    pod: Json,
+    *,
+    namespace: str,
+    mutating: bool,
+    mode: str,
+    rules: Rules,
+    pool: Pool,
+    user: str = "",
+    old: Json | None = None,
+    updated: Json | None = None,
+    dra: bool = False,
+) -> Verdict:
+    """Judge a new pod; if ``mutating``, add what it did not specify.
+
+    ``namespace`` is the request's, since a controller's pod may not name its own.
+    ``mode`` tells how Bitfusion pods of the namespace are translated; if it is empty,
+    only a pod's own annotation counts. ``old`` is the pod before a debugging container
+    is added to it: then only that container is judged. ``updated`` is the pod before an
+    update, in which only memory in MiB is judged: a file that is applied again has it.
+    ``dra`` tells that pods of the namespace get their cards by claims.
+    """
+    if namespace in SYSTEM_NAMESPACES:
+        return Verdict(pod)
+    try:
+        insist_on_shape(pod)
+        if user.startswith(_KUBELET) and _MIRROR in annotations(pod):
+            # kubelet runs what is in its own file, whatever is answered here.
+            return Verdict(pod)
+        if updated is not None:
+            insist_on_shape(updated)
+            return _updated(pod, updated) if mutating else Verdict(pod)
+        if old is not None:
+            insist_on_shape(old)
+            return _debugging(pod, old, rules, mutating=mutating)
+        if not mutating:
+            return _verdict(pod, pod, _denials(pod, judged_request(pod), rules), [])
+        in_units, counted = pod, []
+        if names_mib(pod):
+            in_units = copy_to_change(pod)
+            counted = mutate.units_for_mib(in_units)
+        told = translate(
+            in_units, namespace=namespace, mode=mode, rules=rules.bitfusion, pool=pool
+        )
+        after, denials, warnings = _mutated(in_units, told, rules, pool)
+        if dra and not denials:
+            second = bool(rules.set_scheduler)
+            after, more = by_claims(after, namespace, second_scheduler=second)
+            # First, since a command in it is needed; the last ones may be left out.
+            warnings = [*more, *warnings]
+        return _verdict(pod, after, denials, [*([] if denials else counted), *warnings])
+    except Malformed as error:
+        return Verdict(pod, denials=(str(error),))
+
+
+def _mutated(
+    pod: Json, told: Translation, rules: Rules, pool: Pool
+) -> tuple[Json, list[str], list[str]]:
+    """Return the changed pod, its denials and its warnings."""
+    translated = told.pod is not pod
+    after, warnings = told.pod, list(told.warnings)
+    if rules.may_change or mutate.lacks_cores(after):
+        after = copy_to_change(after)
+        warnings += _improve(after, rules, pool)
+    judged = judged_request(after)
+    denials = [*told.denials, *_denials(after, judged, rules)]
+    if judged.summed and told.sharing:
+        denials.append(told.sharing)
+    if not denials:
+        warnings += [*unknown_resources(after), *codec.unknown_annotations(after)]
+    # The warnings of a translated pod are about the pool already, per container.
+    if (told.sharing or not translated) and judged.request is not None:
+        warnings += pool_warnings(judged.request, pool)
+    return after, denials, warnings
+
+
+def _updated(pod: Json, before: Json) -> Verdict:
+    if names_mib(before):
+        # It was created without this webhook, and cannot be changed any more.
+        return Verdict(pod)
+    after = copy_to_change(pod)
+    denials = mutate.drop_known_mib(after)
+    return _verdict(pod, after, denials, [])
+
+
+def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict:
+    after, warnings = pod, []
+    if mutating and rules.void:
+        after = copy_to_change(pod)
+        warnings = mutate.hide_cards(after, rules.bring_cards, old)
+    variables = card_variables(after, rules.env_from, rules.bring_cards, old)
+    return _verdict(pod, after, list(variables), warnings)
+
+
+def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
+    """Add what the pod did not specify; return warnings."""
+    warnings = []
+    if mutate.asks(pod):
+        mutate.default_cores(pod, even_zero=rules.quotas)
+        if rules.quotas:
+            mutate.memory_of_whole_cards(pod, pool)
+        if rules.set_runtime_class:
+            mutate.runtime_class(pod, rules.set_runtime_class)
+        if rules.set_scheduler:
+            warnings += mutate.scheduler(pod, rules.set_scheduler)
+    if rules.void:
+        warnings += mutate.hide_cards(pod, rules.bring_cards, None)
+    return warnings
+
+
+def _denials(pod: Json, judged: Judged, rules: Rules) -> list[str]:
+    return [
+        *forged_annotations(pod),
+        *(mib_left(pod) if names_mib(pod) else ()),
+        *judged.complaints,
+        *card_variables(pod, rules.env_from, rules.bring_cards),
+        *mounts_over_share(pod),
+    ]
+
+
+def _verdict(
+    pod: Json, after: Json, denials: list[str], warnings: list[str]
+) -> Verdict:
+    told = denials[:MOST_DENIALS]
+    if len(denials) > MOST_DENIALS:
+        told.append(f"and {len(denials) - MOST_DENIALS} more")
+    most = MOST_OF_A_WARNING
+    brief = tuple(
+        text if len(text) <= most else f"{text[: most - 1]}…"
+        for text in islice(dict.fromkeys(warnings), MOST_WARNINGS)
+    )
+    # A denied pod stays as it arrived.
+    return Verdict(pod if denials else after, tuple(told), brief)
