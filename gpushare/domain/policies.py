@@ -1,8 +1,8 @@
 """Policies: the preference among several cards, and among several nodes.
 
-A policy is one card key and one node score. To add one, write the two functions, add a
-line to ``POLICIES``, and a row to the tables in
-``tests/gpushare/domain/test_policies.py``.
+A policy is one card key, one node score, and a sentence that says which card it takes.
+To add one, write the two functions, add a line to ``POLICIES``, and a row to the tables
+in ``tests/gpushare/domain/test_policies.py``.
 """
 
 import math
@@ -77,10 +77,12 @@ class Policy:
 
     ``card_key`` returns a sort key of a card and its free amount; the least is best.
     ``node_score`` returns 0 to 10 for a node; the most is best. A ``chooser`` comes
-    before both, as soon as it has learned enough.
+    before both, as soon as it has learned enough. ``takes`` says for people which card
+    it takes; ``{order}`` stands for the card order.
     """
 
     name: str
+    takes: str
     card_key: Callable[[Card, Amount], SortKey]
     node_score: Callable[[Node], int]
     card_order: CardOrder = "index"
@@ -91,16 +93,43 @@ class Policy:
         last = card.uuid if self.card_order == "uuid" else card.index
         return (self.card_key(card, room), last)
 
+    def explain(self, request: PodRequest) -> str:
+        """Say by which rule a pod gets its cards, without a full stop."""
+        if any(claim.whole_cards for claim in request.claims):
+            return "whole cards are taken from the largest untouched ones"
+        order = "UUID" if self.card_order == "uuid" else self.card_order
+        return f"{self.name} takes {self.takes.format(order=order)}"
+
 
 FRAG = "frag"
 """Learns what pods ask, and keeps free what the others need (decision 0038)."""
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
-        "first-fit": Policy("first-fit", _no_preference, _fuller),
-        "best-fit": Policy("best-fit", _least_left, _fuller),
-        "spread": Policy("spread", _most_left, _emptier),
-        FRAG: Policy(FRAG, _least_left, _fuller),
+        "first-fit": Policy(
+            name="first-fit",
+            takes="the first card by {order} with room",
+            card_key=_no_preference,
+            node_score=_fuller,
+        ),
+        "best-fit": Policy(
+            name="best-fit",
+            takes="the card with the least room that is enough",
+            card_key=_least_left,
+            node_score=_fuller,
+        ),
+        "spread": Policy(
+            name="spread",
+            takes="the card with the most room",
+            card_key=_most_left,
+            node_score=_emptier,
+        ),
+        FRAG: Policy(
+            name=FRAG,
+            takes="the card with the best score",
+            card_key=_least_left,
+            node_score=_fuller,
+        ),
     }
 )
 DEFAULT_POLICY = "first-fit"
@@ -117,16 +146,16 @@ class Choice:
     card_order: CardOrder = "index"
     packer: Chooser | None = None
 
-    def policy(self, asked: str | None) -> Policy | Refusal:
+    def policy(self, name: str | None) -> Policy | Refusal:
         """Return the pod's policy, or the cluster's; refuse an unknown name.
 
         >>> Choice().policy("best-fit").name
         'best-fit'
         """
-        name = self.default if asked is None else asked
-        found = POLICIES.get(name)
-        if found is None:
+        name = self.default if name is None else name
+        policy = POLICIES.get(name)
+        if policy is None:
             known = ", ".join(POLICIES)
             return invalid(f'no policy "{users_words(name)}"; known are {known}')
         packer = self.packer if name == FRAG else None
-        return replace(found, card_order=self.card_order, chooser=packer)
+        return replace(policy, card_order=self.card_order, chooser=packer)

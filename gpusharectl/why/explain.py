@@ -343,16 +343,7 @@ def _because(
             "it would find no room here now, because the cards or the pods on them "
             "have changed"
         )
-    by = "index" if policy.card_order == "index" else "UUID"
-    rules = {
-        "first-fit": f"the first card by {by} with room",
-        "best-fit": "the card with the least room that is enough",
-        "spread": "the card with the most room",
-    }
-    rule = rules.get(policy.name, "the card with the best score")
-    rule = f"{policy.name} takes {rule}"
-    if any(claim.whole_cards for claim in request.claims):
-        rule = "whole cards are taken from the largest untouched ones"
+    rule = policy.explain(request)
     if set(now.cards()) == set(actual.cards()):
         return f"{rule}; the choice would be the same now"
     indexes = {card.uuid: card.index for card in before.cards}

@@ -8,7 +8,7 @@ import pytest
 from gpushare.domain.model import Amount
 from gpushare.domain.policies import POLICIES, Choice, Policy
 from gpushare.domain.refusal import Reason, Refusal
-from tests.builders import card, node, placement, policy
+from tests.builders import card, node, placement, policy, request
 
 
 def best(chosen: Policy, left: list[tuple[int, int]]) -> int:
@@ -92,6 +92,32 @@ def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> N
         Reason.INVALID,
         f"no policy {words}; known are first-fit, best-fit, spread, frag",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("first-fit", "the first card by UUID with room"),
+        ("best-fit", "the card with the least room that is enough"),
+        ("spread", "the card with the most room"),
+        ("frag", "the card with the best score"),
+    ],
+)
+def test_the_sentence_of_a_policy(name: str, rule: str) -> None:
+    assert policy(name, order="uuid").explain(request()) == f"{name} takes {rule}"
+
+
+def test_whole_cards_have_a_sentence_of_their_own() -> None:
+    sentence = policy().explain(request(cores=200))
+    assert sentence == "whole cards are taken from the largest untouched ones"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_policy_has_a_sentence(name: str) -> None:
+    """As a part of ``why``'s sentence: it ends without a full stop."""
+    rule = POLICIES[name].takes.format(order="index")
+    assert rule.startswith("the ")
+    assert not rule.endswith(".")
 
 
 def test_the_protocol_names_each() -> None:
