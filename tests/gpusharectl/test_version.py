@@ -1,7 +1,5 @@
 """``version``: this command, and what runs in the cluster."""
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from gpushare.kube.errors import Forbidden
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from gpusharectl.version import between, components_of, kubelet_differs, nodes_of
+from gpusharectl.version import compare_versions, images_of, nodes_shown
 from tests.builders import card
 from tests.gpusharectl.cluster_states import node_of, part
 from tests.gpusharectl.conftest import put
@@ -48,19 +46,13 @@ def plugin(name: str, image: str, node: str, build: str = "") -> Json:
     return of(name, facts.DEVICE_PLUGIN, "device-plugin", image, node, build)
 
 
-def host(name: str, kubelet: str = API, *, control_plane: bool = False) -> Json:
+def host(name: str, kubelet: str | None = API, *, control_plane: bool = False) -> Json:
     """A node that shares cards, or else one of the control plane."""
     node = node_of(name, labelled=not control_plane)
     if control_plane:
         node["metadata"]["labels"] = {facts.CONTROL_PLANE_LABEL: ""}
     node["status"]["nodeInfo"] = {"kubeletVersion": kubelet}
     return node
-
-
-def differences(nodes: Sequence[Json], pods: Sequence[Json]) -> dict[str, list[str]]:
-    """In which each node differs, of those that do."""
-    rows = nodes_of(nodes, pods, API)
-    return {row["name"]: row["differences"] for row in rows if row["differences"]}
 
 
 def ran(kubeconfig: Path | str, *words: str) -> Result:
@@ -101,13 +93,15 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
     assert found.exit_code == shown.exit_code == 0
     new, old = ({"image": one, "id": None} for one in (NEW, OLD))
     new, old = new | {"version": __version__}, old | {"version": "0.0.9"}
-    skew = "kubelet v1.35.4 is 1 minor version older than the API server"
-    image = f"device-plugin {OLD}; on 2 of 3 nodes it is {NEW}"
-    ours = f"device-plugin 0.0.9 is not the version of this command, {__version__}"
 
-    def row(name: str, *differs: str, **more: object) -> Json:
-        told = {"kubelet": API, "extender": [], "device-plugin": [], **more}
-        return {"name": name, **told, "differences": list(differs)}
+    def row(name: str, **more: object) -> Json:
+        return {
+            "name": name,
+            "kubelet": API,
+            "extender": [],
+            "device-plugin": [],
+            **more,
+        }
 
     assert data(found) == {
         "v": 1,
@@ -125,11 +119,10 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
         "nodes": [
             row("cp", extender=[new]),
             row("cp-2"),
-            row("n-1", skew, image, kubelet="v1.35.4", **{"device-plugin": [old]}),
+            row("n-1", kubelet="v1.35.4", **{"device-plugin": [old]}),
             row("n-2", **{"device-plugin": [new | {"id": "sha256:2"}]}),
             row("n-3", **{"device-plugin": [new]}),
         ],
-        "differences": [ours],
     }
     assert shown.output == (
         f"gpusharectl    {__version__}\n"
@@ -146,32 +139,17 @@ def test_what_runs_is_shown(tmp_path: Path) -> None:
         "n-2   v1.36.3  -               gpushare:0.1.0\n"
         "n-3   v1.36.3  -               gpushare:0.1.0\n"
         "\n"
-        "Differences\n"
-        f"  {ours}\n"
-        f"  n-1: {skew}\n"
-        f"  n-1: {image}\n"
+        "Not of this command's version: device-plugin 0.0.9; not of the API server's "
+        "version: kubelet on n-1.\n"
     )
 
 
-def test_an_image_that_was_built_again_under_its_name_is_found() -> None:
-    """Not between a node that pulled it and one where it was imported."""
-    nodes = [host(f"n-{number}") for number in range(4)]
-    builds = ("sha256:1", "sha256:2", "sha256:1", "r/gpushare@sha256:3")
-    pods = [
-        plugin(f"p-{number}", NEW, f"n-{number}", build)
-        for number, build in enumerate(builds)
-    ]
-    said = f"device-plugin {NEW} is another build of this name than on 2 of 4 nodes"
-    assert differences(nodes, pods) == {"n-1": [said]}
-
-
-def test_a_node_whose_image_has_no_known_build_does_not_differ() -> None:
+def test_the_id_of_an_image_is_the_one_that_kubelet_reports() -> None:
     """An empty id is that of a container that does not run yet."""
     pods = [plugin("p-1", NEW, "n-1", "sha256:1"), plugin("p-2", NEW, "n-2")]
     pods[1]["status"]["containerStatuses"] = [{"name": "device-plugin", "imageID": ""}]
-    rows = nodes_of([host("n-1"), host("n-2")], pods, API)
+    rows = nodes_shown([host("n-1"), host("n-2")], pods)
     assert [row["device-plugin"][0]["id"] for row in rows] == ["sha256:1", None]
-    assert [row["differences"] for row in rows] == [[], []]
 
 
 def test_a_node_that_has_lost_its_label_is_shown() -> None:
@@ -181,49 +159,43 @@ def test_a_node_that_has_lost_its_label_is_shown() -> None:
         node_of("served", labelled=False),
         node_of("other", labelled=False),
     ]
-    rows = nodes_of(nodes, [plugin("p", NEW, "served")], API)
+    rows = nodes_shown(nodes, [plugin("p", NEW, "served")])
     assert [row["name"] for row in rows] == ["published", "served"]
 
 
 @pytest.mark.parametrize(
-    ("kubelet", "words"),
+    ("images", "kubelets", "sentence"),
     [
-        (API, ""),
-        ("v1.36.2", "another patch"),
-        ("v1.36.3+k3s1", "another patch or build"),
-        ("v1.33.9", "3 minor versions older than the API server$"),
-        ("v1.32.9", "4 minor versions older than the API server; Kubernetes supports"),
-        ("v1.37.0", "newer than the API server, which Kubernetes does not support"),
-        ("custom", "not the version of the API server"),
-        (None, ""),
+        ([NEW], [API], "One version everywhere."),
+        ([f"{NEW}@sha256:12", NEW], [API], "One version everywhere."),
+        ([], [], "One version everywhere."),
+        (
+            ["r/g:x", OLD, OLD],
+            [API, API],
+            "Not of this command's version: device-plugin 0.0.9, device-plugin r/g:x.",
+        ),
+        (
+            [NEW],
+            [API, *(["v1.36.2"] * 4), None],
+            "Not of the API server's version: kubelet on n-1, n-2, n-3 and 1 more.",
+        ),
     ],
 )
-def test_kubelets_version_is_compared_with_the_api_servers(
-    kubelet: str | None, words: str
+def test_one_sentence_says_what_differs(
+    images: list[str], kubelets: list[str | None], sentence: str
 ) -> None:
-    told = kubelet_differs(kubelet, API)
-    assert re.search(words, told)
-    assert bool(told) is bool(words)
+    """An image whose tag is no version is named."""
+    pods = [plugin(f"p-{number}", image, "n-0") for number, image in enumerate(images)]
+    nodes = [host(f"n-{number}", kubelet) for number, kubelet in enumerate(kubelets)]
+    data = {"kubernetes": API, "components": images_of(pods)}
+    assert compare_versions({**data, "nodes": nodes_shown(nodes, pods)}) == sentence
 
 
-def test_components_of_different_images_are_named() -> None:
-    """Also where no tag is a version."""
-    pods = [
-        of("ext", facts.EXTENDER, "extender", "r/gpushare:blue", "cp"),
-        plugin("p-1", "r/gpushare:green", "n-1"),
-    ]
-    (said,) = between(components_of(pods))
-    assert "extender r/gpushare:blue, device-plugin r/gpushare:green" in said
-
-
-def test_one_difference_of_many_nodes_is_one_line(tmp_path: Path) -> None:
-    cluster = Embedded()
-    for number in range(5):
-        cluster.create(Kind.NODES, host(f"n-{number}", "v1.36.1"))
-    with ApiServerOnLoopback(cluster) as server:
-        shown = ran(server.kubeconfig(tmp_path / "kubeconfig"))
-    (line,) = (one for one in shown.output.splitlines() if "another patch" in one)
-    assert line.startswith("  n-0, n-1, n-2 and 2 more: kubelet v1.36.1")
+def test_what_is_not_known_is_not_of_one_version() -> None:
+    data = {"kubernetes": API, "components": images_of([]), "nodes": None}
+    assert compare_versions(data) == ""
+    unread = {"extender": None}
+    assert compare_versions({**data, "components": unread, "nodes": []}) == ""
 
 
 @pytest.mark.parametrize("words", [[], ["-o", "json"]])
@@ -236,7 +208,7 @@ def test_without_a_cluster_the_commands_own_is_shown(
     assert "there is no file" in found.stderr
     if words:
         assert data(found)["kubernetes"] is None
-        assert data(found)["nodes"] is data(found)["differences"] is None
+        assert data(found)["nodes"] is None
         assert set(data(found)["components"].values()) == {None}
     else:
         assert found.stdout.count("n/a") == 6
@@ -258,7 +230,7 @@ def test_who_may_not_read_our_pods_sees_the_nodes(tmp_path: Path) -> None:
     assert shown.exit_code == 1
     assert "pods is forbidden; name the administrator's" in shown.stderr
     assert "\nn-1   v1.35.4  n/a       n/a\n" in shown.stdout
-    assert "n-1: kubelet v1.35.4 is 1 minor version older" in shown.stdout
+    assert "version: kubelet on n-1.\n" in shown.stdout
 
 
 def test_a_nodes_images_are_short(tmp_path: Path) -> None:
@@ -290,4 +262,4 @@ def test_of_a_demo_no_image_is_known(tmp_path: Path) -> None:
 def test_a_pod_that_has_ended_does_not_count() -> None:
     ended = plugin("p", "r/gpushare:0.1.0", "n-1")
     ended["status"]["phase"] = "Failed"
-    assert components_of([ended])["device-plugin"] == []
+    assert images_of([ended])["device-plugin"] == []
