@@ -10,6 +10,7 @@ from functools import partial
 import click
 from click.core import ParameterSource
 
+from gpushare.domain.eviction.movable import ALLOWABLE
 from gpushare.domain.eviction.moves import MOST_MOVES, Bounds, Plan, plan_moves
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -38,7 +39,7 @@ from gpusharectl.make_room.evict import Eviction, Outcome, Patience
 from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
 from gpusharectl.make_room.render import draw
 from gpusharectl.make_room.serialize import proposal_data
-from gpusharectl.make_room.situation import ALLOWABLE, Asked, look
+from gpusharectl.make_room.situation import Asked, look
 from gpusharectl.output import fit_to_show, give, screen
 from gpusharectl.state.read import no_such_node
 

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.landing import Situation
+from gpushare.domain.eviction.movable import (
+    Movable,
+    MoveCandidate,
+    PrioritiesAndBudgets,
+    why_pod_stays,
+)
 from gpushare.domain.eviction.preemption import Budget, Facts
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import NodeName, PodRequest, PodUID
@@ -28,16 +34,7 @@ from gpushare.kube.resource_requests import RequestedResources
 from gpusharectl.access import Access
 from gpusharectl.state.read import ClusterState, SeenPod, everything, read_state
 
-DAEMON_SETS, JOBS, SEVERAL_CARDS = "daemonsets", "jobs", "several-cards"
-ALLOWABLE = (DAEMON_SETS, JOBS, SEVERAL_CARDS)
-"""Pods that stay unless ``--allow`` names them."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_OWN = {
-    "Node": ("", "that are static"),
-    "DaemonSet": (DAEMON_SETS, "of DaemonSets"),
-    "Job": (JOBS, "of Jobs"),
-}
-"""By the kind of the controller: what allows it, and what the pods are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +135,22 @@ def view_of(
     """
     usable = _Usable(state.properties, counts)
     covered = Counter(uid for budget in known.budgets for uid in budget.pods)
-    protected = {u for one in known.budgets if one.allowed < 1 for u in one.pods}
+    others = PrioritiesAndBudgets(asked.request.pod, known)
     movable, stay = {}, Counter[str]()
     for uid, seen in state.pods.items():
         if not seen.record.node:
             continue
-        why = stays(seen.body, allowed) or _cannot(seen, covered[uid], state)
-        request = seen.record.request
+        candidate = _candidate(seen, covered[uid], state)
+        why, request = why_pod_stays(candidate, allowed), seen.record.request
         if why or isinstance(request, Refusal):
             stay[why or "whose request is not valid"] += 1
             continue
-        if seen.record.pod.priority > asked.request.pod.priority:
-            stay["of higher priority"] += 1
-        elif uid in protected:
-            stay["that a PodDisruptionBudget protects now"] += 1
+        if why_now := others.why_pod_stays(seen.record.pod):
+            stay[why_now] += 1
         # Elsewhere it may have no place by such a rule. Its own node was good before.
         only = seen.record.node if _not_judged(seen.body) else ""
         nodes = usable.by(_constraints(seen.body), only)
-        after_end = facts.controller(seen.body).get("kind") == "StatefulSet"
-        movable[uid] = Movable(request, nodes, after_end)
+        movable[uid] = Movable(request, nodes, candidate.after_end)
     own = ANY_NODE if asked.body is None else _constraints(asked.body)
     placements = state.placements
     target = usable.by(own, asked.only)
@@ -165,41 +159,25 @@ def view_of(
     return View(state, situation, stay, rule)
 
 
-def stays(pod: Json, allowed: Sequence[str]) -> str:
-    """Return which kind of pod this is that does not move; empty if it may."""
-    kind = facts.controller(pod).get("kind", "")
-    if not kind:
-        return "without a controller"
-    by, name = _OWN.get(kind, ("", ""))
-    if name and by not in allowed:
-        return name
-    if facts.is_leaving(pod):
-        return "in termination"
-    if facts.annotation(pod, facts.SAFE_TO_EVICT) == "false":
-        return f"with {facts.SAFE_TO_EVICT}=false"
-    placement = codec.pod_record(pod).placement
-    if placement is None:
-        return "of unknown card"
-    if len(placement.cards()) > 1 and SEVERAL_CARDS not in allowed:
-        return "with several cards"
-    return ""
-
-
 def owner_uid(pod: Json) -> str:
     """Return the UID of a pod's controller; empty if it has none."""
     return str(facts.controller(pod).get("uid", ""))
 
 
-def _cannot(seen: SeenPod, budgets: int, state: ClusterState) -> str:
-    """Return why a pod that might move cannot."""
-    uid = seen.record.pod.uid
-    if uid in state.with_claims:
-        return "with ResourceClaims"
-    if budgets > 1:
-        # The Eviction API refuses them for good.
-        return "under several PodDisruptionBudgets"
+def _candidate(seen: SeenPod, budgets: int, state: ClusterState) -> MoveCandidate:
+    """Return what the rules for moves look at in a bound pod."""
+    uid, placement = seen.record.pod.uid, seen.record.placement
     node = state.placements.node(seen.record.node)
-    return "" if node and uid in node.placements else "of unknown card"
+    kept = facts.annotation(seen.body, facts.SAFE_TO_EVICT) == "false"
+    return MoveCandidate(
+        controller=facts.controller(seen.body).get("kind", ""),
+        cards=0 if placement is None else len(placement.cards()),
+        is_charged=node is not None and uid in node.placements,
+        is_leaving=facts.is_leaving(seen.body),
+        kept_by=f"{facts.SAFE_TO_EVICT}=false" if kept else "",
+        has_resource_claims=uid in state.with_claims,
+        budgets=budgets,
+    )
 
 
 def _budgets(access: Access, state: ClusterState) -> Sequence[Budget]:

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.landing import Situation
+from gpushare.domain.eviction.movable import Movable, MoveCandidate, why_pod_stays
 from gpushare.domain.eviction.moves import Bounds, Plan, plan_moves
 from gpushare.domain.eviction.preemption import Facts
 from gpushare.domain.model import Placement, PodRef
@@ -14,8 +15,6 @@ from gpushare.kube.cluster import Json
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
 from gpusharectl.simulator.scenario import Expected, Scenario
 
-_STAY = frozenset({"DaemonSet", "Job", "Node"})
-"""Kinds of controllers whose pods do not move."""
 _DIRECT_STEPS, _CHAIN_STEPS = 300, 100
 """Steps of a search: a tenth of what make-room takes, for there are many of them."""
 
@@ -49,9 +48,13 @@ class Runner:
 
         A scenario's pod without a controller is taken for one of a ReplicaSet.
         """
-        kind = facts.controller(self.manifest).get("kind")
-        stays = facts.annotation(self.manifest, facts.SAFE_TO_EVICT) == "false"
-        return self.cards == 1 and not stays and kind not in _STAY
+        kept = facts.annotation(self.manifest, facts.SAFE_TO_EVICT) == "false"
+        candidate = MoveCandidate(
+            controller=facts.controller(self.manifest).get("kind", "ReplicaSet"),
+            cards=self.cards,
+            kept_by=facts.SAFE_TO_EVICT if kept else "",
+        )
+        return not why_pod_stays(candidate, allowed=())
 
 
 class Planner:

@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpushare.domain import links
+from gpushare.domain.eviction.movable import (
+    Movable,
+    PrioritiesAndBudgets,
+    may_use_any,
+)
 from gpushare.domain.eviction.preemption import Facts
 from gpushare.domain.model import (
     HostAmount,
@@ -27,38 +32,20 @@ _REPLACEMENT = PodUID("the replacement")
 _NO_HOST = HostAmount()
 
 
-def _anywhere(_node: NodeName) -> bool:
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class Movable:
-    """A pod that may be moved, because its controller makes another one.
-
-    ``request`` is what the replacement asks, ``may_use`` whether it may run on a node,
-    apart from cards, CPU and memory. ``after_end``: the replacement is made only when
-    the pod has ended, as a StatefulSet does, because it has the same name.
-    """
-
-    request: PodRequest
-    may_use: Callable[[NodeName], bool] = _anywhere
-    after_end: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
     """Who holds what, and which pods may be moved.
 
     ``may_use`` is whether the waiting pod may run on a node. Pods that are not in
-    ``movable`` stay, and so do those of higher priority than the waiting pod, those
-    that are only reserved, and those that a disruption budget of ``facts`` protects.
+    ``movable`` stay, and so do those that must by ``PrioritiesAndBudgets``, for which
+    ``facts`` are.
     """
 
     nodes: tuple[Node, ...]
     movable: Mapping[PodUID, Movable]
     choice: Choice = field(default_factory=Choice)
     facts: Facts = field(default_factory=Facts)
-    may_use: Callable[[NodeName], bool] = _anywhere
+    may_use: Callable[[NodeName], bool] = may_use_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +91,13 @@ class World:
         self._situation = situation
         self._nodes = {node.name: node for node in situation.nodes}
         self._ranked: dict[object, _Ranked] = {}
-        budgets = situation.facts.budgets
-        self._protected = {u for one in budgets if one.allowed < 1 for u in one.pods}
-        self.at: dict[PodUID, Placement] = {}
-        for node in situation.nodes:
-            for uid, placement in node.placements.items():
-                if self._may_move(placement):
-                    self.at[uid] = placement
-
-    def _may_move(self, placement: Placement) -> bool:
-        uid = placement.pod.uid
-        return (
-            uid in self._situation.movable
-            and not placement.pod.is_claim
-            and placement.pod.priority <= self.request.pod.priority
-            and uid not in self._situation.facts.reserved
-            and uid not in self._protected
-        )
+        others = PrioritiesAndBudgets(request.pod, situation.facts)
+        self.at: dict[PodUID, Placement] = {
+            uid: placement
+            for node in situation.nodes
+            for uid, placement in node.placements.items()
+            if uid in situation.movable and not others.why_pod_stays(placement.pod)
+        }
 
     def begin(self, node: Node) -> State:
         """Return the state in which a node differs from the beginning."""

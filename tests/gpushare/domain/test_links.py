@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.domain import links, topologies
-from gpushare.domain.eviction.landing import Movable, Situation, World
+from gpushare.domain.eviction.landing import Situation, World
+from gpushare.domain.eviction.movable import Movable
 from gpushare.domain.links import best_set, pairs, scores_of, with_links, with_scores
 from gpushare.domain.model import Card, Placement
 from gpushare.domain.node import Node

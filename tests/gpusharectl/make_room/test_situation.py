@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.domain.eviction.landing import Movable
+from gpushare.domain.eviction.movable import Movable
 from gpushare.domain.model import NodeName, Placement
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.domain.eviction.landing import Movable, Situation
+from gpushare.domain.eviction.landing import Situation
+from gpushare.domain.eviction.movable import Movable
 from gpushare.domain.eviction.moves import (
     Bounds,
     NoPlan,
