@@ -132,7 +132,7 @@ def _why_slower(found: Found) -> str:
         "of without extender, because kube-scheduler sends every pod with all names "
         f"over HTTP and waits for the answer: it needs {alone} ms of CPU per pod "
         f"without an extender, {least} with `{name}` and {own} with gpushare's. All "
-        f"parts share one machine ({found['machine']}). Decisions 0041, 0059 and 0060 "
+        f"parts share one machine ({found['machine']}). Decisions 0059 and 0060 "
         "say what was done."
     )
 

@@ -2,7 +2,7 @@
 
 A real kubectl works with it by its default flags, and so do the extender and the device
 plugin. Connections are kept and watches are chunked, as with the real one;
-docs/decisions (0049) says why this is not a server of werkzeug.
+docs/decisions (0012) says why this is not a server of werkzeug.
 """
 
 import logging

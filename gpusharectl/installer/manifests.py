@@ -2,7 +2,7 @@
 
 gpushare's overlays use resources, components, and JSON patches with a target by kind
 and name; nothing else is implemented. A test compares the result with the real kubectl
-for every overlay and component (``docs/decisions/0048``).
+for every overlay and component (``docs/decisions/0069``).
 """
 
 import hashlib
