@@ -13,19 +13,20 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from deviceplugin.allocation.device_chooser import DeviceChooser
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import (
     Checks,
     HardLimits,
     IsolationChooser,
     LimitsSource,
+    StartedLimits,
 )
-from deviceplugin.allocation.occupancy import Occupancy, Records
-from deviceplugin.allocation.preferred import DeviceChooser
+from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import PreStart, Reporter
+from deviceplugin.allocation.records import Records
 from deviceplugin.allocation.response import LIBRARY
-from deviceplugin.allocation.started import StartedLimits
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.dra.checks import ClaimChecks

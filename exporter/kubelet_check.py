@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from threading import Event
 
 from exporter.owners import OwnerPod, OwnerPods
-from gpushare.kubelet.device_ids import DeviceId, card_key
 from gpushare.kubelet.node_pods import (
     KubeletSilentError,
     NoGetError,
     PodResources,
     UnknownPodError,
 )
-from gpushare.kubelet.pods import Held, PodName
+from gpushare.kubelet.pods import DeviceId, Held, PodName, card_key
 from gpushare.logs import LogOnce
 
 

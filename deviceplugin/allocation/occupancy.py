@@ -1,29 +1,14 @@
-"""Which pod has which cards of this node, and the allocations on disk.
+"""Which pod has which cards of this node.
 
-``Occupancy`` returns where each pod is: what kubelet lists outweighs the pod's
-annotation, and the annotation outweighs what was decided here for a pod without one.
-
-``Records`` keeps allocations on disk, over restarts. ``<folder>/<name>/`` is mounted
-read-only into the container; ``<folder>/<name>.json`` says to which container it
-belongs, because kubelet does not list init containers that end. The name is a hash
-of the device ids and one of the pod's UID and the container: kubelet may pass an init
-container's devices on to another container of its pod (contracts 2.3), and without its
-checkpoint to another pod.
+What kubelet lists outweighs the pod's annotation, and the annotation outweighs what was
+decided here for a pod without one.
 """
 
-import hashlib
-import json
-import os
-import shutil
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
-from deviceplugin.allocation.response import REGION
+from deviceplugin.allocation.records import Record
 from deviceplugin.cards.devices import (
     Cards,
     amount_of,
@@ -39,279 +24,8 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.node_pods import NodePods
 from gpushare.kubelet.pods import Allocated, Listed, NodePod, PodName
-
-ALLOCATION = "allocation.json"
-_LIMIT = ".hard_limit"
-"""Beside it: the hard limit that the container was allocated with, if any. Not in the
-record: earlier versions take a record with an unknown field for a broken one."""
-_SUFFIX = ".json"
-_UNFINISHED = ".part"
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One allocation, ids sorted; ``uid`` is empty if only kubelet knows the pod."""
-
-    namespace: str
-    name: str
-    uid: PodUID
-    container: str
-    resource: str
-    ids: tuple[str, ...]
-
-    @property
-    def pod(self) -> PodName:
-        """The pod's namespace and name."""
-        return (self.namespace, self.name)
-
-    @property
-    def step(self) -> tuple[PodUID, str, str]:
-        """What was allocated devices: the pod, its container and the resource."""
-        return self.uid, self.container, self.resource
-
-
-class Records:
-    """The folder of allocations; created if it is missing.
-
-    All records are in memory too, so that none is lost to a full disk while the process
-    lives.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        self._lock = Lock()
-        self._names: dict[tuple[str, ...], dict[Record, str]] = {}
-        """By their ids, oldest first, each with the name of its files."""
-        self._limits: dict[str, HardLimit] = {}
-        """By the name of the files."""
-        self._unkept_since: dict[str, float] = {}
-        """By the name of the files, since which sweep they are not kept."""
-        for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
-            record = _record(path)
-            if record is not None:
-                name = path.name.removesuffix(_SUFFIX)
-                self._keep(record, name)
-                if (limit := _limit(folder / name / _LIMIT)) is not None:
-                    self._limits[name] = limit
-
-    def folder(self, record: Record) -> Path:
-        """Return the folder of the node that the container has mounted."""
-        return self._folder / self._name_of(record)
-
-    def write(self, record: Record, limit: HardLimit | None = None) -> None:
-        """Write a new allocation, of which no container has started yet.
-
-        ``limit`` is the hard limit that its container has, if this answer brings it.
-
-        Raises ``OSError`` if it cannot be written; it is then in memory alone. An older
-        record of the same container is removed. Another pod's record stays until it is
-        swept, because that pod may run without kubelet's knowledge.
-        """
-        for old in self.all():
-            if old.uid and old.step == record.step and old.ids != record.ids:
-                self._remove(self._name_of(old))
-        name = self._name_of(record)
-        self._keep(record, name)
-        self._set_limit(name, limit)
-        (self._folder / name / ALLOCATION).unlink(missing_ok=True)
-        self._make(name)
-        self._write_limit(name)
-        replace_file(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
-
-    def limit(self, record: Record) -> HardLimit | None:
-        """Return the hard limit that was allocated with the record."""
-        name = self._name_of(record)
-        with self._lock:
-            return self._limits.get(name)
-
-    def of(self, ids: Iterable[str]) -> list[Record]:
-        """Return the records of exactly these ids, of the pod that came last."""
-        wanted = tuple(sorted(ids))
-        with self._lock:
-            found = list(self._names.get(wanted, ()))
-        return [
-            one for one in found if (one.uid, one.pod) == (found[-1].uid, found[-1].pod)
-        ]
-
-    def all(self) -> list[Record]:
-        """Return all records."""
-        with self._lock:
-            return [record for its in self._names.values() for record in its]
-
-    def fill(self, record: Record, known: Record, text: str, limits: str = "") -> None:
-        """Write the files that the container sees; raises ``OSError`` if that fails.
-
-        ``known`` is the record with what was learned since the allocation. Its folder
-        stays the same, because the container has it mounted. ``limits`` is what its
-        library reads, empty for a container without it.
-        """
-        name = self._name_of(record)
-        with self._lock:
-            self._names.get(record.ids, {}).pop(record, None)
-        self._keep(known, name)
-        replace_file(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
-        folder = self._make(name)
-        self._write_limit(name)
-        if limits:
-            replace_file(folder / LIMITS, limits)
-        else:
-            (folder / LIMITS).unlink(missing_ok=True)
-        if self._has_region(name):
-            make_region(folder / REGION)
-        # The last one, because with it the container may start.
-        replace_file(folder / ALLOCATION, text)
-
-    def tell(self, record: Record, text: str, limits: str) -> None:
-        """Write the files into another folder of the same container.
-
-        That the container may start is for the other resource's own call to say.
-        """
-        folder = self._make(self._name_of(record))
-        if limits:
-            replace_file(folder / LIMITS, limits)
-        if self.may_start(record):
-            replace_file(folder / ALLOCATION, text)
-
-    def cut_regions(self) -> list[Record]:
-        """Shorten the regions that containers have made too large; return whose."""
-        return [
-            record
-            for record in self.all()
-            if self._has_region(self._name_of(record))
-            and cut_region(self.folder(record) / REGION)
-        ]
-
-    def of_pods_known_to_kubelet_alone(self) -> list[Record]:
-        """Return the allocations of pods whose UID was never known."""
-        return [one for one in self.all() if not one.uid]
-
-    def may_start(self, record: Record) -> bool:
-        """Return whether the file that the container sees was written."""
-        return (self.folder(record) / ALLOCATION).exists()
-
-    def sweep(self, keep: Callable[[Record], bool], after_s: float) -> None:
-        """Remove records that were not kept for so long, and unreadable ones.
-
-        Until then their pod may not have been listed yet, or its containers may still
-        end although the API server has forgotten it.
-        """
-        known = {self._name_of(one): one for one in self.all()}
-        names = known.keys() | {
-            path.name.removesuffix(_SUFFIX) for path in self._folder.iterdir()
-        }
-        unkept = [one for one in names if one not in known or not keep(known[one])]
-        now = time.monotonic()
-        with self._lock:
-            before = self._unkept_since
-            since = {name: before.get(name, now) for name in unkept}
-            over = [name for name in unkept if now - since[name] >= after_s]
-            self._unkept_since = {n: at for n, at in since.items() if n not in over}
-        for name in over:
-            self._remove(name)
-
-    def _make(self, name: str) -> Path:
-        folder = self._folder / name
-        folder.mkdir(exist_ok=True)
-        # Whatever the umask is: any user of the container must be able to read it.
-        folder.chmod(0o755)
-        return folder
-
-    def _keep(self, record: Record, name: str) -> None:
-        with self._lock:
-            its = self._names.setdefault(record.ids, {})
-            its.pop(record, None)
-            its[record] = name
-            self._unkept_since.pop(name, None)
-
-    def _set_limit(self, name: str, limit: HardLimit | None) -> None:
-        with self._lock:
-            self._limits.pop(name, None)
-            if limit is not None:
-                self._limits[name] = limit
-
-    def _write_limit(self, name: str) -> None:
-        path, limit = self._folder / name / _LIMIT, self._limits.get(name)
-        if limit is None:
-            path.unlink(missing_ok=True)
-        else:
-            replace_file(path, json.dumps(asdict(limit)))
-
-    def _has_region(self, name: str) -> bool:
-        limit = self._limits.get(name)
-        return limit is not None and limit.tier == "preload"
-
-    def _name_of(self, record: Record) -> str:
-        with self._lock:
-            return self._names.get(record.ids, {}).get(record) or _name(record)
-
-    def _remove(self, name: str) -> None:
-        with self._lock:
-            self._limits.pop(name, None)
-            self._names = {
-                ids: left
-                for ids, its in self._names.items()
-                if (left := {one: its[one] for one in its if its[one] != name})
-            }
-        if name.endswith(_UNFINISHED):
-            (self._folder / name).unlink(missing_ok=True)
-        (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
-        shutil.rmtree(self._folder / name, ignore_errors=True)
-
-
-def _name(record: Record) -> str:
-    def short(text: str, digits: int) -> str:
-        return hashlib.sha256(text.encode()).hexdigest()[:digits]
-
-    whose = f"{record.uid}/{record.container}"
-    return f"{short(chr(10).join(record.ids), 16)}.{short(whose, 8)}"
-
-
-def _written_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        # It was removed meanwhile.
-        return float("inf")
-
-
-def _record(path: Path) -> Record | None:
-    try:
-        body = json.loads(path.read_text())
-        ids = tuple(sorted(body.pop("ids")))
-        record = Record(**body, ids=ids)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        # Removed meanwhile, or cut short by a crash: as if it was never written.
-        return None
-    words = [value for name, value in asdict(record).items() if name != "ids"]
-    return record if all(isinstance(one, str) for one in (*words, *ids)) else None
-
-
-def _limit(path: Path) -> HardLimit | None:
-    try:
-        body = json.loads(path.read_text())
-        limit = HardLimit(body["tier"], body["mib"], body["needed_mib"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    valid = isinstance(limit.tier, str) and all(
-        isinstance(one, int) for one in (limit.mib, limit.needed_mib)
-    )
-    return limit if valid else None
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    part = path.with_name(f".{path.name}{_UNFINISHED}")
-    try:
-        part.write_text(text)
-        part.chmod(0o644)
-        os.replace(part, path)  # noqa: PTH105
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 class Occupancy:
@@ -331,6 +45,9 @@ class Occupancy:
         self.node = node
         self._pods = pods
         self._claims = claims
+        self.room_lock = Lock()
+        """Held by whoever gives out room of the node's cards: from the check of room
+        and hard limits until it is on disk that the container or claim has it."""
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
         self._before = tuple(before)

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from threading import Event, Lock
+from threading import Event
 
-from deviceplugin.allocation.isolation import HardLimits, tier_named
-from deviceplugin.allocation.occupancy import Occupancy, Record, Records
-from deviceplugin.allocation.preferred import limited_units
+from deviceplugin.allocation.device_chooser import limited_units
+from deviceplugin.allocation.isolation import HardLimits, StartedLimits, tier_named
+from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
-from deviceplugin.allocation.started import StartedLimits
+from deviceplugin.allocation.records import Record, Records
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
     Cards,
@@ -228,8 +228,6 @@ class PreStart:
     library: NodeLibrary
     limits: HardLimits
     """How large limits are that are written down anew."""
-    filling: Lock = field(default_factory=Lock)
-    """Held from the check of hard limits to the note that the container may start."""
 
     def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
@@ -256,7 +254,7 @@ class PreStart:
             made = self._written_anew(pod, owner, actual)
         limited = [one for one in made if self.records.limit(one) is not None]
         listed = self._list() if limited else Listed({})
-        with self.filling:
+        with self.occupancy.room_lock:
             wrong = self.started.why_above_memory(limited, listed, cards)
             if wrong := wrong or self._why_no_room_beside_claims(actual, cards):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
@@ -424,7 +422,7 @@ class PreStart:
         kube-scheduler gives claims their card, and the pod's plan may not know of it.
         Pods that wait as this one does are not counted, else none of several would
         start. A claim is prepared only where there is room beside all planned pods.
-        Hold ``filling``, as who prepares a claim does.
+        Hold ``room_lock``, as who prepares a claim does.
         """
         if not self.occupancy.is_claimed(actual.cards()):
             return ""

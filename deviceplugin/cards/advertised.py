@@ -13,7 +13,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards, too_many
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Invalid
-from gpushare.kubelet.device_ids import KINDS
+from gpushare.kubelet.pods import KINDS
 
 logger = logging.getLogger(__name__)
 

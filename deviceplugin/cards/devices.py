@@ -24,8 +24,7 @@ from gpushare.domain.model import (
 from gpushare.domain.placement import joined, whole_shares
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
-from gpushare.kubelet.device_ids import CORE_KIND, KINDS, DeviceId, card_key
-from gpushare.kubelet.pods import Held, NodePod
+from gpushare.kubelet.pods import CORE_KIND, KINDS, DeviceId, Held, NodePod, card_key
 
 
 def colliding(cards: Iterable[FoundCard | Card]) -> list[str]:

@@ -82,7 +82,7 @@ class ClaimChecks:
     ) -> Mapping[str, HardLimit]:
         """Make all checks; return the hard limits by request, of those that have one.
 
-        Hold ``PreStart.filling`` until the claim is noted.
+        Hold ``Occupancy.room_lock`` until the claim is noted.
         """
         for part in parts:
             self.insist_on_cards(part, cards)

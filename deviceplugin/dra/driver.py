@@ -341,7 +341,7 @@ class DraDriver:
         claims, sweeper, is_clean = self.plugin.preparer.claims, self.sweeper, False
         while True:
             if self.wanted or self.sockets.have_folders():
-                with self.plugin.preparer.prestart.filling:
+                with self.plugin.preparer.occupancy.room_lock:
                     claims.restore()
             if not (self.wanted or is_clean or claims.are_left()):
                 # Once: without DRA the folder may be read-only.

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.cdi import specification
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import Tier
-from deviceplugin.allocation.occupancy import Occupancy, Record
+from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary, limits_text
 from deviceplugin.allocation.prestart import PreStart, allocation_text
+from deviceplugin.allocation.records import Record
 from deviceplugin.allocation.response import (
     container_setup,
     hard_limit_setup,
@@ -104,7 +105,7 @@ class Preparer:
         """
         self._warned.pop(asked.uid, None)
         try:
-            with self.prestart.filling:
+            with self.occupancy.room_lock:
                 self._unprepared.append(asked.uid)
                 removed = self.claims.remove(asked.uid)
         except OSError as error:
@@ -184,7 +185,7 @@ class Preparer:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Let nobody else check what cards have left, or write claims."""
-        with self.prestart.filling:
+        with self.occupancy.room_lock:
             try:
                 yield
             except OSError as error:

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.occupancy import ALLOCATION, replace_file
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
+from deviceplugin.allocation.records import ALLOCATION, replace_file
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import (
     CardUUID,
@@ -154,7 +154,7 @@ class PreparedClaims:
     def restore(self) -> None:
         """Write all specifications that are missing.
 
-        Hold ``PreStart.filling``: one of a claim that is taken back meanwhile would
+        Hold ``Occupancy.room_lock``: one of a claim that is taken back meanwhile would
         stay for ever.
         """
         for claim in self.all():

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import grpc
 
-from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import IsolationChooser
-from deviceplugin.allocation.occupancy import Record, Records
-from deviceplugin.allocation.preferred import (
+from deviceplugin.allocation.device_chooser import (
     Assigned,
     DeniedError,
     DeviceChooser,
     Question,
 )
+from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import NotYetError, PreStart
+from deviceplugin.allocation.records import Record, Records
 from deviceplugin.allocation.response import (
     container_setup,
     hard_limit_setup,

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from cryptography import x509
 
-from deviceplugin.allocation.occupancy import Record
 from deviceplugin.allocation.prestart import allocation_text
+from deviceplugin.allocation.records import Record
 from gpushare import __version__
 from gpushare.domain.model import Amount, CardUUID, PodUID
 from gpushare.kube import names

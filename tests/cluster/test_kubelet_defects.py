@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.allocation.preferred import Question
+from deviceplugin.allocation.device_chooser import Question
 from deviceplugin.cards.devices import Cards
 from deviceplugin.serve import PluginParts, assemble, start
 from deviceplugin.settings import DevicePluginSettings

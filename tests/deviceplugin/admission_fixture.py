@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
+from deviceplugin.allocation.device_chooser import DeviceChooser, Question
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preferred import DeviceChooser, Question
 from deviceplugin.cards.devices import Cards, device_ids, part
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import Card, CardUUID, Placement
@@ -16,9 +16,8 @@ from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
-from gpushare.kubelet.device_ids import KINDS
 from gpushare.kubelet.node_pods import EventRecorder, NodePods
-from gpushare.kubelet.pods import Held, Listed, NodePod, PodName, node_pod
+from gpushare.kubelet.pods import KINDS, Held, Listed, NodePod, PodName, node_pod
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, container_json, event, pod_json
 from tests.deviceplugin.node_fixture import NODE

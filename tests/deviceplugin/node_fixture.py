@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin import serve
-from deviceplugin.allocation.preferred import Question
+from deviceplugin.allocation.device_chooser import Question
 from deviceplugin.cards import advertised
 from deviceplugin.kubelet import registration
 from deviceplugin.serve import PluginParts, assemble
@@ -33,7 +33,7 @@ from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Unavailable
 from gpushare.kubelet import node_pods
-from gpushare.kubelet.device_ids import card_key
+from gpushare.kubelet.pods import card_key
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
 from gpusharectl.demo.fakeapi.cluster import Embedded

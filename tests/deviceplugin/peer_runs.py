@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from deviceplugin.allocation.preferred import DeniedError
+from deviceplugin.allocation.device_chooser import DeniedError
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import Amount, Card, Placement, PodRequest, Share
 from gpushare.kube import names

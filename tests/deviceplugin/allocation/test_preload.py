@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation.isolation import Tier
-from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.allocation.preload import (
     LIMITS,
     MOST_REGION_BYTES,
     NodeLibrary,
     why_not_preload,
 )
+from deviceplugin.allocation.records import Record, Records
 from deviceplugin.allocation.response import REGION
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID

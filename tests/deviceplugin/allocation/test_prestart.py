@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from deviceplugin.allocation.preferred import Assigned, DeniedError, Question
+from deviceplugin.allocation.device_chooser import Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import Card, Placement, PodRequest

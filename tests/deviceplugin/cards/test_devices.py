@@ -30,8 +30,7 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kubelet.device_ids import CORE_KIND, MEMORY_KIND, DeviceId, card_key
-from gpushare.kubelet.pods import node_pod
+from gpushare.kubelet.pods import CORE_KIND, MEMORY_KIND, DeviceId, card_key, node_pod
 from tests.builders import card, node, pod_json, ref, share
 from tests.builders import placement as placed
 from tests.deviceplugin.admission_fixture import AdmissionFixture, shapes

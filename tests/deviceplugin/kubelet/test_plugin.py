@@ -9,7 +9,7 @@ from deviceplugin.kubelet.plugin import CardCountFile, QuotaPlugin
 from gpushare.cards.source import Found
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kubelet.device_ids import DeviceId
+from gpushare.kubelet.pods import DeviceId
 from gpusharectl.demo.devices import Devices
 from tests.builders import container_json
 from tests.deviceplugin.node_fixture import (

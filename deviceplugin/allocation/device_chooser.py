@@ -43,7 +43,6 @@ from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text
-from gpushare.kubelet.device_ids import KINDS, card_key
 from gpushare.kubelet.node_pods import (
     EventRecorder,
     KubeletSilentError,
@@ -51,6 +50,7 @@ from gpushare.kubelet.node_pods import (
     PodResources,
 )
 from gpushare.kubelet.pods import (
+    KINDS,
     UNKNOWN_POD,
     ActivePod,
     Allocated,
@@ -60,6 +60,7 @@ from gpushare.kubelet.pods import (
     PodName,
     Step,
     candidates,
+    card_key,
     may_be_static,
     pod_known_to_kubelet,
     steps_left,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.preferred import DeniedError
+from deviceplugin.allocation.device_chooser import DeniedError
 from deviceplugin.cards.devices import plan
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, Placement, PodRequest

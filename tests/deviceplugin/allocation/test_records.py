@@ -8,7 +8,8 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.allocation.occupancy import ALLOCATION, Occupancy, Record, Records
+from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.allocation.records import ALLOCATION, Record, Records
 from deviceplugin.serve import instance_lock
 from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
