@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusharectl.installer.install import first_pod
+from gpusharectl.installer.run import first_pod
 from tests.conftest import CLUSTER_OF, LONGEST
 from tests.machine import needs
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reach
 from gpusharectl.completion import all_node_names
-from gpusharectl.installer import install as installing
+from gpusharectl.installer import run as installing
 from gpusharectl.installer import uninstall as leaving
 from gpusharectl.installer.context import Context, SchedulerTarget
 from gpusharectl.installer.kube_scheduler.drift import Flavour

@@ -1,203 +1,370 @@
-"""What the plans of an install and of an uninstall share. Changes nothing."""
+"""Plan an install: what is wanted, checked, and shown before anything is changed."""
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from gpushare.kube.cluster import Json
-from gpusharectl.installer.context import Context, SchedulerTarget
-from gpusharectl.installer.kube_scheduler.drift import KUBEADM_SCHEDULER, Flavour
-from gpusharectl.installer.kube_scheduler.host import HostScheduler
-from gpusharectl.installer.kube_scheduler.host_files import FileChange, Obstacle
-from gpusharectl.installer.kube_scheduler.k3s import restart_command
-from gpusharectl.installer.options import CommonOptions
-from gpusharectl.installer.preflight import Finding, Weight
+from gpushare.domain.policies import FRAG
+from gpushare.kube.objects import Ref
+from gpusharectl.installer.dra.apply import trusted_now
+from gpusharectl.installer.dra.checks import RIGHTS as DRA_RIGHTS
+from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_dra, read_dra
+from gpusharectl.installer.dra.objects import InstalledDra
+from gpusharectl.installer.hosts import HostsPlan
+from gpusharectl.installer.kube_scheduler.drift import Flavour, flavour
+from gpusharectl.installer.manifests import (
+    DRA,
+    NVIDIA,
+    WORKLOADS,
+    image_of,
+    loaded,
+    with_images,
+    with_settings,
+    with_spec,
+)
+from gpusharectl.installer.options import (
+    CARD_CLASSES,
+    InstallOptions,
+    node_names,
+)
+from gpusharectl.installer.preflight import (
+    judge_cluster,
+    judge_nodes,
+    judge_owners,
+    judge_rights,
+    weigh_findings,
+)
 from gpusharectl.installer.progress import (
     NOTHING_DONE,
     Exit,
     InstallError,
-    Screen,
-    Step,
 )
-from gpusharectl.installer.survey import Facts, leader
+from gpusharectl.installer.survey import (
+    LABELLED,
+    PROBE,
+    REVISIONS,
+    WEBHOOKS,
+    Facts,
+    Right,
+    kube_scheduler_image,
+    missing,
+    needed,
+    owned_by,
+    served,
+    survey,
+    takes_nvidia,
+    to_label,
+    unknown_nodes,
+)
+from gpusharectl.installer.webhook.apply import WebhookPlan, split, still_there
+from gpusharectl.installer.webhook.objects import DEPLOYMENT, SECRET
+from gpusharectl.output import ObjectChange, object_changes
 
-_NONE = Facts("", Flavour.MANAGED, ())
-_OF_NODE = re.compile(r"node (\S+): ")
-_MANY, _FEW = 10, 3
+_NAME_THEM = "--nodes NODE,NODE or --all-gpu-nodes"
 
 
-def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> None:
-    """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
-    shown = grouped(found)
-    for one in shown:
-        # The remedies of refusals are the last line of the run.
-        then = one.remedy if one.weight is not Weight.REFUSAL else ""
-        screen.say(f"{one.text}{then and f'; {then}'}   {one.weight}")
-    bad = [one for one in shown if one.weight is Weight.REFUSAL]
-    if bad:
-        why = "; ".join(one.text for one in bad)
-        remedy = "; ".join(one.remedy for one in bad if one.remedy)
-        raise InstallError(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
-    if not sure and any(one.weight is Weight.DOUBT for one in shown):
-        remedy = "the same command without these nodes"
-        screen.confirm("Share these cards anyway?", remedy)
+def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOptions:
+    """Fill options that are not given with what is installed.
 
-
-def grouped(found: Iterable[Finding]) -> list[Finding]:
-    """Return findings, equal ones of several nodes once, with their names.
-
-    Of more than ten nodes that are well the first ones are named.
+    Otherwise a second install, for any reason, would remove what the first one set.
     """
-    by_text: dict[Finding, list[str]] = {}
-    for one in found:
-        of = _OF_NODE.match(one.text)
-        rest = one.text[of.end() :] if of else one.text
-        by_text.setdefault(replace(one, text=rest), []).extend([of[1]] if of else [])
-    told = []
-    for one, nodes in by_text.items():
-        names = ", ".join(nodes)
-        if len(nodes) > _MANY and one.weight is Weight.OK:
-            names = f"{', '.join(nodes[:_FEW])} and {len(nodes) - _FEW} more"
-        begin = f"node{'s' if len(nodes) > 1 else ''} {names}: " if nodes else ""
-        told.append(replace(one, text=f"{begin}{one.text}"))
-    return told
+    # Without the plugin offering cards to claims, what is left of DRA is removed.
+    dra = facts.dra or None if options.dra is None else options.dra
+    webhook = options.webhook
+    if facts.webhook and webhook.wanted is not False:
+        webhook = webhook.with_preserved(facts.webhook.settings)
+    return replace(
+        options,
+        tls=facts.tls or dra or None if options.tls is None else options.tls,
+        ui=facts.ui or None if options.ui is None else options.ui,
+        policy=options.policy or facts.policy or None,
+        isolation=options.isolation or facts.isolation or None,
+        dra=dra,
+        webhook=webhook,
+    )
 
 
 @dataclass
-class Plan:
-    """A plan; what one step finds out is kept for the steps after it."""
+class InstallPlan(HostsPlan):
+    """The plan of an install."""
 
-    context: Context
-    options: CommonOptions
-    facts: Facts = _NONE
-    target: SchedulerTarget = field(init=False)
-    """Which kube-scheduler is set up or restored, and how."""
-    manifests: tuple[Json, ...] = ()
-    hosts: tuple[str, ...] = ()
-    """The hosts whose kube-scheduler is set, the leader last."""
-    file_changes: Sequence[FileChange] = ()
-    """What changes in this host's files."""
-
-    @property
-    def screen(self) -> Screen:
-        """The screen of the context."""
-        return self.context.screen
+    options: InstallOptions
+    chosen: tuple[str, ...] = ()
+    """The nodes that share their cards."""
+    changes: tuple[ObjectChange, ...] = ()
+    scheduler_image: str = ""
+    """The image of a second kube-scheduler."""
+    webhook: WebhookPlan | None = None
+    """What to do about the webhook; None without one."""
+    going: tuple[Ref, ...] = ()
+    """The objects of a webhook that is removed, in this order."""
+    dra: InstalledDra = field(default_factory=InstalledDra)
+    """What there is of DRA before."""
 
     @property
-    def other_hosts(self) -> tuple[str, ...]:
-        """The hosts on which a Job sets kube-scheduler."""
-        return tuple(node for node in self.hosts if node != self.facts.here)
+    def dra_going(self) -> bool:
+        """Whether DRA is taken back."""
+        return self.dra.there and not self.options.dra
 
-    @property
-    def host(self) -> HostScheduler:
-        """This host's kube-scheduler."""
-        return self.context.host(self.target)
-
-    @property
-    def read_later(self) -> bool:
-        """Whether k3s reads its files only when somebody restarts it."""
-        k3s = self.facts.flavour is Flavour.K3S
-        return bool(self.hosts) and k3s and not self.options.restart
-
-    def note_restart(self) -> None:
-        """Say that k3s has to be restarted, if it reads the files later."""
-        if self.read_later:
-            self.screen.note(
-                "k3s reads its scheduler's files only at its start. Now run:"
+    def check(self) -> None:
+        """Read the cluster and this host, show findings, refuse what cannot work."""
+        context, options = self.context, self.options
+        self._load()
+        proof = () if options.second_scheduler else (PROBE,)
+        kubeadm = flavour(context.files) is Flavour.KUBEADM
+        rights = self._rights(*proof, jobs=kubeadm)
+        facts = self.facts = survey(
+            context.objects,
+            context.files,
+            rights,
+            told=options.this_node,
+            webhook=bool(options.webhook.wanted),
+        )
+        weigh_findings(judge_cluster(facts, options), context.screen)
+        self.options = with_preserved_settings(options, facts)
+        if options.webhook.wanted is False:
+            self.going = still_there(context)
+        self._load()
+        self.set_target(
+            image_of(self.manifests),
+            tls=bool(self.options.tls),
+            frag=self.options.policy == FRAG,
+        )
+        self._check_more_rights()
+        self._check_dra()
+        if not options.second_scheduler:
+            self.keep_files(self.host.plan())
+            self.find_hosts(facts.control_plane)
+            return
+        image = options.scheduler_image or kube_scheduler_image(context.objects)
+        if not image:
+            raise InstallError(
+                "no pod in this cluster shows the image of kube-scheduler; "
+                f"{NOTHING_DONE}",
+                "the same command with --scheduler-image IMAGE, an image of "
+                f"kube-scheduler {facts.version}",
+                Exit.REFUSED,
             )
-            self.screen.show(f"  {' '.join(restart_command(self.context.files))}")
+        self.scheduler_image = image
+        self._load()
 
-    def find_hosts(self, nodes: Iterable[str]) -> None:
-        """Keep the hosts: this one, and with kubeadm these nodes."""
-        facts, others = self.facts, set[str]()
-        if facts.flavour is Flavour.KUBEADM:
-            others = set(nodes) - {facts.here}
-        leading = leader(self.context.objects) if others else ""
-        hosts = [*sorted(others), facts.here]
-        self.hosts = tuple(sorted(hosts, key=leading.__eq__))
+    def choose(self) -> None:
+        """Settle which nodes share their cards."""
+        options, facts = self.options, self.facts
+        self.chosen = self._which_nodes()
+        found = takes_nvidia(facts, self.chosen)
+        if found if options.runtime_class is None else options.runtime_class:
+            self._load("nvidia-runtime")
+        second = options.second_scheduler
+        judged = judge_nodes(facts, self.chosen, second_scheduler=second)
+        weigh_findings(judged, self.screen, sure=options.yes or options.dry_run)
 
-    def keep_files(self, planned: Sequence[FileChange] | Obstacle) -> None:
-        """Keep what changes in this host's files; refuse if they cannot be edited."""
-        if isinstance(planned, Obstacle):
-            raise InstallError(f"{planned}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
-        self.file_changes = planned
+    def _which_nodes(self) -> tuple[str, ...]:
+        """Return the nodes from the options, else the labelled ones, else ask."""
+        nodes, options = self.facts.nodes, self.options
+        driver = self.facts.here if self.facts.driver_here else ""
+        labelled = tuple(node.name for node in nodes if node.labelled)
+        signs = tuple(
+            node.name
+            for node in nodes
+            if node.labelled or node.signs or node.name == driver
+        )
+        found = options.nodes or (signs if options.all_gpu_nodes else labelled)
+        if options.all_gpu_nodes and not found:
+            them = ", ".join(node.name for node in nodes) or "none"
+            raise InstallError(
+                f"no node shows a sign of an NVIDIA GPU (nodes: {them}); "
+                f"{NOTHING_DONE}",
+                "if some have one, name them: gpusharectl install --nodes NODE,NODE",
+                Exit.REFUSED,
+            )
+        if not (options.nodes or options.all_gpu_nodes):
+            # A dry run of an installation shows what the same nodes get.
+            if not options.yes and not (options.dry_run and found):
+                return self._asked(found or signs, driver)
+            if not found:
+                raise InstallError(
+                    f"--yes asks no question, and no node is named; {NOTHING_DONE}",
+                    f"the same command with {_NAME_THEM}",
+                    Exit.USAGE,
+                )
+        if wrong := unknown_nodes(self.facts.nodes, found):
+            why = f"{wrong} {NOTHING_DONE.capitalize()}"
+            remedy = "the same command with --nodes and names of these nodes"
+            raise InstallError(why, remedy, Exit.USAGE)
+        return found
 
-    def again(self) -> str:
-        """Return the command that goes on where this one stopped."""
-        return self.options.again()
+    def _asked(self, default: Sequence[str], driver: str) -> tuple[str, ...]:
+        """Show the nodes, and ask until all names are nodes."""
+        self.screen.begin("Nodes")
+        for node in self.facts.nodes:
+            loaded = ["the driver is loaded"] if node.name == driver else []
+            signs = ", ".join([*node.signs, *loaded])
+            self.screen.say(f"{node.name}: {signs or 'no sign of a GPU'}")
+        while True:
+            said = self.screen.ask(
+                "Which nodes share their cards?", ", ".join(default), _NAME_THEM
+            )
+            wrong = unknown_nodes(self.facts.nodes, wanted := node_names(said))
+            if not wrong:
+                return wanted
+            self.screen.say(wrong)
 
-    def agree(self, title: str, what: Sequence[str], shown: Iterable[str]) -> None:
-        """Show what changes, one thing a line; ask for consent, unless given.
+    def rehearse(self) -> None:
+        """Apply all objects as a dry run of the API server, to see what they change."""
+        context, bodies = self.context, list(self.manifests)
+        if self.options.webhook.wanted:
+            by_installer = not self.facts.by_cert_manager
+            self.manifests, self.webhook = split(
+                context.objects,
+                self.manifests,
+                context.now(),
+                by_installer=by_installer,
+            )
+            secret = [self.webhook.secret] if self.webhook.secret else []
+            bodies = [*self.manifests, *secret, *self.webhook.asking]
+        if self.options.dra:
+            others, own = self.other_hosts, self.host.authority
+            here, objects = self.facts.here, context.objects
+            bodies.append(trusted_now(objects, here, own, alone=not others))
+            if self.options.dry_run and self.facts.dra and others:
+                self.screen.say(
+                    f"a dry run does not look at {', '.join(others)}: whether the API "
+                    "server trusts the authority there, is seen by the install itself"
+                )
+        self.changes = object_changes(context.objects, bodies)
+        self._refuse_owned()
 
-        A dry run shows all changes, ``shown`` and those of files, instead of asking.
-        """
-        screen, options = self.screen, self.options
-        if options.dry_run:
-            would = "is changed. Without --dry-run:" if what else "would be changed."
-            screen.note(f"Dry run: nothing {would}")
-        if not what or (options.yes and not options.dry_run):
-            return
-        screen.begin(title)
-        for one in what:
-            screen.say(f"- {one}")
-        if not options.dry_run:
-            screen.confirm("Go on?")
-            return
-        for text in (*shown, *(change.diff() for change in self.file_changes)):
-            screen.show(text)
-        screen.note("Dry run: nothing was changed.")
-        screen.show(f"To {options.command}: {self.again()}")
+    def _refuse_owned(self) -> None:
+        """Refuse to change any other object that another tool owns."""
+        owned = owned_by(one.before for one in self.changes if one.before)
+        remedy = "remove it there first, or change it there"
+        weigh_findings(judge_owners(owned, remedy), self.screen)
 
-    def restart(self) -> list[str]:
-        """Return what the changed files mean for this host's kube-scheduler."""
-        paths = [change.path for change in self.file_changes]
-        if self.facts.flavour is Flavour.K3S and paths:
-            when = "k3s restarts" if self.options.restart else "k3s is restarted later"
-            return [f"kube-scheduler reads these files when {when}"]
-        if str(KUBEADM_SCHEDULER) not in paths:
-            return []
-        where = f" on {self.facts.here}" if self.other_hosts else ""
-        return [f"kube-scheduler{where} restarts; no pod is scheduled for some seconds"]
+    def confirm(self) -> None:
+        """Show the changes, and ask for consent."""
+        labels = to_label(self.facts.nodes, self.chosen)
+        # Diffs take time, and only a dry run shows them.
+        diffs = chain(
+            (change.diff() for change in self.changes),
+            (f"- {ref}" for ref in (*self.going, *self.dra.left)),
+            (f"+ Node {name}: {LABELLED}" for name in labels),
+        )
+        self.agree("Changes", self._summary(labels), diffs)
 
-    def host_changes(self) -> list[str]:
-        """Return what changes on the hosts, one thing a line."""
-        # One that is set up already may differ; its Job sees that.
-        others = [
-            node
-            for node in self.other_hosts
-            if self.file_changes or node not in self.facts.stamped
+    def _summary(self, labels: Sequence[str]) -> list[str]:
+        """Return what is changed, in the order of the steps."""
+        new = sum(change.before is None for change in self.changes)
+        old = len(self.changes) - new
+        counts = [(new, "new"), (old, "changed")]
+        told = ", ".join(f"{number} {word}" for number, word in counts if number)
+        replaced = [
+            change.ref.name
+            for change in self.changes
+            if change.ref.kind in WORKLOADS
+            and change.before
+            and change.after
+            and change.before["spec"]["template"] != change.after["spec"]["template"]
         ]
+        image, now = self.target.image, next(iter(self.facts.images.values()), "")
+        why = f" (image {now} becomes {image})" if now and now != image else ""
+        tier = "" if self.facts.plugin else self.options.isolation
         return [
+            *(["the webhook is removed"] if self.going else []),
+            *(["cards are no longer offered to ResourceClaims"] * self.dra_going),
+            *(["cards are offered to ResourceClaims too"] * self._dra_is_new),
+            *([f"objects in the cluster: {told}"] if told else []),
+            *([f"isolation tier {tier} on all nodes with cards"] if tier else []),
             *(
-                f"{change.path}{'' if change.before is not None else ' (new)'}"
-                for change in self.file_changes
+                [f"the pods of {', '.join(replaced)} are replaced{why}"]
+                * bool(replaced)
             ),
-            *self.restart(),
+            *self.host_lines(),
             *(
-                f"kube-scheduler's configuration on {node}, by a Job; it restarts there"
-                for node in others
+                [f"{LABELLED} on {', '.join(labels)}, which starts the device plugin"]
+                if labels
+                else []
             ),
         ]
 
-    def certify(self) -> None:
-        """Write this host's certificates, which the extender needs at its start."""
-        due = self.context.certificates(self.target)
-        self.context.files.make(due)
-        told = ", ".join(change.path for change in due)
-        self.screen.say(f"written: {told}" if due else "all certificates are valid")
+    def again(self, image: str = "") -> str:
+        """Return the command that goes on, with the nodes chosen meanwhile.
 
-    def scheduler_step(
-        self, node: str, action: str, here: Callable[[HostScheduler], None]
-    ) -> Step:
-        """Return the step that does something to one host's kube-scheduler."""
+        ``image`` is another image than the one that was given.
+        """
+        nodes = self.chosen or self.options.nodes
+        all_nodes = self.options.all_gpu_nodes and not nodes
+        image = image or self.options.image
+        chosen = replace(self.options, nodes=nodes, all_gpu_nodes=all_nodes)
+        return replace(chosen, image=image).again()
 
-        def act() -> None:
-            if node == self.facts.here:
-                here(self.host)
-                return
-            others = self.context.others(self.target)
-            why = others.run(action, node, self.screen.say)
-            if why:
-                raise InstallError(f"on {node}: {why}")
+    @property
+    def _dra_is_new(self) -> bool:
+        return bool(self.options.dra) and not self.facts.dra
 
-        return Step(f"kube-scheduler's configuration on {node}", act, "Scheduler")
+    def _check_dra(self) -> None:
+        """Read what there is of DRA; refuse where it cannot be, or is in use."""
+        context, options = self.context, self.options
+        refs = [Ref.of(body) for body in context.load(DRA)]
+        wanted = bool(options.dra)
+        self.dra = read_dra(context.objects, self.facts, refs, wanted=wanted)
+        weigh_findings(judge_dra(self.facts, options, self.dra), context.screen)
+        if wanted and (why := self.host.why_elsewhere()):
+            raise InstallError(f"{why}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
+        if self.dra_going:
+            rights = needed(self.dra.left, "get", "delete", more=RIGHTS_BACK)
+            self._weigh_rights(rights)
+
+    def _check_more_rights(self) -> None:
+        """Check the rights that are needed only because of what is installed."""
+        facts, rights = self.facts, tuple[Right, ...]()
+        if self.going:
+            rights = needed(self.going, "get", "delete")
+        elif facts.webhook is not None or facts.by_cert_manager:
+            rights = self._rights()
+        if self.options.dra:
+            rights += self._rights()
+        elif facts.dra:
+            rights += RIGHTS_BACK
+        self._weigh_rights(rights)
+
+    def _weigh_rights(self, rights: Sequence[Right]) -> None:
+        if lacking := missing(self.context.objects, tuple(rights)):
+            weigh_findings(
+                [judge_rights(replace(self.facts, missing=lacking))], self.screen
+            )
+
+    def _rights(self, *more: Right, jobs: bool = False) -> tuple[Right, ...]:
+        """Return the rights needed to install, with a Secret if one may be made."""
+        refs = [Ref.of(body) for body in self.manifests]
+        if self.options.webhook.wanted:
+            more += WEBHOOKS
+            refs += [] if self.facts.by_cert_manager else [SECRET]
+        more += (REVISIONS, *(DRA_RIGHTS if self.options.dra else ()))
+        return needed(refs, "get", "create", "patch", more=more, jobs=jobs)
+
+    def _load(self, *components: str) -> None:
+        """Compose the manifests from what is known so far."""
+        facts = self.facts
+        kept = {} if self.options.image else facts.images
+        # All parts run the same image, so a new part gets the one that runs.
+        bodies = loaded(
+            self.context.load,
+            flavour(self.context.files),
+            self.options,
+            image=self.options.image or next(iter(kept.values()), ""),
+            components=components,
+            by_cert_manager=self.facts.by_cert_manager,
+        )
+        found = served(self.context.objects, bodies)
+        found = with_images(found, kept, self.scheduler_image)
+        replicas = facts.webhook.replicas if facts.webhook else None
+        # 0 is not kept: no pod that asks for a card could be created.
+        if replicas:
+            found = with_spec(
+                found, DEPLOYMENT, lambda one: one.update(replicas=replicas)
+            )
+        # The webhook is told which RuntimeClasses provide cards, if no name says so.
+        classes = ",".join(name for name in facts.runtime_classes if NVIDIA not in name)
+        told = {CARD_CLASSES: classes} if classes else {}
+        self.manifests = with_settings(found, "webhook", told)

@@ -1,6 +1,10 @@
-"""Check whether an installation can succeed; return findings. Pure."""
+"""Check whether an installation can succeed; return findings.
 
-from collections.abc import Iterator, Mapping, Sequence
+Pure, except ``weigh_findings``, which shows them and refuses.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -9,12 +13,8 @@ from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import NVIDIA
 from gpusharectl.installer.options import AUTO, NO_TIER, InstallOptions
-from gpusharectl.installer.survey import (
-    Facts,
-    NodeFacts,
-    minor,
-    named,
-)
+from gpusharectl.installer.progress import NOTHING_DONE, Exit, InstallError, Screen
+from gpusharectl.installer.survey import Facts, NodeFacts, minor, named
 from gpusharectl.installer.webhook.objects import CERTIFICATE, InstalledWebhook
 
 OLDEST = (1, 26)
@@ -30,6 +30,8 @@ WEBHOOK_OLDEST = (1, 30)
 none while no webhook answers."""
 WEBHOOK_REPLICAS = 2
 """As the manifest has it."""
+_OF_NODE = re.compile(r"node (\S+): ")
+_MANY_NODES, _FEW_NODES = 10, 3
 
 
 class Weight(StrEnum):
@@ -403,3 +405,44 @@ def _runtime(node: NodeFacts, facts: Facts) -> Finding:
             "pods get it only where it is the default runtime"
         )
     return _ok(node.runtime)
+
+
+def weigh_findings(
+    findings: Iterable[Finding], screen: Screen, *, sure: bool = False
+) -> None:
+    """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
+    grouped = group_findings(findings)
+    for finding in grouped:
+        # The remedies of refusals are the last line of the run.
+        then = finding.remedy if finding.weight is not Weight.REFUSAL else ""
+        screen.say(f"{finding.text}{then and f'; {then}'}   {finding.weight}")
+    refusals = [each for each in grouped if each.weight is Weight.REFUSAL]
+    if refusals:
+        why = "; ".join(refusal.text for refusal in refusals)
+        remedy = "; ".join(refusal.remedy for refusal in refusals if refusal.remedy)
+        raise InstallError(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
+    if not sure and any(finding.weight is Weight.DOUBT for finding in grouped):
+        remedy = "the same command without these nodes"
+        screen.confirm("Share these cards anyway?", remedy)
+
+
+def group_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, equal ones of several nodes once, with their names.
+
+    Of more than ten nodes that are well the first ones are named.
+    """
+    nodes_of: dict[Finding, list[str]] = {}
+    for finding in findings:
+        node = _OF_NODE.match(finding.text)
+        rest = finding.text[node.end() :] if node else finding.text
+        nodes = nodes_of.setdefault(replace(finding, text=rest), [])
+        nodes.extend([node[1]] if node else [])
+    grouped = []
+    for finding, nodes in nodes_of.items():
+        names_of = ", ".join(nodes)
+        if len(nodes) > _MANY_NODES and finding.weight is Weight.OK:
+            few = ", ".join(nodes[:_FEW_NODES])
+            names_of = f"{few} and {len(nodes) - _FEW_NODES} more"
+        start = f"node{'s' if len(nodes) > 1 else ''} {names_of}: " if nodes else ""
+        grouped.append(replace(finding, text=f"{start}{finding.text}"))
+    return grouped

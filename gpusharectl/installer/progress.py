@@ -238,6 +238,22 @@ class Step:
     title: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class InstallHook:
+    """The steps that a part of gpushare adds to an install, by when they come.
+
+    Its other objects are applied with all objects.
+    """
+
+    first: Sequence[Step] = ()
+    """Before anything is changed."""
+    before_objects: Sequence[Step] = ()
+    after_objects: Sequence[Step] = ()
+    after_hosts: Sequence[Step] = ()
+    """When the extender runs and kube-scheduler calls it."""
+    after_cards: Sequence[Step] = ()
+
+
 def follow(
     steps: Sequence[Step],
     screen: Screen,

@@ -18,8 +18,11 @@ from gpushare.kube.facts import (
 from gpushare.kube.node_filters import bar, constraints_of, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.progress import InstallError, Waiting, together
+from gpusharectl.installer.progress import InstallError, Step, Waiting, together
 from gpusharectl.installer.survey import REVISION, NodeFacts, node_facts
+from gpusharectl.output import ObjectChange
+
+NOTHING_LEFT = "nothing was left to delete"
 
 _NO_IMAGE = {"ErrImageNeverPull", "InvalidImageName"}
 """Reasons that do not go away with time."""
@@ -45,6 +48,31 @@ _TOLERATED = tuple(
 _NAMED = 3
 _LAST_LINES = 3
 _LOG_LINES = 20
+
+
+def apply_changed(
+    context: Context, bodies: Sequence[Json], changes: Sequence[ObjectChange]
+) -> None:
+    """Apply those of the objects that differ, according to a dry run's changes."""
+    # Even an apply without a change gives some objects a new version.
+    changing = {change.ref for change in changes}
+    due = [body for body in bodies if Ref.of(body) in changing]
+    for body in due:
+        context.objects.apply(body)
+    number = f"{len(due)} changed" if due else "none changed"
+    objects = f"{len(bodies)} object{'' if len(bodies) == 1 else 's'}"
+    context.screen.say(f"{objects}, {number}")
+
+
+def prune_step(context: Context, refs: Sequence[Ref], name: str, title: str) -> Step:
+    """Return the step that deletes these objects, in this order."""
+
+    def act() -> None:
+        gone = [ref for ref in refs if context.objects.delete(ref)]
+        number = f"{len(gone)} objects deleted" if gone else NOTHING_LEFT
+        context.screen.say(number)
+
+    return Step(name, act, title)
 
 
 def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:

@@ -524,17 +524,6 @@ def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
     )
 
 
-def leader(objects: Objects) -> str:
-    """Return the node whose kube-scheduler holds the lease; "" if there is none.
-
-    The holder is the node's name, an underscore, and an identifier.
-    """
-    ref = Ref("coordination.k8s.io/v1", "Lease", "kube-scheduler", SYSTEM)
-    lease = objects.get(ref) or {}
-    holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
-    return holder.rpartition("_")[0] or holder
-
-
 def kube_scheduler_image(objects: Objects) -> str:
     """Return the second kube-scheduler's image, else that of the cluster's own."""
     found = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)

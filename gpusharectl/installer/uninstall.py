@@ -23,7 +23,7 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer.context import Context, SchedulerTarget
+from gpusharectl.installer.context import Context
 from gpusharectl.installer.dra.apply import PLUGIN, take_slices
 from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_used
 from gpusharectl.installer.dra.objects import (
@@ -32,6 +32,7 @@ from gpusharectl.installer.dra.objects import (
     nodes_of_claims,
     used_claims,
 )
+from gpusharectl.installer.hosts import HostsPlan
 from gpusharectl.installer.kube_scheduler.apply import restore
 from gpusharectl.installer.kube_scheduler.drift import Flavour, flavour
 from gpusharectl.installer.kube_scheduler.files import STAYS, kept_configuration
@@ -42,8 +43,12 @@ from gpusharectl.installer.nodes.cleanup import (
     remove_stale_capacity,
 )
 from gpusharectl.installer.options import UninstallOptions
-from gpusharectl.installer.plan import Plan, weigh
-from gpusharectl.installer.preflight import judge_host, judge_owners, judge_rights
+from gpusharectl.installer.preflight import (
+    judge_host,
+    judge_owners,
+    judge_rights,
+    weigh_findings,
+)
 from gpusharectl.installer.progress import (
     NOTHING_DONE,
     Exit,
@@ -52,6 +57,7 @@ from gpusharectl.installer.progress import (
     Waiting,
     follow,
 )
+from gpusharectl.installer.rollout import NOTHING_LEFT, prune_step
 from gpusharectl.installer.survey import (
     LABELLED,
     LEFTOVERS,
@@ -64,7 +70,6 @@ from gpusharectl.installer.survey import (
     served,
     survey,
 )
-from gpusharectl.installer.webhook.apply import removal
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS, SECRETS
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
@@ -84,7 +89,7 @@ _MANY = 4
 
 def uninstall(context: Context, options: UninstallOptions) -> Exit:
     """Remove everything, or with ``dry_run`` show what that would change."""
-    plan = Uninstall(context, options)
+    plan = UninstallPlan(context, options)
     first = [
         Step("the checks", plan.check, "Checking"),
         Step("the check for pods with cards", plan.pods),
@@ -152,7 +157,7 @@ def _asks(pod: Json) -> bool:
 
 
 @dataclass
-class Uninstall(Plan):
+class UninstallPlan(HostsPlan):
     """The plan of an uninstall, and its steps; each can be run again."""
 
     options: UninstallOptions
@@ -189,22 +194,21 @@ class Uninstall(Plan):
         )
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
         found += judge_owners(facts.owned, _THERE_FIRST)
-        weigh(found, self.screen)
+        weigh_findings(found, self.screen)
         # Pods use claims also after the driver was switched off.
         if self.has_claims and not options.force:
             forced = replace(options, force=True).again()
-            weigh(judge_used(used_claims(objects), forced), self.screen)
+            weigh_findings(judge_used(used_claims(objects), forced), self.screen)
         there = installed(objects, self.manifests)
         # Also without workloads, as a release that has failed.
-        weigh(judge_owners(owned_by(there.values()), _THERE_FIRST), self.screen)
+        weigh_findings(
+            judge_owners(owned_by(there.values()), _THERE_FIRST), self.screen
+        )
         self.found = tuple(there)
         # Any version of the image can clean the nodes.
         running = next(iter(facts.images.values()), "") or image_of(self.manifests)
         self.image = options.image or running
-        where = (facts.flavour, facts.here, facts.version)
-        self.target = SchedulerTarget(
-            *where, self.image, options.restart, pull_secrets=facts.pull_secrets
-        )
+        self.set_target(self.image)
         if facts.flavour is not Flavour.MANAGED:
             self.keep_files(self.host.restore())
             # The extender may be gone, and kube-scheduler still told to call it.
@@ -251,7 +255,7 @@ class Uninstall(Plan):
             *([f"{len(self.found)} objects"] if self.found else []),
             *([f"labels, annotations and files on {them}"] if them else []),
             *(f"gpushare's entries in {change.path}" for change in self.file_changes),
-            *self.restart(),
+            *self.restart_lines(),
             *([f"kube-scheduler's configuration on {others}"] if others else []),
             *(["the stale capacity of nodes"] if stale else []),
         ]
@@ -275,7 +279,8 @@ class Uninstall(Plan):
         others = (*asking, *plugin, CONFIGURATION)
         rest = [ref for ref in self.found if ref not in others]
         slices = Step("the ResourceSlices", lambda: take_slices(self.context), "DRA")
-        first = removal(self.context, asking, "the webhook's configurations")
+        name = "the webhook's configurations"
+        first = prune_step(self.context, asking, name, "Webhook")
         here = partial(restore, screen=self.screen)
         forget = partial(remove_stale_capacity, self.context)
         capacity = Step("the stale capacity of nodes", forget, "Kubelet")
@@ -288,7 +293,7 @@ class Uninstall(Plan):
             ),
             *([slices] if claims or self.facts.dra else []),
             Step("their files on the nodes", self.files, "Files"),
-            *(self.scheduler_step(node, "restore", here) for node in self.hosts),
+            *(self.host_step(node, "restore", here) for node in self.hosts),
             Step("all other objects", lambda: self._delete(rest), "Objects"),
             Step("labels and annotations of nodes", self.nodes, "Nodes"),
             *([capacity] if self.options.wait else []),
@@ -365,8 +370,7 @@ class Uninstall(Plan):
             raise InstallError("; ".join(f"{one.who} has not ended" for one in left))
         few = len(gone) < _MANY
         told = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
-        nothing = "nothing was left to delete"
-        self.screen.say(f"{told} deleted" if gone else nothing)
+        self.screen.say(f"{told} deleted" if gone else NOTHING_LEFT)
 
     def _ending(self, name: str) -> list[Waiting]:
         """Return the pods that have not ended; delete those on a lost node at once."""

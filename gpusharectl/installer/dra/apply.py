@@ -37,7 +37,13 @@ from gpusharectl.installer.dra.objects import (
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 from gpusharectl.installer.manifests import settings_of
 from gpusharectl.installer.options import DRA, ON
-from gpusharectl.installer.progress import InstallError, Step, Waiting
+from gpusharectl.installer.progress import (
+    InstallError,
+    InstallHook,
+    Step,
+    Waiting,
+)
+from gpusharectl.installer.rollout import prune_step
 from gpusharectl.output import object_changes
 
 PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
@@ -71,18 +77,40 @@ class DraSteps:
     found: dict[str, bytes] = field(default_factory=dict)
     """The authority of each host."""
 
-    def before(self) -> list[Step]:
-        """Return what comes before anything is changed, if DRA is new."""
+    def hook(
+        self, plugins: Step, nodes: Callable[[], Sequence[str]], *, is_new: bool
+    ) -> InstallHook:
+        """Return the steps that switch DRA on: ``plugins`` lets them offer cards.
+
+        Then these ``nodes`` have to do so.
+        """
         name = "the look at the other control-plane hosts"
-        return [Step(name, self.look_at_others, "DRA")] if self.others else []
+        look = Step(name, self.look_at_others, "DRA")
+        offer = Step("the ResourceSlices", lambda: self.wait_for(nodes()), "DRA")
+        return InstallHook(
+            first=[look] if is_new and self.others else (),
+            after_hosts=(Step("the webhook for claims", self.ask, "DRA"), plugins),
+            after_cards=(offer,),
+        )
 
-    def asking(self) -> Step:
-        """Return the step after which the API server asks the arbiters."""
-        return Step("the webhook for claims", self.ask, "DRA")
+    def hook_back(
+        self, rollout: Sequence[Step], extender: Step, refs: Sequence[Ref]
+    ) -> InstallHook:
+        """Return the steps that take cards back from claims, then stop the asking.
 
-    def offered(self, nodes: Callable[[], Sequence[str]]) -> Step:
-        """Return the step that waits until these nodes offer cards to claims."""
-        return Step("the ResourceSlices", lambda: self.wait_for(nodes()), "DRA")
+        ``rollout`` is that of the device plugins, ``extender`` applies its DaemonSet,
+        and ``refs`` are what only DRA needs, the DeviceClass last.
+        """
+        due = [ref for ref in refs if ref != CONFIGURATION]
+        return InstallHook(
+            after_objects=(
+                Step("DRA off", lambda: plugins_without(self.context)),
+                *rollout,
+                Step("the ResourceSlices", lambda: take_slices(self.context), "DRA"),
+                extender,
+            ),
+            after_hosts=(prune_step(self.context, due, "the objects of DRA", "DRA"),),
+        )
 
     def look_at_others(self) -> None:
         """Read the other hosts' authorities; refuse where DRA cannot hold."""
@@ -195,17 +223,6 @@ def take_slices(context: Context) -> None:
     asked = objects.delete(CONFIGURATION)
     number = f"{len(gone)} ResourceSlice{'' if len(gone) == 1 else 's'} deleted"
     context.screen.say(f"{number}{f', {CONFIGURATION} deleted' if asked else ''}")
-
-
-def objects_of_dra(context: Context, refs: Sequence[Ref]) -> Step:
-    """Return the step that deletes what only DRA needs, the DeviceClass last."""
-
-    def act() -> None:
-        due = [ref for ref in refs if ref != CONFIGURATION]
-        gone = [ref for ref in due if context.objects.delete(ref)]
-        context.screen.say(f"{len(gone)} objects deleted")
-
-    return Step("the objects of DRA", act, "DRA")
 
 
 def trusted_now(objects: Objects, here: str, own: bytes, *, alone: bool) -> Json:

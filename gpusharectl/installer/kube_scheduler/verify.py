@@ -290,7 +290,7 @@ def _filtered(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
         if pod is None:
             return "somebody deleted the probe pod"
         if pod["spec"].get("nodeName"):
-            holder = _holder(objects)
+            holder = lease_holder(objects)
             named = f" ({holder})" if holder else ""
             return (
                 "the probe pod was bound without a call to the extender: the "
@@ -324,7 +324,7 @@ def _nothing(objects: Objects, ref: Ref, timeout_s: float) -> str:
     said = _message(pod) if pod else ""
     if said:
         return f"after {timeout_s:g} s the probe pod still waits: {said}"
-    holder = _holder(objects)
+    holder = lease_holder(objects)
     lease = f" (lease held by {holder})" if holder else ""
     return (
         f"no kube-scheduler tried to place the probe pod within {timeout_s:g} s{lease}"
@@ -335,8 +335,11 @@ def _message(pod: Json) -> str:
     return str(condition(pod, "PodScheduled").get("message") or "")
 
 
-def _holder(objects: Objects) -> str:
-    """Return the host of the kube-scheduler that holds the lease; "" for none."""
+def lease_holder(objects: Objects) -> str:
+    """Return the node whose kube-scheduler holds the lease; "" if there is none.
+
+    The holder is the node's name, an underscore, and an identifier.
+    """
     lease = objects.get(_LEASE) or {}
     holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
     return holder.rpartition("_")[0] or holder

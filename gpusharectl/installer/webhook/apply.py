@@ -25,7 +25,12 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.manifests import BY_CERT_MANAGER, with_stamp
 from gpusharectl.installer.pki import AUTHORITY, WEBHOOK, bundle, plan_webhook
-from gpusharectl.installer.progress import InstallError, Step, Waiting
+from gpusharectl.installer.progress import (
+    InstallError,
+    InstallHook,
+    Step,
+    Waiting,
+)
 from gpusharectl.installer.rollout import wait_for_rollout
 from gpusharectl.installer.survey import may_get, served
 from gpusharectl.installer.webhook.objects import (
@@ -201,18 +206,20 @@ class WebhookSteps:
         self._again = again
         self._writer = GuardedWriter(context.objects, dict(plan.seen))
 
-    def before(self) -> list[Step]:
-        """Return what comes before its Deployment, whose pods mount the certificate."""
-        step = Step("the webhook's certificate", self.certify, "TLS")
-        return [step] if self._plan.secret else []
+    def hook(self) -> InstallHook:
+        """Return the certificate, which its pods mount, and the configurations.
 
-    def after(self) -> list[Step]:
-        """Return what comes after its Deployment: every replica is as it is now."""
-        run = partial(wait_for_rollout, self._context, [DEPLOYMENT])
-        return [
-            Step("the webhook's rollout", run, "Waiting"),
-            Step("the webhook's configurations", self.ask, "Webhook"),
-        ]
+        These come when every replica is as it is now.
+        """
+        certificate = Step("the webhook's certificate", self.certify, "TLS")
+        wait = partial(wait_for_rollout, self._context, [DEPLOYMENT])
+        return InstallHook(
+            before_objects=[certificate] if self._plan.secret else (),
+            after_cards=(
+                Step("the webhook's rollout", wait, "Waiting"),
+                Step("the webhook's configurations", self.ask, "Webhook"),
+            ),
+        )
 
     def certify(self) -> None:
         """Write a new certificate, after the caBundle has its authority."""
@@ -297,19 +304,6 @@ def still_there(context: Context) -> tuple[Ref, ...]:
     unknown = [ref for ref in refs if not may_get(objects, ref)]
     there = [ref for ref in refs if ref not in unknown and objects.get(ref)]
     return tuple(ref for ref in refs if ref in (*there, *unknown)) if there else ()
-
-
-def removal(
-    context: Context, refs: Sequence[Ref], name: str = "the removal of the webhook"
-) -> Step:
-    """Return the step that deletes these."""
-
-    def act() -> None:
-        gone = [ref for ref in refs if context.objects.delete(ref)]
-        told = f"{len(gone)} objects deleted" if gone else "nothing was left to delete"
-        context.screen.say(told)
-
-    return Step(name, act, "Webhook")
 
 
 def probed(objects: Objects) -> Result:

@@ -24,7 +24,7 @@ from gpushare.kube.facts import (
     is_part,
 )
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer import install, uninstall
+from gpusharectl.installer import run, uninstall
 from gpusharectl.installer.context import Context, SchedulerTarget
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
@@ -518,7 +518,7 @@ class InstalledCluster:
 
     def install(self, *answers: str, **options: Any) -> Exit:
         wanted = {"nodes": ("gpu-1",), "yes": not answers, **options}
-        return install.install(self.context(*answers), InstallOptions(**wanted))
+        return run.install(self.context(*answers), InstallOptions(**wanted))
 
     def uninstall(self, *answers: str, **options: Any) -> Exit:
         wanted = {"yes": not answers, **options}

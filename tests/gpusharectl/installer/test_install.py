@@ -9,10 +9,10 @@ from rich.console import Console
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.install import install
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.progress import Exit, Screen
+from gpusharectl.installer.run import install
 from tests.gpusharectl.golden import assert_as_kept
 from tests.gpusharectl.installer.installed_cluster import (
     AFTER,

@@ -19,8 +19,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import STAMP, load, loaded, settings_of
 from gpusharectl.installer.options import ISOLATION_CHOICES, InstallOptions
-from gpusharectl.installer.plan import grouped
-from gpusharectl.installer.preflight import Finding, Weight
+from gpusharectl.installer.preflight import Finding, Weight, group_findings
 from gpusharectl.installer.progress import Exit
 from tests.builders import card
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -168,7 +167,9 @@ def test_what_is_equal_of_many_nodes_is_told_once() -> None:
     many = [Finding(Weight.OK, f"node gpu-{number}: well") for number in range(12)]
     bad = [Finding(Weight.WARNING, f"node {name}: no driver") for name in "abcdefghijk"]
     alone = Finding(Weight.OK, "you have all needed rights")
-    assert [one.text for one in grouped([alone, *many, *bad, Finding(*OTHER)])] == [
+    assert [
+        one.text for one in group_findings([alone, *many, *bad, Finding(*OTHER)])
+    ] == [
         alone.text,
         "nodes gpu-0, gpu-1, gpu-2 and 9 more: well",
         "nodes a, b, c, d, e, f, g, h, i, j, k: no driver",
