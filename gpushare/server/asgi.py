@@ -7,14 +7,11 @@ not matter. Whatever waits hands itself to a thread, by ``in_thread``.
 
 import asyncio
 import contextvars
-import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from io import BytesIO
 from typing import Any, NamedTuple, Protocol, TypeVar
-from urllib.parse import unquote_to_bytes
-from wsgiref.types import WSGIApplication, WSGIEnvironment
+from wsgiref.types import WSGIApplication
 
 from werkzeug.exceptions import (
     ExpectationFailed,
@@ -26,6 +23,7 @@ from werkzeug.exceptions import (
 )
 
 from gpushare.server.public import JSON, problem
+from gpushare.server.wsgi import environ_of, page_of
 
 MOST_BYTES = 8 << 20
 """Of one request; 10,000 names and the largest pod are under 3 MiB."""
@@ -105,7 +103,7 @@ class Posts:
             reply = await self._post(scope, receive, answer)
         else:
             client.request_arrived()
-            page = partial(_page, self._pages, _environ(scope))
+            page = partial(_page, self._pages, scope)
             reply = await in_thread(self._threads, page)
         if reply is None:
             return
@@ -190,50 +188,18 @@ async def _body(
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _environ(scope: Scope) -> WSGIEnvironment:
-    """Describe a request to WSGI, without its body."""
-    environ: WSGIEnvironment = {
-        f"HTTP_{name.decode('latin-1').upper().replace('-', '_')}": value.decode(
-            "latin-1"
-        )
-        for name, value in scope["headers"]
-    }
-    return environ | {
-        "REQUEST_METHOD": scope["method"],
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(scope["raw_path"]).decode("latin-1"),
-        "QUERY_STRING": scope["query_string"].decode("latin-1"),
-        "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": scope["scheme"],
-        "wsgi.input": BytesIO(),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-    }
-
-
-def _page(pages: WSGIApplication, environ: WSGIEnvironment) -> _Reply:
+def _page(pages: WSGIApplication, scope: Scope) -> _Reply:
     """Have Flask answer; a request with a body is the last of its connection."""
-    said: list[Any] = []
-
-    def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:  # noqa: ANN401
-        said[:] = int(status[:3]), headers
-
-    found = pages(environ, start)
-    try:
-        body = b"".join(found)
-    finally:
-        getattr(found, "close", bool)()
-    status, headers = said
+    headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
+    query = scope["query_string"].decode("latin-1")
+    environ = environ_of(scope["method"], scope["raw_path"], query, headers)
+    environ["wsgi.url_scheme"] = scope["scheme"]
+    status, answered, body = page_of(pages, environ)
     encoded = [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in headers
+        for name, value in answered
     ]
     has_body = environ.get("HTTP_CONTENT_LENGTH", "0") != "0"
     if has_body or "HTTP_TRANSFER_ENCODING" in environ:
         encoded.append(_CLOSE)
-    return _Reply(status, encoded, body)
+    return _Reply(status, encoded, b"".join(body))

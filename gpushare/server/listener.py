@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import socket
-import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -18,11 +17,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from threading import Thread
-from typing import Any, Self
-from urllib.parse import unquote_to_bytes, urlsplit
+from typing import Self
+from urllib.parse import urlsplit
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 from gpushare.addresses import listen
+from gpushare.server.wsgi import environ_of, page_of
 from gpushare.settings import Address
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _END = b"\r\n\r\n"
 _BACKLOG = 128
 _AGAIN_S = 0.1
 """The pause after ``accept`` failed."""
-_TOLD_EVERY_S = 60.0
+_WARN_EVERY_S = 60.0
 
 
 class Listener:
@@ -70,7 +70,8 @@ class Listener:
         """Serve in daemon threads."""
         self._loop = asyncio.new_event_loop()
         self._accepting = [
-            self._loop.create_task(self._accept(*each)) for each in self._served
+            self._loop.create_task(self._accept(listening, application))
+            for listening, application in self._served
         ]
         self._thread = Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._thread.start()
@@ -98,14 +99,14 @@ class Listener:
         self, listening: socket.socket, application: WSGIApplication
     ) -> None:
         """Accept connections; wait if the process has no file descriptor left."""
-        told = -math.inf
+        warned_at = -math.inf
         while True:
             try:
                 client, _ = await self._loop.sock_accept(listening)
             except OSError as error:
-                if self._loop.time() > told + _TOLD_EVERY_S:
+                if self._loop.time() > warned_at + _WARN_EVERY_S:
                     logger.warning("cannot accept", extra={"because": str(error)})
-                    told = self._loop.time()
+                    warned_at = self._loop.time()
                 self._close_oldest()
                 await asyncio.sleep(_AGAIN_S)
                 continue
@@ -157,9 +158,9 @@ class Listener:
 
 
 def _bound(address: Address) -> socket.socket:
-    made = listen(address, _BACKLOG)
-    made.setblocking(False)  # noqa: FBT003
-    return made
+    listening = listen(address, _BACKLOG)
+    listening.setblocking(False)  # noqa: FBT003
+    return listening
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -189,54 +190,24 @@ class _Exchange(BaseHTTPRequestHandler):
             self._say(HTTPStatus.METHOD_NOT_ALLOWED, words, [("Allow", "GET, HEAD")])
         else:
             try:
-                environ = self._environ()
+                target = urlsplit(self.path)
             except ValueError:
                 self.send_error(HTTPStatus.BAD_REQUEST)
                 return
+            # An application may leave the body out for HEAD, whose length is GET's.
+            headers = self.headers.items()
+            environ = environ_of("GET", target.path, target.query, headers)
             self._call(application, environ)
 
-    def _environ(self) -> WSGIEnvironment:
-        target = urlsplit(self.path)
-        environ: WSGIEnvironment = {
-            f"HTTP_{name.upper().replace('-', '_')}": value
-            for name, value in self.headers.items()
-        }
-        return environ | {
-            # An application may leave the body out for HEAD, whose length is GET's.
-            "REQUEST_METHOD": "GET",
-            "SCRIPT_NAME": "",
-            "PATH_INFO": unquote_to_bytes(target.path).decode("latin-1"),
-            "QUERY_STRING": target.query,
-            "SERVER_NAME": "localhost",
-            "SERVER_PORT": "80",
-            "SERVER_PROTOCOL": self.request_version,
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": BytesIO(),
-            "wsgi.errors": sys.stderr,
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
-        }
-
     def _call(self, application: WSGIApplication, environ: WSGIEnvironment) -> None:
-        said: list[Any] = []
-
-        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:  # noqa: ANN401
-            said[:] = HTTPStatus(int(status[:3])), headers
-
         try:
-            found = application(environ, start)
-            try:
-                body = tuple(found)
-            finally:
-                getattr(found, "close", bool)()
-            status, headers = said
+            status, headers, body = page_of(application, environ)
+            http_status = HTTPStatus(status)
         except Exception:
             logger.exception("no answer", extra={"path": environ["PATH_INFO"]})
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
             return
-        self._begin(status, sum(map(len, body)), headers)
+        self._begin(http_status, sum(map(len, body)), headers)
         self._body = body
 
     def _say(

@@ -109,7 +109,7 @@ def cluster() -> tuple[Embedded, dict[str, str]]:
 @contextmanager
 def extender(folder: Path) -> Iterator[Served]:
     """Serve the extender over a cluster in memory."""
-    with _running(folder, "extender.gunicorn_conf", "build()", {}) as found:
+    with _running(folder, "extender", {}) as found:
         yield found
 
 
@@ -122,23 +122,21 @@ def webhook(folder: Path) -> Iterator[Served]:
         "TLS_KEY": held.path("server.key"),
         "BITFUSION_CARD_MIB": "auto",
     }
-    with _running(
-        folder, "webhook.gunicorn_conf", "build()", more, held.client(None)
-    ) as found:
+    with _running(folder, "webhook", more, held.client(None)) as found:
         yield found
 
 
 @contextmanager
 def _running(
     folder: Path,
-    conf: str,
-    build: str,
+    package: str,
     more: Mapping[str, str],
     tls: ssl.SSLContext | None = None,
 ) -> Iterator[Served]:
     memory, uids = cluster()
     address, public = free_address(), free_address()
-    command = [sys.executable, "-m", "gunicorn", "--config", f"python:{conf}"]
+    conf, build = f"python:{package}.gunicorn_conf", f"{package}.main:build()"
+    command = [sys.executable, "-m", "gunicorn", "--config", conf, build]
     launcher = Launcher(folder)
     with ApiServerOnLoopback(memory) as api:
         settings = {
@@ -149,9 +147,7 @@ def _running(
             **more,
         }
         environment = os.environ | {f"GPUSHARE_{k}": v for k, v in settings.items()}
-        process = launcher.start(
-            "server", [*command, f"extender.main:{build}"], environment
-        )
+        process = launcher.start("server", command, environment)
         found = Served(process, address.port, Rest(public.port, tls=False), tls, uids)
         try:
             process.wait_ready(lambda: found.public.get("/readyz")[0] == 200)
