@@ -20,6 +20,7 @@ from rich.table import Table
 from bench.bindpost import bind
 from bench.burst import burst
 from bench.claims import claims_table
+from bench.curves import curves
 from bench.decision import decisions
 from bench.exporter import exporter_table
 from bench.filtering import ROUNDS, names_table, pods_tables
@@ -111,6 +112,7 @@ def write(console: Console, name: str, found: dict[str, Any]) -> None:
 
 ALONE: dict[str, click.Command] = {
     "packing": packing,
+    "curves": curves,
     "burst": burst,
     "scale": scale,
     "bind": bind,

@@ -1,7 +1,7 @@
 """``python -m bench.packing_scheduler``: a slice of the trace on a real kube-scheduler.
 
 Every n-th node of the public trace is posted to a real API server, and pods of the
-trace arrive one after another, as ``gpusharectl.simulator.openb.trace`` has it. A real
+trace arrive one after another, as ``bench.packing.trace`` has it. A real
 kube-scheduler places them with the real extender beside it; those without cards it
 places alone, since no extender is asked for them. The same pods in the same order are
 placed in memory by ``schedule()``, where the policy places those without cards, too.
@@ -20,6 +20,16 @@ from typing import Any
 
 import click
 
+from bench.packing.trace import (
+    FOLDER_VARIABLE,
+    TRACE_FOLDER,
+    WHOLE,
+    Meter,
+    Trace,
+    TraceNode,
+    TracePod,
+    read_trace,
+)
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
@@ -40,15 +50,6 @@ from gpushare.domain.model import (
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
 from gpushare.kube.annotations import encode_cards
-from gpusharectl.simulator.openb.trace import (
-    FOLDER_VARIABLE,
-    WHOLE,
-    Meter,
-    Trace,
-    TraceNode,
-    TracePod,
-    read_trace,
-)
 from tests.controlplane.extender import USER, extender
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
@@ -66,7 +67,6 @@ from tests.testbed.scheduler import SchedulerSettings
 from tests.testbed.waiting import wait_until
 
 RESULT = Path(__file__).parent / "results" / "packing_scheduler.json"
-BESIDE = Path(__file__).parents[2] / "shared" / "data" / "openb"
 LOADS = (100, 130)
 CARDS = "baidu.com/vcuda-cards"
 MOST_ALLOCATED = {
@@ -245,7 +245,7 @@ def decided(rest: Rest, pod: Json) -> bool:
     "--trace-dir",
     type=click.Path(path_type=Path),
     envvar=FOLDER_VARIABLE,
-    default=BESIDE,
+    default=TRACE_FOLDER,
 )
 @click.option("--output", type=click.Path(path_type=Path), default=RESULT)
 def main(every: int, pod_list: str, seed: int, trace_dir: Path, output: Path) -> None:

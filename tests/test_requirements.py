@@ -98,7 +98,7 @@ def test_only_the_checkout_is_installed() -> None:
     wheel = f"gpushare_vcuda-{__version__}-py3-none-any.whl"
     for page in (path for shown in SHOWN for path in ROOT.glob(shown)):
         for found in INSTALLED.finditer(page.read_text()):
-            here = (".", ".[plot]", ".[bench]", wheel)
+            here = (".", ".[bench]", wheel)
             assert found[1] in here, f"{page}: {found[0]}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.packing.cluster import Cluster, Held, Shape
 from bench.packing.replay import Making
-from gpusharectl.simulator.openb.trace import Trace
+from bench.packing.trace import Trace
 
 WARM_UP = 1.0
 """In mean lives; it begins with as many pods as there are in the mean."""

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpusharectl.simulator.openb.trace import WHOLE, TraceNode, TracePod
+from bench.packing.trace import WHOLE, TraceNode, TracePod
 
 Rows: TypeAlias = NDArray[np.int64]
 """Numbers of nodes, from 0, in the order of the trace."""

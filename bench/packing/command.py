@@ -19,15 +19,15 @@ from bench.packing.drawing import churn_table, list_table
 from bench.packing.lists import MADE, read_list
 from bench.packing.policies import makers
 from bench.packing.running import CHURN_LOADS, Running, published
-from gpusharectl.simulator.openb.trace import (
+from bench.packing.trace import (
     FOLDER_VARIABLE,
     SEEDS,
+    TRACE_FOLDER,
     TraceError,
     pod_lists,
 )
 
 RESULT = Path(__file__).parents[1] / "results" / "packing.json"
-BESIDE = Path(__file__).parents[3] / "shared" / "data" / "openb"
 _CHURN_LIST = "default"
 _CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
 
@@ -46,7 +46,7 @@ _CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
     "--trace-dir",
     type=click.Path(path_type=Path),
     envvar=FOLDER_VARIABLE,
-    default=BESIDE,
+    default=TRACE_FOLDER,
     help=f"Where the trace's files are; {FOLDER_VARIABLE} may say it too.",
 )
 @click.option("--churn/--no-churn", default=True, help="Also with pods that end.")

@@ -17,7 +17,7 @@ from scipy.sparse import csc_array
 
 from bench.packing.cluster import Shape
 from bench.packing.patterns import Pattern, alone, dearest
-from gpusharectl.simulator.openb.trace import Trace, TraceNode
+from bench.packing.trace import Trace, TraceNode
 
 _ENOUGH = 1e-6
 _ROUNDS = 300

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpusharectl.simulator.openb.trace import Trace, TraceNode, TracePod, read_trace
+from bench.packing.trace import Trace, TraceNode, TracePod, read_trace
 
 _SOURCE = "default"
 _PART = 1 / 3

@@ -6,6 +6,7 @@ their cores. Nothing is rounded.
 """
 
 from bench.packing.cluster import Shape
+from bench.packing.trace import WHOLE, TraceNode
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -20,7 +21,6 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpusharectl.simulator.openb.trace import WHOLE, TraceNode
 
 
 def name_of(row: int) -> NodeName:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from gpusharectl.simulator.openb.trace import WHOLE
+from bench.packing.trace import WHOLE
 
 Pattern: TypeAlias = tuple[tuple[int, int], ...]
 """Sizes in milli and how many of each one card holds, sorted."""

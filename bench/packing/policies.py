@@ -5,7 +5,7 @@ from bench.packing.fgd import Fgd
 from bench.packing.frag import Frag
 from bench.packing.peers import BestFit, Chance, FirstFit
 from bench.packing.replay import Making, Policy
-from gpusharectl.simulator.openb.trace import Trace
+from bench.packing.trace import Trace
 
 
 def _random(cluster: Cluster, _trace: Trace, seed: int) -> Policy:

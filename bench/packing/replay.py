@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from bench.packing.cluster import Cluster, Shape, Spot
-from gpusharectl.simulator.openb.trace import Meter, Trace
+from bench.packing.trace import Meter, Trace
 
 
 class Policy(Protocol):

@@ -12,24 +12,10 @@ from gpushare.domain.policies import POLICIES
 from gpushare.domain.refusal import users_words
 from gpusharectl.completion import node_names
 from gpusharectl.simulator.live import MorePods
-from gpusharectl.simulator.openb.trace import FOLDER_VARIABLE, pod_lists
-from gpusharectl.simulator.plot import check
 from gpusharectl.simulator.result import NO_LINKS, NO_MOVES, read_size
 from gpusharectl.simulator.scenario import NotPlayable
 
-ALL = "all"
-_MOST_SEEDS = 100
-_MOST_DIGITS = 9
 _MOST_NODES_DIGITS = 4
-
-
-def list_names(
-    context: click.Context, _parameter: click.Parameter, begun: str
-) -> list[CompletionItem]:
-    """Complete the names of pod lists in the folder given before, and ``all``."""
-    folder = context.params.get("trace_dir")
-    known = pod_lists(Path(folder)) if folder else []
-    return [CompletionItem(one) for one in (*known, ALL) if one.startswith(begun)]
 
 
 def policy_names(
@@ -44,11 +30,10 @@ def policy_names(
 
 
 Given = TypeVar("Given")
-_WRONG_LINE, _WRONG_FILE = click.BadParameter, click.ClickException
 
 
-def _parsed(
-    read: Callable[[Given], object], wrong: type[click.ClickException] = _WRONG_LINE
+def parse_option(
+    read: Callable[[Given], object],
 ) -> Callable[[click.Context, click.Parameter, Given], object]:
     """Return a callback of an option; ``read`` raises ``NotPlayable``."""
 
@@ -56,13 +41,13 @@ def _parsed(
         try:
             return read(given)
         except NotPlayable as error:
-            raise wrong(str(error)) from error
+            raise click.BadParameter(str(error)) from error
 
     return parse
 
 
-def _policies(text: str | None) -> tuple[str, ...]:
-    """Parse names of policies with commas between them."""
+def read_variants(text: str | None) -> tuple[str, ...]:
+    """Parse ``frag,spread/no-links``: names of policies, and what is left out."""
     names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     known = ", ".join(POLICIES)
     if text is not None and not names:
@@ -80,7 +65,7 @@ def _policies(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _added(texts: Sequence[str]) -> dict[str, int]:
+def _read_added_nodes(texts: Sequence[str]) -> dict[str, int]:
     """Parse ``node-1=2``: two more nodes like node-1; a name alone is one more."""
     found: Counter[str] = Counter()
     for text in texts:
@@ -96,30 +81,6 @@ def _added(texts: Sequence[str]) -> dict[str, int]:
     return dict(found)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    """Parse ``42``, ``42,45`` or ``42-51``."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = (word.strip() for word in part.partition("-"))
-        ends = (first, last) if dash else (first, first)
-        if not all(one.isdecimal() and len(one) <= _MOST_DIGITS for one in ends):
-            told = users_words(text)
-            raise NotPlayable(f'"{told}" is not a seed; give 42, or 42-51')
-        begin, end = map(int, ends)
-        if end < begin or end - begin >= _MOST_SEEDS:
-            raise NotPlayable(f'"{text}": give 1 to {_MOST_SEEDS} seeds')
-        found += range(begin, end + 1)
-    return tuple(dict.fromkeys(found))
-
-
-def _plot(text: str | None) -> Path | None:
-    """Check the picture's file before anything is played."""
-    if text is None:
-        return None
-    check(Path(text))
-    return Path(text)
-
-
 OPTIONS: list[click.Parameter] = [
     click.Argument(
         ["scenario"], required=False, type=click.Path(path_type=Path, dir_okay=False)
@@ -130,9 +91,6 @@ OPTIONS: list[click.Parameter] = [
         help="Begin with the running cluster; it is only read.",
     ),
     click.Option(
-        ["--trace"], type=click.Choice(["openb"]), help="Replay the public trace openb."
-    ),
-    click.Option(
         ["--policy"],
         type=click.Choice(list(POLICIES)),
         help="The policy; else the scenario's, or the running extender's.",
@@ -140,7 +98,7 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--compare"],
         metavar="POLICY,POLICY",
-        callback=_parsed(_policies),
+        callback=parse_option(read_variants),
         shell_complete=policy_names,
         help="Play it under several policies, side by side; with /no-links behind a "
         "policy, without links between cards; with /no-moves, without moves.",
@@ -149,7 +107,7 @@ OPTIONS: list[click.Parameter] = [
         ["--room", "sizes"],
         multiple=True,
         metavar="SIZE",
-        callback=_parsed(lambda texts: tuple(map(read_size, texts))),
+        callback=parse_option(lambda texts: tuple(map(read_size, texts))),
         help="How many more fit at the end: 20 (units), or units=20,cores=10,"
         "cpu=4,memory=8Gi,model=T4, or cards=2. May be repeated.",
     ),
@@ -157,7 +115,7 @@ OPTIONS: list[click.Parameter] = [
         ["--add"],
         multiple=True,
         metavar="NODE=N",
-        callback=_parsed(_added),
+        callback=parse_option(_read_added_nodes),
         shell_complete=node_names,
         help="With --live: N more nodes like NODE.",
     ),
@@ -172,7 +130,7 @@ OPTIONS: list[click.Parameter] = [
         ["--more"],
         multiple=True,
         metavar="NAMESPACE/NAME=N",
-        callback=_parsed(lambda texts: tuple(map(MorePods, texts))),
+        callback=parse_option(lambda texts: tuple(map(MorePods, texts))),
         help="With --live: N more pods of this Deployment; KIND/NAMESPACE/NAME=N "
         "for a StatefulSet, ReplicaSet, Job or Pod.",
     ),
@@ -182,39 +140,10 @@ OPTIONS: list[click.Parameter] = [
         help="With --live: place all pods with cards again, oldest first.",
     ),
     click.Option(
-        ["--trace-dir"],
-        metavar="FOLDER",
-        envvar=FOLDER_VARIABLE,
-        show_envvar=True,
-        type=click.Path(file_okay=False),
-        help="With --trace: where its files are.",
-    ),
-    click.Option(
-        ["--list", "lists"],
-        multiple=True,
-        metavar="NAME",
-        shell_complete=list_names,
-        help="With --trace: a list of pods, or all of them; else the list default.",
-    ),
-    click.Option(
-        ["--seeds"],
-        default="42",
-        show_default=True,
-        metavar="N-M",
-        callback=_parsed(_seeds),
-        help="With --trace: seeds of the order of arrival; the paper uses 42-51.",
-    ),
-    click.Option(
         ["-o", "--output"],
         type=click.Choice(["table", "json", "yaml", "csv"]),
         default="table",
         show_default=True,
         help="Tables, all results as data, or the curves as CSV.",
-    ),
-    click.Option(
-        ["--plot"],
-        metavar="FILE",
-        callback=_parsed(_plot, _WRONG_FILE),
-        help="Also draw the curves into FILE, .png or .svg; needs matplotlib.",
     ),
 ]

@@ -199,6 +199,15 @@ def run(
     )
 
 
+def split_variant(name: str, plain: Choice) -> tuple[Choice, tuple[str, ...]]:
+    """Split ``frag/no-links`` into the policy and what ``run`` is to leave out.
+
+    The card order is that of ``plain``.
+    """
+    policy, *left_out = name.split("/")
+    return Choice(policy, plain.card_order), tuple(f"/{part}" for part in left_out)
+
+
 def _longest_wait_s(outcomes: Sequence[PodOutcome]) -> float | None:
     waits = [
         whole_ms(result.placed_s - result.came_s)

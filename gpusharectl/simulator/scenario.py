@@ -1,6 +1,6 @@
 """Describe what is played: nodes, pods, events, and what is expected. Pure.
 
-Nodes and pods are objects of the Kubernetes API, from a scenario's file, a trace or a
+Nodes and pods are objects of the Kubernetes API, from a file, a trace or a
 running cluster. Times are seconds since the beginning.
 """
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.packing.cluster import Cluster, Shape
-from gpusharectl.simulator.openb.trace import TraceNode, TracePod
+from bench.packing.trace import TraceNode, TracePod
 
 CASES = Path(__file__).parents[2] / "cases" / "openb"
 """A trace of our own, with invented numbers."""

@@ -8,7 +8,7 @@ from bench.packing.linear import limits
 from bench.packing.patterns import dearest
 from bench.packing.policies import makers
 from bench.packing.replay import replay
-from gpusharectl.simulator.openb.trace import Trace, TraceNode, TracePod, read_trace
+from bench.packing.trace import Trace, TraceNode, TracePod, read_trace
 from tests.bench.packing.building import CASES, node, pod
 
 

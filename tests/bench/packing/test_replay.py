@@ -6,9 +6,9 @@ from bench.packing.churn import churn, drawn
 from bench.packing.cluster import Cluster, Shape, Spot
 from bench.packing.policies import makers
 from bench.packing.replay import Making, replay
+from bench.packing.trace import Trace, read_trace, trace_scenario
 from gpushare.domain.policies import Choice
 from gpusharectl.simulator.engine import play
-from gpusharectl.simulator.openb.trace import Trace, read_trace, trace_scenario
 from tests.bench.packing.building import CASES, node, pod
 
 

@@ -1,4 +1,4 @@
-"""``simulate`` as a user runs it: files, traces, and complaints."""
+"""``simulate`` as a user runs it: files and complaints."""
 
 import shlex
 import sys
@@ -71,26 +71,16 @@ def test_it_says_where_it_came_out_otherwise(file: Path) -> None:
     assert ran(file, "--policy", "spread").exit_code == 0, "asked of another policy"
 
 
-OPENB, MORE = ["--trace", "openb"], ["--live", "--more"]
+MORE = ["--live", "--more"]
 WRONG = {
     "no file": (["x.yaml"], 1, "x.yaml: cannot be read (No such file"),
-    "nothing": ([], 2, "give one of the three"),
-    "two": (["f", "--live"], 2, "give one of the three"),
+    "nothing": ([], 2, "give one of the two"),
+    "two": (["f", "--live"], 2, "give one of the two"),
     "policy": (["f", "--compare", "best"], 2, 'no policy "best"; known are first-fit'),
     "twice": (["f", "--compare", "frag,frag"], 2, "names a policy twice"),
     "no links": (["f", "--compare", "frag/no-links"], 1, "no node has links between"),
     "links": (["f", "--compare", "frag/links"], 2, '"frag/links": only /no-links'),
-    "no links there": (
-        [*OPENB, "--trace-dir", ".", "--compare", "frag/no-links"],
-        2,
-        "the trace has no links between cards",
-    ),
     "no moves": (["f", "--compare", "frag/no-moves"], 1, "nobody moves pods here"),
-    "no moves there": (
-        [*OPENB, "--trace-dir", ".", "--compare", "frag/no-moves"],
-        2,
-        "no pod of the trace waits for room",
-    ),
     "neither": (
         ["f", "--compare", "frag/no-links/x"],
         2,
@@ -99,7 +89,6 @@ WRONG = {
     "comma": (["f", "--compare", ","], 2, '"," names no policy; known are first-fit'),
     "endless": (["f", "--room", "9" * 5000], 2, "it must be a whole number from 0 to"),
     "endless cpu": (["f", "--room", "units=1,cpu=1e999"], 2, 'cpu is "1e999"; give'),
-    "endless seed": ([*OPENB, "--seeds", "9" * 5000], 2, "is not a seed; giv"),
     "endless more": ([*MORE, "a/b=" + "9" * 5000], 2, "does not name pods; giv"),
     "both": (["f", "--compare", "frag", "--policy", "frag"], 2, "give one of them"),
     "room": (["f", "--room", "lots"], 2, '"lots" is not the size of a pod; give 20'),
@@ -112,10 +101,6 @@ WRONG = {
     "no room": (["f", "--room", "0"], 2, '"0" asks for nothing; give 20, or units=20'),
     "no cards": (["f", "--room", "cards=0"], 2, '"cards=0" asks for nothing; give 20'),
     "drain": (["f", "--drain", "n"], 2, "--drain needs --live"),
-    "seeds": (["f", "--seeds", "4"], 2, "--seeds needs --trace"),
-    "seed": ([*OPENB, "--seeds", "x"], 2, '"x" is not a seed; give 42, or'),
-    "no trace": (OPENB, 2, "--trace-dir or $GPUSHARE_TRACE_DIR"),
-    "plot": (["f", "--plot", "a.gif"], 1, "--plot a.gif: the name must end in .png or"),
     "more": ([*MORE, "app"], 2, '"app" does not name pods; give NAMESPACE/NAME'),
     "kind": ([*MORE, "x/a/b=1"], 2, "a kind is one of deployment"),
     "add": (["--live", "--add", "n=x"], 2, '"n=x" is not NODE or NODE=N'),
@@ -124,9 +109,8 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "code", "told"), WRONG.values(), ids=WRONG)
 def test_what_is_not_understood(
-    monkeypatch: pytest.MonkeyPatch, file: Path, words: list[str], code: int, told: str
+    file: Path, words: list[str], code: int, told: str
 ) -> None:
-    monkeypatch.delenv("GPUSHARE_TRACE_DIR", raising=False)
     done = ran(*(file if word == "f" else word for word in words))
     assert done.exit_code == code, done.output
     assert told in " ".join(done.stderr.split())
@@ -138,8 +122,6 @@ def test_words_for_the_shell() -> None:
     found = shell.get_completions(before, "first-fit,")
     assert "first-fit,frag" in [one.value for one in found]
     assert "first-fit,first-fit" not in [one.value for one in found]
-    options = shell.get_completions(["simulate"], "--tr")
-    assert {one.value for one in options} == {"--trace", "--trace-dir"}
 
 
 @pytest.mark.processes
@@ -156,15 +138,6 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path) -> None:
     terminal.read_until("Placed: 600 of 600 pods.")
     assert terminal.end() == 0
     assert "of 600 " not in ran(path).stderr
-
-
-def test_the_answer_comes_before_the_picture(file: Path, tmp_path: Path) -> None:
-    """A picture that cannot be written does not cost what was found."""
-    (tmp_path / "a.svg").symlink_to(tmp_path / "no" / "a.svg")
-    done = ran(file, "--plot", tmp_path / "a.svg")
-    assert done.exit_code == 1
-    assert done.stdout.startswith("Placed: 2 of 3 pods.\n")
-    assert "a.svg: cannot be written" in done.stderr
 
 
 def test_the_readmes_scenario_can_be_played() -> None:

@@ -1,11 +1,9 @@
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpusharectl.simulator.openb.replay import Replay
-from gpusharectl.simulator.openb.trace import (
+from bench.packing.trace import (
     NODE_FILE,
     Meter,
     Trace,
@@ -17,6 +15,7 @@ from gpusharectl.simulator.openb.trace import (
     read_pods,
     read_trace,
 )
+from tests.bench.packing.building import CASES
 
 
 def trace(*pods: TracePod, cards: int = 10) -> Trace:
@@ -61,13 +60,8 @@ def test_a_share_is_the_mean_over_the_moments_that_round_to_the_load() -> None:
     assert meter.share(103) == pytest.approx(102.6)
     assert meter.share(101) is None
     assert [load for load, _ in meter.curve()] == [100, 103]
-    # Not known where one seed never got there.
-    replay = partial(Replay, "list", "frag", (1, 2))
-    assert replay((meter, meter)).share(103) == pytest.approx(102.6)
-    assert replay((meter, Meter(1))).share(103) is None
 
 
-CASES = Path(__file__).parents[3] / "cases" / "openb"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 

@@ -19,7 +19,7 @@ from statistics import fmean
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
-from gpusharectl.simulator.scenario import Arrive, NotPlayable, Scenario, Step
+from gpusharectl.simulator.scenario import Arrive, Scenario, Step
 
 WHOLE = 1000
 """Milli of one whole card."""
@@ -80,7 +80,7 @@ class Trace:
         point on the list ``cpu200``. In a random order its figures are reached.
         """
         nodes = list(self.nodes)
-        random.Random(seed).shuffle(nodes)  # noqa: S311 - as in arrivals
+        random.Random(seed).shuffle(nodes)
         return tuple(nodes)
 
     def arrivals(self, seed: int, load: float = TUNED_LOAD) -> list[TracePod]:
@@ -94,7 +94,7 @@ class Trace:
             raise ValueError(
                 "no pod of the list asks a card, so no load can be reached"
             )
-        dice = random.Random(seed)  # noqa: S311 - a replay wants repeatable chance
+        dice = random.Random(seed)
         listed = sorted(self.pods, key=lambda pod: pod.name)
         pods = listed.copy()
         dice.shuffle(pods)
@@ -145,6 +145,8 @@ class Meter:
 NODE_FILE = "openb_node_list_gpu_node.csv"
 FOLDER_VARIABLE = "GPUSHARE_TRACE_DIR"
 """The environment variable that may name the folder of the files."""
+TRACE_FOLDER = Path(__file__).parents[3] / "shared" / "data" / "openb"
+"""Where the trace is, unless another folder is named: beside the checkout."""
 SOURCE = "cluster-trace-gpu-v2023/csv of https://github.com/alibaba/clusterdata has it"
 _PODS = "openb_pod_list_"
 _NODE_FIELDS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -152,7 +154,7 @@ _POD_FIELDS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _MOST = 10**12
 
 
-class TraceError(NotPlayable):
+class TraceError(ValueError):
     """A trace that cannot be replayed; the message names file, line and field."""
 
 

@@ -1,1 +1,0 @@
-"""The public trace openb, replayed as in its paper."""
