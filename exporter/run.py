@@ -4,7 +4,8 @@ Here are also the parts that follow a change: the file of fields, and the node's
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,9 @@ from exporter.telemetry.base import Telemetry
 from exporter.telemetry.fields import KUBELET
 from gpushare import __version__
 from gpushare.domain.model import PodUID
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Reflector, Sink
 from gpushare.kubelet.node_pods import PodResources
 from gpushare.logs import LogOnce
 from gpushare.process import start_threads, wait_for_end
@@ -230,7 +231,7 @@ def _because(error: Exception) -> str:
     return str(error)
 
 
-class WatchedPods:
+class WatchedPods(Sink):
     """Sink for the pods of this node; any thread may ask for them.
 
     A pod leaves when it is deleted, or once its phase is terminal. While the API server
@@ -239,26 +240,32 @@ class WatchedPods:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pods: dict[PodUID, OwnerPod] | None = None
+        self._pods: dict[PodUID, OwnerPod] = {}
+        self._was_listed = False
         self._current: OwnerPods | None = None
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods of the node."""
-        read = [_read(pod) for page in pages for pod in page.items]
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the UIDs of the pods."""
         with self._lock:
-            self._pods = {one.uid: one for one in read if one}
-            self._current = None
+            return set(self._pods)
 
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        uid = PodUID(event.object["metadata"]["uid"])
-        one = None if event.type == "DELETED" else _read(event.object)
+    def put(self, body: Json) -> None:
+        """Take over a pod."""
+        self._set(PodUID(body["metadata"]["uid"]), _read(body))
+
+    def drop(self, key: str) -> None:
+        """Forget a pod, by its UID."""
+        self._set(PodUID(key), None)
+
+    def end_list(self) -> None:
+        """Answer from now on."""
+        self._was_listed = True
+
+    def _set(self, uid: PodUID, pod: OwnerPod | None) -> None:
         with self._lock:
-            if self._pods is None:
-                return
             self._pods.pop(uid, None)
-            if one is not None:
-                self._pods[uid] = one
+            if pod is not None:
+                self._pods[uid] = pod
             self._current = None
 
     def current(self) -> OwnerPods | None:
@@ -267,7 +274,7 @@ class WatchedPods:
         None before the first complete list.
         """
         with self._lock:
-            if self._current is None and self._pods is not None:
+            if self._current is None and self._was_listed:
                 self._current = OwnerPods.of(self._pods.values())
             return self._current
 

@@ -5,19 +5,20 @@ any number of replicas give the same answers.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import product
-from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from gpushare.kube.admission import allowed, denied
-from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.reflector import Sink
 from gpushare.logs import about
 from gpushare.server.asgi import Application, Posts
 from gpushare.server.public import MetricsPage, Readiness, bare_app
@@ -171,7 +172,7 @@ def _name(asked: Question) -> str:
     return f"{asked.namespace}/{name}"
 
 
-class PoolBook:
+class PoolBook(Sink):
     """Keep the pool of cards, as a reflector of nodes reports them.
 
     Nodes change every few minutes, their cards hardly ever: the pool is summed up only
@@ -181,30 +182,38 @@ class PoolBook:
     def __init__(self) -> None:
         self._nodes: dict[str, PoolNode] = {}
         self._pool = UNKNOWN
-        self._lock = Lock()
+        self._is_listing = True
 
     def pool(self) -> Pool:
         """Return the cluster's cards; ``UNKNOWN`` before the first list of nodes."""
         return self._pool
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all nodes."""
-        found = dict(_read(node) for page in pages for node in page.items)
-        with self._lock:
-            self._nodes = found
-            self._pool = Pool.of(found.values())
+    def begin_list(self) -> AbstractSet[str]:
+        """Sum the pool up once, at the end of the list."""
+        self._is_listing = True
+        return set(self._nodes)
 
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        name, facts = _read(event.object)
-        with self._lock:
-            if event.type == "DELETED":
-                changed = self._nodes.pop(name, None) is not None
-            else:
-                changed = self._nodes.get(name) != facts
-                self._nodes[name] = facts
-            if changed:
-                self._pool = Pool.of(self._nodes.values())
+    def put(self, body: Json) -> None:
+        """Take over a node."""
+        name, node = _read(body)
+        is_new = self._nodes.get(name) != node
+        self._nodes[name] = node
+        if is_new:
+            self._sum_up()
+
+    def drop(self, key: str) -> None:
+        """Forget a node."""
+        if self._nodes.pop(key, None) is not None:
+            self._sum_up()
+
+    def end_list(self) -> None:
+        """Sum up what the list brought."""
+        self._is_listing = False
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        if not self._is_listing:
+            self._pool = Pool.of(self._nodes.values())
 
 
 def _read(node: Json) -> tuple[str, PoolNode]:

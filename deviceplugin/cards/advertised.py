@@ -1,7 +1,8 @@
 """What this node offers: its cards, healthy, cordoned or sick, and their annotation."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from threading import Condition, Event
 
@@ -11,8 +12,9 @@ from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards, too_many
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Invalid
+from gpushare.kube.reflector import Sink
 from gpushare.kubelet.pods import KINDS
 
 logger = logging.getLogger(__name__)
@@ -204,21 +206,24 @@ class Offer:
         return of_a.get(b.uuid) or of_b.get(a.uuid, 0)
 
 
-class OwnNode:
+class OwnNode(Sink):
     """Sink for this node's object: the annotations and the status that it has."""
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._node: Json | None = None
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over the node, or that there is none."""
-        found = [node for page in pages for node in page.items]
-        self._set(found[0] if found else None)
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the node's name, if there is a node."""
+        return {self._node["metadata"]["name"]} if self._node else set()
 
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        self._set(None if event.type == "DELETED" else event.object)
+    def put(self, body: Json) -> None:
+        """Take over the node."""
+        self._set(body)
+
+    def drop(self, _key: str) -> None:
+        """Note that there is no node."""
+        self._set(None)
 
     def exists(self) -> bool:
         """Return whether the node's object exists; kubelet creates it."""

@@ -8,7 +8,8 @@ worth trying. What a claim really gets is decided elsewhere.
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -17,9 +18,10 @@ from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Card, CardUUID
 from gpushare.kube.claims.allocated import device_name
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
+from gpushare.kube.reflector import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +218,7 @@ def _is_shared(spec: Json) -> bool:
 
 
 @dataclass
-class SlicePublisher:
+class SlicePublisher(Sink):
     """Keeps the node's slices equal to its cards, whoever changes or deletes them.
 
     kubelet deletes them when it starts. It is also the sink of the watch of them, which
@@ -235,17 +237,18 @@ class SlicePublisher:
     _generation: int = 0
     _disturbed: threading.Event = field(default_factory=threading.Event)
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Note that the slices may have changed while they were not watched."""
-        for _ in pages:
-            pass
-        self._disturbed.set()
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the names of the slices as they were written."""
+        return set(self._stored)
 
-    def apply(self, event: WatchEvent) -> None:
-        """Note a change that is not our own."""
-        name, spec = event.object["metadata"]["name"], event.object.get("spec")
-        if event.type == "DELETED" or self._stored.get(name) != spec:
+    def put(self, body: Json) -> None:
+        """Note a slice that is not as it was written."""
+        if self._stored.get(body["metadata"]["name"]) != body.get("spec"):
             self._disturbed.set()
+
+    def drop(self, _key: str) -> None:
+        """Note that a slice is gone."""
+        self._disturbed.set()
 
     def run(self, stop: threading.Event) -> None:
         """Write whenever something changed, until ``stop`` is set.

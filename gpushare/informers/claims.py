@@ -8,7 +8,8 @@ status. Before the API server stores it, it asks whether the ledger has the room
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import RLock
@@ -26,8 +27,9 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
 from gpushare.kube.claims.allocated import Claim, User, device_name, read_claim
-from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.reflector import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,8 @@ class _Hold:
 
     ``version`` is the claim's resource version for which it was reserved. The write
     takes effect only while the claim has this version. None if the watch has told that
-    it is allocated, at the version ``seen``.
+    it is allocated, at the version ``seen``; ``_NEVER`` if that was before the newest
+    list began.
     """
 
     claim: Claim
@@ -56,7 +59,7 @@ class _Hold:
     seen: int = _NEVER
 
 
-class ClaimBook:
+class ClaimBook(Sink):
     """The sink for ResourceClaims: record in the ledger what each has of which card.
 
     A claim is charged from its reservation, or its allocation, until the allocation is
@@ -89,8 +92,6 @@ class ClaimBook:
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
         self._broken: dict[PodUID, str] = {}
         self._numbered = 0
-        self._settled: set[PodUID] = set()
-        """Claims that were read by themselves since the newest list began."""
 
     def broken(self) -> dict[PodUID, str]:
         """Return the claims that cannot be read, and what is wrong."""
@@ -105,31 +106,34 @@ class ClaimBook:
                 for hold in chain.from_iterable(self._holds.values())
             }
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Apply a whole list of claims.
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the UIDs of the claims, and take the list's word for their versions.
 
-        Claims that were known before the list began and are not in it are gone.
+        The API server may have been restored from a backup.
         """
         with self._lock:
-            before = self._holds.keys() | self._broken.keys()
-            self._settled.clear()
-        seen: set[PodUID] = set()
-        for page in pages:
-            for claim in page.items:
-                uid = PodUID(claim["metadata"]["uid"])
-                seen.add(uid)
-                if uid not in self._settled or not self._is_old(claim["metadata"]):
-                    self._take(claim)
-        for uid in before - seen:
-            self._end(uid)
+            for hold in chain.from_iterable(self._holds.values()):
+                hold.seen = _NEVER
+            return self._holds.keys() | self._broken.keys()
 
-    def apply(self, event: WatchEvent) -> None:
-        """Apply one change."""
-        if event.type == "DELETED":
-            _log_if_used(event.object)
-            self._end(PodUID(event.object["metadata"]["uid"]))
-        elif not self._is_old(event.object["metadata"]):
-            self._take(event.object)
+    def put(self, body: Json) -> None:
+        """Take over a claim, unless ``settle`` has read a newer version of it."""
+        if not self._is_old(body["metadata"]):
+            self._take(body)
+
+    def drop(self, key: str) -> None:
+        """Free what a claim has, by its UID."""
+        uid = PodUID(key)
+        with self._lock:
+            self._broken.pop(uid, None)
+            self._ended[uid] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+            holds = self._holds.get(uid, [])
+            for hold in holds:
+                _log_if_used(hold)
+            if holds:
+                self._keep(holds[0].claim, lambda _hold: False)
 
     def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
         """Record what claims hold of a node's new cards, then the cards.
@@ -206,7 +210,6 @@ class ClaimBook:
                 return
             for hold in late:
                 hold.version = _NEVER
-            self._settled.add(claim.uid)
             self._take(found)
 
     def _is_overdue(self, hold: _Hold) -> bool:
@@ -214,11 +217,7 @@ class ClaimBook:
         return hold.version is not None and waited_s > UNCONFIRMED_S
 
     def _is_old(self, metadata: Json) -> bool:
-        """Return whether the watch is behind what ``settle`` has read meanwhile.
-
-        A list that began after that read never is: the API server may have been
-        restored from a backup.
-        """
+        """Return whether the watch is behind what ``settle`` has read meanwhile."""
         now = _number(metadata.get("resourceVersion", ""))
         with self._lock:
             holds = self._holds.get(PodUID(metadata["uid"]), ())
@@ -271,15 +270,6 @@ class ClaimBook:
             logger.warning(
                 "claim not understood; what it was charged before stays", extra=facts
             )
-
-    def _end(self, uid: PodUID) -> None:
-        with self._lock:
-            self._broken.pop(uid, None)
-            self._ended[uid] = None
-            if len(self._ended) > _MOST_ENDED:
-                self._ended.popitem(last=False)
-            if holds := self._holds.get(uid):
-                self._keep(holds[0].claim, lambda _hold: False)
 
     def _keep(self, claim: Claim, wanted: Callable[[_Hold], bool]) -> None:
         """Free what a claim has, but for the wanted holds."""
@@ -353,17 +343,15 @@ class ClaimBook:
             logger.warning("claim on devices that the node does not have", extra=facts)
 
 
-def _log_if_used(deleted: Json) -> None:
+def _log_if_used(deleted: _Hold) -> None:
     """Log that a claim was deleted under its pods, which run on.
 
     kube-controller-manager takes the allocation off first, and then the finalizer.
-    Somebody else may take off the finalizer alone.
+    Somebody else may take off the finalizer alone. Of a claim that a list does not
+    have, nobody knows which it was.
     """
-    try:
-        claim = read_claim(deleted)
-    except Malformed:
-        return
-    if claim is not None and claim.reserved_for:
+    claim, is_followed = deleted.claim, deleted.seen != _NEVER
+    if deleted.version is None and is_followed and claim.reserved_for:
         facts = {"claim": str(claim), "node": claim.node}
         facts["pods"] = ",".join(user.name for user in claim.reserved_for)
         logger.warning(

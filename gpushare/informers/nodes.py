@@ -1,18 +1,20 @@
 """Nodes of the API server, followed into the ledger."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube import codec
 from gpushare.kube.annotations import broken_links, decode_isolation
-from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.cluster import Json
 from gpushare.kube.facts import annotation, host_capacity
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS
 from gpushare.kube.node_filters import NodeProperties, properties_of
+from gpushare.kube.reflector import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ _MOST_STRAYS = 20
 """So many UUIDs of a cordon are logged; an annotation has room for thousands."""
 
 
-class NodeBook:
+class NodeBook(Sink):
     """The sink for nodes: record their cards in the ledger.
 
     A node whose annotation is broken shares no cards until it is repaired; the log says
@@ -49,19 +51,9 @@ class NodeBook:
         self._broken_links: dict[NodeName, str] = {}
         self._known: set[NodeName] = set()
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Apply a whole list of nodes."""
-        seen = {self._take(node) for page in pages for node in page.items}
-        for name in self._known - seen:
-            self._forget(name)
-
-    def apply(self, event: WatchEvent) -> None:
-        """Apply one change."""
-        if event.type == "DELETED":
-            name = NodeName(event.object["metadata"]["name"])
-            self._forget(name)
-        else:
-            self._take(event.object)
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the names of the nodes."""
+        return set(self._known)
 
     def knows(self, name: NodeName) -> bool:
         """Return whether the node exists, with cards or without."""
@@ -71,10 +63,11 @@ class NodeBook:
         """Return the nodes whose annotation cannot be read, and what is wrong."""
         return dict(self._broken)
 
-    def _take(self, node: Json) -> NodeName:
-        name = NodeName(node["metadata"]["name"])
+    def put(self, body: Json) -> None:
+        """Record a node's cards, and what else is wanted of it."""
+        name = NodeName(body["metadata"]["name"])
         try:
-            cards = codec.cards(node)
+            cards = codec.cards(body)
             self._broken.pop(name, None)
         except Malformed as error:
             cards = ()
@@ -83,18 +76,29 @@ class NodeBook:
                 logger.warning("node annotation not understood", extra=facts)
             self._broken[name] = str(error)
         if cards:
-            self._log_strays(name, codec.cordon(node) - {c.uuid for c in cards})
-            self._log_links(name, broken_links(annotation(node, CARDS)))
+            self._log_strays(name, codec.cordon(body) - {c.uuid for c in cards})
+            self._log_links(name, broken_links(annotation(body, CARDS)))
         self._set_cards(name, cards)
         if self._hosts is not None:
-            self._hosts.set_allocatable(name, host_capacity(node))
+            self._hosts.set_allocatable(name, host_capacity(body))
         if self._with_properties and cards:
-            self.properties[name] = properties_of(node)
-            self.isolation[name] = decode_isolation(annotation(node, CARDS))
+            self.properties[name] = properties_of(body)
+            self.isolation[name] = decode_isolation(annotation(body, CARDS))
         else:
             self._drop_properties(name)
         self._known.add(name)
-        return name
+
+    def drop(self, key: str) -> None:
+        """Forget a node, by its name."""
+        name = NodeName(key)
+        self._broken.pop(name, None)
+        self._broken_links.pop(name, None)
+        self._strays.pop(name, None)
+        self._known.discard(name)
+        self._ledger.forget(name)
+        if self._hosts is not None:
+            self._hosts.set_allocatable(name, None)
+        self._drop_properties(name)
 
     def _drop_properties(self, name: NodeName) -> None:
         self.properties.pop(name, None)
@@ -117,13 +121,3 @@ class NodeBook:
             self._broken_links[name] = problem
         else:
             self._broken_links.pop(name, None)
-
-    def _forget(self, name: NodeName) -> None:
-        self._broken.pop(name, None)
-        self._broken_links.pop(name, None)
-        self._strays.pop(name, None)
-        self._known.discard(name)
-        self._ledger.forget(name)
-        if self._hosts is not None:
-            self._hosts.set_allocatable(name, None)
-        self._drop_properties(name)

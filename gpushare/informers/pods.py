@@ -7,7 +7,8 @@ pod is believed; ``Nominations`` keeps capacity for pods whose victims are leavi
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from threading import Lock, RLock
 
 from gpushare.domain.eviction.preemption import NOT_STARTED
@@ -18,10 +19,11 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Choice, Policy
 from gpushare.kube import codec
-from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.facts import is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.reflector import Sink
 from gpushare.kube.resource_requests import RequestedResources
 
 Leaving = Callable[[NodeName], Iterable[PodRecord]]
@@ -195,7 +197,7 @@ class Charges:
         return False
 
 
-class PodBook:
+class PodBook(Sink):
     """The sink for pods: record in the ledger who asks for cards and who holds what.
 
     A bound pod is charged until its phase is terminal or it is deleted; a deletion
@@ -278,29 +280,53 @@ class PodBook:
             return False
         return self._ledger.placement(record.pod.uid) is None
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Apply a whole list of pods.
-
-        Pods that were known before the list began and are not in it are gone.
-        """
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the UIDs of all pods that ask for cards, or hold something."""
         with self._lock:
-            before = self._records.keys() | self._ledger.holders()
-            if self._hosts is not None:
-                before |= self._hosts.holders()
-        seen: set[PodUID] = set()
-        for page in pages:
-            for pod in page.items:
-                seen.add(PodUID(pod["metadata"]["uid"]))
-                self._take(pod)
-        for uid in before - seen:
-            self._drop(uid)
+            uids = self._records.keys() | self._ledger.holders()
+            return uids if self._hosts is None else uids | self._hosts.holders()
 
-    def apply(self, event: WatchEvent) -> None:
-        """Apply one change."""
-        if event.type == "DELETED":
-            self._drop(PodUID(event.object["metadata"]["uid"]))
+    def put(self, body: Json) -> None:
+        """Record what a pod asks for and what it holds."""
+        uid = PodUID(body["metadata"]["uid"])
+        requested = RequestedResources(body)
+        if self._hosts is not None:
+            _follow_host(self._hosts, uid, body, requested)
+        if uid not in self._records and not requested.is_ours():
+            return
+        try:
+            record = codec.pod_record(body, requested)
+        except Malformed as error:
+            facts = {"pod": uid, "because": str(error)}
+            logger.warning("pod not understood", extra=facts)
+            return
+        if record.complaint:
+            facts = {"pod": str(record.pod), "because": record.complaint}
+            logger.warning("placement not understood", extra=facts)
+        if record.terminal:
+            self.drop(uid)
         else:
-            self._take(event.object)
+            self._write(record)
+
+    def drop(self, key: str) -> None:
+        """Free what a pod held, by its UID."""
+        uid = PodUID(key)
+        if self._hosts is not None:
+            self._hosts.release(uid)
+        with self._lock:
+            self._ended[uid] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+            record = self._records.pop(uid, None)
+            if record is not None:
+                name = (record.pod.namespace, record.pod.name)
+                if self._by_name.get(name) == uid:
+                    del self._by_name[name]
+        freed = self._charges.end(uid)
+        if record is not None or freed is not None:
+            self._on_gone(uid)
+        if record is not None:
+            self._nominations.follow(record, None, self.leaving)
 
     def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
         """Record a node's cards, with what is held and kept of them."""
@@ -325,27 +351,6 @@ class PodBook:
             held = self._ledger.placement(uid)
             return held is not None and held in (record.placement, record.plan)
 
-    def _take(self, pod: Json) -> None:
-        uid = PodUID(pod["metadata"]["uid"])
-        asked = RequestedResources(pod)
-        if self._hosts is not None:
-            _follow_host(self._hosts, uid, pod, asked)
-        if uid not in self._records and not asked.is_ours():
-            return
-        try:
-            record = codec.pod_record(pod, asked)
-        except Malformed as error:
-            facts = {"pod": uid, "because": str(error)}
-            logger.warning("pod not understood", extra=facts)
-            return
-        if record.complaint:
-            facts = {"pod": str(record.pod), "because": record.complaint}
-            logger.warning("placement not understood", extra=facts)
-        if record.terminal:
-            self._drop(uid)
-        else:
-            self._write(record)
-
     def _write(self, record: PodRecord) -> None:
         uid = record.pod.uid
         with self._lock:
@@ -361,24 +366,6 @@ class PodBook:
             facts = {"pod": str(record.pod), "node": record.node}
             logger.warning("pod bound without a placement", extra=facts)
         self._nominations.follow(before, record, self.leaving)
-
-    def _drop(self, uid: PodUID) -> None:
-        if self._hosts is not None:
-            self._hosts.release(uid)
-        with self._lock:
-            self._ended[uid] = None
-            if len(self._ended) > _MOST_ENDED:
-                self._ended.popitem(last=False)
-            record = self._records.pop(uid, None)
-            if record is not None:
-                key = (record.pod.namespace, record.pod.name)
-                if self._by_name.get(key) == uid:
-                    del self._by_name[key]
-        held = self._charges.end(uid)
-        if record is not None or held is not None:
-            self._on_gone(uid)
-        if record is not None:
-            self._nominations.follow(record, None, self.leaving)
 
 
 def _follow_host(

@@ -8,33 +8,74 @@ connection (contracts 7, decision 0010).
 import logging
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Queue
 from threading import Event, Thread
-from typing import Protocol
+from typing import final
 
-from gpushare.kube.cluster import Cluster, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Gone, Throttled
 
 logger = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
-    """The receiver of the collection's objects."""
+class Sink(ABC):
+    """A receiver of a collection's objects: it says what it has, takes and drops.
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Apply a whole list: objects in none of its pages are gone.
+    The key of an object is its UID, and its name if it has no namespace.
+    """
 
-        The iterator may raise a ``ClusterError``; then no object may be removed.
+    @abstractmethod
+    def begin_list(self) -> AbstractSet[str]:
+        """Note that a list begins, and return the keys of all that is here now.
+
+        What of it the list does not bring is dropped. What comes from elsewhere while
+        the list is read stays.
         """
-        ...
 
+    @abstractmethod
+    def put(self, body: Json) -> None:
+        """Take over an object that was listed, is new, or has changed."""
+
+    @abstractmethod
+    def drop(self, key: str) -> None:
+        """Forget an object that is gone, if it is here."""
+
+    def end_list(self) -> None:  # noqa: B027
+        """Note that a whole list was taken over."""
+
+    @final
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over a whole list.
+
+        If ``pages`` raises, nothing is dropped: the object may be on a later page.
+        """
+        before, listed = self.begin_list(), set[str]()
+        for page in pages:
+            for body in page.items:
+                listed.add(_key(body))
+                self.put(body)
+        for key in before - listed:
+            self.drop(key)
+        self.end_list()
+
+    @final
     def apply(self, event: WatchEvent) -> None:
-        """Apply one change; never a bookmark."""
-        ...
+        """Take over one change; never a bookmark."""
+        if event.type == "DELETED":
+            self.drop(_key(event.object))
+        else:
+            self.put(event.object)
+
+
+def _key(body: Json) -> str:
+    metadata = body["metadata"]
+    return str(metadata["uid" if metadata.get("namespace") else "name"])
 
 
 @dataclass(frozen=True, slots=True)

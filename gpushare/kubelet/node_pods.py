@@ -11,7 +11,8 @@ import queue
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Event
@@ -21,11 +22,12 @@ import grpc
 
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.kube import names
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
+from gpushare.kube.reflector import Sink
 from gpushare.kubelet.pods import Held, Listed, NodePod, PodName, node_pod
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ _MOST_WAITING = 1000
 _LOOK_S = 0.5
 
 
-class NodePods:
+class NodePods(Sink):
     """Sink for all pods of this node, also for those that ask for no cards.
 
     A pod leaves when it is deleted, or once its phase is terminal: then kubelet has
@@ -54,27 +56,43 @@ class NodePods:
         self.version = 0
         """Grows with each change."""
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods of the node.
+    def begin_list(self) -> AbstractSet[str]:
+        """Return the UIDs of the pods, also of those that were fetched."""
+        with self._changed:
+            return set(self._pods)
 
-        A pod that was known before the list began and is not in it has gone. A pod that
-        was fetched meanwhile stays.
-        """
-        before = set(self._pods)
-        seen: set[PodUID] = set()
-        for page in pages:
-            for pod in page.items:
-                seen.add(PodUID(pod["metadata"]["uid"]))
-                self._take(pod)
-        for uid in before - seen:
-            self._drop(uid)
+    def put(self, body: Json) -> None:
+        """Take over a pod."""
+        try:
+            pod = node_pod(body)
+        except Malformed as error:
+            facts = {"pod": body["metadata"].get("uid"), "because": str(error)}
+            logger.warning("pod not understood", extra=facts)
+            return
+        if pod.record.terminal:
+            self.drop(pod.uid)
+            return
+        with self._changed:
+            if pod.uid in self._ended:
+                # It was read before its end, of which the watch has told meanwhile.
+                return
+            self._pods[pod.uid] = pod
+            self._by_name[pod.name] = pod.uid
+            self.version += 1
+            self._changed.notify_all()
 
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        if event.type == "DELETED":
-            self._drop(PodUID(event.object["metadata"]["uid"]))
-        else:
-            self._take(event.object)
+    def drop(self, key: str) -> None:
+        """Forget a pod, by its UID."""
+        uid = PodUID(key)
+        with self._changed:
+            self._ended[uid] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+            gone = self._pods.pop(uid, None)
+            if gone is not None and self._by_name.get(gone.name) == uid:
+                del self._by_name[gone.name]
+            self.version += 1
+            self._changed.notify_all()
 
     def all(self) -> tuple[NodePod, ...]:
         """Return the pods that have not ended."""
@@ -104,7 +122,7 @@ class NodePods:
             return None
         if (pod.get("spec") or {}).get("nodeName") != self._node:
             return None
-        self._take(pod)
+        self.put(pod)
         return self.find(name)
 
     def fetch_or_find(self, name: PodName) -> NodePod | None:
@@ -115,36 +133,6 @@ class NodePods:
             facts = {"pod": "/".join(name), "because": str(error)}
             logger.info("API server does not answer, using the watch", extra=facts)
             return self.find(name)
-
-    def _take(self, pod: Json) -> None:
-        try:
-            found = node_pod(pod)
-        except Malformed as error:
-            facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
-            logger.warning("pod not understood", extra=facts)
-            return
-        if found.record.terminal:
-            self._drop(found.uid)
-            return
-        with self._changed:
-            if found.uid in self._ended:
-                # It was read before its end, of which the watch has told meanwhile.
-                return
-            self._pods[found.uid] = found
-            self._by_name[found.name] = found.uid
-            self.version += 1
-            self._changed.notify_all()
-
-    def _drop(self, uid: PodUID) -> None:
-        with self._changed:
-            self._ended[uid] = None
-            if len(self._ended) > _MOST_ENDED:
-                self._ended.popitem(last=False)
-            gone = self._pods.pop(uid, None)
-            if gone is not None and self._by_name.get(gone.name) == uid:
-                del self._by_name[gone.name]
-            self.version += 1
-            self._changed.notify_all()
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """The owners of processes by cgroups, and the pods of a node as owners."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from exporter.owners import (
@@ -17,8 +15,7 @@ from exporter.owners import (
 )
 from exporter.run import WatchedPods
 from gpushare.domain.model import Amount
-from gpushare.kube.cluster import Json, Page
-from gpushare.kube.errors import Unavailable
+from gpushare.kube.cluster import Json
 from tests.builders import container_json, event, page, pod_json
 from tests.deviceplugin.node_fixture import NODE
 from tests.exporter.exporter_data import A, cid, held, owner, owner_pods, with_ids
@@ -67,7 +64,7 @@ def test_the_pods_of_the_node_are_followed() -> None:
         assert name not in names_of(watched)
 
 
-def test_a_list_that_breaks_off_takes_nobody_away(
+def test_a_pod_that_is_not_understood_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken, watched = held("b"), WatchedPods()
@@ -75,15 +72,6 @@ def test_a_list_that_breaks_off_takes_nobody_away(
     watched.replace(iter([page(broken, held("a"))]))
     assert names_of(watched) == ["a"]
     assert caplog.messages == ["pod not understood"]
-    before = watched.current()
-
-    def pages() -> Iterator[Page]:
-        yield page(held("c"))
-        raise Unavailable("gone in the middle")
-
-    with pytest.raises(Unavailable):
-        watched.replace(pages())
-    assert watched.current() is before
 
 
 def test_a_process_is_found_by_its_pod() -> None:

@@ -1,7 +1,6 @@
 """What the API server says of nodes, written into the ledger."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,16 +9,9 @@ from gpushare.domain.model import NodeName
 from gpushare.informers.nodes import NodeBook
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.cluster import Json, Page
-from gpushare.kube.errors import Unavailable
 from tests.builders import card, event, left, node_json, page
 
 N = NodeName("n")
-
-
-def half_a_list(*items: Json) -> Iterator[Page]:
-    yield page(*items, token="more")
-    raise Unavailable("gone dark")
 
 
 def test_a_nodes_cards_are_written_down() -> None:
@@ -42,19 +34,6 @@ def test_a_node_that_is_gone_is_forgotten() -> None:
     book.replace(iter([page(listed[2])]))
     assert [one.name for one in ledger.nodes()] == ["c"]
     assert [book.knows(NodeName(name)) for name in "abc"] == [False, False, True]
-
-
-def test_a_list_of_nodes_that_fails_drops_none() -> None:
-    """The next whole list is compared with all that was heard."""
-    ledger = Ledger()
-    book = NodeBook(ledger)
-    book.replace(iter([page(node_json("a", card()), node_json("b", card()))]))
-    with pytest.raises(Unavailable):
-        book.replace(half_a_list(node_json("b", card()), node_json("c", card())))
-    assert {one.name for one in ledger.nodes()} == {"a", "b", "c"}
-    assert book.knows(NodeName("a"))
-    book.replace(iter([page(node_json("b", card()))]))
-    assert [one.name for one in ledger.nodes()] == ["b"]
 
 
 def test_a_broken_node_shares_no_cards_until_it_is_mended(

@@ -1,6 +1,6 @@
 """Pods of the API server, recorded in the ledger: what each is charged."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 
@@ -13,9 +13,8 @@ from gpushare.informers.nodes import NodeBook
 from gpushare.informers.pods import PodBook
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Page
+from gpushare.kube.cluster import Json
 from gpushare.kube.codec import pod_record
-from gpushare.kube.errors import Unavailable
 from tests.builders import (
     AT,
     FIRST_FIT,
@@ -70,11 +69,6 @@ def followed() -> FollowedCluster:
     return FollowedCluster(TWO)
 
 
-def half_a_list(*items: Json) -> Iterator[Page]:
-    yield page(*items, token="more")
-    raise Unavailable("gone dark")
-
-
 def test_a_pod_is_charged_until_its_phase_is_terminal(
     followed: FollowedCluster,
 ) -> None:
@@ -117,17 +111,6 @@ def test_a_relist_drops_what_is_gone(followed: FollowedCluster) -> None:
     followed.relist(held[0], held[2])
     assert followed.free[0] == 19
     assert followed.gone == [ref("b").uid]
-
-
-def test_a_list_that_fails_drops_nothing(followed: FollowedCluster) -> None:
-    """The next whole list is compared with all that was heard."""
-    followed.hear(bound_json(placement("a", 0, 5)))
-    with pytest.raises(Unavailable):
-        followed.pods.replace(half_a_list(bound_json(placement("b", 0, 5))))
-    assert followed.free[0] == 19
-    assert followed.gone == []
-    followed.relist()
-    assert followed.free[0] == 29
 
 
 def test_a_pod_bound_without_a_placement_is_counted(

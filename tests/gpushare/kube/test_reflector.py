@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.kube.cluster import Kind, Page, WatchEvent
+from gpushare.kube.cluster import Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Gone, Throttled, Unavailable
-from gpushare.kube.reflector import Pace, Reflector
-from tests.builders import event, page, pod_json
+from gpushare.kube.reflector import Pace, Reflector, Sink
+from tests.builders import event, node_json, page, pod_json
 
 Stream = list[WatchEvent | ClusterError | Callable[[], None]]
 """What a watch says, one after the other; a function is called on the way."""
@@ -86,18 +86,43 @@ class Script:
         return answer
 
 
-class Notes:
-    """A sink that notes the names it hears."""
+class Notes(Sink):
+    """A sink that notes what it is told; what it has can be written beforehand."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.keys: set[str] = set()
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        names = [one["metadata"]["name"] for found in pages for one in found.items]
-        self.heard.append(" ".join(["LIST", *names]))
+    def begin_list(self) -> set[str]:
+        self.heard.append("list")
+        return set(self.keys)
 
-    def apply(self, event: WatchEvent) -> None:
-        self.heard.append(f"{event.type} {event.object['metadata']['name']}")
+    def put(self, body: Json) -> None:
+        metadata = body["metadata"]
+        self.keys.add(metadata.get("uid", metadata["name"]))
+        self.heard.append(f"put {metadata['name']}")
+
+    def drop(self, key: str) -> None:
+        self.keys.remove(key)
+        self.heard.append(f"drop {key}")
+
+    def end_list(self) -> None:
+        self.heard.append("end")
+
+
+def test_what_comes_while_a_list_is_read_stays() -> None:
+    """It is dropped only if it was there before, and a node goes by its name."""
+    notes = Notes()
+    notes.keys = {"uid-old", "m"}
+
+    def pages() -> Iterator[Page]:
+        notes.put(pod_json("fetched"))
+        yield page(pod_json("a"), node_json("n"))
+        yield page(node_json("m"))
+
+    notes.replace(pages())
+    assert notes.heard[-2:] == ["drop uid-old", "end"]
+    assert notes.keys == {"uid-fetched", "uid-a", "n", "m"}
 
 
 def follow(script: Script) -> tuple[Reflector, Notes]:
@@ -126,6 +151,9 @@ def bookmark(version: str) -> WatchEvent:
 FIRST, A, B = page(version="1"), added("a", "2"), page(pod_json("b"), version="50")
 DELETED = event("DELETED", pod_json("a", version="3"))
 RELISTED = "list 7, watch 1, list 7, watch 50"
+LISTED_AGAIN = "list, end, list, put b, end"
+BROKEN_OFF = "list, put a, list, put b, drop uid-a, end"
+"""A list that breaks off drops nothing; the next whole one does."""
 
 
 @pytest.mark.parametrize(
@@ -133,31 +161,31 @@ RELISTED = "list 7, watch 1, list 7, watch 50"
     [
         pytest.param(
             [page(pod_json("a"), version="50", token="more"), B, []],
-            *("list 7, list 7 more, watch 50", "LIST a b"),
+            *("list 7, list 7 more, watch 50", "list, put a, put b, end"),
             id="page by page",
         ),
         pytest.param(
             [FIRST, [A, DELETED], [bookmark("9")], []],
-            *("list 7, watch 1, watch 3, watch 9", "LIST, ADDED a, DELETED a"),
+            *("list 7, watch 1, watch 3, watch 9", "list, end, put a, drop uid-a"),
             id="changes, and bookmarks",
         ),
-        pytest.param([FIRST, Gone("old"), B, []], RELISTED, "LIST, LIST b", id="gone"),
+        pytest.param([FIRST, Gone("old"), B, []], RELISTED, LISTED_AGAIN, id="gone"),
         pytest.param(
-            [FIRST, [Gone("old")], B, []], RELISTED, "LIST, LIST b", id="gone by event"
+            [FIRST, [Gone("old")], B, []], RELISTED, LISTED_AGAIN, id="gone by event"
         ),
         pytest.param(
             [FIRST, [A, Gone("compacted")], B, []],
-            *(RELISTED, "LIST, ADDED a, LIST b"),
+            *(RELISTED, "list, end, put a, list, put b, drop uid-a, end"),
             id="gone after a change",
         ),
         pytest.param(
             [page(pod_json("a"), token="t"), Gone("token expired"), B, []],
-            *("list 7, list 7 t, list 7, watch 50", "LIST b"),
+            *("list 7, list 7 t, list 7, watch 50", BROKEN_OFF),
             id="continue token too old",
         ),
         pytest.param(
             [FIRST, [A, Unavailable("reset")], []],
-            *("list 7, watch 1, watch 2", "LIST, ADDED a"),
+            *("list 7, watch 1, watch 2", "list, end, put a"),
             id="connection lost",
         ),
     ],
@@ -240,7 +268,7 @@ def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
     script._answers[3] = [lambda: script.stop.pass_by(30)]
     reflector, notes = follow(script)
     assert script.stop.waits == []
-    assert notes.heard == ["LIST", "ADDED a"]
+    assert notes.heard == ["list", "end", "put a"]
     assert reflector.age_s() == 0
 
 
@@ -261,7 +289,7 @@ def test_it_stops_in_the_middle_of_a_watch_and_closes_it() -> None:
     script = Script(page(version="1"), [], [added("never", "9")])
     script._answers[1] = [added("a", "2"), script.stop.set, added("b", "3")]
     _, notes = follow(script)
-    assert notes.heard == ["LIST", "ADDED a", "ADDED b"]
+    assert notes.heard == ["list", "end", "put a", "put b"]
     assert script.closed == 1
     assert script.asked == ["list 7", "watch 1"]
 
@@ -286,14 +314,13 @@ class Slow(Script):
 class Choosy(Notes):
     """A sink that cannot take what the first page has."""
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        next(pages)
+    def put(self, body: Json) -> None:
         raise RuntimeError
 
 
 def test_a_page_on_its_way_keeps_nobody_from_ending() -> None:
     """Neither whom a page does not suit, nor the process: kubelet would kill it."""
-    script = Slow(page(version="1", token="more"), page(version="1"))
+    script = Slow(page(pod_json("a"), token="more"), page())
     reflector = Reflector(
         script,  # type: ignore[arg-type]
         Kind.PODS,
@@ -317,7 +344,8 @@ class Long:
         if self.read == 3:
             self.three.set()
         number = int(continue_token or "0") + 1
-        return page(version="1", token=str(number) if number < 10 else "")
+        token = str(number) if number < 10 else ""
+        return page(pod_json("a"), token=token)
 
 
 def test_two_pages_are_read_ahead_and_no_more() -> None:
@@ -328,11 +356,10 @@ def test_two_pages_are_read_ahead_and_no_more() -> None:
     cluster, taken = Long(), list[int]()
 
     class Watched(Notes):
-        def replace(self, pages: Iterator[Page]) -> None:
-            for number, _ in enumerate(pages, 1):
-                assert cluster.three.wait(30)
-                Event().wait(0.02)  # for who reads more than it should
-                taken.append(cluster.read - number)
+        def put(self, body: Json) -> None:
+            assert cluster.three.wait(30)
+            Event().wait(0.02)  # for who reads more than it should
+            taken.append(cluster.read - len(taken) - 1)
 
     reflector = Reflector(cluster, Kind.PODS, Watched())  # type: ignore[arg-type]
     reflector._list()
@@ -346,11 +373,11 @@ def test_nobody_reads_on_if_a_page_does_not_suit(applied: int) -> None:
     cluster = Long()
 
     class Picky(Notes):
-        def replace(self, pages: Iterator[Page]) -> None:
-            for _ in range(applied):
-                next(pages)
-            assert cluster.three.wait(30)
-            raise RuntimeError
+        def put(self, body: Json) -> None:
+            super().put(body)
+            if self.heard.count("put a") == applied:
+                assert cluster.three.wait(30)
+                raise RuntimeError
 
     before = set(threading.enumerate())
     reflector = Reflector(cluster, Kind.PODS, Picky())  # type: ignore[arg-type]

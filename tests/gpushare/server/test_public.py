@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from extender.main import complaints
 from gpushare.addresses import free_address
-from gpushare.kube.cluster import Kind, Page, WatchEvent
+from gpushare.kube.cluster import Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import Unavailable
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Reflector, Sink
 from gpushare.server.public import (
     FRESH_S,
     MetricsPage,
@@ -115,12 +115,15 @@ class Once:
         return Page((), "1")
 
 
-class Nobody:
-    def replace(self, pages: Iterator[Page]) -> None:
-        list(pages)
+class Nobody(Sink):
+    def begin_list(self) -> frozenset[str]:
+        return frozenset()
 
-    def apply(self, event: WatchEvent) -> None:
-        raise AssertionError(event)
+    def put(self, body: Json) -> None:
+        raise AssertionError(body)
+
+    def drop(self, key: str) -> None:
+        raise AssertionError(key)
 
 
 def reflector(clock: Clock, *, listed: bool) -> Reflector:
