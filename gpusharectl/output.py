@@ -1,10 +1,16 @@
-"""What several commands print: bars, numbers in columns, ages, data, and diffs."""
+"""What several commands print: data, bars, numbers in columns, ages, and diffs.
+
+Data is what ``-o json`` and ``-o yaml`` print. Its shape is a promise: fields may be
+added; none is removed or changes its meaning while ``v`` stays. The values that are
+drawn are the data: ``encode`` writes their fields.
+"""
 
 import difflib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 import orjson
@@ -14,6 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.style import Style
 from rich.text import Text
 
+from gpushare.domain.model import UNIT_MIB, Amount, Card, Claim, PodRef
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
@@ -33,6 +40,70 @@ def fit_to_show(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else _UNFIT for c in text)
+
+
+Data = dict[str, Any]
+VERSION = 1
+"""``v`` of all data."""
+INLINE = {"data": "inline"}
+"""Metadata of a field: its keys are those of the value that has it; None has none."""
+HIDDEN = {"data": "hidden"}
+"""Metadata of a field that is drawn, or used, and is not data."""
+
+
+def encode(value: object) -> Any:  # noqa: ANN401
+    """Return a value as data: null, numbers, texts, lists and objects with text keys.
+
+    A dataclass is an object of its fields, in their order. An empty text in a field is
+    null: not known, or it does not apply. A ``_`` at the end of a name is left out. A
+    class whose data is not its fields has ``as_data``.
+    """
+    match value:
+        case Amount(cores, units):
+            return {"cores": cores, "units": units, "memory_mib": units * UNIT_MIB}
+        case Claim():
+            return encode(value.amount)
+        case PodRef():
+            keys = ("namespace", "name", "uid", "priority")
+            return {key: getattr(value, key) for key in keys}
+        case Card():
+            return _card_data(value)
+        case str():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return {key: encode(member) for key, member in value.items()}
+        case tuple() | list():
+            return [encode(member) for member in value]
+    if as_data := getattr(value, "as_data", None):
+        return encode(as_data())
+    return _fields_data(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _fields_data(view: Any) -> Data:  # noqa: ANN401
+    data: Data = {}
+    for part in fields(view):
+        member = encode(getattr(view, part.name))
+        if part.metadata == INLINE:
+            data |= member or {}
+        elif part.metadata != HIDDEN:
+            data[part.name.rstrip("_")] = None if member == "" else member
+    return data
+
+
+def _card_data(card: Card) -> Data:
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "model": card.model or None,
+        "units": card.units,
+        "memory_mib": card.units * UNIT_MIB,
+        "healthy": card.healthy,
+        "cordoned": card.cordoned,
+        "parent": card.parent or None,
+        "reason": None if card.healthy else card.reason or None,
+    }
 
 
 def give(data: object, output: str) -> None:

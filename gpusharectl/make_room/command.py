@@ -35,12 +35,11 @@ from gpusharectl.completion import (
     node_names,
     pod_names,
 )
-from gpusharectl.make_room.evict import Eviction, Outcome, Patience
+from gpusharectl.make_room.evict import Eviction, EvictionResult, Patience
 from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
 from gpusharectl.make_room.render import draw
-from gpusharectl.make_room.serialize import proposal_data
 from gpusharectl.make_room.situation import Asked, look
-from gpusharectl.output import fit_to_show, give, screen
+from gpusharectl.output import encode, fit_to_show, give, screen
 from gpusharectl.state.read import no_such_node
 
 _CODES = (
@@ -177,21 +176,22 @@ def make_room(  # noqa: PLR0913
         found = _proposal(access, asked, allow, max_moves)
         if not output:
             draw(screen(), found)
-        code, outcome = found.code, None
+        code, result = found.code, None
         if evict and isinstance(found.result, Plan):
             _confirm(found, len(found.result.moves), yes=yes)
             say = partial(_say, to_error=output is not None)
             run = Eviction(access, asked, allow, say, Patience(timeout))
-            outcome = carried_out(run, found.result)
-            code = FINE if outcome.done else NO_ROOM
+            result = carried_out(run, found.result)
+            code = FINE if result.done else NO_ROOM
             if not output:
-                _say(outcome.words, to_error=False)
+                _say(result.outcome, to_error=False)
     if output:
-        give(proposal_data(found, outcome, code), output)
+        of_run = {} if result is None else encode(result)
+        give({**encode(found), **of_run, "code": code}, output)
     sys.exit(code)
 
 
-def carried_out(run: Eviction, plan: Plan) -> Outcome:
+def carried_out(run: Eviction, plan: Plan) -> EvictionResult:
     """Carry a plan out; SIGTERM raises ``KeyboardInterrupt`` meanwhile, as Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

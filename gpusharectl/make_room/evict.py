@@ -63,12 +63,15 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Whether the waiting pod has its room, in a sentence; ``evicted`` are names."""
+class EvictionResult:
+    """The names of the evicted pods, and whether the waiting pod has its room.
 
+    ``outcome`` says that in a sentence.
+    """
+
+    evicted: tuple[str, ...]
     done: bool
-    words: str
-    evicted: tuple[str, ...] = ()
+    outcome: str
 
 
 class _Stopped(Exception):
@@ -111,7 +114,7 @@ class Eviction:
         self._evicted: list[str] = []
         self._replaced: dict[PodUID, tuple[str, PodUID]] = {}
 
-    def carry_out(self, plan: Plan) -> Outcome:
+    def carry_out(self, plan: Plan) -> EvictionResult:
         """Make the room, and wait until the waiting pod has it.
 
         ``ClusterError`` only if nothing was evicted.
@@ -121,9 +124,9 @@ class Eviction:
         except ClusterError as error:
             if not self._evicted:
                 raise
-            return self._outcome(f"Stopped: {error}.")
+            return self._result(f"Stopped: {error}.")
 
-    def _carried_out(self, plan: Plan) -> Outcome:
+    def _carried_out(self, plan: Plan) -> EvictionResult:
         stopped, room = "", False
         try:
             with self._cordoned(plan):
@@ -140,13 +143,13 @@ class Eviction:
                         self._say(f"{stopped} The room is there all the same.")
                     self._nominate(plan)
         except _GivenUp as error:
-            return self._outcome(f"Stopped: {error}.")
+            return self._result(f"Stopped: {error}.")
         except _Stopped as error:
-            return self._outcome(f"Nothing was evicted: {error}.")
+            return self._result(f"Nothing was evicted: {error}.")
         pod = self._waiting()
         if not room and not (pod and facts.node_of(pod)):
             why = stopped or f"{_cards(plan)} got no room: another pod holds a part."
-            return self._outcome(why)
+            return self._result(why)
         return self._bound(plan)
 
     @contextmanager
@@ -393,9 +396,9 @@ class Eviction:
         }
         self._access.objects.merge(ref, patch, subresource="status")
 
-    def _bound(self, plan: Plan) -> Outcome:
+    def _bound(self, plan: Plan) -> EvictionResult:
         if self._asked.body is None:
-            return self._outcome(
+            return self._result(
                 f"{_cards(plan)} has the room now. Nothing keeps it: create the pod.",
                 done=True,
             )
@@ -412,15 +415,15 @@ class Eviction:
                 with suppress(ClusterError):
                     self._set_nominated(None)
             says = facts.scheduler_says(pod) or "kube-scheduler has not tried it"
-            return self._outcome(f"{name} still waits: {says}")
+            return self._result(f"{name} still waits: {says}")
         if pod is None:
-            return self._outcome(f"{name} is no longer there.")
+            return self._result(f"{name} is no longer there.")
         held = codec.pod_record(pod).placement
         where = _where(held) if held else facts.node_of(pod)
-        return self._outcome(f"{name} is on {where}.", done=True)
+        return self._result(f"{name} is on {where}.", done=True)
 
-    def _outcome(self, words: str, *, done: bool = False) -> Outcome:
-        return Outcome(done, words, tuple(self._evicted))
+    def _result(self, words: str, *, done: bool = False) -> EvictionResult:
+        return EvictionResult(tuple(self._evicted), done, words)
 
 
 def _same(held: Placement | None, planned: Placement) -> bool:

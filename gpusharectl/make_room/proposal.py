@@ -1,11 +1,29 @@
-"""What ``make-room`` proposes: a plan or why there is none, and the next step. Pure."""
+"""What ``make-room`` proposes: a plan or why there is none, and the next step. Pure.
+
+As data::
+
+    v, pod, asks, claims: [amount], policy,
+    state: "plan" | "no-plan", why: null | fits | never | closed | apart |
+           none-may-move | no-plan, because, exact: the search was not cut short,
+    node, cards: [{uuid, index}],
+    moves: [{namespace, name, uid, priority, cores, units, memory_mib,
+             from: {node, cards}, to: {node, cards}}],
+    fits_in_sum: {node, cores, units, memory_mib}, stay: {reason: number of pods},
+    notes: [text], next, evicted: [namespace/name], done, outcome, code
+
+``evicted``, ``done`` and ``outcome`` are there with ``--evict`` only.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpushare.domain.eviction.landing import Move
 from gpushare.domain.eviction.moves import NoPlan, Plan, Why
+from gpushare.domain.model import CardUUID, NodeName, Placement
 from gpushare.domain.policies import Policy
+from gpushare.kube import words
 from gpusharectl.make_room.situation import Asked, View
+from gpusharectl.output import VERSION, Data, encode
 from gpusharectl.why.verdict import InSum, reopened, room_in_sum
 
 FINE, NO_ROOM = 0, 3
@@ -44,6 +62,52 @@ class Proposal:
         if self.asked.body is not None:
             return f"gpusharectl why {self.asked.name}"
         return ""
+
+    def as_data(self) -> Data:
+        """Return it as data, without what comes of ``--evict`` and the exit code."""
+        request, result = self.asked.request, self.result
+        plan = result if isinstance(result, Plan) else None
+        no_plan = result if isinstance(result, NoPlan) else None
+        return {
+            "v": VERSION,
+            "pod": None if self.asked.body is None else self.asked.name,
+            "asks": words.claims(request.claims),
+            "claims": request.claims,
+            "policy": request.policy or self.view.choice.default,
+            "state": "plan" if plan else "no-plan",
+            "why": no_plan and no_plan.why,
+            "because": no_plan and no_plan.words,
+            "exact": result.exact,
+            "node": plan and plan.node,
+            "cards": self._cards(plan.placement) if plan else [],
+            "moves": [self._move(move) for move in plan.moves] if plan else [],
+            "fits_in_sum": self.in_sum,
+            "stay": self.view.stay,
+            "notes": [*self.view.guesses, *self.hints],
+            "next": self.next or None,
+        }
+
+    def _move(self, move: Move) -> Data:
+        where = {"from": move.source, "to": move.landing}
+        return {
+            **encode(move.pod),
+            **encode(move.source.shares[0].amount),
+            **{
+                key: {"node": placement.node, "cards": self._cards(placement)}
+                for key, placement in where.items()
+            },
+        }
+
+    def _cards(self, placement: Placement) -> list[Data]:
+        indexes = self.indexes(placement.node)
+        uuids = placement.cards()
+        return [{"uuid": uuid, "index": indexes.get(uuid)} for uuid in uuids]
+
+    def indexes(self, name: NodeName) -> dict[CardUUID, int]:
+        """Return the indexes of a node's cards."""
+        nodes = self.view.situation.nodes
+        cards = next((node.cards for node in nodes if node.name == name), ())
+        return {card.uuid: card.index for card in cards}
 
     @property
     def hints(self) -> tuple[str, ...]:

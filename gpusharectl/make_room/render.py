@@ -1,12 +1,12 @@
 """A plan on a screen: who moves where, each card before and after, the next command."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
 
 from gpushare.domain.eviction.landing import Move
 from gpushare.domain.eviction.moves import NoPlan, Plan, Why, after
-from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
+from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.make_room.proposal import Proposal
@@ -63,13 +63,12 @@ def _next(found: Proposal) -> Iterator[RenderableType]:
 
 
 def _plan(found: Proposal, plan: Plan) -> Iterator[RenderableType]:
-    nodes = found.view.situation.nodes
     moves = words.counted(len(plan.moves), "move")
-    where = _where(plan.placement, nodes)
+    where = _where(found, plan.placement)
     yield Words(f"Plan: {moves}; then it fits on {where}.")
     for number, move in enumerate(plan.moves, start=1):
         begin = Words(f"  {number}. ")
-        yield Hanging(begin, Words(_move(move, nodes)))
+        yield Hanging(begin, Words(_move(found, move)))
     if not plan.exact:
         yield Words("The search was cut short, so there may be a better plan.")
     yield from _bars(found, plan)
@@ -81,28 +80,18 @@ def _plan(found: Proposal, plan: Plan) -> Iterator[RenderableType]:
     yield step(found.next, 0)
 
 
-def _move(move: Move, nodes: Sequence[Node]) -> str:
+def _move(found: Proposal, move: Move) -> str:
     amount = words.amount(move.source.shares[0].amount)
     return (
         f"{move.pod} ({amount}, priority {move.pod.priority}): "
-        f"{_where(move.source, nodes)} → {_where(move.landing, nodes)}"
+        f"{_where(found, move.source)} → {_where(found, move.landing)}"
     )
 
 
-def _where(held: Placement, nodes: Sequence[Node]) -> str:
-    indexes = index_of(nodes, held.node)
+def _where(found: Proposal, held: Placement) -> str:
+    indexes = found.indexes(held.node)
     cards = words.listed((str(indexes.get(u, u)) for u in held.cards()), 16)
     return f"{held.node} card {cards}"
-
-
-def index_of(nodes: Sequence[Node], name: NodeName) -> dict[CardUUID, int]:
-    """Return the indexes of a node's cards."""
-    return {
-        card.uuid: card.index
-        for node in nodes
-        if node.name == name
-        for card in node.cards
-    }
 
 
 def _bars(found: Proposal, plan: Plan) -> Iterator[RenderableType]:

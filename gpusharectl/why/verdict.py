@@ -5,7 +5,7 @@ looks for the smallest set of pods to delete and for closed cards to open.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
 from gpushare.domain.card_selector import Limit
@@ -24,6 +24,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
+from gpusharectl.output import INLINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class InSum:
     """What a node has free in all, as an autoscaler sees it: no card has to have it."""
 
     node: NodeName
-    free: Amount
+    free: Amount = field(metadata=INLINE)
 
 
 Requested = Mapping[PodUID, Amount]

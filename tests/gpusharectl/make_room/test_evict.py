@@ -14,7 +14,7 @@ from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Kind, Target
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
-from gpusharectl.make_room.evict import Eviction, Outcome
+from gpusharectl.make_room.evict import Eviction, EvictionResult
 from gpusharectl.make_room.situation import Asked, look
 from tests.builders import card, request
 from tests.gpusharectl.cluster_states import extender
@@ -56,7 +56,7 @@ def planned(cluster: SmallCluster) -> Plan:
     return found
 
 
-def evicted(cluster: SmallCluster, plan: Plan | None = None) -> Outcome:
+def evicted(cluster: SmallCluster, plan: Plan | None = None) -> EvictionResult:
     plan = plan or planned(cluster)
     asks = asked(cluster)
     run = Eviction(cluster.access, asks, (), cluster.said.append, cluster.patience)
@@ -65,9 +65,9 @@ def evicted(cluster: SmallCluster, plan: Plan | None = None) -> Outcome:
 
 def test_the_waiting_pod_gets_the_room(cluster: SmallCluster) -> None:
     """The cheapest pod moves to the other card; nothing stays cordoned."""
-    outcome = evicted(cluster)
-    assert (outcome.done, outcome.evicted) == (True, ("default/other",))
-    assert outcome.words == "default/big is on n1 card B."
+    result = evicted(cluster)
+    assert (result.done, result.evicted) == (True, ("default/other",))
+    assert result.outcome == "default/big is on n1 card B."
     assert cluster.cards_of("other-new1") == ("A",)
     assert cluster.cordon() == ""
 
@@ -98,8 +98,8 @@ def test_a_new_pod_that_is_bound_at_once_is_not_enough(cluster: SmallCluster) ->
         seen.append(("other" in there, "as planned" in "".join(cluster.said)))
 
     cluster.hinder = look_at_it
-    outcome = evicted(cluster)
-    assert outcome.done
+    result = evicted(cluster)
+    assert result.done
     assert cluster.cards_of("other-new1") == ("A",)
     assert (cluster.cards_of("big"), cluster.cards_of("also-big")) == (("B",), ())
     assert (True, False) in seen
@@ -110,10 +110,10 @@ def test_a_budget_that_refuses_stops_it(cluster: SmallCluster) -> None:
     """Which nobody knew when the plan was made."""
     plan = planned(cluster)
     cluster.budget("other", 0)
-    outcome = evicted(cluster, plan)
-    assert not outcome.done
-    assert outcome.evicted == ()
-    assert "default/other may not be evicted: " in outcome.words
+    result = evicted(cluster, plan)
+    assert not result.done
+    assert result.evicted == ()
+    assert "default/other may not be evicted: " in result.outcome
     assert cluster.cordon() == ""
     assert cluster.cards_of("other") == ("B",)
 
@@ -156,12 +156,12 @@ def test_a_conflict_of_a_pod_that_is_there_is_tried_again(
     real = cluster.access.cluster
     refusing: Any = Conflicting(real, times, lambda: None)
     cluster.access = replace(cluster.access, cluster=refusing)
-    outcome = evicted(cluster)
-    assert outcome.done is evicts
-    assert outcome.evicted == (("default/other",) if evicts else ())
+    result = evicted(cluster)
+    assert result.done is evicts
+    assert result.evicted == (("default/other",) if evicts else ())
     if not evicts:
         why = "default/other may not be evicted: the object has been modified"
-        assert why in outcome.words
+        assert why in result.outcome
 
 
 @pytest.mark.parametrize("same_name", [False, True])
@@ -191,9 +191,9 @@ def test_nothing_is_evicted_if_the_landing_is_taken(cluster: SmallCluster) -> No
     """Checked before each eviction."""
     plan = planned(cluster)
     cluster.place("stranger", "n1", "A", 10)
-    outcome = evicted(cluster, plan)
-    assert (outcome.done, outcome.evicted) == (False, ())
-    assert "default/other would land nowhere" in outcome.words
+    result = evicted(cluster, plan)
+    assert (result.done, result.evicted) == (False, ())
+    assert "default/other would land nowhere" in result.outcome
     assert cluster.cordon() == ""
 
 
@@ -201,10 +201,10 @@ def test_nothing_is_evicted_while_no_extender_is_ready(cluster: SmallCluster) ->
     """The new pod would wait. An extender that is started again is awaited."""
     plan = planned(cluster)
     cluster.extender(ready=False)
-    outcome = evicted(cluster, plan)
-    assert (outcome.done, outcome.evicted) == (False, ())
+    result = evicted(cluster, plan)
+    assert (result.done, result.evicted) == (False, ())
     said = "no extender pod is ready, so a new pod of default/other would wait"
-    assert outcome.words == f"Stopped: {said}."
+    assert result.outcome == f"Stopped: {said}."
     assert cluster.cordon() == ""
     cluster.hinder = lambda: cluster.extender(ready=True)
     assert evicted(cluster, plan).done
@@ -228,9 +228,9 @@ def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
             cluster.place("stranger", "n1", "A", 14)
 
     cluster.hinder = taken
-    outcome = evicted(cluster, plan)
+    result = evicted(cluster, plan)
     assert any("landed on n0 card C, not on n1 card A" in line for line in cluster.said)
-    assert outcome.done
+    assert result.done
     assert cluster.cards_of("big") == ("B",)
 
 
@@ -285,7 +285,7 @@ def test_a_pod_that_was_there_replaces_none(cluster: SmallCluster) -> None:
             cluster.place("stranger", "n1", "A", 13)
 
     cluster.hinder = taken
-    assert "other-new1 stays Pending: " in evicted(cluster).words
+    assert "other-new1 stays Pending: " in evicted(cluster).outcome
 
 
 def test_no_room_is_kept_for_a_pod_that_does_not_take_it(cluster: SmallCluster) -> None:
@@ -293,8 +293,8 @@ def test_no_room_is_kept_for_a_pod_that_does_not_take_it(cluster: SmallCluster) 
     cluster.binds = False
     plan = planned(cluster)
     cluster.end("other")
-    outcome = evicted(cluster, plan)
-    assert outcome.words.startswith("default/big still waits: ")
+    result = evicted(cluster, plan)
+    assert result.outcome.startswith("default/big still waits: ")
     assert not cluster.get("big")["status"].get("nominatedNodeName")
 
 
@@ -315,8 +315,8 @@ def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> Non
             cluster.place("stranger", "n1", "A", 14)
 
     cluster.hinder = taken
-    outcome = evicted(cluster)
-    assert "other-new1 stays Pending: " in outcome.words
+    result = evicted(cluster)
+    assert "other-new1 stays Pending: " in result.outcome
     assert "nominatedNodeName" not in cluster.get("big")["status"]
     assert cluster.cordon() == ""
 
@@ -325,8 +325,8 @@ def test_a_pod_that_ended_meanwhile_needs_no_eviction(cluster: SmallCluster) -> 
     """The room is there without it."""
     plan = planned(cluster)
     cluster.end("other")
-    outcome = evicted(cluster, plan)
-    assert (outcome.done, outcome.evicted) == (True, ())
+    result = evicted(cluster, plan)
+    assert (result.done, result.evicted) == (True, ())
     assert any("default/other has ended by itself" in line for line in cluster.said)
 
 
@@ -334,8 +334,8 @@ def test_a_pod_that_terminates_already_is_awaited(cluster: SmallCluster) -> None
     """It has its new pod, maybe, so nothing that is made later replaces it."""
     plan = planned(cluster)
     cluster.leave("other")
-    outcome = evicted(cluster, plan)
-    assert (outcome.done, outcome.evicted) == (True, ())
+    result = evicted(cluster, plan)
+    assert (result.done, result.evicted) == (True, ())
     assert any("default/other has ended by itself" in line for line in cluster.said)
 
 
@@ -348,8 +348,8 @@ def test_a_node_that_is_removed_meanwhile_stops_it(cluster: SmallCluster) -> Non
             cluster.api.delete(Kind.NODES, "", "n1")
 
     cluster.hinder = removed
-    outcome = evicted(cluster)
-    assert (outcome.done, outcome.evicted) == (False, ("default/other",))
+    result = evicted(cluster)
+    assert (result.done, result.evicted) == (False, ("default/other",))
     assert any('there is no node "n1"' in line for line in cluster.said)
 
 
@@ -364,9 +364,9 @@ def test_a_controller_that_makes_no_new_pod_stops_it(tmp_path: Path) -> None:
         plan = planned(cluster)
         assert [move.pod.name for move in plan.moves] == ["four", "five"]
         cluster.replaces = False
-        outcome = evicted(cluster, plan)
-        assert (outcome.done, outcome.evicted) == (False, ("default/four",))
-        assert "Stopped: default/four is gone, and its controller" in outcome.words
+        result = evicted(cluster, plan)
+        assert (result.done, result.evicted) == (False, ("default/four",))
+        assert "Stopped: default/four is gone, and its controller" in result.outcome
 
 
 def test_the_room_is_there_if_no_new_pod_is_made(cluster: SmallCluster) -> None:
@@ -391,9 +391,9 @@ def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
     """Another run or an operator was first: nothing is evicted."""
     plan = planned(cluster)
     carry_out(cluster.access, Order.CORDON, "n1", ["B"])
-    outcome = evicted(cluster, plan)
-    assert (outcome.done, outcome.evicted) == (False, ())
-    assert "somebody else has cordoned" in outcome.words
+    result = evicted(cluster, plan)
+    assert (result.done, result.evicted) == (False, ())
+    assert "somebody else has cordoned" in result.outcome
     assert cluster.cordon() == "B"
 
 
@@ -412,9 +412,9 @@ def test_an_operators_cordon_meanwhile_stays(
             assert done.changed == {"B"}
 
     cluster.hinder = cordon
-    outcome = evicted(cluster)
-    assert not outcome.done
-    assert "somebody else has cordoned or opened a card of the plan" in outcome.words
+    result = evicted(cluster)
+    assert not result.done
+    assert "somebody else has cordoned or opened a card of the plan" in result.outcome
     assert cluster.said[-1] == "n1 card B: still cordoned, by somebody else."
     assert cluster.cordon() == "B"
     assert not facts.node_of(cluster.get("big"))
@@ -434,9 +434,9 @@ def test_a_card_that_an_operator_opens_meanwhile_stops_it(
         cluster.end("stranger")
 
     cluster.hinder = opened
-    outcome = evicted(cluster, plan)
-    assert "somebody else has cordoned or opened" in outcome.words
-    assert (outcome.evicted, cluster.cordon()) == ((), "")
+    result = evicted(cluster, plan)
+    assert "somebody else has cordoned or opened" in result.outcome
+    assert (result.evicted, cluster.cordon()) == ((), "")
 
 
 def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
@@ -453,9 +453,9 @@ def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
         run = Eviction(
             cluster.access, Asked(asks), (), cluster.said.append, cluster.patience
         )
-        outcome = run.carry_out(found)
-        assert (outcome.done, outcome.evicted) == (False, ())
-        assert "somebody else has cordoned" in outcome.words
+        result = run.carry_out(found)
+        assert (result.done, result.evicted) == (False, ())
+        assert "somebody else has cordoned" in result.outcome
         assert cluster.cordon() == found.cards[1]
 
 
@@ -522,9 +522,9 @@ def test_a_right_that_is_missing_half_way_is_an_outcome(cluster: SmallCluster) -
             raise Forbidden("pods is forbidden")
 
     cluster.hinder = denied
-    outcome = evicted(cluster)
-    assert outcome.words == "Stopped: pods is forbidden."
-    assert (outcome.done, outcome.evicted) == (False, ("default/other",))
+    result = evicted(cluster)
+    assert result.outcome == "Stopped: pods is forbidden."
+    assert (result.done, result.evicted) == (False, ("default/other",))
     assert cluster.cordon() == ""
 
 
@@ -559,6 +559,6 @@ def test_a_pod_that_got_a_place_meanwhile_is_done(cluster: SmallCluster) -> None
     plan = planned(cluster)
     cluster.node("n0", card(0, uuid="C"))
     cluster.bind(cluster.get("big"), "n0", "C")
-    outcome = evicted(cluster, plan)
-    assert (outcome.done, outcome.evicted) == (True, ())
-    assert outcome.words == "default/big is on n0 card C."
+    result = evicted(cluster, plan)
+    assert (result.done, result.evicted) == (True, ())
+    assert result.outcome == "default/big is on n0 card C."
