@@ -1,6 +1,42 @@
 """``gpusharectl inspect``: nodes, their cards, and the pods on them.
 
-With ``--watch`` it is drawn again and again, until Ctrl-C.
+With ``--watch`` it is drawn again and again, until Ctrl-C. As data it is this; an
+amount has ``cores``, ``units`` and ``memory_mib``, and null is not known, or does not
+apply::
+
+    v             1
+    at            when the cluster was read, RFC 3339
+    namespace     the only one that is shown; null: all
+    setup         "demo" | "absent" | "installed": whether gpushare is in this cluster
+    books         {from: "extender" | "pods and nodes", because: str | null}
+    policy        the cluster's default; card_order beside it
+    totals        {nodes, cards, other_nodes, units, allotted_units, pending,
+                  units_without_cores: free, on cards without a free core}
+    largest_free  {node, card, index, cores, units, memory_mib} | null: the most units
+                  that a pod with one core could have
+    nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
+                  units}, isolation: the tier, links: [the score of each pair of
+                  cards: 0-1, 0-2, …, 1-2, …; 0: not known] | null: none is known,
+                  complaint, cards, gone}]
+      cards       [{uuid, index, model, units, memory_mib, healthy, cordoned,
+                  parent: uuid of the card of a MIG instance | null,
+                  reason: why it is not healthy,
+                  allotted: amount, free: amount | null, pods,
+                  others: amount, of pods in namespaces that are not shown}]
+      pods, gone  [{namespace, name, uid, priority, cores, units, memory_mib, whole,
+                  stay: "placed" | "unplaced" | "nominated", planned: [uuid], leaving,
+                  waits, isolation: the tier with which it started; null if it is
+                  none or not known; card (of gone);
+                  claim: "allocated" | "reserved", and
+                  used_by: [{name, uid}] | null: the pods for which it is reserved;
+                  both only of a ResourceClaim, which is no pod and has no priority}]
+    pending       [{namespace, name, uid, priority, policy, claims: [amount], since,
+                  because, room, kube_scheduler, nominated}]
+    pending_claims  [namespace/name]: pods without a node that have ResourceClaims, of
+                  whichever driver
+    namespaces    [{name, allotted: amount, quotas: null |
+                  [{name, resource, hard, used}]}]
+    warnings      [{about, what, do}]
 """
 
 import signal
@@ -19,10 +55,9 @@ from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.installer.kube_scheduler.drift import host_troubles
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
-from gpusharectl.output import Words, give, screen
+from gpusharectl.output import Words, encode, give, screen
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.render import draw, parts
-from gpusharectl.state.serialize import overview_data
 from gpusharectl.state.view import Overview, of_namespace, overview
 
 _EVERY_S = 5.0
@@ -89,7 +124,7 @@ def inspect(  # noqa: PLR0913
 
         seen = _watch(console, read, frame) if watch else read()
     if as_data:
-        give(overview_data(seen), str(output))
+        give(encode(seen), str(output))
     else:
         draw(console, seen, wide=wide, verbose=verbose)
 

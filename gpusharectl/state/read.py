@@ -84,6 +84,11 @@ class Placements:
     reserved: frozenset[PodUID] = frozenset()
     users: Mapping[PodUID, tuple[User, ...]] = field(default_factory=dict)
 
+    def as_data(self) -> dict[str, str | None]:
+        """Return where this comes from, as all commands print it."""
+        origin = "pods and nodes" if self.not_asked else "extender"
+        return {"from": origin, "because": self.not_asked or None}
+
     def node(self, name: str) -> Node | None:
         """Return a node's cards and what they hold; None if it is not known."""
         return next((node for node in self.nodes if node.name == name), None)

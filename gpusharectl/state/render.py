@@ -11,7 +11,7 @@ from rich.text import Text
 from gpushare.domain.card_selector import mig_profile
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount, Card
 from gpushare.domain.node import FreeUnits
-from gpushare.kube import facts, names, words
+from gpushare.kube import names, words
 from gpusharectl.output import (
     Hanging,
     Words,
@@ -174,7 +174,7 @@ def _sum(seen: Overview) -> Iterator[Words]:
 
 def _sum_of_namespace(seen: Overview) -> str:
     shares = [share for card in seen.cards for share in card.pods]
-    shares += [share for node in seen.nodes for _, share in node.gone]
+    shares += [gone.share for node in seen.nodes for gone in node.gone]
     # A pod of unknown card is on each card of its node, and holds one of them.
     unplaced = {one.pod.uid: one for one in shares if one.stay is Stay.UNPLACED}
     placed = [one for one in shares if one.stay is Stay.PLACED]
@@ -210,7 +210,7 @@ def _largest(free: FreeUnits) -> str:
 
 def _links(node: NodeView) -> str:
     """Return the lowest and the highest score of the pairs of which it is known."""
-    known = [score for score in node.links if score]
+    known = [score for score in node.links or () if score]
     if not known:
         return words.NOT_KNOWN
     return " to ".join(map(str, sorted({min(known), max(known)})))
@@ -226,11 +226,11 @@ def _node(
         line.append(f"  isolation {fit_to_show(node.isolation)}", _DIM)
     yield line
     if wide:
-        units = rounded(facts.allocatable(node.body, names.MEMORY))
-        cores = rounded(facts.allocatable(node.body, names.CORE))
+        units, cores = rounded(node.offered.units), rounded(node.offered.cores)
         offers = f"  kubelet offers {units} units and {cores} cores"
         tier = fit_to_show(node.isolation) or words.NOT_KNOWN
-        offers += f"; device plugin pod {node.plugin}; isolation {tier}"
+        plugin = node.device_plugin or words.NOT_KNOWN
+        offers += f"; device plugin pod {plugin}; isolation {tier}"
         if len(node.cards) > 1:
             offers += f"; links {_links(node)}"
         yield Words(offers, _DIM)
@@ -244,9 +244,9 @@ def _node(
         name = column(_label(card), label - 1, 0)
         yield Words(f"{name} ").append_text(line)
         yield from _below(node, card, width, wide=wide)
-    for uuid, share in node.gone:
-        pod = _named(share, node)
-        yield Words(f"  on a card that no longer exists ({uuid}): {pod}", _WARN)
+    for gone in node.gone:
+        pod = _named(gone.share, node)
+        yield Words(f"  on a card that no longer exists ({gone.card}): {pod}", _WARN)
 
 
 def _states(node: NodeView) -> Iterator[str]:
@@ -254,13 +254,12 @@ def _states(node: NodeView) -> Iterator[str]:
         yield "no cards"
     if node.complaint:
         yield "its annotation cannot be read"
-    ready = facts.holds(node.body, "Ready")
-    if ready is not True:
-        yield "not ready" if ready is False else "readiness not known"
-    if facts.is_unschedulable(node.body):
+    if node.ready is not True:
+        yield "not ready" if node.ready is False else "readiness not known"
+    if not node.schedulable:
         yield "unschedulable"
-    if node.labelled and node.plugin not in (PLUGIN_READY, words.NOT_KNOWN):
-        yield f"device plugin {node.plugin}"
+    if node.labelled and node.device_plugin not in (PLUGIN_READY, ""):
+        yield f"device plugin {node.device_plugin}"
 
 
 def _label(view: CardView) -> str:
@@ -271,18 +270,18 @@ def _label(view: CardView) -> str:
 
 def _numbers(view: CardView, width: int) -> Words:
     """Draw bars and numbers of what is allotted of a card."""
-    card, charged = view.card, view.charged
+    card, allotted = view.card, view.allotted
     pieces = _pieces(view)
     line = Words()
     line.append_text(bar(card.units, [one.units for one in pieces], _MEMORY_BAR))
-    line.append(f" {f'{charged.units}/{card.units}':>7}")
+    line.append(f" {f'{allotted.units}/{card.units}':>7}")
     if width >= _NARROW:
-        line.append(f"  {words.memory_of(charged.units, card.units):>11}")
+        line.append(f"  {words.memory_of(allotted.units, card.units):>11}")
     line.append("  ")
     if width >= _WIDTH:
         cores = [one.cores for one in pieces]
         line.append_text(bar(CORES_PER_CARD, cores, _CORE_BAR)).append(" ")
-    line.append(f"{f'{charged.cores}/{CORES_PER_CARD}':>7}")
+    line.append(f"{f'{allotted.cores}/{CORES_PER_CARD}':>7}")
     return line
 
 
@@ -356,8 +355,8 @@ def _size(amount: Amount) -> str:
 
 
 def _marks(share: PodShare, node: NodeView) -> Iterator[str]:
-    if share.claim:
-        yield share.claim_words
+    if share.by_claim:
+        yield str(share.by_claim)
     if share.stay is Stay.UNPLACED:
         yield "its card is not known"
     if share.stay is Stay.NOMINATED:
@@ -377,7 +376,7 @@ def _row(number: int, share: PodShare, node: NodeView) -> Text:
     text = Words("    ").append_text(_sign(number, share)).append(f" {share.pod}")
     text.append(f"  {words.units(amount.units)}  {words.memory(amount.units)}")
     text.append(f"  {words.cores(amount.cores)}")
-    if not share.claim:
+    if not share.by_claim:
         text.append(f"  priority {share.pod.priority}")
     for mark in (*(["whole card"] if share.whole else []), *_marks(share, node)):
         text.append(f"  {mark}", _WARN)
@@ -459,17 +458,16 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
         return
     yield Words(f"\n{words.counted(len(seen.pending), 'pod')} pending", "bold")
     shown = seen.pending if wide else seen.pending[:_MOST_PENDING]
-    for one in shown:
-        record, since = one.seen.record, facts.created(one.seen.body)
-        asks = words.claims(one.request.claims) or words.NOT_KNOWN
-        old = f", {age(since, seen.at)} old" if since else ""
-        yield Words(f"  {record.pod}  requests {asks}{old}")
-        said = str(one.shortage)
-        if record.nominated:
-            said += f"; pods on {record.nominated} are being preempted for it"
-        if one.scheduler and (one.shortage.fits or wide):
-            said += f"\nkube-scheduler: {one.scheduler}"
-        yield indented(Words(said))
+    for waiting in shown:
+        asks = words.claims(waiting.claims) or words.NOT_KNOWN
+        old = f", {age(waiting.since, seen.at)} old" if waiting.since else ""
+        yield Words(f"  {waiting.pod}  requests {asks}{old}")
+        text = waiting.because
+        if waiting.nominated:
+            text += f"; pods on {waiting.nominated} are being preempted for it"
+        if waiting.kube_scheduler and (waiting.room or wide):
+            text += f"\nkube-scheduler: {waiting.kube_scheduler}"
+        yield indented(Words(text))
     if left := len(seen.pending) - len(shown):
         yield Words(f"  and {left} more (-o wide)", _DIM)
-    yield step(f"gpusharectl why {seen.pending[0].seen.record.pod}", 2)
+    yield step(f"gpusharectl why {seen.pending[0].pod}", 2)

@@ -1,13 +1,15 @@
 """What the commands show of a cluster: nodes, cards, pods on them, namespaces. Pure.
 
-``inspect``, ``top`` and the screen after ``install`` draw an ``Overview``.
+``inspect``, ``top`` and the screen after ``install`` draw an ``Overview``. It is also
+what inspect prints as data, in the shape that ``gpusharectl.inspect`` promises.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from gpushare.domain.links import scores_of
 from gpushare.domain.model import (
@@ -15,6 +17,7 @@ from gpushare.domain.model import (
     Amount,
     Card,
     CardUUID,
+    Claim,
     NodeName,
     Placement,
     PodRef,
@@ -22,13 +25,14 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import FreeUnits, Node, free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.informers.shortage import Shortage, shortage
+from gpushare.informers.shortage import shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import decode_isolation
 from gpushare.kube.claims.allocated import User
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
+from gpusharectl.output import INLINE, VERSION, Data, encode
 from gpusharectl.state.read import ClusterState, Placements, SeenPod, Setup, Trouble
 from gpusharectl.state.troubles import troubles
 
@@ -51,106 +55,124 @@ class Stay(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PodShare:
-    """What one pod holds of one card.
+class ClaimUse:
+    """How a ResourceClaim has its share, and the pods for which it is reserved.
 
-    ``planned`` are the planned cards, if the pod is on other ones. ``waits`` is why a
-    container does not start, in kubelet's words. ``isolation`` is the tier with which
-    it started; empty for ``none``, or if the device plugin has not written it.
-    ``claim`` is empty for a pod. ``pod`` is a ResourceClaim if it is ``allocated``, or
-    ``reserved`` while the extender has not seen the allocation yet. Then ``users`` are
-    its pods, None if they are not known; all that is said of pods is said of them.
+    ``reserved``: the extender has not seen the allocation yet. ``used_by`` is None if
+    the pods are not known.
     """
 
-    pod: PodRef
-    amount: Amount
-    stay: Stay = Stay.PLACED
-    whole: bool = False
-    planned: tuple[CardUUID, ...] = ()
-    leaving: bool = False
-    waits: str = ""
-    isolation: str = ""
-    claim: str = ""
-    users: tuple[User, ...] | None = None
+    claim: Literal["allocated", "reserved"]
+    used_by: tuple[User, ...] | None
 
-    @property
-    def claim_words(self) -> str:
-        """How a claim stands, and for which pods; empty for a pod.
-
-        ``claim, allocated for web-1``. Nothing is said of pods that are not known.
-        """
-        if not self.claim or self.users is None:
-            return self.claim and f"claim, {self.claim}"
-        pods = words.listed((user.name for user in self.users), MOST_USERS)
+    def __str__(self) -> str:
+        """``claim, allocated for web-1``; pods that are not known are not named."""
+        if self.used_by is None:
+            return f"claim, {self.claim}"
+        pods = words.listed((user.name for user in self.used_by), MOST_USERS)
         return f"claim, {self.claim} for {pods or 'no pod'}"
 
 
 @dataclass(frozen=True, slots=True)
-class CardView:
-    """A card, what is charged to it, and the pods on it, the largest first.
+class PodShare:
+    """What one pod has of one card.
 
-    A nominated pod is not charged, and its room is not free either.
-    ``free`` is None for a closed card; it may be below zero. ``others`` is what pods of
-    other namespaces hold, if only those of one are shown.
+    ``planned`` are the planned cards, if the pod is on other ones. ``waits`` is why a
+    container does not start, in kubelet's words. ``isolation`` is the tier with which
+    it started; empty for ``none``, or if the device plugin has not written it.
+    ``by_claim`` is None for a pod; else ``pod`` is a ResourceClaim, and all that is
+    said of pods is said of the claim's pods.
     """
 
-    card: Card
-    charged: Amount
+    pod: PodRef = field(metadata=INLINE)
+    amount: Amount = field(metadata=INLINE)
+    whole: bool = False
+    stay: Stay = Stay.PLACED
+    planned: tuple[CardUUID, ...] = ()
+    leaving: bool = False
+    waits: str = ""
+    isolation: str = ""
+    by_claim: ClaimUse | None = field(default=None, metadata=INLINE)
+
+    @property
+    def users(self) -> tuple[User, ...] | None:
+        """The pods of a claim; None if they are not known, or for a pod."""
+        return self.by_claim.used_by if self.by_claim else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOfGoneCard:
+    """What a pod has of a card that its node no longer has."""
+
+    share: PodShare = field(metadata=INLINE)
+    card: CardUUID
+
+
+@dataclass(frozen=True, slots=True)
+class CardView:
+    """A card, what is allotted of it, and the pods on it, the largest first.
+
+    A nominated pod is not allotted its room, which is not free either. ``free`` is None
+    for a closed card; it may be below zero. ``others`` is what pods of other namespaces
+    have, if only those of one are shown.
+    """
+
+    card: Card = field(metadata=INLINE)
+    allotted: Amount
     free: Amount | None
-    pods: tuple[PodShare, ...]
     others: Amount = NOTHING
+    pods: tuple[PodShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What kubelet counts of a node's resources; None is not known."""
+
+    cores: int | None
+    units: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node that shares cards, or should.
 
-    ``plugin`` is the state of the device plugin's pod; ``n/a`` in the demo.
-    ``body`` is as the API server has it; a node that it does not know is not ready and
-    unschedulable. ``gone`` are pods on cards that the node no longer has.
+    ``ready`` is None if it is not known. ``labelled``: the device plugin is to run
+    there, whose pod is in the state ``device_plugin``; empty in the demo.
+    ``isolation`` is the node's tier, empty if it is not known. ``links`` are the scores
+    of all pairs of cards, None if none is known. ``gone`` are pods on cards that the
+    node no longer has.
     """
 
     name: str
-    body: Json
-    plugin: str
+    ready: bool | None
+    schedulable: bool
+    labelled: bool
+    device_plugin: str
+    offered: Offered
+    isolation: str
+    links: tuple[int, ...] | None
+    complaint: str
     cards: tuple[CardView, ...]
-    gone: tuple[tuple[CardUUID, PodShare], ...]
-    complaint: str = ""
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the device plugin is to run there."""
-        return facts.is_labelled(self.body)
-
-    @property
-    def isolation(self) -> str:
-        """The tier of the node; empty if it is not known."""
-        return decode_isolation(facts.annotation(self.body, names.CARDS))
-
-    @property
-    def links(self) -> tuple[int, ...]:
-        """The scores of all pairs of cards (``links``); empty if none is known."""
-        return scores_of([view.card for view in self.cards])
+    gone: tuple[ShareOfGoneCard, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pending pod, why it waits, and whether some card has room for it."""
+    """A pending pod and why it waits; ``room``: some card has room for it.
 
-    seen: SeenPod
-    shortage: Shortage
+    An invalid request is one for nothing. ``since`` is when the pod was created,
+    ``kube_scheduler`` that scheduler's message, ``nominated`` the node where pods are
+    preempted for it.
+    """
 
-    @property
-    def request(self) -> PodRequest:
-        """What it requests; an invalid request is one for nothing."""
-        record = self.seen.record
-        found = record.request
-        return found if isinstance(found, PodRequest) else PodRequest(record.pod, ())
-
-    @property
-    def scheduler(self) -> str:
-        """kube-scheduler's message, empty if there is none."""
-        return facts.scheduler_says(self.seen.body)
+    pod: PodRef = field(metadata=INLINE)
+    policy: str | None
+    claims: tuple[Claim, ...]
+    since: str
+    because: str
+    room: bool
+    kube_scheduler: str
+    nominated: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +219,41 @@ class Overview:
     namespace: str = ""
     claiming: tuple[str, ...] = ()
 
+    def as_data(self) -> Data:
+        """Return all of it, also what the screen leaves out."""
+        units, allotted = total_units(self.cards)
+        block = self.free.largest
+        return {
+            "v": VERSION,
+            "at": self.at,
+            "namespace": self.namespace or None,
+            "setup": self.setup,
+            "books": self.placements,
+            "policy": self.placements.choice.default,
+            "card_order": self.placements.choice.card_order,
+            "totals": {
+                "nodes": len(self.nodes),
+                "other_nodes": self.others,
+                "cards": len(self.cards),
+                "units": units,
+                "allotted_units": allotted,
+                "units_without_cores": self.free.without_cores,
+                "pending": len(self.pending),
+            },
+            "largest_free": block
+            and {
+                "node": block.node,
+                "card": block.card.uuid,
+                "index": block.card.index,
+                **encode(block.free),
+            },
+            "nodes": self.nodes,
+            "pending": self.pending,
+            "pending_claims": self.claiming,
+            "namespaces": self.namespaces,
+            "warnings": self.troubles,
+        }
+
     @property
     def cards(self) -> tuple[CardView, ...]:
         """All cards of all nodes shown."""
@@ -208,9 +265,9 @@ def total_units(cards: Iterable[CardView]) -> tuple[int, int]:
 
     Of a card never more than it has.
     """
-    found = list(cards)
-    allotted = sum(min(one.charged.units, one.card.units) for one in found)
-    return sum(one.card.units for one in found), allotted
+    views = list(cards)
+    allotted = sum(min(view.allotted.units, view.card.units) for view in views)
+    return sum(view.card.units for view in views), allotted
 
 
 def overview(
@@ -255,22 +312,22 @@ def of_namespace(seen: Overview, namespace: str) -> Overview:
         cards = tuple(
             _only(card, is_mine) for card in node.cards if any(map(is_mine, card.pods))
         )
-        gone = tuple(one for one in node.gone if is_mine(one[1]))
+        gone = tuple(gone for gone in node.gone if is_mine(gone.share))
         if cards or gone:
             nodes.append(replace(node, cards=cards, gone=gone))
     return replace(
         seen,
         namespace=namespace,
         nodes=tuple(nodes),
-        pending=tuple(p for p in seen.pending if p.request.pod.namespace == namespace),
+        pending=tuple(p for p in seen.pending if p.pod.namespace == namespace),
         claiming=tuple(
             name for name in seen.claiming if name.startswith(f"{namespace}/")
         ),
-        namespaces=tuple(one for one in seen.namespaces if one.name == namespace),
+        namespaces=tuple(n for n in seen.namespaces if n.name == namespace),
         troubles=tuple(
-            one
-            for one in seen.troubles
-            if one.about == namespace or one.about.startswith(f"{namespace}/")
+            trouble
+            for trouble in seen.troubles
+            if trouble.about == namespace or trouble.about.startswith(f"{namespace}/")
         ),
     )
 
@@ -278,7 +335,7 @@ def of_namespace(seen: Overview, namespace: str) -> Overview:
 def _only(view: CardView, is_mine: Callable[[PodShare], bool]) -> CardView:
     mine = tuple(filter(is_mine, view.pods))
     held = (share.amount for share in mine if share.stay is not Stay.NOMINATED)
-    return replace(view, pods=mine, others=view.charged - sum(held, NOTHING))
+    return replace(view, pods=mine, others=view.allotted - sum(held, NOTHING))
 
 
 def _shares_cards(node: Node | None, body: Json | None) -> bool:
@@ -310,17 +367,24 @@ def _node(state: ClusterState, node: Node) -> NodeView:
     if body is None:
         body = {"metadata": {}, "spec": {"unschedulable": True}}
         complaint = "the API server knows no such node"
-    complaint = refused_cards(body) or complaint
     here = {card.uuid for card in node.cards}
     shares = sorted(_shares_on(state, node), key=_largest_first)
     plugin = _PLUGIN[state.plugins.get(node.name)]
+    units, cores = (facts.allocatable(body, key) for key in (names.MEMORY, names.CORE))
     return NodeView(
-        node.name,
-        body,
-        words.NOT_KNOWN if state.setup is Setup.DEMO else plugin,
-        tuple(_card(node, card, shares) for card in node.cards),
-        tuple(one for one in shares if one[0] not in here),
-        complaint,
+        name=node.name,
+        ready=facts.holds(body, "Ready"),
+        schedulable=not facts.is_unschedulable(body),
+        labelled=facts.is_labelled(body),
+        device_plugin="" if state.setup is Setup.DEMO else plugin,
+        offered=Offered(cores, units),
+        isolation=decode_isolation(facts.annotation(body, names.CARDS)),
+        links=scores_of(node.cards) or None,
+        complaint=refused_cards(body) or complaint,
+        cards=tuple(_card(node, card, shares) for card in node.cards),
+        gone=tuple(
+            ShareOfGoneCard(share, uuid) for uuid, share in shares if uuid not in here
+        ),
     )
 
 
@@ -328,13 +392,19 @@ def _card(
     node: Node, card: Card, shares: Iterable[tuple[CardUUID, PodShare]]
 ) -> CardView:
     cores, units = replace(node, nominations={}).charged.get(card.uuid, (0, 0))
-    charged = Amount(cores, units) + node.unknown[card.uuid]
     pods = tuple(share for uuid, share in shares if uuid == card.uuid)
-    return CardView(card, charged, node.free.get(card.uuid), pods)
+    return CardView(
+        card,
+        Amount(cores, units) + node.unknown[card.uuid],
+        node.free.get(card.uuid),
+        pods=pods,
+    )
 
 
-def _largest_first(one: tuple[CardUUID, PodShare]) -> tuple[bool, int, int, str, str]:
-    share = one[1]
+def _largest_first(
+    on_card: tuple[CardUUID, PodShare],
+) -> tuple[bool, int, int, str, str]:
+    share = on_card[1]
     amount, pod = share.amount, share.pod
     last = share.stay is Stay.NOMINATED
     return (last, -amount.units, -amount.cores, pod.namespace, pod.name)
@@ -358,18 +428,18 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
         for placement in placements:
             seen = state.pods.get(placement.pod.uid)
             planned = planned_elsewhere(seen.record if seen else None, placement)
-            whole = {share.card for share in placement.shares if share.is_whole}
+            whole = {part.card for part in placement.shares if part.is_whole}
             for card, amount in placement.by_card().items():
-                found = PodShare(placement.pod, amount, stay, card in whole, planned)
-                yield card, _with_status(found, [seen.body] if seen else [])
+                share = PodShare(placement.pod, amount, card in whole, stay, planned)
+                yield card, _with_status(share, [seen.body] if seen else [])
     for uid, asked in node.unplaced.items():
         is_whole = any(claim.whole_cards for claim in asked.claims)
         amount = sum((claim.amount for claim in asked.claims), NOTHING)
         for each in node.cards:
             on_card = each.capacity if is_whole else amount
-            found = PodShare(asked.pod, on_card, Stay.UNPLACED, is_whole)
+            share = PodShare(asked.pod, on_card, is_whole, Stay.UNPLACED)
             seen = state.pods.get(uid)
-            yield each.uuid, _with_status(found, [seen.body] if seen else [])
+            yield each.uuid, _with_status(share, [seen.body] if seen else [])
 
 
 def _of_claim(
@@ -377,14 +447,13 @@ def _of_claim(
 ) -> Iterator[tuple[CardUUID, PodShare]]:
     """Return what a claim has of each card, all of its requests together."""
     uid, placements = held.pod.uid, state.placements
-    claim = "reserved" if uid in placements.reserved else "allocated"
     users = placements.users.get(uid)
-    seen = [state.with_claims.get(user.uid) for user in users or ()]
+    claim = ClaimUse("reserved" if uid in placements.reserved else "allocated", users)
+    pods = [state.with_claims.get(user.uid) for user in users or ()]
     whole = {share.card for share in held.shares if share.is_whole}
     for card, amount in held.by_card().items():
-        is_whole = card in whole
-        found = PodShare(held.pod, amount, whole=is_whole, claim=claim, users=users)
-        yield card, _with_status(found, [body for body in seen if body is not None])
+        share = PodShare(held.pod, amount, card in whole, by_claim=claim)
+        yield card, _with_status(share, [body for body in pods if body is not None])
 
 
 def _with_status(share: PodShare, bodies: Sequence[Json]) -> PodShare:
@@ -416,9 +485,25 @@ def _pending(state: ClusterState) -> Iterator[WaitingPod]:
         record = seen.record
         asks = record.asks or not isinstance(record.request, PodRequest)
         if asks and not record.node and record.pod.uid not in placed:
-            nodes, choice = state.placements.nodes, state.placements.choice
-            why = shortage(record, nodes, choice, state.properties)
-            yield WaitingPod(seen, why)
+            yield _waiting(state, seen)
+
+
+def _waiting(state: ClusterState, seen: SeenPod) -> WaitingPod:
+    record, body, request = seen.record, seen.body, seen.record.request
+    if not isinstance(request, PodRequest):
+        request = PodRequest(record.pod, ())
+    nodes, choice = state.placements.nodes, state.placements.choice
+    lacking = shortage(record, nodes, choice, state.properties)
+    return WaitingPod(
+        pod=record.pod,
+        policy=request.policy,
+        claims=request.claims,
+        since=facts.created(body),
+        because=str(lacking),
+        room=bool(lacking.fits),
+        kube_scheduler=facts.scheduler_says(body),
+        nominated=str(record.nominated or ""),
+    )
 
 
 def _claiming(state: ClusterState) -> Sequence[str]:

@@ -66,7 +66,7 @@ def card_bar(row: CardRow) -> Words:
     mib = row.view.card.units * UNIT_MIB
     if not mib:
         return Words(" " * WIDTH)
-    parts = (row.seen.used_mib or 0, row.view.charged.units * UNIT_MIB)
+    parts = (row.seen.used_mib or 0, row.view.allotted.units * UNIT_MIB)
     used, allotted = (min(WIDTH, round(part * WIDTH / mib)) for part in parts)
     if row.seen.used_mib is None:
         return _without_use(allotted)
@@ -204,7 +204,7 @@ def _pod_numbers(row: PodRow) -> str:
 
 
 def _card_numbers(row: CardRow) -> str:
-    held, card, seen = row.view.charged, row.view.card, row.seen
+    held, card, seen = row.view.allotted, row.view.card, row.seen
     return (
         f" {gib(seen.used_mib):>6} {gib(held.units * UNIT_MIB):>6}"
         f" {gib(card.units * UNIT_MIB):>6} {rounded(seen.busy):>6} {held.cores:>5}"

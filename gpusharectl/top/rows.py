@@ -250,7 +250,7 @@ def ordered(top: Top, sort: Sort | None) -> Top:
     pods = sorted(top.pods, key=lambda one: (one.full_name, one.node, one.uuid))
     if sort not in (None, "name"):
         cards.sort(
-            key=lambda one: order(one.seen.used_mib, one.seen.busy, one.view.charged)
+            key=lambda one: order(one.seen.used_mib, one.seen.busy, one.view.allotted)
         )
     if sort != "name":
         pods.sort(key=lambda one: order(one.used_mib, one.sm, one.allotted))
@@ -331,13 +331,16 @@ class _PodRows:
             (one.card.uuid, share) for one in self._view.cards for share in one.pods
         ]
         placed: list[tuple[CardUUID, PodShare]] = []
-        for uuid, share in (*on_cards, *self._view.gone):
+        for uuid, share in (
+            *on_cards,
+            *((one.card, one.share) for one in self._view.gone),
+        ):
             if share.stay is Stay.UNPLACED:
                 unplaced[str(share.pod)] = share
             elif share.stay is Stay.PLACED:
                 placed.append((uuid, share))
         for uuid, share, claims in _by_pod(placed):
-            if claims or not share.claim:
+            if claims or not share.by_claim:
                 known.add((uuid, str(share.pod)))
             yield self._placed(uuid, share, claims)
         for name, share in unplaced.items():
@@ -348,13 +351,13 @@ class _PodRows:
     def _placed(self, uuid: str, share: PodShare, claims: Sequence[PodShare]) -> PodRow:
         pod = share.pod
         seen: Sequence[ContainerSeen] = ()
-        if claims or not share.claim:
+        if claims or not share.by_claim:
             seen = self._page.of_pod(pod.namespace, pod.name, uuid)
         gone = Flag(Sign.GONE, f"its card no longer exists ({uuid})")
         flags = [*(() if uuid in self._indexes else (gone,))]
         flags += [_by_claim(one, pod.uid) for one in claims]
         row = self._row((pod.namespace, pod.name, uuid), seen, flags, share)
-        own = (share,) if share.claim else ()
+        own = (share,) if share.by_claim else ()
         return replace(row, claims=tuple(one.pod.name for one in claims or own))
 
     def _unplaced(self, share: PodShare) -> PodRow:
@@ -371,7 +374,7 @@ class _PodRows:
         claimed = {
             str(one.card.uuid)
             for one in self._view.cards
-            if any(share.claim and share.users is None for share in one.pods)
+            if any(share.by_claim and share.users is None for share in one.pods)
         }
         for one in self._page.containers:
             used = one.used_mib or one.sm
@@ -452,8 +455,8 @@ def _flags(
         yield Flag(Sign.LEAVING, "terminating")
     if share.waits:
         yield Flag(Sign.NOT_STARTED, "not started")
-    if share.pod.is_claim:
-        yield Flag(Sign.CLAIM, share.claim_words)
+    if share.by_claim and share.pod.is_claim:
+        yield Flag(Sign.CLAIM, str(share.by_claim))
 
 
 def _by_pod(
@@ -472,15 +475,15 @@ def _by_pod(
     for (uuid, _), (pod, shares) in found.items():
         amount = sum((one.amount for one in shares), NOTHING)
         whole = any(one.whole for one in shares)
-        claims = [one for one in shares if one.claim and one.pod.uid != pod.uid]
+        claims = [one for one in shares if one.by_claim and one.pod.uid != pod.uid]
         yield uuid, replace(shares[0], pod=pod, amount=amount, whole=whole), claims
 
 
 def _by_claim(claim: PodShare, pod: PodUID) -> Flag:
     """Say by which claim a pod has its share, and which other pods share it."""
     text = f"by claim {claim.pod.name}"
-    if claim.claim != "allocated":
-        text += f", {claim.claim}"
+    if claim.by_claim and claim.by_claim.claim != "allocated":
+        text += f", {claim.by_claim.claim}"
     others = [user.name for user in claim.users or () if user.uid != pod]
     if others:
         text += f", shared with {words.listed(others, MOST_USERS)}"
@@ -493,7 +496,7 @@ def _over(
     """Say by how much the pod, or which of its containers, exceeds its share."""
     found = []
     # What each container has of a claim is not known here.
-    for one in containers if len(containers) > 1 and not share.claim else ():
+    for one in containers if len(containers) > 1 and not share.by_claim else ():
         if one.seen is None or not one.seen.over:
             continue
         mib = one.seen.used_mib

@@ -36,14 +36,7 @@ outside, unattributed.
 from collections.abc import Iterable
 
 from gpushare.domain.model import UNIT_MIB, Amount
-from gpusharectl.state.serialize import (
-    VERSION,
-    Data,
-    amount_data,
-    card_data,
-    source_data,
-    trouble_data,
-)
+from gpusharectl.output import VERSION, Data, encode
 from gpusharectl.state.view import total_units
 from gpusharectl.top.rows import CardRow, ContainerRow, Flag, PodRow, Top
 
@@ -53,7 +46,7 @@ def top_data(top: Top) -> Data:
     return {
         "v": VERSION,
         "at": top.at.isoformat(),
-        "books": source_data(top.placements),
+        "books": encode(top.placements),
         "totals": _totals(top),
         "nodes": [
             {"name": name, "told": not because, "because": because or None}
@@ -61,7 +54,7 @@ def top_data(top: Top) -> Data:
         ],
         "cards": [_card(one) for one in top.cards],
         "pods": [_pod(one) for one in top.pods],
-        "warnings": trouble_data(top.troubles),
+        "warnings": encode(top.troubles),
     }
 
 
@@ -81,8 +74,8 @@ def _card(row: CardRow) -> Data:
     seen = row.seen
     return {
         "node": row.node,
-        **card_data(row.view.card),
-        "allotted": amount_data(row.view.charged),
+        **encode(row.view.card),
+        "allotted": encode(row.view.allotted),
         "used_mib": seen.used_mib,
         "busy_percent": seen.busy,
         "celsius": seen.celsius,
@@ -128,7 +121,7 @@ def _container(row: ContainerRow) -> Data:
 
 
 def _amount(amount: Amount | None) -> Data | None:
-    return None if amount is None else amount_data(amount)
+    return None if amount is None else encode(amount)
 
 
 def _flags(flags: Iterable[Flag]) -> list[Data]:

@@ -44,15 +44,8 @@ from collections.abc import Sequence
 from gpushare.kube import facts, words
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
+from gpusharectl.output import VERSION, Data, encode
 from gpusharectl.state.read import Placements
-from gpusharectl.state.serialize import (
-    VERSION,
-    Data,
-    amount_data,
-    card_data,
-    pod_data,
-    source_data,
-)
 from gpusharectl.why.explain import Answer, ByClaims, NoShare, Pending, Placed, Unplaced
 from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Way
 
@@ -65,7 +58,7 @@ def answer_data(answer: Answer, placements: Placements) -> Data:
         "pod": answer.pod,
         "code": answer.code,
         "warnings": answer.warnings,
-        "books": source_data(placements),
+        "books": encode(placements),
         **_of(answer),
     }
 
@@ -127,7 +120,7 @@ def _placed(answer: Placed) -> Data:
                 "uuid": held.uuid,
                 "index": held.card and held.card.index,
                 "model": held.card and held.card.model,
-                **amount_data(held.amount),
+                **encode(held.amount),
             }
             for held in answer.held
         ],
@@ -152,7 +145,7 @@ def _placed(answer: Placed) -> Data:
 def _pending(answer: Pending) -> Data:
     return {
         "asks": words.claims(answer.request.claims),
-        "claims": [amount_data(claim.amount) for claim in answer.request.claims],
+        "claims": [encode(claim.amount) for claim in answer.request.claims],
         "policy": answer.policy,
         **_allowed(answer),
         "since": facts.created(answer.body) or None,
@@ -168,7 +161,7 @@ def _pending(answer: Pending) -> Data:
         "next": ", or ".join(answer.steps),
         "steps": list(answer.steps),
         "fits_in_sum": answer.in_sum
-        and {"node": answer.in_sum.node, **amount_data(answer.in_sum.free)},
+        and {"node": answer.in_sum.node, **encode(answer.in_sum.free)},
     }
 
 
@@ -188,7 +181,7 @@ def _node(node: NodeVerdict) -> Data:
         "barred": node.barred or None,
         "because": None if node.no is None else refusal_text(node.no),
         "fits_now": {
-            "shares": [amount_data(share) for share in offers.shares],
+            "shares": [encode(share) for share in offers.shares],
             "whole_cards": offers.whole,
             "whole_units": offers.whole_units,
         },
@@ -199,9 +192,9 @@ def _node(node: NodeVerdict) -> Data:
 def _card(one: CardVerdict) -> Data:
     closed = one.free is None
     return {
-        **card_data(one.card),
-        "free": None if one.free is None else amount_data(one.free),
-        "missing": None if closed or one.whole else amount_data(one.missing),
+        **encode(one.card),
+        "free": None if one.free is None else encode(one.free),
+        "missing": None if closed or one.whole else encode(one.missing),
         "untouched": one.untouched,
         "fits": one.fits,
         "ever": one.ever,
@@ -214,5 +207,5 @@ def _way(way: Way) -> Data:
         "node": way.node,
         "card": way.card and way.card.uuid,
         "index": way.card and way.card.index,
-        "pods": [pod_data(one.pod) | amount_data(one.amount) for one in way.pods],
+        "pods": [encode(one.pod) | encode(one.amount) for one in way.pods],
     }

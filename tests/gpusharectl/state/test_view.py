@@ -9,12 +9,12 @@ import pytest
 from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import User
+from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import draw
-from gpusharectl.state.serialize import overview_data
 from gpusharectl.state.view import (
+    ClaimUse,
     NamespaceView,
-    PodShare,
     Quota,
     of_namespace,
     overview,
@@ -26,7 +26,6 @@ from tests.builders import (
     claim_json,
     placement,
     pod_json,
-    ref,
     share,
 )
 from tests.gpusharectl.cluster_states import (
@@ -48,8 +47,8 @@ from tests.gpusharectl.golden import drawn
 def test_all_that_is_allotted_is_somebodys(name: str) -> None:
     """The namespaces' sums are the cards' sums, where each pod's card is known."""
     found = overview(SCENES[name]())
-    cards = sum(view.charged.units for view in found.cards)
-    gone = sum(one.amount.units for node in found.nodes for _, one in node.gone)
+    cards = sum(view.allotted.units for view in found.cards)
+    gone = sum(g.share.amount.units for node in found.nodes for g in node.gone)
     assert sum(one.allotted.units for one in found.namespaces) == cards + gone
 
 
@@ -91,8 +90,11 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     state = cluster_state([node_of("n", card(0, 29))], claims=claims)
     (view,) = overview(state).cards
     (share,) = view.pods
-    assert (share.claim, str(share.pod)) == ("allocated", "default/c")
-    assert (view.charged.units, view.free and view.free.units) == (8, 21)
+    assert (share.by_claim and share.by_claim.claim, str(share.pod)) == (
+        "allocated",
+        "default/c",
+    )
+    assert (view.allotted.units, view.free and view.free.units) == (8, 21)
     reserved = replace(state.placements, reserved=frozenset({share.pod.uid}))
     screens = {
         word: drawn(partial(draw, seen=overview(shown), wide=wide))
@@ -106,7 +108,7 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     assert "priority" not in screens["reserved"]
     own = drawn(partial(draw, seen=of_namespace(overview(state), "default")))
     assert "1 claim of default holds 8 units" in own
-    data = overview_data(overview(state))
+    data = encode(overview(state))
     (held,) = data["nodes"][0]["cards"][0]["pods"]
     assert held["claim"] == "allocated"
     assert held["used_by"] == [{"name": "web", "uid": "uid-web"}]
@@ -126,8 +128,7 @@ def test_a_claim_names_its_pods(pods: list[str] | None, words: str) -> None:
     users = None
     if pods is not None:
         users = tuple(User(pod, PodUID(pod)) for pod in pods)
-    held = PodShare(ref("c"), Amount(1, 1), claim="allocated", users=users)
-    assert held.claim_words == words
+    assert str(ClaimUse("allocated", users)) == words
 
 
 def test_what_a_claims_pods_say_is_said_of_it() -> None:
@@ -153,7 +154,7 @@ def test_pods_that_wait_with_claims_are_named() -> None:
     pods = [pod_json(name) for name in ("b", "a")] + [pod_json("runs", node="n")]
     by_uid = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
     seen = overview(replace(cluster_state([node_of("n", card(0))]), with_claims=by_uid))
-    assert overview_data(seen)["pending_claims"] == ["default/a", "default/b"]
+    assert encode(seen)["pending_claims"] == ["default/a", "default/b"]
     screen = drawn(partial(draw, seen=seen))
     assert "2 pods with ResourceClaims pending" in screen
     assert "default/a, default/b" in screen
@@ -170,4 +171,4 @@ def test_requests_of_one_claim_on_one_card_are_one_part_of_it() -> None:
     )
     (view,) = overview(state).cards
     assert [share.amount for share in view.pods] == [Amount(6, 16)]
-    assert view.charged == Amount(6, 16)
+    assert view.allotted == Amount(6, 16)

@@ -237,7 +237,7 @@ def test_the_bar_of_a_share(mib: float | None, bar: str) -> None:
 )
 def test_the_bar_of_a_card(mib: float | None, units: int, bar: str) -> None:
     """Used, allotted and not used, used beyond that, free; of ten units."""
-    view = CardView(card(0, 10), Amount(1, units), None, ())
+    view = CardView(card(0, 10), Amount(1, units), None)
     row = CardRow("n", view, CardSeen("GPU-0", used_mib=mib))
     assert card_bar(row).plain == bar
     assert len(bar) == WIDTH

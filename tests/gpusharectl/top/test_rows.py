@@ -274,7 +274,7 @@ def test_pods_that_share_a_claim_have_a_row_each() -> None:
     assert {name: row.used_mib for name, row in rows.items()} == {"a": 1, "b": 2}
     (flag,) = rows["a"].flags
     assert flag.words == "by claim own, shared with b"
-    assert scene.top().cards[0].view.charged == Amount(4, 8)
+    assert scene.top().cards[0].view.allotted == Amount(4, 8)
     placements = scene.seen.placements
     unseen = replace(placements, reserved=frozenset(placements.users))
     scene = replace(scene, seen=replace(scene.seen, placements=unseen))

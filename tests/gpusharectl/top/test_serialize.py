@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.state import serialize as inspect_shapes
+from gpusharectl import inspect
 from gpusharectl.top import serialize
 from gpusharectl.top.rows import Sign
 from gpusharectl.top.serialize import top_data
 from tests.gpusharectl.exporter_pages import TICK
-from tests.gpusharectl.state.test_serialize import keys_in, same_as_json
+from tests.gpusharectl.test_data import keys_in, same_as_json
 from tests.gpusharectl.top_states import SCENES, top_of
 
 KEYS = "v at books totals nodes cards pods warnings"
@@ -27,7 +27,7 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     data = top_data(top_of(name))
     assert set(data) == set(KEYS.split())
     assert same_as_json(data)
-    promised = set(re.findall(r"\w+", f"{serialize.__doc__} {inspect_shapes.__doc__}"))
+    promised = set(re.findall(r"\w+", f"{serialize.__doc__} {inspect.__doc__}"))
     assert set(keys_in(data)) <= promised
     assert len(data["pods"]) == len(top_of(name).pods)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.state import serialize
+from gpusharectl import inspect
+from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.serialize import overview_data
 from gpusharectl.state.view import overview
 from gpusharectl.why import serialize as why_serialize
 from gpusharectl.why.explain import why
@@ -62,10 +62,10 @@ def same_as_json(data: object) -> bool:
 def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     """Each key is in the module's promise; every value is JSON; why's too."""
     seen = SCENES[name]()
-    data = overview_data(overview(seen))
+    data = encode(overview(seen))
     assert set(data) == set(TOP.split())
     assert same_as_json(data)
-    promised = set(re.findall(r"\w+", f"{serialize.__doc__}")) | PARTS
+    promised = set(re.findall(r"\w+", f"{inspect.__doc__}")) | PARTS
     assert set(keys_in(data)) <= promised
     promised |= set(re.findall(r"\w+", f"{why_serialize.__doc__}"))
     for pod in list(seen.pods.values())[-20:]:
@@ -78,7 +78,7 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
 
 
 def data_of(state: ClusterState) -> dict[str, Any]:
-    return overview_data(overview(state))
+    return encode(overview(state))
 
 
 def node_named(state: ClusterState, name: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_unknown_is_null() -> None:
 
 def test_tiers_and_reasons() -> None:
     """What is not known is null: the older plugin's tier and links, why one is sick."""
-    first, second = overview_data(overview(limited()))["nodes"]
+    first, second = encode(overview(limited()))["nodes"]
     assert (first["isolation"], second["isolation"]) == ("driver", None)
     assert (first["links"], second["links"]) == ([250], None)
     well, held_back = first["cards"]
@@ -131,7 +131,7 @@ def test_tiers_and_reasons() -> None:
     assert held_back["reason"].startswith("isolation tier driver: ")
     tiers = [pod["isolation"] for one in first["cards"] for pod in one["pods"]]
     assert tiers == [None, "driver"]
-    (node,) = overview_data(overview(sick()))["nodes"]
+    (node,) = encode(overview(sick()))["nodes"]
     assert [one["reason"] for one in node["cards"]] == [None, None]
 
 
