@@ -25,7 +25,7 @@ from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
-from gpushare.kube.cluster import EventType, Json, Page, WatchEvent
+from gpushare.kube.cluster import EventType, Json, ListPage, WatchEvent
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
 """The time in every placement written here."""
@@ -270,9 +270,9 @@ def event(kind: EventType, thing: Json) -> WatchEvent:
     return WatchEvent(kind, thing)
 
 
-def page(*items: Json, version: str = "1", token: str = "") -> Page:
+def page(*items: Json, version: str = "1", token: str = "") -> ListPage:
     """One page of a list, the last one where no token is given."""
-    return Page(items, version, token)
+    return ListPage(items, version, token)
 
 
 def left(page: Node | None, index: int = 0) -> Amount:

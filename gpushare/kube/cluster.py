@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """One page of a list.
 
     ``continue_token`` is empty on the last page; ``resource_version`` is the version
@@ -71,7 +71,7 @@ class Cluster(Protocol):
         limit: int,
         continue_token: str = "",
         field_selector: str = "",
-    ) -> Page:
+    ) -> ListPage:
         """Read one page over all namespaces; ``Gone`` when the token is too old."""
         ...
 

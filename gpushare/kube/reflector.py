@@ -18,7 +18,7 @@ from queue import Empty, Queue
 from threading import Event, Thread
 from typing import final
 
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import ClusterError, Gone, Throttled
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Sink(ABC):
         """Note that a whole list was taken over."""
 
     @final
-    def replace(self, pages: Iterator[Page]) -> None:
+    def replace(self, pages: Iterator[ListPage]) -> None:
         """Take over a whole list.
 
         If ``pages`` raises, nothing is dropped: the object may be on a later page.
@@ -79,7 +79,7 @@ def _key(body: Json) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReflectorPace:
     """Intervals and limits; times are in seconds.
 
     ``watch_s`` is short, so that a silent watch is noticed within it and the client's
@@ -107,14 +107,14 @@ class Reflector:
         sink: Sink,
         *,
         field_selector: str = "",
-        pace: Pace | None = None,
+        pace: ReflectorPace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._kind = kind
         self._sink = sink
         self._field_selector = field_selector
-        self._pace = pace or Pace()
+        self._pace = pace or ReflectorPace()
         self._clock = clock
         self._random = random.Random()  # noqa: S311
         self._version = ""
@@ -160,13 +160,13 @@ class Reflector:
             self.synced.set()
             logger.info("synced", extra={"kind": self._kind.value})
 
-    def _pages(self, versions: list[str]) -> Iterator[Page]:
+    def _pages(self, versions: list[str]) -> Iterator[ListPage]:
         """Yield page by page; the next two are read while one is applied.
 
         Two, so that the API server writes one while the other is parsed here: the three
         take about as long.
         """
-        ahead: Queue[Page | BaseException] = Queue(1)
+        ahead: Queue[ListPage | BaseException] = Queue(1)
         over = Event()
         reading = partial(self._read_pages, ahead, over)
         Thread(target=reading, name=f"list-{self._kind}", daemon=True).start()
@@ -186,7 +186,9 @@ class Reflector:
             with suppress(Empty):
                 ahead.get_nowait()
 
-    def _read_pages(self, ahead: "Queue[Page | BaseException]", over: Event) -> None:
+    def _read_pages(
+        self, ahead: "Queue[ListPage | BaseException]", over: Event
+    ) -> None:
         token = ""
         try:
             while not over.is_set():

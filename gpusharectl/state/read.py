@@ -19,7 +19,7 @@ from gpushare.informers.pods import UNFINISHED, PodBook
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
 from gpushare.kube.claims.allocated import User
-from gpushare.kube.cluster import Cluster, Json, Kind, Page
+from gpushare.kube.cluster import Cluster, Json, Kind, ListPage
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
@@ -257,9 +257,9 @@ def from_objects(
     claim_book = ClaimBook(ledger, set_cards=pod_book.set_cards)
     node_book = NodeBook(ledger, set_cards=claim_book.set_cards)
     bodies = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
-    node_book.replace(iter([Page(tuple(nodes), "")]))
-    claim_book.replace(iter([Page(tuple(claims), "")]))
-    pod_book.replace(iter([Page(tuple(bodies.values()), "")]))
+    node_book.replace(iter([ListPage(tuple(nodes), "")]))
+    claim_book.replace(iter([ListPage(tuple(claims), "")]))
+    pod_book.replace(iter([ListPage(tuple(bodies.values()), "")]))
     found = sorted(ledger.nodes(), key=lambda node: node.name)
     placements = Placements(tuple(found), choice, because, users=claim_book.users())
     seen = {

@@ -13,7 +13,7 @@ from gpushare.domain.model import Amount
 from gpushare.domain.policies import Choice
 from gpushare.informers.nodes import NodeBook
 from gpushare.informers.pods import PodBook
-from gpushare.kube.cluster import Page
+from gpushare.kube.cluster import ListPage
 from tests.testbed.objects import pod
 
 UID = "11111111-2222-4333-8444-555555555555"
@@ -34,8 +34,8 @@ def template() -> crowd.Template:
     return crowd.Template(json.dumps(node), "the-node", "", "", text, UID)
 
 
-def page(pairs: list[tuple[str, str]]) -> list[Page]:
-    return [Page(tuple(json.loads(value) for _, value in pairs), "1", "")]
+def page(pairs: list[tuple[str, str]]) -> list[ListPage]:
+    return [ListPage(tuple(json.loads(value) for _, value in pairs), "1", "")]
 
 
 def test_the_books_take_each_copy_for_a_pod_of_its_own() -> None:

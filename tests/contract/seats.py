@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpushare.kube.apiserver.api import ApiServer
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind, ListPage, WatchEvent
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.testbed.objects import new_namespace
 from tests.testbed.rest import Rest
@@ -141,7 +141,9 @@ class Seat:
         """The version to watch from in order to see what happens from now on."""
         return self.cluster.list_page(kind, limit=1).resource_version
 
-    def pages(self, limit: int, selector: str = "", token: str = "") -> Iterator[Page]:
+    def pages(
+        self, limit: int, selector: str = "", token: str = ""
+    ) -> Iterator[ListPage]:
         while True:
             page = self.cluster.list_page(
                 Kind.PODS, limit=limit, continue_token=token, field_selector=selector

@@ -20,7 +20,7 @@ from deviceplugin.dra.slices import (
 )
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube.apiserver.api import ApiServer
-from gpushare.kube.cluster import Kind, Page
+from gpushare.kube.cluster import Kind, ListPage
 from gpushare.kubelet.node_pods import NodePods
 from tests.controlplane.test_guard import GROUP, KINDS, PLUGIN, bound_token
 from tests.testbed.binaries import Binaries
@@ -170,7 +170,7 @@ def test_own_slices_only(guarded: Rest) -> None:
 def publisher(cluster: ApiServer) -> SlicePublisher:
     node, offer = OwnNode(), Offer(0)
     there = {"metadata": {"name": "here", "uid": "uid"}}
-    node.replace(iter([Page((there,), "1")]))
+    node.replace(iter([ListPage((there,), "1")]))
     offer.cards = type(offer.cards)([CARD])
     pods = NodePods(cluster, NodeName("here"))
     occupancy = Occupancy(NodeName("here"), pods)

@@ -13,7 +13,7 @@ from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
 from gpushare.informers.nodes import NodeBook
 from gpushare.informers.pods import PodBook
-from gpushare.kube.cluster import Page
+from gpushare.kube.cluster import ListPage
 from gpushare.kube.codec import pod_record
 from tests.controlplane.world import EAGER, POLICY, World, beside
 from tests.testbed.controlplane import ControlPlane
@@ -135,8 +135,8 @@ def chosen(
     own = pod["metadata"]["uid"]
     others = [each for each in world.pods() if each["metadata"]["uid"] != own]
     nodes = tuple(world.rest.items("/api/v1/nodes"))
-    NodeBook(ledger, hosts=hosts).replace(iter([Page(nodes, "")]))
-    PodBook(ledger, choice, hosts=hosts).replace(iter([Page(tuple(others), "")]))
+    NodeBook(ledger, hosts=hosts).replace(iter([ListPage(nodes, "")]))
+    PodBook(ledger, choice, hosts=hosts).replace(iter([ListPage(tuple(others), "")]))
     for each in seen:
         packer.see(request_of(each))
     packer.learn()

@@ -17,7 +17,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.reflector import Pace, Reflector
+from gpushare.kube.reflector import Reflector, ReflectorPace
 from gpusharectl.installer.manifests import load
 from tests.builders import AT as WRITTEN
 from tests.builders import placement
@@ -165,7 +165,11 @@ def watched(
         pods, stop = WatchedPods(), Event()
         selector = f"spec.nodeName={NODE}"
         reflector = Reflector(
-            cluster, Kind.PODS, pods, field_selector=selector, pace=Pace(watch_s=5)
+            cluster,
+            Kind.PODS,
+            pods,
+            field_selector=selector,
+            pace=ReflectorPace(watch_s=5),
         )
         thread = Thread(target=reflector.run, args=(stop,), daemon=True)
         thread.start()

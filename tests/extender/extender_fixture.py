@@ -15,7 +15,7 @@ from extender.scheduling.wire import (
     extender_args,
 )
 from gpushare.domain.model import Amount, CardUUID, NodeName
-from gpushare.kube.cluster import Json, Kind, Page, Target
+from gpushare.kube.cluster import Json, Kind, ListPage, Target
 from gpushare.kube.errors import ClusterError
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, cards, event, node_json, pod_json
@@ -80,7 +80,7 @@ class ScriptedCluster(Embedded):
             raise self.on_get.pop(0)
         return super().get(kind, namespace, name)
 
-    def list_page(self, kind: Kind, *, limit: int, **more: Any) -> Page:
+    def list_page(self, kind: Kind, *, limit: int, **more: Any) -> ListPage:
         self.on_list(kind)
         return super().list_page(kind, limit=limit, **more)
 

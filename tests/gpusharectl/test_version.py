@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from gpushare import __version__
 from gpushare.kube import facts, names
-from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import Forbidden
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
@@ -218,7 +218,7 @@ def test_who_may_not_read_our_pods_sees_the_nodes(tmp_path: Path) -> None:
     """And that is an error: the images are not known."""
 
     class Refusing(Embedded):
-        def list_page(self, kind: Kind, **rest: Any) -> Page:
+        def list_page(self, kind: Kind, **rest: Any) -> ListPage:
             if kind is Kind.PODS:
                 raise Forbidden("pods is forbidden")
             return super().list_page(kind, **rest)

@@ -18,7 +18,7 @@ from kubernetes import client
 
 from gpushare.kube.apiserver.client import (
     JSON,
-    Connection,
+    ApiConnection,
     as_object,
     translated,
     without_managed_fields,
@@ -27,7 +27,7 @@ from gpushare.kube.apiserver.port_forward import fetched
 from gpushare.kube.cluster import (
     Json,
     Kind,
-    Page,
+    ListPage,
     Target,
     WatchEvent,
     marked,
@@ -78,7 +78,7 @@ _RESOURCES = {
 }
 
 
-class ApiServer(Connection):
+class ApiServer(ApiConnection):
     """``Cluster`` over HTTP. All methods raise ``ClusterError``s and nothing else."""
 
     LIST_TIMEOUT_S = 30.0
@@ -100,7 +100,7 @@ class ApiServer(Connection):
         limit: int,
         continue_token: str = "",
         field_selector: str = "",
-    ) -> Page:
+    ) -> ListPage:
         """Read one page; see ``Cluster``."""
         query = _set(
             limit=str(limit),
@@ -281,7 +281,7 @@ def _resources(
         raise Unavailable(f"the list of {path} is not understood: {error!r}") from error
 
 
-class ApiObjects(Connection):
+class ApiObjects(ApiConnection):
     """``Objects`` over HTTP. All methods raise ``ClusterError``s and nothing else."""
 
     READ_TIMEOUT_S = 10.0

@@ -17,7 +17,7 @@ import yaml
 from kubernetes import client, config
 
 from gpushare.kube.apiserver.post import Poster
-from gpushare.kube.cluster import Json, Page
+from gpushare.kube.cluster import Json, ListPage
 from gpushare.kube.errors import (
     AlreadyExists,
     ClusterError,
@@ -84,7 +84,7 @@ def dial(kubeconfig: str | None, context: str | None = None) -> client.ApiClient
     return client.ApiClient(settings)
 
 
-class Connection:
+class ApiConnection:
     """Send requests to an API server; all errors are ``ClusterError``s."""
 
     def __init__(self, api: client.ApiClient) -> None:
@@ -144,7 +144,7 @@ class Connection:
         timeout_s: float,
         query: Mapping[str, str],
         trimmed: Callable[[bytes], bytes] = bytes,
-    ) -> Page:
+    ) -> ListPage:
         """Read one page of a list; the version is empty if the server gives none.
 
         ``trimmed`` may leave out of the text what nobody reads.
@@ -153,7 +153,7 @@ class Connection:
         body = as_object(trimmed(text))
         with translated():
             metadata = body["metadata"]
-            return Page(
+            return ListPage(
                 tuple(body["items"] or ()),
                 metadata.get("resourceVersion") or "",
                 metadata.get("continue") or "",

@@ -14,7 +14,7 @@ import orjson
 from gpushare.kube.cluster import (
     Json,
     Kind,
-    Page,
+    ListPage,
     Target,
     WatchEvent,
     marked,
@@ -84,13 +84,13 @@ class Embedded:
         continue_token: str = "",
         field_selector: str = "",
         label_selector: str = "",
-    ) -> Page:
+    ) -> ListPage:
         """Read one page; all pages have one version. ``limit`` 0 is no limit."""
         selector = Selector.parse(kind, field_selector, label_selector)
         start = start_of(continue_token)
         found = self._store.slice(kind, selector, limit, start)
         items = tuple(one.parsed() for one in found.items)
-        return Page(items, str(found.version), found.token)
+        return ListPage(items, str(found.version), found.token)
 
     def watch(
         self,

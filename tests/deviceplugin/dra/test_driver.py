@@ -15,7 +15,7 @@ from deviceplugin.dra.prepared import PreparedClaims
 from deviceplugin.dra.sockets import _Server
 from deviceplugin.kubelet.registration import look
 from gpushare.cards.source import Found
-from gpushare.kube.cluster import Kind, Page
+from gpushare.kube.cluster import Kind, ListPage
 from gpushare.kube.errors import NotFound
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import drahealth_pb2 as health
@@ -210,7 +210,7 @@ def test_claims_are_taken_back_where_the_api_has_gone(node: DraNode) -> None:
     node.end()
     lists = node.cluster.list_page
 
-    def no_slices(kind: Kind, **how: Any) -> Page:
+    def no_slices(kind: Kind, **how: Any) -> ListPage:
         if kind is Kind.SLICES:
             raise NotFound("the server could not find the requested resource")
         return lists(kind, **how)

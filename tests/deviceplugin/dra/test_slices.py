@@ -22,7 +22,7 @@ from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import device_name
-from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import NotFound, Unavailable
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of
@@ -246,7 +246,7 @@ def test_slices_come_back_when_the_api_server_fails_first(
     wait_until(node.published, "devices")
     lists, failed = node.cluster.list_page, Event()
 
-    def fail_once(kind: Kind, **how: Any) -> Page:
+    def fail_once(kind: Kind, **how: Any) -> ListPage:
         if (kind, how["limit"]) == (Kind.SLICES, 500) and not failed.is_set():
             failed.set()
             raise Unavailable("it starts")

@@ -13,7 +13,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.informers.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.kube.claims.allocated import read_claim
-from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import allocation_json, cards, claim_json
@@ -26,7 +26,7 @@ class WithoutClaims(Embedded):
 
     error: ClusterError | None = NotFound("the server could not find it")
 
-    def list_page(self, kind: Kind, **how: Any) -> Page:
+    def list_page(self, kind: Kind, **how: Any) -> ListPage:
         if kind is Kind.CLAIMS and self.error is not None:
             raise self.error
         return super().list_page(kind, **how)

@@ -13,7 +13,7 @@ from gpushare.domain.policies import Choice
 from gpushare.informers.claims import UNCONFIRMED_S, ClaimBook
 from gpushare.informers.pods import PodBook
 from gpushare.kube.claims.allocated import Claim, User, read_claim
-from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.cluster import Json, ListPage, WatchEvent
 from tests.builders import (
     FIRST_FIT,
     allocation_json,
@@ -49,7 +49,7 @@ class Site:
         self.book.apply(WatchEvent("DELETED", body))
 
     def listed(self, *bodies: Json) -> None:
-        self.book.replace(iter([Page(bodies, "")]))
+        self.book.replace(iter([ListPage(bodies, "")]))
 
     def units(self) -> dict[str, int]:
         """What is charged to each card."""
@@ -126,10 +126,10 @@ def test_a_list_replaces_what_was_known(site: Site) -> None:
 def test_lists_of_pods_and_claims_leave_each_other_alone(site: Site) -> None:
     """A pod is no claim, and a claim no pod that has ended."""
     pod = bound_json(placement("p", 1, 4, 1))
-    site.pods.replace(iter([Page((pod,), "")]))
+    site.pods.replace(iter([ListPage((pod,), "")]))
     site.seen(allocated(units=8))
     assert not reserve(site, allocated("r", units=2))
-    site.pods.replace(iter([Page((pod,), "")]))
+    site.pods.replace(iter([ListPage((pod,), "")]))
     assert site.units() == {"GPU-0": 10, "GPU-1": 4}
     site.listed(allocated(units=8))
     assert site.units() == {"GPU-0": 8, "GPU-1": 4}
@@ -280,9 +280,9 @@ def test_a_list_from_before_a_read_frees_nothing(site: Site) -> None:
     assert not reserve(site, allocated(units=8), version=2)
     site.now = UNCONFIRMED_S + 1
 
-    def pages() -> Iterator[Page]:
+    def pages() -> Iterator[ListPage]:
         site.book.settle(site.book.overdue()[0], allocated(units=8, version=3))
-        yield Page((claim_json("c", version=2),), "")
+        yield ListPage((claim_json("c", version=2),), "")
 
     site.book.replace(pages())
     assert site.units() == {"GPU-0": 8}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.kube.cluster import Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Gone, Throttled, Unavailable
-from gpushare.kube.reflector import Pace, Reflector, Sink
+from gpushare.kube.reflector import Reflector, ReflectorPace, Sink
 from tests.builders import event, node_json, page, pod_json
 
 Stream = list[WatchEvent | ClusterError | Callable[[], None]]
@@ -37,7 +37,7 @@ class Stop(Event):
 class Script:
     """Stands in for ``Cluster``: answers in the order written; stops at the end."""
 
-    def __init__(self, *answers: Page | ClusterError | Stream) -> None:
+    def __init__(self, *answers: ListPage | ClusterError | Stream) -> None:
         self.stop = Stop()
         self.asked: list[str] = []
         self.selectors: set[str] = set()
@@ -46,9 +46,9 @@ class Script:
 
     def list_page(
         self, kind: Kind, *, limit: int, continue_token: str, field_selector: str
-    ) -> Page:
+    ) -> ListPage:
         answer = self._next(f"list {limit} {continue_token}", field_selector)
-        assert isinstance(answer, Page)
+        assert isinstance(answer, ListPage)
         return answer
 
     def watch(
@@ -75,7 +75,7 @@ class Script:
         finally:
             self.closed += 1
 
-    def _next(self, asked: str, selector: str) -> Page | Stream:
+    def _next(self, asked: str, selector: str) -> ListPage | Stream:
         self.asked.append(asked.strip())
         self.selectors.add(selector)
         answer = self._answers.pop(0)
@@ -115,7 +115,7 @@ def test_what_comes_while_a_list_is_read_stays() -> None:
     notes = Notes()
     notes.keys = {"uid-old", "m"}
 
-    def pages() -> Iterator[Page]:
+    def pages() -> Iterator[ListPage]:
         notes.put(pod_json("fetched"))
         yield page(pod_json("a"), node_json("n"))
         yield page(node_json("m"))
@@ -133,7 +133,7 @@ def follow(script: Script) -> tuple[Reflector, Notes]:
         Kind.PODS,
         notes,
         field_selector="x=y",
-        pace=Pace(page_limit=7),
+        pace=ReflectorPace(page_limit=7),
         clock=lambda: script.stop.now,
     )
     reflector.run(script.stop)
@@ -191,7 +191,7 @@ BROKEN_OFF = "list, put a, list, put b, drop uid-a, end"
     ],
 )
 def test_a_collection_is_followed(
-    answers: list[Page | ClusterError | Stream], asked: str, heard: str
+    answers: list[ListPage | ClusterError | Stream], asked: str, heard: str
 ) -> None:
     script = Script(*answers)
     reflector, notes = follow(script)
@@ -252,7 +252,7 @@ def test_a_version_that_is_gone_does_not_count_the_outage_before() -> None:
     ],
     ids=["a watch that ends at once", "a list that always leads to gone"],
 )
-def test_no_hot_loop(answers: list[Page | ClusterError | Stream]) -> None:
+def test_no_hot_loop(answers: list[ListPage | ClusterError | Stream]) -> None:
     """Ending without a word within a second counts as a failure."""
     script = Script(*answers)
     follow(script)
@@ -305,7 +305,7 @@ def test_a_version_that_never_works_is_doubted() -> None:
 class Slow(Script):
     """Answers the first page, and the second one not at all."""
 
-    def list_page(self, kind: Kind, **wanted: Any) -> Page:
+    def list_page(self, kind: Kind, **wanted: Any) -> ListPage:
         if self.asked:
             Event().wait(60)
         return super().list_page(kind, **wanted)
@@ -339,7 +339,7 @@ class Long:
         self.read = 0
         self.three = Event()
 
-    def list_page(self, *_: object, continue_token: str, **__: object) -> Page:
+    def list_page(self, *_: object, continue_token: str, **__: object) -> ListPage:
         self.read += 1
         if self.read == 3:
             self.three.set()

@@ -16,7 +16,7 @@ import pytest
 
 from gpushare.domain.model import Amount
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import (
@@ -57,7 +57,7 @@ def uids(pods: NodePods) -> list[str]:
 def test_a_list_replaces_all_but_what_was_fetched_meanwhile(pods: NodePods) -> None:
     pods.replace(iter([page(here("a")), page(here("gone"))]))
 
-    def pages() -> Iterator[Page]:
+    def pages() -> Iterator[ListPage]:
         pods.apply(event("ADDED", here("b")))
         yield page(here("a"))
         yield page(here("c"))

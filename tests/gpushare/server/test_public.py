@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from extender.main import complaints
 from gpushare.addresses import free_address
-from gpushare.kube.cluster import Json, Kind, Page, WatchEvent
+from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.reflector import Reflector, Sink
 from gpushare.server.public import (
@@ -111,8 +111,8 @@ class Once:
         self._stop.set()
         raise Unavailable("gone")
 
-    def list_page(self, *_: object, **__: object) -> Page:
-        return Page((), "1")
+    def list_page(self, *_: object, **__: object) -> ListPage:
+        return ListPage((), "1")
 
 
 class Nobody(Sink):
