@@ -13,7 +13,6 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-import jsonpatch
 import yaml
 
 from gpushare.domain.policies import FRAG
@@ -128,11 +127,39 @@ def _composed(root: Traversable, folder: str, below: list[Json]) -> list[Json]:
 
 
 def _patched(body: Json, steps: Iterable[Json], path: str) -> Json:
-    try:
-        found: Json = jsonpatch.apply_patch(body, steps)
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        raise ManifestError(f"{path}: {error}") from error
-    return found
+    """Return an object changed by the JSON patch of the file ``path``.
+
+    Its steps are ``add``, ``replace`` and ``test``: the chart's generator knows these.
+    """
+    changed = deepcopy(body)
+    for step in steps:
+        try:
+            _apply_step(changed, step)
+        except (LookupError, TypeError, ValueError) as error:
+            problem = f"cannot {step['op']} {step['path']}: {error!r}"
+            raise ManifestError(f"{path}: {problem}") from error
+    return changed
+
+
+def _apply_step(body: Json, step: Json) -> None:
+    """Change ``body`` by one step of a JSON patch (RFC 6902)."""
+    place: Any = body
+    *parents, key = step["path"].split("/")[1:]
+    for parent in parents:
+        place = place[int(parent) if isinstance(place, list) else parent]
+    if isinstance(place, list):
+        key = len(place) if key == "-" else int(key)
+    match step["op"]:
+        case "add" if isinstance(place, list):
+            place.insert(key, step["value"])
+        case "add":
+            place[key] = step["value"]
+        case "replace" if place[key] is not None:
+            place[key] = step["value"]
+        case "test" if place[key] == step["value"]:
+            pass
+        case _:
+            raise ValueError(place[key])
 
 
 def _is(body: Json, target: Json) -> bool:

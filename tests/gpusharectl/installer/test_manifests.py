@@ -225,9 +225,11 @@ def test_names_that_nobody_knows(overlay: str, component: list[str], says: str) 
         (
             "[{op: replace, path: /data, value: 1}]",
             "ConfigMap",
-            "top/p.yaml: can't replace",
+            "top/p.yaml: cannot replace /data",
         ),
         ("[{op: add, path: data, value: 1}]", "ConfigMap", "top/p.yaml: "),
+        ("[{op: test, path: /kind, value: x}]", "ConfigMap", "'ConfigMap'"),
+        ("[{op: copy, path: /kind, from: /x}]", "ConfigMap", "cannot copy /kind"),
     ],
 )
 def test_a_patch_that_cannot_be_applied(
