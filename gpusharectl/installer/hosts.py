@@ -41,11 +41,12 @@ from gpusharectl.installer.progress import (
     Step,
     follow,
 )
+from gpusharectl.installer.rights import PROBE, REVISIONS, needed
 from gpusharectl.installer.rollout import wait_for_rollout
-from gpusharectl.installer.survey import PROBE, REVISIONS, Facts, needed, survey
+from gpusharectl.installer.survey import ClusterFacts, survey
 
 _EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
-_NOT_READ = Facts("", Flavour.MANAGED, ())
+_NOT_READ = ClusterFacts("", Flavour.MANAGED, ())
 
 
 @dataclass
@@ -57,7 +58,7 @@ class HostsPlan:
 
     context: Context
     options: CommonOptions
-    facts: Facts = _NOT_READ
+    facts: ClusterFacts = _NOT_READ
     target: SchedulerTarget = field(init=False)
     """Which kube-scheduler is set up or restored, and how."""
     manifests: tuple[Json, ...] = ()
@@ -92,7 +93,7 @@ class HostsPlan:
             self.options.restart,
             tls=tls,
             frag=frag,
-            pull_secrets=facts.pull_secrets,
+            pull_secrets=facts.installed.pull_secrets,
         )
 
     def find_hosts(self, nodes: Iterable[str]) -> None:
@@ -238,10 +239,10 @@ def install_hosts(context: Context, options: InstallOptions) -> Exit:
     return follow(plan.steps(), context.screen, plan.again, begun=True)
 
 
-def judge_hosts(facts: Facts) -> Iterator[Finding]:
+def judge_hosts(facts: ClusterFacts) -> Iterator[Finding]:
     """Judge whether there is an extender that a kube-scheduler here has to call."""
     yield judge_rights(facts)
-    if facts.second and facts.stamped:
+    if facts.installed.second and facts.stamped:
         yield Finding(
             Weight.REFUSAL,
             "the second scheduler is installed, and kube-scheduler on "
@@ -249,13 +250,13 @@ def judge_hosts(facts: Facts) -> Iterator[Finding]:
             "helm uninstall, then gpusharectl uninstall, which restores its "
             "configuration; then helm install again (docs/helm.md)",
         )
-    elif facts.second:
+    elif facts.installed.second:
         yield Finding(
             Weight.REFUSAL,
             "the second scheduler is installed, whose pod has its own extender",
             "nothing is left to do on the hosts; pods choose it by schedulerName",
         )
-    elif not facts.extended:
+    elif not facts.installed.extended:
         yield Finding(
             Weight.REFUSAL,
             f"no extender is installed ({_EXTENDER})",
@@ -266,7 +267,7 @@ def judge_hosts(facts: Facts) -> Iterator[Finding]:
         yield no_scheduler(facts)
     else:
         yield from judge_host(facts)
-        if facts.dra:
+        if facts.installed.dra:
             yield Finding(
                 Weight.WARNING,
                 "cards are offered to ResourceClaims (DRA), and --host-only does not "
@@ -291,8 +292,10 @@ class HostOnlyPlan(HostsPlan):
             context.objects, context.files, rights, told=self.options.this_node
         )
         weigh_findings(judge_hosts(facts), context.screen)
-        frag = facts.policy == FRAG
-        self.set_target(facts.images[EXTENDER], tls=facts.tls, frag=frag)
+        frag = facts.installed.policy == FRAG
+        self.set_target(
+            facts.installed.images[EXTENDER], tls=facts.installed.tls, frag=frag
+        )
         self.keep_files(self.host.plan())
         self.find_hosts(facts.control_plane)
 

@@ -22,6 +22,7 @@ from gpusharectl.installer.manifests import (
     with_settings,
     with_spec,
 )
+from gpusharectl.installer.nodes.facts import LABELLED, to_label, unknown_nodes
 from gpusharectl.installer.options import (
     CARD_CLASSES,
     InstallOptions,
@@ -39,22 +40,21 @@ from gpusharectl.installer.progress import (
     Exit,
     InstallError,
 )
-from gpusharectl.installer.survey import (
-    LABELLED,
+from gpusharectl.installer.rights import (
     PROBE,
     REVISIONS,
     WEBHOOKS,
-    Facts,
     Right,
-    kube_scheduler_image,
     missing,
     needed,
+)
+from gpusharectl.installer.survey import (
+    ClusterFacts,
+    kube_scheduler_image,
     owned_by,
     served,
     survey,
     takes_nvidia,
-    to_label,
-    unknown_nodes,
 )
 from gpusharectl.installer.webhook.apply import WebhookPlan, split, still_there
 from gpusharectl.installer.webhook.objects import DEPLOYMENT, SECRET
@@ -63,22 +63,24 @@ from gpusharectl.output import ObjectChange, object_changes
 _NAME_THEM = "--nodes NODE,NODE or --all-gpu-nodes"
 
 
-def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOptions:
+def with_preserved_settings(
+    options: InstallOptions, facts: ClusterFacts
+) -> InstallOptions:
     """Fill options that are not given with what is installed.
 
     Otherwise a second install, for any reason, would remove what the first one set.
     """
     # Without the plugin offering cards to claims, what is left of DRA is removed.
-    dra = facts.dra or None if options.dra is None else options.dra
+    dra = facts.installed.dra or None if options.dra is None else options.dra
     webhook = options.webhook
-    if facts.webhook and webhook.wanted is not False:
-        webhook = webhook.with_preserved(facts.webhook.settings)
+    if facts.installed.webhook and webhook.wanted is not False:
+        webhook = webhook.with_preserved(facts.installed.webhook.settings)
     return replace(
         options,
-        tls=facts.tls or dra or None if options.tls is None else options.tls,
-        ui=facts.ui or None if options.ui is None else options.ui,
-        policy=options.policy or facts.policy or None,
-        isolation=options.isolation or facts.isolation or None,
+        tls=facts.installed.tls or dra or None if options.tls is None else options.tls,
+        ui=facts.installed.ui or None if options.ui is None else options.ui,
+        policy=options.policy or facts.installed.policy or None,
+        isolation=options.isolation or facts.installed.isolation or None,
         dra=dra,
         webhook=webhook,
     )
@@ -214,7 +216,7 @@ class InstallPlan(HostsPlan):
         """Apply all objects as a dry run of the API server, to see what they change."""
         context, bodies = self.context, list(self.manifests)
         if self.options.webhook.wanted:
-            by_installer = not self.facts.by_cert_manager
+            by_installer = not self.facts.installed.by_cert_manager
             self.manifests, self.webhook = split(
                 context.objects,
                 self.manifests,
@@ -227,7 +229,7 @@ class InstallPlan(HostsPlan):
             others, own = self.other_hosts, self.host.authority
             here, objects = self.facts.here, context.objects
             bodies.append(trusted_now(objects, here, own, alone=not others))
-            if self.options.dry_run and self.facts.dra and others:
+            if self.options.dry_run and self.facts.installed.dra and others:
                 self.screen.say(
                     f"a dry run does not look at {', '.join(others)}: whether the API "
                     "server trusts the authority there, is seen by the install itself"
@@ -266,9 +268,9 @@ class InstallPlan(HostsPlan):
             and change.after
             and change.before["spec"]["template"] != change.after["spec"]["template"]
         ]
-        image, now = self.target.image, next(iter(self.facts.images.values()), "")
+        image, now = self.target.image, self.facts.installed.image
         why = f" (image {now} becomes {image})" if now and now != image else ""
-        tier = "" if self.facts.plugin else self.options.isolation
+        tier = "" if self.facts.installed.plugin else self.options.isolation
         return [
             *(["the webhook is removed"] if self.going else []),
             *(["cards are no longer offered to ResourceClaims"] * self.dra_going),
@@ -300,7 +302,7 @@ class InstallPlan(HostsPlan):
 
     @property
     def _dra_is_new(self) -> bool:
-        return bool(self.options.dra) and not self.facts.dra
+        return bool(self.options.dra) and not self.facts.installed.dra
 
     def _check_dra(self) -> None:
         """Read what there is of DRA; refuse where it cannot be, or is in use."""
@@ -320,11 +322,11 @@ class InstallPlan(HostsPlan):
         facts, rights = self.facts, tuple[Right, ...]()
         if self.going:
             rights = needed(self.going, "get", "delete")
-        elif facts.webhook is not None or facts.by_cert_manager:
+        elif facts.installed.webhook is not None or facts.installed.by_cert_manager:
             rights = self._rights()
         if self.options.dra:
             rights += self._rights()
-        elif facts.dra:
+        elif facts.installed.dra:
             rights += RIGHTS_BACK
         self._weigh_rights(rights)
 
@@ -339,14 +341,14 @@ class InstallPlan(HostsPlan):
         refs = [Ref.of(body) for body in self.manifests]
         if self.options.webhook.wanted:
             more += WEBHOOKS
-            refs += [] if self.facts.by_cert_manager else [SECRET]
+            refs += [] if self.facts.installed.by_cert_manager else [SECRET]
         more += (REVISIONS, *(DRA_RIGHTS if self.options.dra else ()))
         return needed(refs, "get", "create", "patch", more=more, jobs=jobs)
 
     def _load(self, *components: str) -> None:
         """Compose the manifests from what is known so far."""
         facts = self.facts
-        kept = {} if self.options.image else facts.images
+        kept = {} if self.options.image else facts.installed.images
         # All parts run the same image, so a new part gets the one that runs.
         bodies = loaded(
             self.context.load,
@@ -354,11 +356,11 @@ class InstallPlan(HostsPlan):
             self.options,
             image=self.options.image or next(iter(kept.values()), ""),
             components=components,
-            by_cert_manager=self.facts.by_cert_manager,
+            by_cert_manager=self.facts.installed.by_cert_manager,
         )
         found = served(self.context.objects, bodies)
         found = with_images(found, kept, self.scheduler_image)
-        replicas = facts.webhook.replicas if facts.webhook else None
+        replicas = facts.installed.webhook.replicas if facts.installed.webhook else None
         # 0 is not kept: no pod that asks for a card could be created.
         if replicas:
             found = with_spec(

@@ -12,9 +12,10 @@ from gpushare.kube import names
 from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import NVIDIA
+from gpusharectl.installer.nodes.facts import SurveyedNode, minor, named
 from gpusharectl.installer.options import AUTO, NO_TIER, InstallOptions
 from gpusharectl.installer.progress import NOTHING_DONE, Exit, InstallError, Screen
-from gpusharectl.installer.survey import Facts, NodeFacts, minor, named
+from gpusharectl.installer.survey import ClusterFacts
 from gpusharectl.installer.webhook.objects import CERTIFICATE, InstalledWebhook
 
 OLDEST = (1, 26)
@@ -64,30 +65,30 @@ def _refusal(text: str, remedy: str) -> Finding:
     return Finding(Weight.REFUSAL, text, remedy)
 
 
-def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
     """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
     yield from judge_owners(
-        facts.owned,
+        facts.installed.owned,
         "change it there (docs/helm.md); for kube-scheduler on the hosts: gpusharectl "
         "install --host-only",
     )
     yield from _schedulers(facts, options)
     if not options.second_scheduler:
         yield from judge_host(facts)
-    if not facts.guard:
+    if not facts.serves.guard:
         yield _warning(
             "before Kubernetes 1.30 there are no ValidatingAdmissionPolicies: whoever "
             "may patch pods can forge a placement"
         )
-    exporter = facts.images.get(EXPORTER, "")
+    exporter = facts.installed.images.get(EXPORTER, "")
     if exporter and not options.with_monitoring:
         yield _ok(
             f"monitoring is installed and stays unchanged, with image {exporter}; "
             "--with-monitoring updates it, with --image its image too"
         )
-    if options.with_monitoring and not facts.operator:
+    if options.with_monitoring and not facts.serves.operator:
         yield _ok(
             "Prometheus Operator is not installed, so no ServiceMonitor and no rules "
             "are created; docs/install-reference.md says how Prometheus finds the "
@@ -98,11 +99,11 @@ def judge_cluster(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
     yield from _webhook(facts, options)
 
 
-def _tier(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
     """Say what a change of the isolation tier means; the pods' owners have to know."""
-    before = facts.isolation or NO_TIER
+    before = facts.installed.isolation or NO_TIER
     after = options.isolation or before
-    if facts.plugin and after != before:
+    if facts.installed.plugin and after != before:
         units = ""
         if {before, after} & {NO_TIER, AUTO}:
             units = ", and cards may offer another number of units"
@@ -112,7 +113,7 @@ def _tier(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         )
 
 
-def _version(facts: Facts) -> Finding:
+def _version(facts: ClusterFacts) -> Finding:
     number = minor(facts.version)
     words = f"Kubernetes {facts.version.removeprefix('v')}"
     if number is None:
@@ -126,14 +127,16 @@ def _version(facts: Facts) -> Finding:
     if facts.flavour is Flavour.MANAGED and facts.schedulers:
         # A managed control plane shows no such pods.
         kind = "kubeadm, seen from outside its control plane"
-    runtimes = ", ".join(dict.fromkeys(one.runtime for one in facts.nodes)) or "no node"
+    runtimes = (
+        ", ".join(dict.fromkeys(one.runtime.name for one in facts.nodes)) or "no node"
+    )
     return _ok(
         f"{words} · {kind} · {nodes} control-plane node"
         f"{'' if nodes == 1 else 's'} · {runtimes}"
     )
 
 
-def judge_rights(facts: Facts) -> Finding:
+def judge_rights(facts: ClusterFacts) -> Finding:
     """Judge the user's rights; all missing ones are named at once."""
     if not facts.missing:
         return _ok("you have all needed rights")
@@ -151,16 +154,16 @@ def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[Finding]:
         yield _refusal(f"{owner} owns {them}", remedy)
 
 
-def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
-    if options.second_scheduler and facts.extended:
+    if options.second_scheduler and facts.installed.extended:
         yield _refusal(
             "the default scheduler calls the gpushare extender already; a second "
             "scheduler beside it would place pods on the same cards without knowing of "
             "the first",
             "install without --second-scheduler, or first: gpusharectl uninstall",
         )
-    elif not options.second_scheduler and facts.second:
+    elif not options.second_scheduler and facts.installed.second:
         yield _refusal(
             "the second scheduler is installed here; the default scheduler with the "
             "gpushare extender would place pods on the same cards without knowing of "
@@ -169,7 +172,7 @@ def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         )
     elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
         yield no_scheduler(facts)
-    elif options.second_scheduler and facts.dra and options.dra is None:
+    elif options.second_scheduler and facts.installed.dra and options.dra is None:
         yield _refusal(
             "the device plugin offers cards to ResourceClaims (GPUSHARE_DRA=on), and "
             "with a second scheduler nothing keeps claims and pods apart on a card",
@@ -177,7 +180,7 @@ def _schedulers(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
         )
 
 
-def no_scheduler(facts: Facts) -> Finding:
+def no_scheduler(facts: ClusterFacts) -> Finding:
     """Refuse a host without a kube-scheduler; say where one is."""
     text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
     if not facts.schedulers:
@@ -188,11 +191,11 @@ def no_scheduler(facts: Facts) -> Finding:
     return _refusal(f"{text}; {where}", remedy)
 
 
-def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
+def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Finding]:
     """Judge whether this host's kube-scheduler belongs to this cluster."""
     node = named(facts.nodes, facts.here)
     if facts.flavour is Flavour.MANAGED:
-        if leaving and (facts.extended or facts.stamped):
+        if leaving and (facts.installed.extended or facts.stamped):
             yield no_scheduler(facts)
         return
     if node is None:
@@ -221,11 +224,14 @@ def judge_host(facts: Facts, *, leaving: bool = False) -> Iterator[Finding]:
         )
 
 
-def _kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
     """Report what stays because no option says anything of it."""
+    installed = facts.installed
     going = set() if options.with_monitoring else {EXPORTER}
     going |= {WEBHOOK} if options.webhook.wanted is False else set()
-    images = {name: image for name, image in facts.images.items() if name not in going}
+    images = {
+        name: image for name, image in installed.images.items() if name not in going
+    }
     if images and not options.image:
         first, *others = dict.fromkeys(images.values())
         them = ", ".join(f"{name} {image}" for name, image in images.items())
@@ -234,21 +240,21 @@ def _kept(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
             if others
             else f"the image stays {first}; --image changes it"
         )
-    if facts.tls and options.tls is None:
+    if installed.tls and options.tls is None:
         yield _ok("the extender has TLS and keeps it; --no-tls removes it")
-    if facts.ui and options.ui is None:
+    if installed.ui and options.ui is None:
         yield _ok("the extender serves its page and keeps it; --no-ui removes it")
-    if facts.policy and not options.policy:
-        yield _ok(f"the policy stays {facts.policy}; --policy changes it")
-    if facts.isolation and not options.isolation:
-        yield _ok(f"isolation stays {facts.isolation}; --isolation changes it")
-    if facts.dra and options.dra is None:
+    if installed.policy and not options.policy:
+        yield _ok(f"the policy stays {installed.policy}; --policy changes it")
+    if installed.isolation and not options.isolation:
+        yield _ok(f"isolation stays {installed.isolation}; --isolation changes it")
+    if installed.dra and options.dra is None:
         yield _ok("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
 
 
-def _webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
+def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
     """Judge what is wanted of the webhook, and report what stays."""
-    wanted, installed = options.webhook.wanted, facts.webhook
+    wanted, installed = options.webhook.wanted, facts.installed.webhook
     number = minor(facts.version)
     if wanted is False:
         if installed:
@@ -275,9 +281,9 @@ def _webhook(facts: Facts, options: InstallOptions) -> Iterator[Finding]:
             "add --with-webhook",
         )
     # The certificate is left to cert-manager, if that is there to renew it.
-    if facts.by_cert_manager and facts.cert_manager:
+    if facts.installed.by_cert_manager and facts.serves.cert_manager:
         yield _ok("cert-manager makes the webhook's certificate, and goes on doing so")
-    elif facts.by_cert_manager:
+    elif facts.installed.by_cert_manager:
         yield _refusal(
             "cert-manager made the webhook's certificate, but it is no longer "
             f"installed: the API server does not know {CERTIFICATE.kind} of "
@@ -305,7 +311,7 @@ def _staying(installed: InstalledWebhook, options: InstallOptions) -> Iterator[F
 
 
 def judge_nodes(
-    facts: Facts, chosen: Sequence[str], *, second_scheduler: bool = False
+    facts: ClusterFacts, chosen: Sequence[str], *, second_scheduler: bool = False
 ) -> Iterator[Finding]:
     """Judge the chosen nodes; a second kube-scheduler needs a node without cards."""
     room = any(
@@ -325,11 +331,13 @@ def judge_nodes(
             signs = ", ".join(node.signs) or "the driver is loaded"
             judged = [one for _, one in judge_node(node, facts)]
             wrong = [one for one in judged if one.weight is not Weight.OK]
-            for one in wrong or [_ok(f"{signs} · {node.runtime}")]:
+            for one in wrong or [_ok(f"{signs} · {node.runtime.name}")]:
                 yield replace(one, text=f"node {name}: {one.text}")
 
 
-def judge_node(node: NodeFacts, facts: Facts) -> Iterator[tuple[str, Finding]]:
+def judge_node(
+    node: SurveyedNode, facts: ClusterFacts
+) -> Iterator[tuple[str, Finding]]:
     """Judge one node by what the API server says; each finding with its subject."""
     yield "node", _readiness(node)
     yield "kubelet", _kubelet(node)
@@ -338,30 +346,30 @@ def judge_node(node: NodeFacts, facts: Facts) -> Iterator[tuple[str, Finding]]:
     yield "runtime", _runtime(node, facts)
 
 
-def _readiness(node: NodeFacts) -> Finding:
+def _readiness(node: SurveyedNode) -> Finding:
     if not node.ready:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
         return Finding(Weight.WARNING, text, remedy)
     them = ", ".join(node.taints)
     taints = f" · pods need a toleration for {them}" if them else ""
-    return _ok(f"Ready · {node.runtime}{taints}")
+    return _ok(f"Ready · {node.runtime.name}{taints}")
 
 
-def _kubelet(node: NodeFacts) -> Finding:
-    number = minor(node.kubelet)
+def _kubelet(node: SurveyedNode) -> Finding:
+    number = minor(node.runtime.kubelet)
     if number is None:
         return _warning(f"kubelet's version is unknown; {_BOUNDS}")
     if number >= OLDEST:
-        return _ok(node.kubelet)
+        return _ok(node.runtime.kubelet)
     return _refusal(
-        f"kubelet {node.kubelet} is too old",
+        f"kubelet {node.runtime.kubelet} is too old",
         f"upgrade it to 1.{OLDEST[1]} or newer, or leave the node out",
     )
 
 
-def _other_plugin(node: NodeFacts, facts: Facts) -> Finding:
-    if node.offered and not facts.plugin:
+def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> Finding:
+    if node.offered and not facts.installed.plugin:
         return _refusal(
             f"another device plugin already offers {', '.join(node.offered)}",
             "remove that plugin first, or leave the node out of --nodes",
@@ -376,23 +384,28 @@ def _other_plugin(node: NodeFacts, facts: Facts) -> Finding:
     return _ok("no other device plugin offers cards")
 
 
-def _signs(node: NodeFacts, facts: Facts) -> Finding:
+def _signs(node: SurveyedNode, facts: ClusterFacts) -> Finding:
     here = node.name == facts.here
-    if here and not facts.driver_here and not node.cards:
+    if here and not facts.driver_here and not node.has_cards:
         return _warning("no NVIDIA driver is loaded on this host")
     if not node.signs and not here:
         return _warning("it shows no sign of a GPU")
     return _ok(", ".join(node.signs) or "it is loaded")
 
 
-def _runtime(node: NodeFacts, facts: Facts) -> Finding:
-    nvidia = any("nvidia" in one for one in node.handlers)
-    if node.handlers and not nvidia:
+def _runtime(node: SurveyedNode, facts: ClusterFacts) -> Finding:
+    runtime = node.runtime
+    nvidia = any("nvidia" in handler for handler in runtime.handlers)
+    if runtime.handlers and not nvidia:
         remedy = "is the NVIDIA container toolkit configured there?"
-        if _K3S in node.kubelet:
+        if _K3S in runtime.kubelet:
             remedy = f"install the NVIDIA container toolkit there, then {_RESTART}"
-        return _warning(f"{node.runtime} has no runtime called nvidia; {remedy}")
-    if not node.handlers and _K3S in node.kubelet and NVIDIA in facts.runtime_classes:
+        return _warning(f"{runtime.name} has no runtime called nvidia; {remedy}")
+    if (
+        not runtime.handlers
+        and _K3S in runtime.kubelet
+        and NVIDIA in facts.runtime_classes
+    ):
         # The class is used all the same: without it the device plugin has no driver.
         return _warning(
             "k3s makes the RuntimeClass nvidia also where no node has that runtime, "
@@ -404,7 +417,7 @@ def _runtime(node: NodeFacts, facts: Facts) -> Finding:
             "it has the nvidia runtime, but the cluster has no RuntimeClass nvidia; "
             "pods get it only where it is the default runtime"
         )
-    return _ok(node.runtime)
+    return _ok(runtime.name)
 
 
 def weigh_findings(

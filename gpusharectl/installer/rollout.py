@@ -18,8 +18,9 @@ from gpushare.kube.facts import (
 from gpushare.kube.node_filters import bar, constraints_of, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
+from gpusharectl.installer.nodes.facts import SurveyedNode, survey_node
 from gpusharectl.installer.progress import InstallError, Step, Waiting, together
-from gpusharectl.installer.survey import REVISION, NodeFacts, node_facts
+from gpusharectl.installer.rights import REVISION
 from gpusharectl.output import ObjectChange
 
 NOTHING_LEFT = "nothing was left to delete"
@@ -89,7 +90,7 @@ def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
 
 def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
     bodies = {name_of(one): one for one in objects.list("v1", "Node")}
-    every = [node_facts(bodies[name]) for name in sorted(bodies)]
+    every = [survey_node(bodies[name]) for name in sorted(bodies)]
     nodes = [node for node in every if node.ready]
     found: list[Waiting] = []
     for ref in refs:
@@ -123,7 +124,7 @@ def _why_barred(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
 
 
 def _no_fitting_node(
-    nodes: Sequence[NodeFacts], why_barred: Callable[[str], str]
+    nodes: Sequence[SurveyedNode], why_barred: Callable[[str], str]
 ) -> str:
     """Return that no Ready node is meant for a DaemonSet, and why not each."""
     each = [
@@ -136,7 +137,7 @@ def _no_fitting_node(
 
 
 def meant_for(
-    workload: Json, nodes: Sequence[NodeFacts], chosen: Sequence[str] = ()
+    workload: Json, nodes: Sequence[SurveyedNode], chosen: Sequence[str] = ()
 ) -> list[str]:
     """Return the nodes on which a DaemonSet runs once the chosen ones are labelled."""
     selector = workload["spec"]["template"]["spec"].get("nodeSelector") or {}

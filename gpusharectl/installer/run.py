@@ -30,6 +30,7 @@ from gpusharectl.installer.nodes.cards import (
     wait_for_cards,
 )
 from gpusharectl.installer.nodes.check import found_on, is_older
+from gpusharectl.installer.nodes.facts import read_nodes, to_label
 from gpusharectl.installer.nodes.pods import (
     TRIAL,
     in_words,
@@ -54,7 +55,6 @@ from gpusharectl.installer.rollout import (
     prune_step,
     wait_for_rollout,
 )
-from gpusharectl.installer.survey import read_nodes, to_label
 from gpusharectl.installer.webhook.apply import WebhookSteps
 
 _SECOND_NAME = "vcuda-scheduler"
@@ -170,7 +170,7 @@ class InstallRun:
         ran = run_trials(context, pods)
         failed = {node: why for node, why in ran.failed.items() if not is_older(why)}
         if failed:
-            runs = "; what runs stays as it is" if plan.facts.images else ""
+            runs = "; what runs stays as it is" if plan.facts.installed.images else ""
             raise InstallError(
                 f"{image} does not start on all nodes. {in_words(failed)}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
@@ -184,7 +184,7 @@ class InstallRun:
     def ways_back(self) -> Mapping[str, str]:
         """Return the commands that undo what a step has begun."""
         new = self.plan.target.image
-        old = next(iter(self.plan.facts.images.values()), "")
+        old = self.plan.facts.installed.image
         if old == new:
             old = self.replaced_image
         back = old and old != new
@@ -214,7 +214,7 @@ class InstallRun:
         try:
             nodes = read_nodes(plan.context.objects)
             sharing = [
-                node for node in nodes if node.name in plan.chosen and node.cards
+                node for node in nodes if node.name in plan.chosen and node.has_cards
             ]
             summary += f": {shared_together(sharing)}"
         except ClusterError as error:
@@ -223,7 +223,7 @@ class InstallRun:
         screen.note(summary)
         screen.show("Next: gpusharectl inspect")
         before = [node for node in plan.facts.nodes if node.name in plan.chosen]
-        if any(not node.cards for node in before):
+        if any(not node.has_cards for node in before):
             scheduler = _SECOND_NAME if plan.options.second_scheduler else ""
             screen.note("\nA first pod, with 1 GiB of one card:")
             screen.show(first_pod(scheduler, self._runtime_class()))

@@ -1,12 +1,8 @@
-"""Read the facts about nodes, a cluster and a host, which ``preflight`` judges."""
+"""Read the facts about a cluster and a host, which ``preflight`` judges."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.domain.model import Card
-from gpushare.kube import facts, names
-from gpushare.kube.annotations import decode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import (
     DEVICE_PLUGIN,
@@ -18,7 +14,6 @@ from gpushare.kube.facts import (
     WEBHOOK,
     node_of,
 )
-from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.kube_scheduler.drift import (
     Flavour,
@@ -29,213 +24,27 @@ from gpusharectl.installer.kube_scheduler.drift import (
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.static_pod import STAMP
 from gpusharectl.installer.manifests import NVIDIA, SCHEDULER, image_of, settings_of
+from gpusharectl.installer.nodes.facts import SurveyedNode, named, read_nodes
 from gpusharectl.installer.options import DRA, ISOLATION, ON, POLICY, TLS, UI
+from gpusharectl.installer.rights import (
+    LIST_NODES,
+    LIST_PODS,
+    RUNTIME_CLASS,
+    Right,
+    may_get,
+    missing,
+    resource,
+)
 from gpusharectl.installer.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
-    NAMESPACE,
     SECRET,
     InstalledWebhook,
     is_cert_managers,
 )
 
-LABELLED = f'label {names.GPU_NODE_LABEL}: "true"'
-OUR_RESOURCES = (names.CORE, names.MEMORY)
-_WITH_QUOTA = (*OUR_RESOURCES, names.BITFUSION_GPU)
-"""For quotas the device plugin may also offer the last one, which is no card."""
-_SIGNS = (
-    "nvidia.com/gpu.present",
-    "feature.node.kubernetes.io/pci-10de.present",
-    "feature.node.kubernetes.io/pci-0300_10de.present",
-    "feature.node.kubernetes.io/pci-0302_10de.present",
-)
-"""Labels of NVIDIA and of node feature discovery; 10de is NVIDIA's PCI vendor ID."""
-_MODEL_LABEL = "nvidia.com/gpu.product"
-_OF_CARDS = re.compile(r"gpu|vcuda|^nvidia\.com/", re.IGNORECASE)
-_OTHER_VENDORS = ("amd.com/", "gpu.intel.com/")
-"""Their resources are GPUs, but not of NVIDIA."""
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """One node, as far as an installer cares."""
-
-    name: str
-    ready: bool
-    silent: bool
-    """Whether its kubelet has stopped to report, so it starts and ends no pod."""
-    control_plane: bool
-    labelled: bool
-    """Whether it has gpushare's label with the value ``true``."""
-    label: bool
-    """Whether it has gpushare's label with any value."""
-    takes_scheduler: bool
-    """Whether its label lets a second kube-scheduler run beside cards."""
-    signs: tuple[str, ...]
-    """Why it may have cards, in words."""
-    others: tuple[str, ...]
-    """Resources by which another device plugin offers cards."""
-    offered: tuple[str, ...]
-    stale_capacity: tuple[str, ...]
-    """gpushare's resources of which kubelet reports a capacity of 0."""
-    known: tuple[str, ...]
-    """gpushare's resources in the node's capacity."""
-    allocatable: tuple[str, ...]
-    cards: int | None
-    """How many cards the device plugin has found; None if it has not reported."""
-    units: int
-    sick: str
-    """Why its first card is sick, if all of them are; else empty."""
-    runtime: str
-    """The container runtime as people write it, such as containerd 2.4.2."""
-    handlers: tuple[str, ...]
-    taints: tuple[str, ...]
-    """Those that keep pods away, as kubectl writes them."""
-    status: Json
-    """The part of its status by which the device plugin chooses how to inject cards."""
-    kubelet: str
-    addresses: tuple[str, ...]
-    annotations: tuple[str, ...]
-    isolation: str = ""
-    """Its label with the isolation tier; empty without it."""
-
-
-def node_facts(node: Json) -> NodeFacts:
-    """Return the view of a Node object; what is absent is empty."""
-    metadata, status = node["metadata"], node.get("status") or {}
-    labels: Mapping[str, str] = metadata.get("labels") or {}
-    info = status.get("nodeInfo") or {}
-    annotations = metadata.get("annotations") or {}
-    allocatable = status.get("allocatable") or {}
-    capacity = status.get("capacity") or {}
-    # Another plugin may offer the quota's resource, with more than 0.
-    stale = tuple(one for one in _WITH_QUOTA if capacity.get(one) == "0")
-    counted = [one for one in OUR_RESOURCES if one in capacity]
-    offered = _offered(allocatable)
-    cards = _cards(annotations)
-    number = None if cards is None else len(cards)
-    runtime = info.get("containerRuntimeVersion", "").replace("docker://", "Docker ")
-    handlers = [one.get("name") for one in status.get("runtimeHandlers") or ()]
-    written = (names.CARDS, names.CORDON, names.CLEAR)
-    return NodeFacts(
-        name=metadata["name"],
-        ready=facts.is_ready(node),
-        silent=facts.is_silent(node),
-        control_plane=facts.is_control_plane(node),
-        label=names.GPU_NODE_LABEL in labels,
-        labelled=facts.is_labelled(node),
-        takes_scheduler=labels.get(names.SCHEDULER_NODE_LABEL) == "true",
-        signs=_signs(labels, number),
-        others=tuple(one for one in offered if one not in _WITH_QUOTA),
-        offered=tuple(one for one in offered if one in OUR_RESOURCES),
-        stale_capacity=stale,
-        known=tuple(dict.fromkeys([*counted, *stale])),
-        allocatable=tuple(one for one in _WITH_QUOTA if one in allocatable),
-        cards=number,
-        units=sum(card.units for card in cards or ()),
-        sick=_why_sick(cards or ()),
-        runtime=runtime.replace("://", " ") or "an unknown container runtime",
-        handlers=tuple(filter(None, handlers)),
-        taints=tuple(
-            f"{one['key']}:{one['effect']}"
-            for one in (node.get("spec") or {}).get("taints") or ()
-            if one.get("effect") != "PreferNoSchedule"
-        ),
-        status=_injecting(status),
-        kubelet=info.get("kubeletVersion", ""),
-        addresses=tuple(facts.addresses(node)),
-        annotations=tuple(key for key in written if key in annotations),
-        isolation=labels.get(names.ISOLATION, ""),
-    )
-
-
-def to_label(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> tuple[str, ...]:
-    """Return the chosen nodes that lack gpushare's label."""
-    return tuple(
-        node.name for node in nodes if node.name in chosen and not node.labelled
-    )
-
-
-def minor(version: str) -> tuple[int, int] | None:
-    """Return ``v1.36.3`` as (1, 36); None if it is no version."""
-    found = _VERSION.match(version)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def named(nodes: Sequence[NodeFacts], name: str) -> NodeFacts | None:
-    """Return the node of this name; None if there is none."""
-    return next((node for node in nodes if node.name == name), None)
-
-
-def unknown_nodes(nodes: Sequence[NodeFacts], wanted: Sequence[str]) -> str:
-    """Return what is wrong with the names of nodes; "" if all are nodes."""
-    there = [node.name for node in nodes]
-    unknown = [name for name in wanted if name not in there]
-    known = ", ".join(there) or "none at all"
-    if not wanted:
-        return f"No node was named; the cluster's nodes are {known}."
-    if not unknown:
-        return ""
-    is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-    them = ", ".join(one or '""' for one in unknown)
-    return f"{them} {is_are} of this cluster; its nodes are {known}."
-
-
-def _signs(labels: Mapping[str, str], cards: int | None) -> tuple[str, ...]:
-    found = [f"label {key}" for key in _SIGNS if labels.get(key) == "true"]
-    if _MODEL_LABEL in labels:
-        found.append(labels[_MODEL_LABEL])
-    if cards:
-        found.append(f"{cards} card{'' if cards == 1 else 's'} found before")
-    return tuple(found)
-
-
-def _injecting(status: Json) -> Json:
-    """Return a node's status with nothing but its runtime and kubelet's version."""
-    info = status.get("nodeInfo") or {}
-    found: Json = {
-        "nodeInfo": {
-            key: info[key]
-            for key in ("kubeletVersion", "containerRuntimeVersion")
-            if key in info
-        }
-    }
-    handlers = status.get("runtimeHandlers")
-    if handlers is not None:
-        found["runtimeHandlers"] = [{"name": one.get("name")} for one in handlers]
-    return found
-
-
-def _offered(allocatable: Mapping[str, str]) -> list[str]:
-    """Return the resources that stand for cards, without those at 0."""
-    return sorted(
-        name
-        for name, amount in allocatable.items()
-        if "/" in name
-        and _OF_CARDS.search(name)
-        and not name.startswith(_OTHER_VENDORS)
-        and str(amount) != "0"
-    )
-
-
-def _cards(annotations: Mapping[str, str]) -> Sequence[Card] | None:
-    try:
-        return decode_cards(annotations[names.CARDS])
-    except (KeyError, Malformed):
-        return None
-
-
-def _why_sick(cards: Sequence[Card]) -> str:
-    if not cards or any(card.healthy for card in cards):
-        return ""
-    return next((card.reason for card in cards if card.reason), "")
-
-
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
-REVISION = ("apps/v1", "ControllerRevision")
 OPERATOR = ("monitoring.coreos.com/v1", "ServiceMonitor")
-RUNTIME_CLASS = ("node.k8s.io/v1", "RuntimeClass")
 _NOT_EVERYWHERE = (
     *(GUARD[1], f"{GUARD[1]}Binding"),
     *(OPERATOR[1], "PodMonitor", "PrometheusRule"),
@@ -243,126 +52,19 @@ _NOT_EVERYWHERE = (
     "DeviceClass",
 )
 _SCHEDULER_PODS = "component=kube-scheduler"
-_LEASES = "leases.coordination.k8s.io"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Right:
-    """One verb on one resource, such as ``patch`` on ``daemonsets.apps``."""
-
-    verb: str
-    resource: str
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{where}"
-
-
-def resource(api_version: str, kind: str) -> str:
-    """Return a kind's resource as rights name it.
-
-    >>> resource("rbac.authorization.k8s.io/v1", "ClusterRole")
-    'clusterroles.rbac.authorization.k8s.io'
-    """
-    word = kind.lower()
-    if word.endswith("y"):
-        word = f"{word[:-1]}ies"
-    else:
-        word += "es" if word.endswith("s") else "s"
-    group, slash, _ = api_version.partition("/")
-    return f"{word}.{group}" if slash else word
-
-
-LIST_NODES, _LIST_PODS = Right("list", "nodes"), Right("list", "pods")
-_ALWAYS = (
-    LIST_NODES,
-    Right("patch", "nodes"),
-    _LIST_PODS,
-    *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
-    Right("get", "pods/log", SYSTEM),
-    Right("list", "events", SYSTEM),
-    *(Right(verb, _LEASES, SYSTEM) for verb in ("get", "create", "patch", "delete")),
-)
-CHECK_RIGHTS = (
-    LIST_NODES,
-    *(Right(verb, "pods", SYSTEM) for verb in ("get", "create", "delete")),
-    Right("list", "events", SYSTEM),
-)
-"""To check nodes by short-lived pods."""
-_JOBS = (*(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),)
-PROBE = Right("patch", "pods", SYSTEM)
-"""To prove that kube-scheduler calls the extender: the probe pod is changed."""
-REVISIONS = Right("list", resource(*REVISION), SYSTEM)
-"""To tell which pods of a DaemonSet are made from its present template."""
-STATUS = Right("patch", "nodes/status")
-"""To remove the capacity of 0 that kubelet keeps."""
-LEFTOVERS = (
-    *(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete")),
-    *(Right(verb, "jobs.batch", SYSTEM) for verb in ("list", "delete")),
-)
-"""To remove the webhook's certificate, and Jobs that a killed run has left."""
-WEBHOOKS = (
-    Right("create", "pods", NAMESPACE),
-    Right("list", resource(*RUNTIME_CLASS)),
-    *(Right("delete", resource(one.api_version, one.kind)) for one in CONFIGURATIONS),
-)
-"""For the webhook's probe pod, its configurations, and the RuntimeClasses."""
-
-
-def needed(
-    refs: Iterable[Ref], *verbs: str, more: Iterable[Right] = (), jobs: bool = False
-) -> tuple[Right, ...]:
-    """Return the rights for these verbs on all objects, and what is always needed.
-
-    ``jobs``: also to run Jobs on other hosts.
-    """
-    found = [*_ALWAYS, *more, *(_JOBS if jobs else ())]
-    for ref in refs:
-        name = resource(ref.api_version, ref.kind)
-        found += [Right(verb, name, ref.namespace) for verb in verbs]
-    return tuple(dict.fromkeys(found))
-
-
-def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
-    """Return those of the rights that the user does not have."""
-    return tuple(
-        one for one in rights if not objects.may(one.verb, one.resource, one.namespace)
-    )
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """The state of a cluster and of this host before anything is done."""
+class InstalledParts:
+    """What of gpushare is installed, and how it is set."""
 
-    version: str
-    flavour: Flavour
-    nodes: tuple[NodeFacts, ...]
-    here: str = ""
-    """The node that this host is; "" if it is none of this cluster's."""
-    driver_here: bool = False
-    missing: tuple[Right, ...] = ()
-    schedulers: tuple[str, ...] = ()
-    """The nodes on which a kube-scheduler runs as a static pod."""
-    stamped: tuple[str, ...] = ()
-    """The nodes whose kube-scheduler has the installer's annotation."""
-    extended: bool = False
-    """Whether the extender is installed for the cluster's own kube-scheduler."""
-    second: bool = False
-    plugin: bool = False
-    runtime_classes: tuple[str, ...] = ()
-    """The RuntimeClasses that provide cards."""
-    guard: bool = True
-    """Whether the API server serves ValidatingAdmissionPolicies."""
     images: Mapping[str, str] = field(default_factory=dict)
     """The image that each workload of gpushare runs, the scheduler's side first."""
     pull_secrets: tuple[str, ...] = ()
     """The Secrets with which the workloads' images are pulled."""
-    tls: bool = False
-    operator: bool = False
-    """Whether the API server serves the kinds of Prometheus Operator."""
     owned: Mapping[str, str] = field(default_factory=dict)
     """Which other tools own which objects of gpushare."""
+    tls: bool = False
     ui: bool = False
     policy: str = ""
     """The extender's policy; "" if it has its default."""
@@ -372,9 +74,60 @@ class Facts:
     """Whether the device plugin offers cards to ResourceClaims."""
     webhook: InstalledWebhook | None = None
     by_cert_manager: bool = False
-    """Whether cert-manager makes the webhook's certificate."""
+    """Whether cert-manager makes the webhook's certificate, or would make it."""
+
+    @property
+    def extended(self) -> bool:
+        """Whether the extender is installed for the cluster's own kube-scheduler."""
+        return EXTENDER in self.images
+
+    @property
+    def second(self) -> bool:
+        """Whether the second scheduler is installed."""
+        return SECOND_SCHEDULER in self.images
+
+    @property
+    def plugin(self) -> bool:
+        """Whether the device plugin is installed."""
+        return DEVICE_PLUGIN in self.images
+
+    @property
+    def image(self) -> str:
+        """The image of the first workload; "" without any."""
+        return next(iter(self.images.values()), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedKinds:
+    """Which kinds that not every API server knows this one serves."""
+
+    guard: bool = True
+    """ValidatingAdmissionPolicies."""
+    operator: bool = False
+    """The kinds of Prometheus Operator."""
     cert_manager: bool = False
-    """Whether the API server serves cert-manager's Certificate."""
+    """cert-manager's Certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """The state of a cluster and of this host before anything is done."""
+
+    version: str
+    flavour: Flavour
+    nodes: tuple[SurveyedNode, ...]
+    here: str = ""
+    """The node that this host is; "" if it is none of this cluster's."""
+    driver_here: bool = False
+    missing: tuple[Right, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    """The nodes on which a kube-scheduler runs as a static pod."""
+    stamped: tuple[str, ...] = ()
+    """The nodes whose kube-scheduler has the installer's annotation."""
+    runtime_classes: tuple[str, ...] = ()
+    """The RuntimeClasses that provide cards."""
+    serves: ServedKinds = field(default_factory=ServedKinds)
+    installed: InstalledParts = field(default_factory=InstalledParts)
 
     @property
     def control_plane(self) -> tuple[str, ...]:
@@ -433,7 +186,7 @@ def survey(
     *,
     told: str = "",
     webhook: bool = False,
-) -> Facts:
+) -> ClusterFacts:
     """Return the facts about a cluster and this host.
 
     ``told`` is this host's node, if the operator names it. ``webhook``: one will be
@@ -446,18 +199,13 @@ def survey(
     here = this_node(files, kind, {node.name: node.addresses for node in nodes})
     if told:
         here = told if named(nodes, told) else ""
-    found = [body for ref in _WORKLOADS for body in _one(objects, ref)]
-    workloads = {body["metadata"]["name"]: body for body in found}
-    settings = settings_of(found, "extender")
-    plugin = settings_of(found, "device-plugin")
-    configurations = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
-    installed = InstalledWebhook({}) if configurations else None
-    if deployment := workloads.get(WEBHOOK):
-        variables = settings_of([deployment], "webhook")
-        installed = InstalledWebhook(variables, deployment["spec"].get("replicas", 1))
-    schedulers = () if _LIST_PODS in lacking else _schedulers(objects)
-    managed = bool(installed or webhook) and _is_managed(objects, configurations)
-    return Facts(
+    schedulers = () if LIST_PODS in lacking else _schedulers(objects)
+    serves = ServedKinds(
+        guard=objects.serves(*GUARD),
+        operator=objects.serves(*OPERATOR),
+        cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
+    )
+    return ClusterFacts(
         version=objects.version(),
         flavour=kind,
         nodes=nodes,
@@ -466,23 +214,34 @@ def survey(
         missing=lacking,
         schedulers=_nodes_of(schedulers),
         stamped=_nodes_of(filter(_is_stamped, schedulers)),
-        extended=EXTENDER in workloads,
-        second=SECOND_SCHEDULER in workloads,
-        plugin=DEVICE_PLUGIN in workloads,
         runtime_classes=runtime_classes(objects),
-        guard=objects.serves(*GUARD),
+        serves=serves,
+        installed=_installed_parts(objects, webhook=webhook),
+    )
+
+
+def _installed_parts(objects: Objects, *, webhook: bool) -> InstalledParts:
+    bodies = [body for ref in _WORKLOADS for body in _one(objects, ref)]
+    workloads = {body["metadata"]["name"]: body for body in bodies}
+    extender = settings_of(bodies, "extender")
+    plugin = settings_of(bodies, "device-plugin")
+    configurations = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
+    installed = InstalledWebhook({}) if configurations else None
+    if deployment := workloads.get(WEBHOOK):
+        variables = settings_of([deployment], "webhook")
+        installed = InstalledWebhook(variables, deployment["spec"].get("replicas", 1))
+    return InstalledParts(
         images={name: image_of([body]) for name, body in workloads.items()},
-        pull_secrets=_pull_secrets(found),
-        tls=TLS in settings,
-        operator=objects.serves(*OPERATOR),
-        owned=owned_by((*found, *configurations)),
-        ui=settings.get(UI) == ON,
-        policy=settings.get(POLICY, ""),
+        pull_secrets=_pull_secrets(bodies),
+        owned=owned_by((*bodies, *configurations)),
+        tls=TLS in extender,
+        ui=extender.get(UI) == ON,
+        policy=extender.get(POLICY, ""),
         isolation=plugin.get(ISOLATION, ""),
         dra=plugin.get(DRA) == ON,
         webhook=installed,
-        by_cert_manager=managed,
-        cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
+        by_cert_manager=bool(installed or webhook)
+        and _is_managed(objects, configurations),
     )
 
 
@@ -492,22 +251,16 @@ def _pull_secrets(workloads: Iterable[Json]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one["name"] for one in listed))
 
 
-def takes_nvidia(facts: Facts, chosen: Sequence[str]) -> bool:
+def takes_nvidia(facts: ClusterFacts, chosen: Sequence[str]) -> bool:
     """Return whether pods on these nodes can have the RuntimeClass nvidia.
 
     They cannot if a node reports its runtimes and has no such one.
     """
     return NVIDIA in facts.runtime_classes and all(
-        not node.handlers or NVIDIA in node.handlers
+        not node.runtime.handlers or NVIDIA in node.runtime.handlers
         for node in facts.nodes
         if node.name in chosen
     )
-
-
-def read_nodes(objects: Objects) -> tuple[NodeFacts, ...]:
-    """Return all nodes, sorted by name."""
-    found = map(node_facts, objects.list("v1", "Node"))
-    return tuple(sorted(found, key=lambda node: node.name))
 
 
 def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
@@ -547,11 +300,6 @@ def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
         return True
     secret = _one(objects, SECRET)
     return any(map(is_cert_managers, secret)) or bool(_one(objects, CERTIFICATE))
-
-
-def may_get(objects: Objects, ref: Ref) -> bool:
-    """Return whether the user may read an object."""
-    return objects.may("get", resource(ref.api_version, ref.kind), ref.namespace)
 
 
 def _one(objects: Objects, ref: Ref) -> Sequence[Json]:

@@ -42,6 +42,7 @@ from gpusharectl.installer.nodes.cleanup import (
     clean_nodes,
     remove_stale_capacity,
 )
+from gpusharectl.installer.nodes.facts import LABELLED, SurveyedNode, named, read_nodes
 from gpusharectl.installer.options import UninstallOptions
 from gpusharectl.installer.preflight import (
     judge_host,
@@ -57,19 +58,9 @@ from gpusharectl.installer.progress import (
     Waiting,
     follow,
 )
+from gpusharectl.installer.rights import LEFTOVERS, STATUS, needed
 from gpusharectl.installer.rollout import NOTHING_LEFT, prune_step
-from gpusharectl.installer.survey import (
-    LABELLED,
-    LEFTOVERS,
-    STATUS,
-    NodeFacts,
-    named,
-    needed,
-    owned_by,
-    read_nodes,
-    served,
-    survey,
-)
+from gpusharectl.installer.survey import owned_by, served, survey
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS, SECRETS
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
@@ -144,10 +135,6 @@ def holding(pods: Iterable[Json]) -> list[tuple[str, str]]:
     )
 
 
-def _is_touched(node: NodeFacts) -> bool:
-    return bool(node.label or node.isolation or node.annotations)
-
-
 def _asks(pod: Json) -> bool:
     """Return whether a pod requests cards; a malformed one counts as requesting."""
     try:
@@ -193,7 +180,7 @@ class UninstallPlan(HostsPlan):
             objects, context.files, rights, told=options.this_node
         )
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
-        found += judge_owners(facts.owned, _THERE_FIRST)
+        found += judge_owners(facts.installed.owned, _THERE_FIRST)
         weigh_findings(found, self.screen)
         # Pods use claims also after the driver was switched off.
         if self.has_claims and not options.force:
@@ -206,13 +193,13 @@ class UninstallPlan(HostsPlan):
         )
         self.found = tuple(there)
         # Any version of the image can clean the nodes.
-        running = next(iter(facts.images.values()), "") or image_of(self.manifests)
+        running = facts.installed.image or image_of(self.manifests)
         self.image = options.image or running
         self.set_target(self.image)
         if facts.flavour is not Flavour.MANAGED:
             self.keep_files(self.host.restore())
             # The extender may be gone, and kube-scheduler still told to call it.
-            extended = facts.control_plane if facts.extended else ()
+            extended = facts.control_plane if facts.installed.extended else ()
             self.find_hosts((*extended, *facts.stamped))
 
     def pods(self) -> None:
@@ -242,14 +229,16 @@ class UninstallPlan(HostsPlan):
         )
 
     @property
-    def _touched(self) -> tuple[NodeFacts, ...]:
+    def _touched(self) -> tuple[SurveyedNode, ...]:
         """The nodes with gpushare's labels or annotations."""
-        return tuple(filter(_is_touched, self.facts.nodes))
+        return tuple(node for node in self.facts.nodes if node.marks.any_written)
 
     def summary(self) -> list[str]:
         """Return what is removed, for a question; empty if nothing is installed."""
         them = ", ".join(node.name for node in self._touched)
-        stale = self.options.wait and any(node.known for node in self.facts.nodes)
+        stale = self.options.wait and any(
+            node.marks.capacity for node in self.facts.nodes
+        )
         others = ", ".join(self.other_hosts)
         return [
             *([f"{len(self.found)} objects"] if self.found else []),
@@ -264,9 +253,9 @@ class UninstallPlan(HostsPlan):
         """Show all changes of a dry run; else ask for consent."""
         shown = [f"- {ref}" for ref in self.found]
         for node in self._touched:
-            label = [LABELLED] if node.label else []
-            label += [f"label {names.ISOLATION}"] if node.isolation else []
-            notes = [f"annotation {key}" for key in node.annotations]
+            label = [LABELLED] if node.marks.label else []
+            label += [f"label {names.ISOLATION}"] if node.marks.isolation else []
+            notes = [f"annotation {key}" for key in node.marks.annotations]
             whats = (*label, *notes, f"the folder {FOLDER}")
             shown += [f"- Node {node.name}: {what}" for what in whats]
         self.agree("Removes", self.summary(), shown)
@@ -291,7 +280,7 @@ class UninstallPlan(HostsPlan):
                 lambda: self._delete(plugin, PLUGIN.name),
                 "Plugins",
             ),
-            *([slices] if claims or self.facts.dra else []),
+            *([slices] if claims or self.facts.installed.dra else []),
             Step("their files on the nodes", self.files, "Files"),
             *(self.host_step(node, "restore", here) for node in self.hosts),
             Step("all other objects", lambda: self._delete(rest), "Objects"),
@@ -305,7 +294,7 @@ class UninstallPlan(HostsPlan):
         context, clean = self.context, []
         held = {node for node, _ in self.held} | self.in_use
         for node in self._touched:
-            if not node.label:
+            if not node.marks.label:
                 continue
             if node.name in held or "" in held:
                 self.screen.say(
@@ -316,7 +305,9 @@ class UninstallPlan(HostsPlan):
                 self.remains[node.name] = "the node is not Ready"
             else:
                 clean.append(node.name)
-        self.remains |= clean_nodes(context, clean, self.image, self.facts.pull_secrets)
+        self.remains |= clean_nodes(
+            context, clean, self.image, self.facts.installed.pull_secrets
+        )
         done = [name for name in clean if name not in self.remains]
         if done:
             self.screen.say(f"{FOLDER} removed on {', '.join(done)}")
@@ -324,10 +315,10 @@ class UninstallPlan(HostsPlan):
     def nodes(self) -> None:
         """Remove gpushare's labels and annotations from all nodes."""
         for node in read_nodes(self.context.objects):
-            if _is_touched(node):
+            if node.marks.any_written:
                 metadata = {
                     "labels": {names.GPU_NODE_LABEL: None, names.ISOLATION: None},
-                    "annotations": dict.fromkeys(node.annotations),
+                    "annotations": dict.fromkeys(node.marks.annotations),
                 }
                 self._merge(node.name, metadata)
                 self.screen.say(f"{node.name}: labels and annotations removed")
@@ -340,7 +331,7 @@ class UninstallPlan(HostsPlan):
                 "The pods with cards go on running. A container that restarts from now "
                 "on is not admitted, because there is no device plugin."
             )
-        still = ", ".join(node.name for node in nodes if node.known)
+        still = ", ".join(node.name for node in nodes if node.marks.capacity)
         if still:
             self.screen.note(
                 f"The nodes {still} still list {names.PREFIX}-core and -memory; "

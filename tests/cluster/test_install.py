@@ -13,8 +13,8 @@ from prometheus_client.samples import Sample
 
 from gpushare.kube.apiserver.api import ApiObjects
 from gpusharectl.installer.manifests import load
+from gpusharectl.installer.nodes.facts import named, read_nodes
 from gpusharectl.installer.nodes.pods import check_pod
-from gpusharectl.installer.survey import named, read_nodes
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
 from tests.cluster.fresh import Before, Fresh, said

@@ -28,7 +28,7 @@ from gpusharectl.installer.manifests import load, settings_of
 from gpusharectl.installer.options import WebhookOptions
 from gpusharectl.installer.pki import make_authority
 from gpusharectl.installer.progress import Exit, InstallError
-from gpusharectl.installer.survey import Right
+from gpusharectl.installer.rights import Right
 from gpusharectl.installer.webhook import apply
 from gpusharectl.installer.webhook.apply import GuardedWriter, narrowed, probed
 from gpusharectl.installer.webhook.objects import (

@@ -18,9 +18,11 @@ from gpusharectl.installer.dra.objects import (
     used_claims,
 )
 from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.nodes.facts import minor
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.preflight import Finding, Weight
-from gpusharectl.installer.survey import Facts, Right, may_get, minor, resource
+from gpusharectl.installer.rights import Right, may_get, resource
+from gpusharectl.installer.survey import ClusterFacts
 
 _SLICES, _CLAIMS = resource(*SLICE), resource(*CLAIM)
 _ASKING = resource(CONFIGURATION.api_version, CONFIGURATION.kind)
@@ -40,7 +42,7 @@ _SHOWN = 20
 
 
 def read_dra(
-    objects: Objects, facts: Facts, refs: Sequence[Ref], *, wanted: bool
+    objects: Objects, facts: ClusterFacts, refs: Sequence[Ref], *, wanted: bool
 ) -> InstalledDra:
     """Read what there is of DRA, and whether it can be, as far as it matters.
 
@@ -52,18 +54,20 @@ def read_dra(
         old = number is not None and number < OLDEST
         served = not old and objects.serves(*SLICE)
         return InstalledDra(
-            facts.dra, shares=shares_devices(objects) if served else None
+            facts.installed.dra, shares=shares_devices(objects) if served else None
         )
     found = objects.get(CLASS) if may_get(objects, CLASS) else None
     left = left_of(objects, refs) if found and is_part(found) else ()
     # Claims outlive a driver that somebody has switched off, or an install that was
     # cut off. A missing right to list them is refused with the others.
-    asks = (facts.dra or left) and objects.may("list", _CLAIMS, "")
-    return InstalledDra(facts.dra, left, used=used_claims(objects) if asks else ())
+    asks = (facts.installed.dra or left) and objects.may("list", _CLAIMS, "")
+    return InstalledDra(
+        facts.installed.dra, left, used=used_claims(objects) if asks else ()
+    )
 
 
 def judge_dra(
-    facts: Facts, options: InstallOptions, seen: InstalledDra
+    facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
 ) -> Iterator[Finding]:
     """Judge DRA, with the settings that are kept filled in ``options``."""
     if options.dra:
@@ -96,9 +100,11 @@ def judge_used(used: Sequence[str], forced: str) -> Iterator[Finding]:
 
 
 def _wanted(
-    facts: Facts, options: InstallOptions, seen: InstalledDra
+    facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
 ) -> Iterator[Finding]:
-    without = "install with --no-dra" if facts.dra else "install without --dra"
+    without = (
+        "install with --no-dra" if facts.installed.dra else "install without --dra"
+    )
     if seen.shares is None:
         yield Finding(
             Weight.REFUSAL,
@@ -121,7 +127,7 @@ def _wanted(
             "asks the extender",
             "leave out --no-tls, or add --no-dra",
         )
-    elif not facts.tls:
+    elif not facts.installed.tls:
         yield Finding(
             Weight.OK,
             "DRA needs the certificates of --tls, so TLS is switched on too",

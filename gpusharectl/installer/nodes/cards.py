@@ -8,10 +8,10 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects
 from gpusharectl.installer.context import Context
+from gpusharectl.installer.nodes.facts import SurveyedNode, named, read_nodes
 from gpusharectl.installer.options import NO_TIER, InstallOptions
 from gpusharectl.installer.progress import InstallError, Waiting
 from gpusharectl.installer.rollout import last_lines
-from gpusharectl.installer.survey import NodeFacts, named, read_nodes
 
 FOUND_WITHIN_S = 60.0
 """The driver's first answer may take so long without a persistence daemon."""
@@ -74,11 +74,13 @@ def _remedy(chosen: Sequence[str], options: InstallOptions) -> str:
     )
 
 
-def _without_cards(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> list[Waiting]:
+def _without_cards(
+    nodes: Sequence[SurveyedNode], chosen: Sequence[str]
+) -> list[Waiting]:
     waits = []
     for name in chosen:
         node = named(nodes, name)
-        if node is None or not node.cards:
+        if node is None or not node.has_cards:
             waits.append(Waiting(name, "no NVIDIA driver answered"))
         elif not node.offered:
             what = f"kubelet does not offer its {shared_by(node)} yet"
@@ -89,26 +91,28 @@ def _without_cards(nodes: Sequence[NodeFacts], chosen: Sequence[str]) -> list[Wa
 
 
 def _unchecked(
-    nodes: Sequence[NodeFacts], chosen: Sequence[str], tier: str | None
+    nodes: Sequence[SurveyedNode], chosen: Sequence[str], tier: str | None
 ) -> list[Waiting]:
     """Return who is without cards, except those whose cards all fail this tier."""
-    failing = {node.name for node in nodes if node.sick and node.isolation == tier}
+    failing = {
+        node.name for node in nodes if node.sick and node.marks.isolation == tier
+    }
     return [wait for wait in _without_cards(nodes, chosen) if wait.who not in failing]
 
 
-def shared_together(nodes: Sequence[NodeFacts]) -> str:
+def shared_together(nodes: Sequence[SurveyedNode]) -> str:
     """Return what nodes share together: ``2 nodes share 3 cards, 87 units``."""
     share = "node shares" if len(nodes) == 1 else "nodes share"
-    cards = sum(node.cards or 0 for node in nodes)
-    units = sum(node.units for node in nodes)
+    cards = sum(node.cards.count for node in nodes if node.cards)
+    units = sum(node.cards.units for node in nodes if node.cards)
     return f"{len(nodes)} {share} {_counted(cards)}, {units} units"
 
 
-def shared_by(node: NodeFacts) -> str:
+def shared_by(node: SurveyedNode) -> str:
     """Return what a node shares: ``2 cards, 58 units``; n/a before it has reported."""
     if node.cards is None:
         return "n/a"
-    return f"{_counted(node.cards)}, {node.units} units"
+    return f"{_counted(node.cards.count)}, {node.cards.units} units"
 
 
 def _counted(cards: int) -> str:

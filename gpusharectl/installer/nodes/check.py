@@ -20,22 +20,18 @@ from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.manifests import with_images
+from gpusharectl.installer.manifests import image_of, with_images
+from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes, unknown_nodes
 from gpusharectl.installer.nodes.pods import Ran, check_pod, run_trials
 from gpusharectl.installer.options import CheckOptions
 from gpusharectl.installer.preflight import Finding, Weight, judge_node, judge_rights
 from gpusharectl.installer.progress import InstallError
+from gpusharectl.installer.rights import CHECK_RIGHTS, LIST_NODES, may_get, missing
 from gpusharectl.installer.survey import (
-    CHECK_RIGHTS,
-    LIST_NODES,
-    Facts,
-    NodeFacts,
-    may_get,
-    missing,
-    read_nodes,
+    ClusterFacts,
+    InstalledParts,
     runtime_classes,
     takes_nvidia,
-    unknown_nodes,
 )
 from gpusharectl.output import Words
 
@@ -292,17 +288,20 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
     return found
 
 
-def _facts(objects: Objects) -> Facts:
+def _facts(objects: Objects) -> ClusterFacts:
     """Read what is needed to judge nodes; ``InstallError`` if they cannot be read."""
-    facts = Facts("", Flavour.MANAGED, (), missing=missing(objects, CHECK_RIGHTS))
-    if LIST_NODES in facts.missing:
+    lacking = missing(objects, CHECK_RIGHTS)
+    facts = ClusterFacts("", Flavour.MANAGED, (), missing=lacking)
+    if LIST_NODES in lacking:
         rights = judge_rights(facts)
         raise InstallError(rights.text, rights.remedy)
+    plugin = _installed(objects)
+    images = {DEVICE_PLUGIN: image_of([plugin])} if plugin else {}
     return replace(
         facts,
         nodes=read_nodes(objects),
-        plugin=_installed(objects) is not None,
         runtime_classes=runtime_classes(objects),
+        installed=InstalledParts(images),
     )
 
 
@@ -320,7 +319,7 @@ def _installed(objects: Objects) -> Json | None:
 
 
 def _plugin(
-    context: Context, facts: Facts, node: NodeFacts, options: CheckOptions
+    context: Context, facts: ClusterFacts, node: SurveyedNode, options: CheckOptions
 ) -> Json:
     """Return the device plugin's DaemonSet as it runs, or as it would be installed."""
     found = _installed(context.objects)

@@ -17,9 +17,9 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.verify import pulled_with
+from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes
 from gpusharectl.installer.nodes.pods import run_on_nodes, short_lived
 from gpusharectl.installer.progress import InstallError, Waiting
-from gpusharectl.installer.survey import NodeFacts, read_nodes
 
 NAME = "gpushare-clean"
 _LIB = "/var/lib"
@@ -100,21 +100,21 @@ def _kept(objects: Objects) -> list[Waiting]:
     """Remove a capacity that is 0 by now; return the waits for the others."""
     found = []
     for node in read_nodes(objects):
-        if node.known and node.stale_capacity == node.known:
+        if node.marks.capacity and node.marks.stale_capacity == node.marks.capacity:
             _forget(objects, node)
-        elif node.known and node.ready:
+        elif node.marks.capacity and node.ready:
             what = "kubelet to report capacity 0, 5 min after the device plugin's end"
             found.append(Waiting(node.name, what))
     return found
 
 
-def _forget(objects: Objects, node: NodeFacts) -> None:
+def _forget(objects: Objects, node: SurveyedNode) -> None:
     """Remove the resources, unless kubelet reports a capacity again just now."""
     steps: list[dict[str, object]] = []
-    for resource in node.stale_capacity:
+    for resource in node.marks.stale_capacity:
         key = resource.replace("/", "~1")
         steps.append({"op": "test", "path": f"/status/capacity/{key}", "value": "0"})
         steps.append({"op": "remove", "path": f"/status/capacity/{key}"})
-        if resource in node.allocatable:
+        if resource in node.marks.allocatable:
             steps.append({"op": "remove", "path": f"/status/allocatable/{key}"})
     objects.json_patch(Ref("v1", "Node", node.name), steps, subresource="status")

@@ -24,9 +24,10 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.manifests import image_of
+from gpusharectl.installer.nodes.facts import SurveyedNode, minor, named, read_nodes
 from gpusharectl.installer.progress import Waiting
+from gpusharectl.installer.rights import may_get
 from gpusharectl.installer.rollout import events_of, meant_for, pod_wait
-from gpusharectl.installer.survey import NodeFacts, may_get, minor, named, read_nodes
 from gpusharectl.output import ObjectChange
 
 TRIAL = "gpushare-image-trial"
@@ -80,7 +81,7 @@ def trials(
     return [pod for _, pod in sorted(pods.items())]
 
 
-def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
+def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
     """Return the pod that tries the device plugin's image, and checks its node.
 
     It has the plugin's image, variables and RuntimeClass, the folders with CDI
@@ -90,9 +91,9 @@ def check_pod(objects: Objects, daemonset: Json, node: NodeFacts) -> Json:
     template = daemonset["spec"]["template"]["spec"]
     # An operator may have added others behind it.
     own = template["containers"][0]
-    status = f"--status={json.dumps(node.status)}"
+    status = f"--status={json.dumps(node.runtime.status)}"
     root = {"name": "host", "mountPath": _HOST, "readOnly": True}
-    if (minor(node.kubelet) or (0, 0)) >= _KUBELET_BELOW:
+    if (minor(node.runtime.kubelet) or (0, 0)) >= _KUBELET_BELOW:
         root |= _READ_ONLY_BELOW
     container = {
         "name": _CHECK_NAME,

@@ -31,8 +31,9 @@ from gpusharectl.installer.progress import (
     Step,
     Waiting,
 )
+from gpusharectl.installer.rights import may_get
 from gpusharectl.installer.rollout import wait_for_rollout
-from gpusharectl.installer.survey import may_get, served
+from gpusharectl.installer.survey import served
 from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import DEVICE_PLUGIN, EXTENDER, SECOND_SCHEDULER
 from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.nodes.facts import SharedCards, SurveyedNode, survey_node
 from gpusharectl.installer.options import (
     CommonOptions,
     InstallOptions,
@@ -18,19 +20,37 @@ from gpusharectl.installer.preflight import (
     judge_host,
     judge_nodes,
 )
-from gpusharectl.installer.survey import Facts, NodeFacts, node_facts
+from gpusharectl.installer.survey import ClusterFacts
 from tests.gpusharectl.installer.installed_cluster import CARDS, CONTROL_PLANE, node
 
 
-def view(name: str = "cp", *, labels: Json | None = None, **status: Any) -> NodeFacts:
+def view(
+    name: str = "cp", *, labels: Json | None = None, **status: Any
+) -> SurveyedNode:
     body = node(name, "10.0.0.1", labels={CONTROL_PLANE: "", **(labels or {})})
     body["status"].update(status)
-    return node_facts(body)
+    return survey_node(body)
 
 
-def facts(*nodes: NodeFacts, **more: Any) -> Facts:
-    wanted = {"here": "cp", "driver_here": True, **more}
-    return replace(Facts("v1.36.3", Flavour.KUBEADM, nodes or (view(),)), **wanted)
+WORKLOADS = {"extended": EXTENDER, "second": SECOND_SCHEDULER, "plugin": DEVICE_PLUGIN}
+
+
+def facts(*nodes: SurveyedNode, **more: Any) -> ClusterFacts:
+    """Facts with some changed, those of what is installed and served too."""
+    whole = ClusterFacts("v1.36.3", Flavour.KUBEADM, nodes or (view(),), "cp")
+    return changed(replace(whole, driver_here=True), **more)
+
+
+def changed(given: ClusterFacts, **more: Any) -> ClusterFacts:
+    images = {WORKLOADS[name]: "i" for name in WORKLOADS if more.pop(name, False)}
+    if images:
+        more["images"] = {**given.installed.images, **images}
+    parts = {}
+    for part in ("installed", "serves"):
+        there = getattr(given, part)
+        of_part = {name for name in more if hasattr(there, name)}
+        parts[part] = replace(there, **{name: more.pop(name) for name in of_part})
+    return replace(given, **more, **parts)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +81,7 @@ SECOND, HERE = InstallOptions(second_scheduler=True), InstallOptions()
 
 
 LEAVING = UninstallOptions()
-BARE = facts(node_facts(node("cp", "10.0.0.1")))
+BARE = facts(survey_node(node("cp", "10.0.0.1")))
 NOT_READY = {"type": "Ready", "status": "False"}
 SILENT = facts(view(conditions=[{**NOT_READY, "status": "Unknown"}]))
 MANAGED = facts(flavour=Flavour.MANAGED, here="")
@@ -94,11 +114,11 @@ MANAGED = facts(flavour=Flavour.MANAGED, here="")
         # Such as before a network plugin: kubelet starts pods of the host's network.
         (facts(view(conditions=[NOT_READY])), LEAVING, ""),
         (MANAGED, LEAVING, ""),
-        (replace(MANAGED, extended=True), LEAVING, "this host runs no kube-scheduler"),
+        (changed(MANAGED, extended=True), LEAVING, "this host runs no kube-scheduler"),
         (replace(MANAGED, stamped=("cp",)), LEAVING, "host runs no kube-scheduler"),
     ],
 )
-def test_who_schedules(given: Facts, choice: CommonOptions, words: str) -> None:
+def test_who_schedules(given: ClusterFacts, choice: CommonOptions, words: str) -> None:
     found = (
         judge_cluster(given, choice)
         if isinstance(choice, InstallOptions)
@@ -164,7 +184,7 @@ NODES = {
 @pytest.mark.parametrize(
     ("seen", "more", "weight", "words"), NODES.values(), ids=NODES.keys()
 )
-def test_nodes(seen: NodeFacts, more: Json, weight: Weight, words: str) -> None:
+def test_nodes(seen: SurveyedNode, more: Json, weight: Weight, words: str) -> None:
     (found,) = judge_nodes(facts(seen, **more), ["cp"])
     assert found.weight is weight
     assert words in found.text
@@ -180,7 +200,7 @@ def test_nodes(seen: NodeFacts, more: Json, weight: Weight, words: str) -> None:
     ],
 )
 def test_a_second_scheduler_wants_a_node_without_cards(
-    others: list[NodeFacts], refused: bool
+    others: list[SurveyedNode], refused: bool
 ) -> None:
     """Or one of which an operator says that it may be there."""
     seen = facts(view(), *others)
@@ -193,8 +213,8 @@ def test_a_second_scheduler_wants_a_node_without_cards(
 
 def test_cards_that_cannot_be_read_are_unknown_and_not_none() -> None:
     body = node("gpu-1", "10.0.0.2")
-    assert node_facts(body).cards is None
+    assert survey_node(body).cards is None
     body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": "{"}
-    assert node_facts(body).cards is None
+    assert survey_node(body).cards is None
     body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": CARDS}
-    assert (node_facts(body).cards, node_facts(body).units) == (1, 29)
+    assert survey_node(body).cards == SharedCards(1, 29, "")

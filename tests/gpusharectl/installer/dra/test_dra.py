@@ -11,9 +11,10 @@ from gpusharectl.installer.dra.checks import judge_dra
 from gpusharectl.installer.dra.objects import CLASS, CONFIGURATION, InstalledDra
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import settings_of
+from gpusharectl.installer.nodes.facts import survey_node
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.progress import Exit
-from gpusharectl.installer.survey import Facts, node_facts
+from gpusharectl.installer.survey import ClusterFacts, InstalledParts
 from tests.builders import allocation_json, claim_json
 from tests.gpusharectl.installer.fake_objects import copied
 from tests.gpusharectl.installer.installed_cluster import (
@@ -451,9 +452,10 @@ def test_where_no_api_server_knows_claims(world: InstalledCluster, back: str) ->
 def test_k3s_with_several_servers(servers: int, refused: list[str]) -> None:
     """One command reads one server's authority."""
     nodes = [
-        node_facts(node(f"s{number}", "10.0.0.1", labels={CONTROL_PLANE: ""}))
+        survey_node(node(f"s{number}", "10.0.0.1", labels={CONTROL_PLANE: ""}))
         for number in range(servers)
     ]
-    facts = Facts("v1.36.3", Flavour.K3S, tuple(nodes), tls=True)
+    installed = InstalledParts(tls=True)
+    facts = ClusterFacts("v1.36.3", Flavour.K3S, tuple(nodes), installed=installed)
     found = judge_dra(facts, InstallOptions(dra=True), InstalledDra(shares=True))
     assert [one.remedy[: len("install without")] for one in found] == refused
