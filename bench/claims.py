@@ -36,7 +36,7 @@ from deviceplugin.dra.slices import devices, slices
 from gpushare.addresses import free_address
 from gpushare.domain.model import UNIT_MIB, Amount, Card, CardUUID
 from gpushare.kube.claims.allocated import device_name
-from gpushare.kube.claims.templates import template
+from gpushare.kube.claims.templates import write_template
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM, Site
@@ -186,7 +186,7 @@ def _allocation(uuid: str, node: str, units: int) -> Json:
 
 
 def _claim_spec(units: int) -> Json:
-    spec: Json = template([Amount(1, units)])["spec"]["spec"]
+    spec: Json = write_template([Amount(1, units)])["spec"]["spec"]
     return spec
 
 
@@ -388,7 +388,7 @@ def _switch_on(site: Site) -> None:
     grant(rest, user, [*rights(PLUGIN), *(step["value"] for step in steps)])
     for body in documents("dra/device-class.yaml"):
         rest.must("POST", f"{_API}/deviceclasses", body)
-    rest.must("POST", _TEMPLATES, template([Amount(1, 4)]))
+    rest.must("POST", _TEMPLATES, write_template([Amount(1, 4)]))
     add_two_cards(site, DRA="on", CDI_DIRS=f"/etc/cdi,{CDI_OF_CLAIMS}")
     wait_until(
         lambda: rest.must("GET", f"{_API}/resourceslices")["items"], "the slice", 60

@@ -26,7 +26,7 @@ from bench.packing.trace import (
 )
 from bench.report.plots import COLOURS
 from gpushare.domain.links import NVLINK
-from gpushare.domain.policies import POLICIES, Choice
+from gpushare.domain.policies import POLICIES, PolicyChoice
 from gpushare.kube import words
 from gpushare.yaml_file import YamlError
 from gpusharectl.simulator.engine import UNUSABLE, Moment, Outcome, play
@@ -96,7 +96,7 @@ def draw_trace(trace: Trace, name: str, seed: int, policies: Sequence[str]) -> F
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for number, policy in enumerate(policies):
-        meter = replay_list(trace, name, seed, Choice(policy))
+        meter = replay_list(trace, name, seed, PolicyChoice(policy))
         shares = (meter.share(load) for load in _LOADS)
         shown = ("n/a" if share is None else f"{share:.2f} %" for share in shares)
         click.echo(f"{name}, {policy}, at load 100 and 130 %: {', '.join(shown)}")
@@ -111,7 +111,7 @@ def draw_trace(trace: Trace, name: str, seed: int, policies: Sequence[str]) -> F
     return figure
 
 
-def replay_list(trace: Trace, name: str, seed: int, choice: Choice) -> Meter:
+def replay_list(trace: Trace, name: str, seed: int, choice: PolicyChoice) -> Meter:
     """Play one order of arrivals by the extender's own decisions, and measure it."""
     played = play(trace_scenario(trace, name, seed), choice, looks=0)
     meter = Meter(trace.capacity)

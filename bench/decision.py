@@ -18,7 +18,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.placement import place, refusal
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 
 NODE = NodeName("node")
 _ROUNDS = 2000
@@ -36,7 +36,7 @@ def decisions(pods: int = 30) -> dict[str, float]:
     ledger = Ledger()
     cards = [Card(CardUUID(f"GPU-{i}"), i, UNITS) for i in range(CARDS)]
     ledger.set_cards(NODE, cards)
-    policy = Choice().policy(None)
+    policy = PolicyChoice().policy(None)
     assert isinstance(policy, Policy)
     for number in range(pods):
         ledger.reserve(request(f"pod-{number}", UNITS // 5), NODE, policy)

@@ -48,7 +48,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.placement import schedule
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.kube.annotations import encode_cards
 from tests.controlplane.extender import USER, extender
 from tests.testbed.binaries import cache_folder, ensure_binaries
@@ -126,7 +126,7 @@ def in_memory(trace: Trace, pods: Sequence[TracePod], policy_name: str) -> Meter
     """Place the pods by the product's decision alone."""
     ledger, hosts = Ledger(), Hosts()
     packer = Packer(ledger, hosts)
-    policy = Choice(policy_name, packer=packer).policy(None)
+    policy = PolicyChoice(policy_name, packer=packer).policy(None)
     assert isinstance(policy, Policy)
     for node in trace.nodes:
         name = NodeName(node.name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gpushare.domain.model import Amount, CardUUID, PodUID, Share
-from gpushare.kube.claims.asked import ClaimUse
+from gpushare.kube.claims.asked import ResourceClaimUse
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.json_reader import Reader
 from gpushare.kubelet.pods import NodePod, PodName, node_pod
@@ -190,7 +190,7 @@ class OwnerPod:
         possible = unnamed or there or list(named)
         return possible[0] if len(possible) == 1 else ""
 
-    def uses_now(self, use: ClaimUse) -> bool:
+    def uses_now(self, use: ResourceClaimUse) -> bool:
         """Return whether a container may use its claim now: one that ends may not."""
         return not use.ends or use.container in self.pod.running
 

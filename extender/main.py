@@ -35,7 +35,7 @@ from gpushare import logs
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import FRAG
 from gpushare.informers.pods import UNFINISHED
-from gpushare.informers.snapshot import snapshot
+from gpushare.informers.snapshot import write_snapshot
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
@@ -121,7 +121,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         readiness=readiness,
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
-        snapshot=lambda: snapshot(
+        snapshot=lambda: write_snapshot(
             ledger.nodes(),
             pods.records(),
             state.choice,

@@ -1,7 +1,8 @@
 """Read a YAML file that a person wrote, and report all mistakes by line and field.
 
-The fields of a file are pydantic models that derive from ``Part``. A scalar is taken
-as it is written: ``yes`` and ``007`` stay texts unless the model wants something else.
+The fields of a file are pydantic models that derive from ``YamlValue``. A scalar is
+taken as it is written: ``yes`` and ``007`` stay texts unless the model wants something
+else.
 """
 
 import difflib
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -39,7 +40,7 @@ class YamlError(ValueError):
         self.complaints = complaints
 
 
-class Part(BaseModel):
+class YamlValue(BaseModel):
     """Fields of a file; a field that is not declared is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,7 +62,7 @@ class _Fields(dict[str, Any]):
     __slots__ = ("keys_", "node")
 
 
-def whole(least: int, most: int) -> BeforeValidator:
+def bounded_number(least: int, most: int) -> BeforeValidator:
     """Return a validator for a whole number from ``least`` to ``most``."""
 
     def read(value: object) -> int:
@@ -103,7 +104,7 @@ Flag = typing.Annotated[bool, BeforeValidator(_flag)]
 """True or false in the words of YAML; pydantic alone would take 1 and y, too."""
 
 
-def plain(value: object) -> object:
+def simplify_yaml(value: object) -> object:
     """Return a value as YAML understands it, with numbers, flags and dates.
 
     Raises ``ValueError`` if YAML cannot read it.
@@ -117,7 +118,7 @@ def plain(value: object) -> object:
         # Such as 2026-13-45, or a number of more digits than Python reads.
         problem = getattr(error, "problem", None) or error
         raise ValueError(
-            users_words(f"holds a value that cannot be read: {problem}")
+            clean_text(f"holds a value that cannot be read: {problem}")
         ) from error
 
 
@@ -265,7 +266,7 @@ class YamlFile:
             return f"there is no such field; {hint}"
         if kind in _TYPES:
             return _TYPES[kind].format(found=_shown(error["input"]))
-        return users_words(str(error["msg"]))
+        return clean_text(str(error["msg"]))
 
 
 def path(location: Location) -> str:
@@ -300,7 +301,7 @@ def _shown(value: object) -> str:
         return "a list"
     if isinstance(value, dict):
         return "fields with values"
-    return f'"{users_words(str(value))}"'
+    return f'"{clean_text(str(value))}"'
 
 
 def _deepest(text: str | bytes) -> int:

@@ -20,7 +20,7 @@ from gpushare.domain.model import (
     Share,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.policies import POLICIES, CardOrder, Choice, Policy
+from gpushare.domain.policies import POLICIES, CardOrder, Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
@@ -145,7 +145,7 @@ def spec(
 
 def policy(name: str = "first-fit", *, order: CardOrder = "index") -> Policy:
     """One of our policies, with a card order."""
-    found = Choice(card_order=order).policy(name)
+    found = PolicyChoice(card_order=order).policy(name)
     if isinstance(found, Refusal):
         raise TypeError(found.detail)
     return found

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.scheduling.inflight import Pending, refused_with_pending
-from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.eviction.preemption import Victims, choose_victims
+from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.node import Node
@@ -118,7 +118,7 @@ def test_caution_keeps_only_what_holds_both(
         ledger.record(held)
     for lost in page.unplaced.values():
         ledger.record_unplaced(lost, page.name)
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
     fits = fitting.answer(then, chosen).fits
     waiting = [Pending(first, chosen, [page.name], 5.0)]
     refused = refused_with_pending(then, chosen, waiting, fitting, ledger, fits)

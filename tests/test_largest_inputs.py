@@ -14,9 +14,9 @@ from extender.scheduling.wire import extender_args
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Policy
-from gpushare.informers.nodes import NodeBook
+from gpushare.informers.nodes import NodeInformer
 from gpushare.kube import names
-from gpushare.kube.claims.requests import requests_of
+from gpushare.kube.claims.requests import read_card_requests
 from gpushare.kube.cluster import Json, WatchEvent
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -75,7 +75,7 @@ def refused(body: Json) -> None:
 
 
 def recorded(annotation: str, text: str) -> None:
-    book = NodeBook(Ledger(), with_properties=True)
+    book = NodeInformer(Ledger(), with_properties=True)
     node = node_json("n", card(0, 29), annotations={annotation: text})
     book.apply(WatchEvent("ADDED", node))
 
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[int, Callable[[int], object]]] = {
         lambda n: judged(pod(**{f"mdoels{i}": "" for i in range(n)})),
     ),
     "quantities": (1000, lambda n: refused(pod(amount="9" * (40 + n)))),
-    "requests of a ResourceClaim": (400, lambda n: requests_of(claim(n), {})),
+    "requests of a ResourceClaim": (400, lambda n: read_card_requests(claim(n), {})),
 }
 
 

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.domain.cache import Fitting
+from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     Amount,
@@ -21,10 +21,10 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
-from gpushare.domain.policies import POLICIES, Choice, Policy
+from gpushare.domain.policies import POLICIES, Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube.annotations import (
     decode_cards,
     decode_placement,
@@ -290,13 +290,17 @@ def test_replaying_pods_and_nodes_rebuilds_the_ledger(
     for word in said:
         tell(ledger, word)
     told: list[Told] = [
-        *((PodBook, bound_json(one)) for page in ledger.nodes() for one in held(page)),
         *(
-            (PodBook, bare_json(one, page.name))
+            (PodInformer, bound_json(one))
+            for page in ledger.nodes()
+            for one in held(page)
+        ),
+        *(
+            (PodInformer, bare_json(one, page.name))
             for page in ledger.nodes()
             for one in page.unplaced.values()
         ),
-        *((NodeBook, node_json(page.name, *page.cards)) for page in ledger.nodes()),
+        *((NodeInformer, node_json(page.name, *page.cards)) for page in ledger.nodes()),
     ]
     chance.shuffle(told)
     again = Ledger()
@@ -323,8 +327,11 @@ def bare_json(asked: PodRequest, name: NodeName) -> Json:
 
 
 def sinks(ledger: Ledger) -> Mapping[type, Sink]:
-    pods = PodBook(ledger, Choice())
-    return {PodBook: pods, NodeBook: NodeBook(ledger, set_cards=pods.set_cards)}
+    pods = PodInformer(ledger, PolicyChoice())
+    return {
+        PodInformer: pods,
+        NodeInformer: NodeInformer(ledger, set_cards=pods.set_cards),
+    }
 
 
 def held(page: Node) -> Sequence[Placement]:
@@ -344,7 +351,7 @@ def test_nominations_are_a_function_of_what_the_api_server_holds(
 ) -> None:
     """Nodes first or pods first, nominees before or after their victims."""
     told: list[Told] = [
-        (NodeBook, node_json(name, *cards(29, 20))) for name in ("n0", "n1")
+        (NodeInformer, node_json(name, *cards(29, 20))) for name in ("n0", "n1")
     ]
     for number, (priority, going, nominated) in enumerate(pods):
         name = f"p{number}"
@@ -359,7 +366,7 @@ def test_nominations_are_a_function_of_what_the_api_server_holds(
             )
             assert isinstance(one, Placement)
             thing = bound_json(one, terminating=going)
-        told.append((PodBook, thing))
+        told.append((PodInformer, thing))
     kept = []
     for _ in range(2):
         ledger = Ledger()
@@ -527,7 +534,7 @@ def test_a_kept_answer_is_the_fresh_one(
 
     Also where only the nodes' names are asked about, until the answer is kept.
     """
-    fitting, by_name = Fitting(ledger), Fitting(ledger)
+    fitting, by_name = KeptAnswers(ledger), KeptAnswers(ledger)
     for word in [*said, ("ask",)]:
         tell(ledger, word)
         if word == ("ask",):

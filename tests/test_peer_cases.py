@@ -17,11 +17,11 @@ from extender.scheduling.wire import BindingArgs
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest
 from gpushare.domain.placement import place, refusal, score
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Reason, Refusal
-from gpushare.domain.request import Role, effective
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.domain.request import Role, peak_amount
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import decode_placement, encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
@@ -173,7 +173,7 @@ def run_placement(case: Json) -> Outcome:
             "reason": asked.reason.value,
             "text": codec.refusal_text(asked),
         }
-    policy = Choice().policy(asked.policy)
+    policy = PolicyChoice().policy(asked.policy)
     assert isinstance(policy, Policy)
     refused = {page.name: refusal(asked, page, policy) for page in ledger.nodes()}
     fits = [page for page in ledger.nodes() if refused[page.name] is None]
@@ -206,12 +206,12 @@ def read_back(ledger: Ledger, pod: Json, held: Placement) -> Ledger:
     """The ledger as a restart would find it, with the pod bound."""
     again = Ledger()
     for page in ledger.nodes():
-        NodeBook(again).apply(event("ADDED", node_json(page.name, *page.cards)))
+        NodeInformer(again).apply(event("ADDED", node_json(page.name, *page.cards)))
         for one in page.placements.values():
-            PodBook(again, Choice()).apply(event("ADDED", bound_json(one)))
+            PodInformer(again, PolicyChoice()).apply(event("ADDED", bound_json(one)))
     pod["spec"]["nodeName"] = held.node
     pod["metadata"]["annotations"] = {names.PLACEMENT: encode_placement(held, AT)}
-    PodBook(again, Choice()).apply(event("ADDED", pod))
+    PodInformer(again, PolicyChoice()).apply(event("ADDED", pod))
     return again
 
 
@@ -229,7 +229,7 @@ def run_sequence(case: Json) -> Outcome:
             pod = pod_of(case, step["request"], name)
             asked = codec.pod_request(pod, codec.pod_ref(pod))
             assert isinstance(asked, PodRequest)
-            policy = Choice().policy(asked.policy)
+            policy = PolicyChoice().policy(asked.policy)
             assert isinstance(policy, Policy)
             held = ledger.reserve(asked, N, policy)
             if isinstance(held, Placement):
@@ -252,7 +252,7 @@ def run_stale_assignment(case: Json) -> Outcome:
     """A pod that is not bound brings an assignment along."""
     stale = encode_placement(placement("pod", "0", 4, 10), AT)
     ledger = ledger_of(case)
-    book = PodBook(ledger, Choice())
+    book = PodInformer(ledger, PolicyChoice())
     notes = {names.PLACEMENT: stale}
     book.apply(event("ADDED", pod_of(case, asked_by(case), annotations=notes)))
     before = ledger.placement(ref().uid) is not None
@@ -273,7 +273,7 @@ class Silent:
 def run_before_sync(case: Json) -> Outcome:
     """What filter and bind are to wait for after a restart."""
     ledger, stop = Ledger(), Event()
-    book = PodBook(ledger, Choice())
+    book = PodInformer(ledger, PolicyChoice())
     reflector = Reflector(Silent(stop), Kind.PODS, book)  # type: ignore[arg-type]
     reflector.run(stop)
     return {"synced": reflector.synced.is_set()}
@@ -284,7 +284,7 @@ def run_life(case: Json) -> Outcome:
     (held,) = case["containers_on"]
     ours = placement("pod", str(held["card"]), held["mem"], held["core"])
     ledger = Ledger()
-    book, charged = PodBook(ledger, Choice()), []
+    book, charged = PodInformer(ledger, PolicyChoice()), []
     for step in case["steps"]:
         word = step["event"]
         phase = "Succeeded" if word == "phase Succeeded" else "Running"
@@ -298,7 +298,7 @@ def run_life(case: Json) -> Outcome:
 def run_committed(case: Json) -> Outcome:
     """A rollback reaches what was reserved, not what the API server holds."""
     ledger = Ledger()
-    PodBook(ledger, Choice()).apply(event("ADDED", bound_json(placement())))
+    PodInformer(ledger, PolicyChoice()).apply(event("ADDED", bound_json(placement())))
     ledger.cancel(ref().uid)
     return {"charged": ledger.placement(ref().uid) is not None}
 
@@ -324,7 +324,7 @@ def run_effective(case: Json) -> Outcome:
             *(spec("i", one["mem"], role=Role.INIT) for one in row["init"]),
             *(spec("c", one["mem"]) for one in row["containers"]),
         ]
-        peaks.append(effective(asking).units)
+        peaks.append(peak_amount(asking).units)
     return {"effective": peaks}
 
 

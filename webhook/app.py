@@ -15,7 +15,7 @@ from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpushare.kube.admission import allowed, denied
+from gpushare.kube.admission import admit, deny
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Sink
@@ -124,14 +124,14 @@ async def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
             raise
         if asked.pod is None:
             parts.metrics.reviewed(path, Result.ALLOWED)
-            return allowed(asked.uid)
+            return admit(asked.uid)
         with about(pod=_name(asked)):
             try:
                 answer, result, warnings = _judge(parts, path, asked, asked.pod)
             except Exception:
                 # Not a 500: the API server would show people nothing but the number.
                 logger.exception("internal error")
-                answer = denied(asked.uid, [_INTERNAL_ERROR])
+                answer = deny(asked.uid, [_INTERNAL_ERROR])
                 result, warnings = Result.FAILED, 0
         parts.metrics.reviewed(path, result, warnings)
         return answer
@@ -156,12 +156,12 @@ def _judge(
     count = len(verdict.warnings)
     if verdict.denials:
         logger.info("denied", extra={"because": "; ".join(verdict.denials)})
-        answer = denied(asked.uid, verdict.denials, verdict.warnings)
+        answer = deny(asked.uid, verdict.denials, verdict.warnings)
         return answer, Result.DENIED, count
     steps = patch_between(pod, verdict.pod)
     logger.debug("reviewed", extra={"steps": len(steps), "warnings": count})
     result = Result.CHANGED if steps else Result.ALLOWED
-    return allowed(asked.uid, steps, verdict.warnings), result, count
+    return admit(asked.uid, steps, verdict.warnings), result, count
 
 
 def _name(asked: Question) -> str:

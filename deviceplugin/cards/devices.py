@@ -21,7 +21,7 @@ from gpushare.domain.model import (
     Share,
     units_of,
 )
-from gpushare.domain.placement import joined, whole_shares
+from gpushare.domain.placement import join_shares, whole_shares
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
 from gpushare.kubelet.pods import CORE_KIND, KINDS, DeviceId, Held, NodePod, card_key
@@ -228,7 +228,7 @@ def placement_from(
         shares += of_claim
     if not shares:
         return None
-    return Placement(pod.ref, node, joined(shares))
+    return Placement(pod.ref, node, join_shares(shares))
 
 
 def placement_of_unknown_pod(

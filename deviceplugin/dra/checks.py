@@ -12,7 +12,7 @@ from deviceplugin.allocation.response import why_unusable
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import Claim, Device, device_name
+from gpushare.kube.claims.allocated import AllocatedDevice, ResourceClaim, device_name
 from gpushare.kube.errors import ClusterError
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.pods import Listed
@@ -27,7 +27,7 @@ class Part:
     """What one request of a claim has: devices, each with its card."""
 
     request: str
-    held: tuple[tuple[Device, Card], ...]
+    held: tuple[tuple[AllocatedDevice, Card], ...]
 
     @property
     def cards(self) -> tuple[CardUUID, ...]:
@@ -54,10 +54,10 @@ class Part:
         return all(card.capacity.fits(amounts[card.uuid]) for _, card in self.held)
 
 
-def parts_of(claim: Claim, cards: Cards) -> list[Part]:
+def parts_of(claim: ResourceClaim, cards: Cards) -> list[Part]:
     """Return the requests of a claim; a chosen alternative counts as its request."""
     by_name = {device_name(card.uuid): card for card in cards.all}
-    held: dict[str, list[tuple[Device, Card]]] = {}
+    held: dict[str, list[tuple[AllocatedDevice, Card]]] = {}
     for one in claim.devices:
         card = by_name.get(one.name)
         if card is None:
@@ -78,7 +78,7 @@ class ClaimChecks:
     prestart: PreStart
 
     def insist_on_all(
-        self, claim: Claim, parts: Sequence[Part], listed: Listed, cards: Cards
+        self, claim: ResourceClaim, parts: Sequence[Part], listed: Listed, cards: Cards
     ) -> Mapping[str, HardLimit]:
         """Make all checks; return the hard limits by request, of those that have one.
 
@@ -130,7 +130,7 @@ class ClaimChecks:
                     "is room"
                 )
 
-    def _limit(self, claim: Claim, part: Part) -> HardLimit | None:
+    def _limit(self, claim: ResourceClaim, part: Part) -> HardLimit | None:
         """Return the hard limit of a request's containers; None if they have none."""
         units = None if part.is_whole else part.total.units
         limit = self.isolation.limit(units)
@@ -145,7 +145,7 @@ class ClaimChecks:
             raise NotPreparedError(f"isolation tier {limit.tier}: {wrong}")
         return limit
 
-    def _why_together(self, claim: Claim, part: Part) -> str:
+    def _why_together(self, claim: ResourceClaim, part: Part) -> str:
         """Say which containers would each have all of a request's share; else empty.
 
         NVIDIA's driver limits a container, and not what several have together.

@@ -30,8 +30,8 @@ from deviceplugin.dra.prepared import SHARE_KIND, PreparedClaims, RequestFiles, 
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import (
-    Claim,
-    read_claim,
+    ResourceClaim,
+    read_resource_claim,
     refused_access,
 )
 from gpushare.kube.cluster import Cluster, Kind
@@ -125,7 +125,7 @@ class Preparer:
             if before is not None and _same(before, claim):
                 self._again(before, claim)
 
-    def adopt(self, claim: Claim, tier: Tier) -> None:
+    def adopt(self, claim: ResourceClaim, tier: Tier) -> None:
         """Write down a claim whose containers run, and whose record was lost.
 
         ``tier`` is that of its containers. It is not checked: they run already. Raises
@@ -194,11 +194,11 @@ class Preparer:
                     "they can"
                 ) from error
 
-    def _read(self, asked: ClaimRef) -> Claim:
+    def _read(self, asked: ClaimRef) -> ResourceClaim:
         """Read the claim that kubelet means. Raises ``ClusterError``."""
         body = self.cluster.get(Kind.CLAIMS, asked.namespace, asked.name)
         try:
-            claim, refused = read_claim(body), refused_access(body)
+            claim, refused = read_resource_claim(body), refused_access(body)
         except Malformed as error:
             why = f"the allocation of claim {asked} is not understood: {error}"
             raise NotPreparedError(why) from error
@@ -217,7 +217,7 @@ class Preparer:
             )
         return claim
 
-    def _new(self, claim: Claim, listed: Listed) -> PreparedClaim:
+    def _new(self, claim: ResourceClaim, listed: Listed) -> PreparedClaim:
         cards = self.offer.cards
         parts = parts_of(claim, cards)
         limits = self.checks.insist_on_all(claim, parts, listed, cards)
@@ -230,7 +230,7 @@ class Preparer:
         logger.info("claim prepared", extra=facts)
         return prepared
 
-    def _again(self, before: PreparedClaim, claim: Claim) -> PreparedClaim:
+    def _again(self, before: PreparedClaim, claim: ResourceClaim) -> PreparedClaim:
         """Answer as before, but by the cards as they are now.
 
         After a reboot a card may have another device node, or be gone. Files that were
@@ -265,7 +265,7 @@ class Preparer:
 
     def _put(
         self,
-        claim: Claim,
+        claim: ResourceClaim,
         parts: Sequence[Part],
         limits: Mapping[str, HardLimit],
         cards: Cards,
@@ -281,7 +281,7 @@ class Preparer:
 
     def _described(
         self,
-        claim: Claim,
+        claim: ResourceClaim,
         parts: Sequence[Part],
         limits: Mapping[str, HardLimit],
         cards: Cards,
@@ -315,7 +315,7 @@ class Preparer:
             return self.occupancy.as_allocated()
 
     def _setup(
-        self, claim: Claim, part: Part, limit: HardLimit | None, cards: Cards
+        self, claim: ResourceClaim, part: Part, limit: HardLimit | None, cards: Cards
     ) -> pb.ContainerAllocateResponse:
         """Return what the containers with a request get, as kubelet would be told."""
         found = cards.as_found(part.cards)
@@ -333,7 +333,9 @@ class Preparer:
         setup.MergeFrom(more)
         return setup
 
-    def _files(self, claim: Claim, part: Part, limit: HardLimit | None) -> RequestFiles:
+    def _files(
+        self, claim: ResourceClaim, part: Part, limit: HardLimit | None
+    ) -> RequestFiles:
         user = claim.reserved_for[0] if len(claim.reserved_for) == 1 else None
         owner = Record(
             namespace=claim.namespace,
@@ -354,7 +356,7 @@ class Preparer:
 
 
 def _devices(
-    claim: Claim, part: Part, setup: pb.ContainerAllocateResponse
+    claim: ResourceClaim, part: Part, setup: pb.ContainerAllocateResponse
 ) -> list[PreparedDevice]:
     """Return what kubelet is told of a request's devices.
 
@@ -377,11 +379,11 @@ def _devices(
     ]
 
 
-def _cdi_name(claim: Claim, request: str) -> str:
+def _cdi_name(claim: ResourceClaim, request: str) -> str:
     return f"{claim.uid}-{request}"
 
 
-def _same(before: PreparedClaim, claim: Claim) -> bool:
+def _same(before: PreparedClaim, claim: ResourceClaim) -> bool:
     """Return whether a claim still has the devices with which it was prepared."""
     return {(one.device, one.share_id) for one in before.devices} == {
         (one.name, one.share_id) for one in claim.devices

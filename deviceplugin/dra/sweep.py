@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.isolation import tier_named
 from deviceplugin.dra.checks import NotPreparedError
 from deviceplugin.dra.prepare import ClaimRef, Preparer
-from gpushare.kube.claims.allocated import Claim, read_claim
+from gpushare.kube.claims.allocated import ResourceClaim, read_resource_claim
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.json_reader import Malformed
@@ -89,7 +89,7 @@ class Sweeper:
         """Return whether a claim is deleted, or has no card of this node any more."""
         try:
             body = self.preparer.cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
-            found = read_claim(body)
+            found = read_resource_claim(body)
         except NotFound:
             return True
         except Malformed:
@@ -97,10 +97,12 @@ class Sweeper:
         is_other = body["metadata"]["uid"] != claim.uid
         return is_other or found is None or found.node != self.preparer.node
 
-    def _read(self, namespace: str, name: str) -> Claim | None:
+    def _read(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim with cards of this node; None if it has none."""
         try:
-            found = read_claim(self.preparer.cluster.get(Kind.CLAIMS, namespace, name))
+            found = read_resource_claim(
+                self.preparer.cluster.get(Kind.CLAIMS, namespace, name)
+            )
         except (NotFound, Malformed):
             return None
         return found if found and found.node == self.preparer.node else None

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from threading import Event
 
-from gpushare.informers.claims import ClaimBook
+from gpushare.informers.claims import ResourceClaimInformer
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.reflector import Reflector
@@ -21,13 +21,13 @@ _ASK_EVERY_S = 60.0
 
 
 class ClaimWatch:
-    """Keep a ``ClaimBook`` up to date.
+    """Keep a ``ResourceClaimInformer`` up to date.
 
     An API server without ``resource.k8s.io/v1`` stores no allocations, so it does not
     hold up the scheduling of pods. It is asked again, since it may be upgraded.
     """
 
-    def __init__(self, cluster: Cluster, book: ClaimBook) -> None:
+    def __init__(self, cluster: Cluster, book: ResourceClaimInformer) -> None:
         self._cluster = cluster
         self._book = book
         self.reflector = Reflector(cluster, Kind.CLAIMS, book)

@@ -15,11 +15,11 @@ from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
-from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, Choice
+from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, PolicyChoice
 from gpushare.domain.refusal import Refusal
-from gpushare.informers.claims import ClaimBook
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.informers.claims import ResourceClaimInformer
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind, Target
@@ -86,11 +86,11 @@ class ExtenderState:
     ) -> None:
         self.ledger, self.hosts = Ledger(), Hosts()
         self.packer = Packer(self.ledger, self.hosts)
-        self.choice = Choice(policy, card_order, self.packer)
+        self.choice = PolicyChoice(policy, card_order, self.packer)
         self.inflight = Inflight(
             wait_s=wait_s, pending_for_s=pending_for_s, clock=clock
         )
-        self.pods = PodBook(
+        self.pods = PodInformer(
             self.ledger,
             self.choice,
             on_gone=self.inflight.end,
@@ -98,14 +98,14 @@ class ExtenderState:
             hosts=self.hosts,
             clock=clock,
         )
-        self.claims = ClaimBook(
+        self.claims = ResourceClaimInformer(
             self.ledger,
             set_cards=self.pods.set_cards,
             reconsider=self.pods.reconsider,
             clock=clock,
         )
         set_cards = self.claims.set_cards
-        self.nodes = NodeBook(
+        self.nodes = NodeInformer(
             self.ledger, set_cards=set_cards, hosts=self.hosts, with_properties=page
         )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from threading import Condition
 
-from gpushare.domain.cache import Fitting
+from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     NOTHING,
@@ -217,7 +217,7 @@ def refused_with_pending(
     request: PodRequest,
     policy: Policy,
     pending: Collection[Pending],
-    fitting: Fitting,
+    fitting: KeptAnswers,
     ledger: Ledger,
     fits: Iterable[NodeName],
 ) -> dict[NodeName, Refusal]:
@@ -254,7 +254,7 @@ def refused_with_pending(
 def _keeping_room(
     request: PodRequest,
     others: Collection[Amount],
-    fitting: Fitting,
+    fitting: KeptAnswers,
     names: frozenset[NodeName],
 ) -> frozenset[NodeName]:
     """Return the nodes that keep room for the request, wherever the others are placed.
@@ -299,7 +299,7 @@ def _least_to_fill(room: Amount, wanted: Amount, largest: Amount) -> int:
 def _with_room_for_all(
     request: PodRequest,
     others: Iterable[Amount],
-    fitting: Fitting,
+    fitting: KeptAnswers,
     names: frozenset[NodeName],
 ) -> frozenset[NodeName]:
     """Return the nodes with one card that has room for all of them.

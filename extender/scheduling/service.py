@@ -20,14 +20,14 @@ from extender.scheduling.wire import (
     FilterResult,
     PreemptionArgs,
 )
-from gpushare.domain.cache import Answer, Fitting, Scores
 from gpushare.domain.eviction.preemption import (
     Budget,
-    Facts,
+    EvictionFacts,
     Victims,
     choose_victims,
     tries_on_each,
 )
+from gpushare.domain.kept_answers import FilterAnswer, KeptAnswers, KeptScores
 from gpushare.domain.links import with_links
 from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.placement import best_node, place, refusal
@@ -157,8 +157,8 @@ class Verbs:
         self._state = state
         self._ledger = state.ledger
         self._inflight = state.inflight
-        self._fitting = Fitting(state.ledger)
-        self._scores = Scores(state.ledger)
+        self._fitting = KeptAnswers(state.ledger)
+        self._scores = KeptScores(state.ledger)
         self._wait_allowance = wait_allowance
         self._clock = clock
 
@@ -279,7 +279,7 @@ class Verbs:
         reserved = self._ledger.reservations().union(m.request.pod.uid for m in members)
         started = self._state.pods.started
         tries = tries_on_each(len(args.proposals))
-        facts = Facts(self._state.hosts, budgets, reserved, started, tries)
+        facts = EvictionFacts(self._state.hosts, budgets, reserved, started, tries)
         expected, chosen = Expected(members), dict[NodeName, Victims]()
         until = self._clock() + _VICTIMS_S
         for number, (name, proposal) in enumerate(args.proposals.items()):
@@ -387,12 +387,12 @@ class Verbs:
             return result
         return replace(result, awaited=name)
 
-    def _answer(self, asked: _Asked) -> Answer:
+    def _answer(self, asked: _Asked) -> FilterAnswer:
         """Judge the pod alone, without what is pending."""
         return self._fitting.answer(asked.request, asked.policy, asked.names)
 
     def _judge(
-        self, asked: _Asked, answer: Answer, pending: Sequence[Pending]
+        self, asked: _Asked, answer: FilterAnswer, pending: Sequence[Pending]
     ) -> FilterResult:
         request, policy = asked.request, asked.policy
         exceptions: dict[NodeName, Refusal | None] = {}
@@ -485,7 +485,7 @@ class Verbs:
 
 def judge(
     names: Sequence[NodeName],
-    answer: Answer,
+    answer: FilterAnswer,
     exceptions: Mapping[NodeName, Refusal | None],
 ) -> FilterResult:
     """Divide the names into kept, in the order given, and refused.

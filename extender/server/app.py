@@ -25,7 +25,7 @@ from extender.scheduling.bind import Binder, Bound, Outcome
 from extender.scheduling.service import Verbs
 from extender.scheduling.wire import FilterResult
 from extender.server.ui import Page
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpushare.kube.names import EXTENDER_PREFIX
 from gpushare.logs import about
 from gpushare.server.asgi import Answer, Application, Posts, in_thread
@@ -205,7 +205,7 @@ def _insist_on_local_name(host: str) -> None:
     """
     if not is_local(host):
         raise MisdirectedRequest(
-            f'this server answers on its own machine only, not as "{users_words(host)}"'
+            f'this server answers on its own machine only, not as "{clean_text(host)}"'
             "; call it by 127.0.0.1, [::1] or localhost, as in kube-scheduler's "
             "urlPrefix"
         )

@@ -13,9 +13,13 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpushare.informers.claims import ClaimBook
-from gpushare.kube.admission import admission_request, allowed, denied
-from gpushare.kube.claims.allocated import Claim, read_claim, refused_access
+from gpushare.informers.claims import ResourceClaimInformer
+from gpushare.kube.admission import admit, deny, read_admission_request
+from gpushare.kube.claims.allocated import (
+    ResourceClaim,
+    read_resource_claim,
+    refused_access,
+)
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CLAIMS_PATH
@@ -49,7 +53,7 @@ class ClaimQuestion:
 
 def claim_question(body: bytes) -> ClaimQuestion:
     """Read a review of a claim; raise ``Malformed`` as ``question`` does."""
-    request = admission_request(body)
+    request = read_admission_request(body)
     uid = request.text("uid")
     kind = request.object("kind")
     known = kind.optional_text("group"), kind.optional_text("kind")
@@ -102,7 +106,7 @@ class ClaimMetrics:
 class ClaimParts:
     """What the reviews need."""
 
-    book: ClaimBook
+    book: ResourceClaimInformer
     readiness: Readiness
     metrics: ClaimMetrics
 
@@ -150,8 +154,8 @@ def _answer(parts: ClaimParts, body: bytes) -> bytes:
         parts.metrics.reviewed(result)
         if why_not:
             logger.info("claim denied", extra={"because": "; ".join(why_not)})
-            return denied(asked.uid, why_not)
-    return allowed(asked.uid)
+            return deny(asked.uid, why_not)
+    return admit(asked.uid)
 
 
 def _judge(parts: ClaimParts, asked: ClaimQuestion) -> tuple[Verdict, Sequence[str]]:
@@ -161,7 +165,7 @@ def _judge(parts: ClaimParts, asked: ClaimQuestion) -> tuple[Verdict, Sequence[s
         # The API server lets nobody change an allocation.
         return Verdict.ALLOWED, ()
     try:
-        claim, why_not = read_claim(asked.claim), refused_access(asked.claim)
+        claim, why_not = read_resource_claim(asked.claim), refused_access(asked.claim)
     except Malformed as error:
         return Verdict.DENIED, [f"the claim is not understood: {error}"]
     if why_not := why_not + (_empty_requests(claim) if claim else []):
@@ -177,7 +181,9 @@ def _judge(parts: ClaimParts, asked: ClaimQuestion) -> tuple[Verdict, Sequence[s
     return (Verdict.ALLOWED if asked.dry_run else Verdict.RESERVED), ()
 
 
-def _reserving(book: ClaimBook, body: Json) -> Callable[[Claim], str]:
+def _reserving(
+    book: ResourceClaimInformer, body: Json
+) -> Callable[[ResourceClaim], str]:
     version = str(body["metadata"].get("resourceVersion") or "")
     return lambda claim: book.reserve(claim, version)
 
@@ -187,7 +193,7 @@ def _is_allocated(claim: Json | None) -> bool:
     return isinstance(status, dict) and bool(status.get("allocation"))
 
 
-def _empty_requests(claim: Claim) -> list[str]:
+def _empty_requests(claim: ResourceClaim) -> list[str]:
     """Return a sentence for each request for no memory, or for no cores."""
     return [
         f"request {device.request} has 0 {what} of device {device.name}; "

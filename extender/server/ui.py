@@ -13,9 +13,9 @@ from typing import Any
 from extender.scheduling.bind import ExtenderState
 from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest, PodUID
 from gpushare.domain.node import Node
-from gpushare.domain.policies import Choice
-from gpushare.informers.shortage import Shortage, shortage
-from gpushare.informers.snapshot import Users, snapshot
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.shortage import Shortage, find_shortage
+from gpushare.informers.snapshot import Users, write_snapshot
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.node_filters import NodeProperties
@@ -61,7 +61,7 @@ class Page:
 def state(
     nodes: Sequence[Node],
     pods: Sequence[PodRecord],
-    choice: Choice,
+    choice: PolicyChoice,
     properties: Mapping[NodeName, NodeProperties] = MappingProxyType({}),
     reserved: Container[PodUID] = (),
     users: Users = MappingProxyType({}),
@@ -76,7 +76,7 @@ def state(
     nodeSelector, node affinity and tolerations. Pods of ``pending`` are in the order in
     which they are tried.
     """
-    shown = snapshot(nodes, pods, choice, reserved, users)
+    shown = write_snapshot(nodes, pods, choice, reserved, users)
     held = {uid for node in nodes for uid in node.placements}
     records = {record.pod.uid: record for record in pods}
     reasons = Reasons(nodes, choice, properties)
@@ -94,7 +94,7 @@ class Reasons:
     def __init__(
         self,
         nodes: Iterable[Node],
-        choice: Choice,
+        choice: PolicyChoice,
         properties: Mapping[NodeName, NodeProperties],
     ) -> None:
         self._nodes = sorted(nodes, key=lambda node: node.name)
@@ -131,4 +131,4 @@ class Reasons:
         return self._found[same]
 
     def _shortage(self, record: PodRecord) -> Shortage:
-        return shortage(record, self._nodes, self._choice, self._properties)
+        return find_shortage(record, self._nodes, self._choice, self._properties)

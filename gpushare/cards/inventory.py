@@ -29,13 +29,13 @@ from gpushare.cards.source import CardReading, Found, FoundCard, XidEvent
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.yaml_file import (
     Location,
-    Part,
     Text,
     YamlError,
     YamlFile,
+    YamlValue,
+    bounded_number,
     path,
     read_bytes,
-    whole,
 )
 
 LEAST_MIB = UNIT_MIB
@@ -76,13 +76,13 @@ _Path = Annotated[Text, AfterValidator(_checked_path)]
 _Variable = Annotated[str, AfterValidator(_checked_variable)]
 
 
-class WrittenCard(Part):
+class WrittenCard(YamlValue):
     """A card as a file describes it; empty or None where the file does not say."""
 
     uuid: Annotated[Text, AfterValidator(_checked_uuid)] = ""
-    memory_mib: Annotated[int, whole(LEAST_MIB, MOST_MIB)]
+    memory_mib: Annotated[int, bounded_number(LEAST_MIB, MOST_MIB)]
     model: Text = ""
-    index: Annotated[int | None, whole(0, MOST_INDEX)] = None
+    index: Annotated[int | None, bounded_number(0, MOST_INDEX)] = None
 
 
 class _Accelerator(WrittenCard):
@@ -92,19 +92,19 @@ class _Accelerator(WrittenCard):
     used_mib_file: _Path | None = None
 
 
-class WrittenCards(Part):
+class WrittenCards(YamlValue):
     """A file of simulated cards; ``links`` as ``topologies.scores`` reads them."""
 
     cards: tuple[WrittenCard, ...] = ()
     links: Any = None
 
 
-class _Inventory(Part):
+class _Inventory(YamlValue):
     cards: tuple[_Accelerator, ...] = ()
     shared_nodes: tuple[_Path, ...] = ()
 
 
-_File = TypeVar("_File", bound=Part)
+_File = TypeVar("_File", bound=YamlValue)
 
 
 def read_cards(file: Path, model: type[_File]) -> _File | list[str]:

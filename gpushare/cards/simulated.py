@@ -23,7 +23,7 @@ from gpushare.domain import topologies
 from gpushare.domain.links import pairs
 from gpushare.domain.model import CardUUID
 from gpushare.kube.annotations import MOST_CARDS
-from gpushare.yaml_file import plain
+from gpushare.yaml_file import simplify_yaml
 
 MODEL = "Simulated card"
 
@@ -71,7 +71,7 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
         return [f"{where}{len(written)} cards are not possible; give 1 to {MOST_CARDS}"]
     cards = _numbered(written, node)
     if links is not None:
-        scores = topologies.scores(plain(links), len(cards))
+        scores = topologies.scores(simplify_yaml(links), len(cards))
         if isinstance(scores, str):
             return [f"{where}links: {scores}"]
         cards = _joined(cards, scores)

@@ -15,7 +15,7 @@ _MOST_CHANGES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HostUse:
     """What a pod holds of its node, and its priority."""
 
     amount: HostAmount
@@ -35,8 +35,8 @@ class Hosts:
         self._allocatable: dict[NodeName, HostAmount] = {}
         self._held: dict[NodeName, HostAmount] = {}
         self._free: dict[NodeName, HostAmount] = {}
-        self._pods: dict[PodUID, tuple[NodeName, Held]] = {}
-        self._kinds: dict[tuple[int, int], Held] = {}
+        self._pods: dict[PodUID, tuple[NodeName, HostUse]] = {}
+        self._kinds: dict[tuple[int, int], HostUse] = {}
         self._names: dict[NodeName, NodeName] = {}
         self._changed: set[NodeName] | None = set()
 
@@ -59,7 +59,7 @@ class Hosts:
         """Return what a node has for all its pods together; None if unknown."""
         return self._allocatable.get(name)
 
-    def pod(self, uid: PodUID) -> Held | None:
+    def pod(self, uid: PodUID) -> HostUse | None:
         """Return what a pod holds of the node that it is bound to; None if unknown."""
         found = self._pods.get(uid)
         return None if found is None else found[1]
@@ -130,7 +130,7 @@ class Hosts:
                 # There is no reader if no pod asks for frag.
                 self._changed = None
 
-    def _shared(self, amount: HostAmount, priority: int) -> Held:
+    def _shared(self, amount: HostAmount, priority: int) -> HostUse:
         # By identity, which is quick: pods of a kind have the same amount already, and
         # an amount that is kept here keeps its identity.
         key = id(amount), priority
@@ -138,5 +138,5 @@ class Hosts:
         if found is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
-            found = self._kinds[key] = Held(amount, priority)
+            found = self._kinds[key] = HostUse(amount, priority)
         return found

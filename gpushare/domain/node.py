@@ -17,7 +17,12 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, insufficient
+from gpushare.domain.refusal import (
+    NO_CARDS,
+    UNTOUCHED_CARDS,
+    Refusal,
+    refuse_insufficient,
+)
 
 CardCapacity = tuple[bool, int, int, str]
 """A card as the search sees it: whether it is untouched, its free units and cores, and
@@ -56,7 +61,9 @@ class Summary:
         if not self.cards:
             return NO_CARDS
         whole = claim.whole_cards
-        return UNTOUCHED_CARDS if whole else insufficient(claim.amount, self.most)
+        return (
+            UNTOUCHED_CARDS if whole else refuse_insufficient(claim.amount, self.most)
+        )
 
     def fits(self, claim: Claim) -> bool:
         """Return whether the cards can meet the claim."""

@@ -26,7 +26,12 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import CardCapacity, Node, Summary
 from gpushare.domain.policies import Policy, Rank
-from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, insufficient
+from gpushare.domain.refusal import (
+    NO_CARDS,
+    UNTOUCHED_CARDS,
+    Refusal,
+    refuse_insufficient,
+)
 
 _MOST_STEPS = 500
 """Steps of the search for several claims on one node: about 5 ms."""
@@ -137,7 +142,7 @@ class SearchResult:
     steps: int
 
 
-class Search:
+class ClaimSearch:
     """Search for a way to meet several claims at once, the largest first.
 
     It ignores the policy's preference, because filter may run it on thousands of nodes.
@@ -187,7 +192,9 @@ class Search:
         units = sum(units for _, units, _, _ in self._cards if units > 0)
         cores = sum(cores for _, _, cores, _ in self._cards if cores > 0)
         there = Amount(cores, units)
-        return None if self.total.fits(there) else insufficient(self.total, there)
+        return (
+            None if self.total.fits(there) else refuse_insufficient(self.total, there)
+        )
 
     def _short_in_number(self) -> Refusal | None:
         """Return what the cards have in too small pieces for the largest claims.
@@ -196,7 +203,11 @@ class Search:
         """
         units = _exceed_rooms(self._units, [units for _, units, _, _ in self._cards])
         cores = _exceed_rooms(self._cores, [cores for _, _, cores, _ in self._cards])
-        return insufficient(Amount(cores, units), NOTHING) if cores or units else None
+        return (
+            refuse_insufficient(Amount(cores, units), NOTHING)
+            if cores or units
+            else None
+        )
 
     def _fill(self, depth: int) -> bool:
         """Place the claims from this one on; restore everything if that fails."""
@@ -267,7 +278,7 @@ class Search:
             return UNTOUCHED_CARDS
         cores = max(cores for _, _, cores, _ in self._cards)
         units = max(units for _, units, _, _ in self._cards)
-        return insufficient(amount, Amount(cores, units))
+        return refuse_insufficient(amount, Amount(cores, units))
 
 
 def _shares_by_size(sizes: Iterable[int]) -> Sequence[tuple[int, int]]:
@@ -412,7 +423,7 @@ class Decider:
         taken: list[Share] = []
         for claim, way in zip(claims, found.ways, strict=True):
             taken += room.take(claim, tuple(cards[i] for i in way))
-        return joined(taken)
+        return join_shares(taken)
 
     def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
         found = self._found.get(ranked)
@@ -423,8 +434,8 @@ class Decider:
         return found
 
     @cached_property
-    def _search(self) -> Search:
-        return Search([claim.amount for claim in self._request.claims])
+    def _search(self) -> ClaimSearch:
+        return ClaimSearch([claim.amount for claim in self._request.claims])
 
 
 def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
@@ -518,10 +529,10 @@ def _in_order(
         if not choices:
             return None
         shares += room.take(claim, choices[0])
-    return joined(shares)
+    return join_shares(shares)
 
 
-def joined(shares: Iterable[Share]) -> tuple[Share, ...]:
+def join_shares(shares: Iterable[Share]) -> tuple[Share, ...]:
     """Join the parts that several claims of one pod have of the same card.
 
     A part that would make 100 cores begins another share: they say a whole card.

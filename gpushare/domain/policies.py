@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from gpushare.domain.model import Amount, Card, CardUUID, Claim, NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.refusal import Refusal, invalid, users_words
+from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 
 SortKey = tuple[int, ...]
 Rank = tuple[SortKey, str | int]
@@ -136,7 +136,7 @@ DEFAULT_POLICY = "first-fit"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PolicyChoice:
     """The cluster's policy and card order, and the policy of a single pod.
 
     ``packer`` chooses for ``frag``; without it, ``frag`` is best-fit.
@@ -156,6 +156,6 @@ class Choice:
         policy = POLICIES.get(name)
         if policy is None:
             known = ", ".join(POLICIES)
-            return invalid(f'no policy "{users_words(name)}"; known are {known}')
+            return refuse_invalid(f'no policy "{clean_text(name)}"; known are {known}')
         packer = self.packer if name == FRAG else None
         return replace(policy, card_order=self.card_order, chooser=packer)

@@ -35,7 +35,7 @@ class Refusal:
     limits: tuple[Limit, ...] = ()
 
 
-def invalid(detail: str) -> Refusal:
+def refuse_invalid(detail: str) -> Refusal:
     """Return the refusal of a request that no node can meet."""
     return Refusal(Reason.INVALID, detail)
 
@@ -48,7 +48,7 @@ _MEMORY = Refusal(Reason.MEMORY)
 _CORE_AND_MEMORY = Refusal(Reason.CORE_AND_MEMORY)
 
 
-def insufficient(amount: Amount, most: Amount) -> Refusal:
+def refuse_insufficient(amount: Amount, most: Amount) -> Refusal:
     """Return the refusal that names the parts of an amount above the maximum."""
     short_of_cores = amount.cores > most.cores
     short_of_units = amount.units > most.units
@@ -57,7 +57,7 @@ def insufficient(amount: Amount, most: Amount) -> Refusal:
     return _CORE if short_of_cores else _MEMORY
 
 
-def users_words(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a user's text in a form that is safe in an event.
 
     Removes ``%``, which kube-scheduler reads as a format (contracts 1.6), and control

@@ -11,7 +11,7 @@ from gpushare.domain.model import (
     Claim,
     ContainerAmount,
 )
-from gpushare.domain.refusal import Refusal, invalid, users_words
+from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 
 MOST_APART = 16
 """Most containers of a pod that may have a card each: as many as the largest nodes have
@@ -37,7 +37,7 @@ class ContainerSpec:
     amount: Amount
 
 
-def claims(
+def build_claims(
     containers: Sequence[ContainerSpec], *, apart: bool
 ) -> tuple[Claim, ...] | Refusal:
     """Turn containers, init containers first, into the pod's claims.
@@ -52,18 +52,18 @@ def claims(
     if not apart:
         found = [_together(asking)] if asking else []
     elif any(spec.role is Role.INIT for spec in asking):
-        return invalid("containers cannot be apart when an init container asks")
+        return refuse_invalid("containers cannot be apart when an init container asks")
     elif len(asking) > MOST_APART:
-        return invalid(_too_many(len(asking)))
+        return refuse_invalid(_too_many(len(asking)))
     else:
         found = [_alone(spec) for spec in asking]
     for claim in found:
         if not _possible(claim.amount.cores):
-            return invalid(_about(claim.amount.cores))
+            return refuse_invalid(_about(claim.amount.cores))
     return tuple(found)
 
 
-def effective(containers: Sequence[ContainerSpec]) -> Amount:
+def peak_amount(containers: Sequence[ContainerSpec]) -> Amount:
     """Return a pod's peak need by kube-scheduler's formula (contracts 5)."""
     app = side = initmax = NOTHING
     for spec in containers:
@@ -80,7 +80,7 @@ def effective(containers: Sequence[ContainerSpec]) -> Amount:
 def _together(asking: Sequence[ContainerSpec]) -> Claim:
     passing = frozenset(spec.name for spec in asking if spec.role is Role.INIT)
     containers = tuple(ContainerAmount(spec.name, spec.amount) for spec in asking)
-    return Claim(effective(asking), containers, passing)
+    return Claim(peak_amount(asking), containers, passing)
 
 
 def _alone(spec: ContainerSpec) -> Claim:
@@ -93,7 +93,7 @@ def _possible(cores: int) -> bool:
 
 def _too_many(asking: int) -> str:
     return (
-        f"{users_words(str(asking))} containers ask and are to be apart; at most "
+        f"{clean_text(str(asking))} containers ask and are to be apart; at most "
         f"{MOST_APART} may be: let some share a card in a pod of their own"
     )
 
@@ -101,7 +101,7 @@ def _too_many(asking: int) -> str:
 def _about(cores: int) -> str:
     below = cores // CORES_PER_CARD * CORES_PER_CARD
     asked, less, more = (
-        users_words(str(number)) for number in (cores, below, below + CORES_PER_CARD)
+        clean_text(str(number)) for number in (cores, below, below + CORES_PER_CARD)
     )
     return (
         f"{asked} cores are neither a share of one card (1 to 99) nor whole cards; "

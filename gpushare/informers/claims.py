@@ -26,7 +26,12 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.kube.claims.allocated import Claim, User, device_name, read_claim
+from gpushare.kube.claims.allocated import (
+    ResourceClaim,
+    ResourceClaimUser,
+    device_name,
+    read_resource_claim,
+)
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Sink
@@ -52,14 +57,14 @@ class _Hold:
     list began.
     """
 
-    claim: Claim
+    claim: ResourceClaim
     placement: Placement
     version: int | None
     since: float
     seen: int = _NEVER
 
 
-class ClaimBook(Sink):
+class ResourceClaimInformer(Sink):
     """The sink for ResourceClaims: record in the ledger what each has of which card.
 
     A claim is charged from its reservation, or its allocation, until the allocation is
@@ -98,7 +103,7 @@ class ClaimBook(Sink):
         with self._lock:
             return dict(self._broken)
 
-    def users(self) -> dict[PodUID, tuple[User, ...]]:
+    def users(self) -> dict[PodUID, tuple[ResourceClaimUser, ...]]:
         """Return the pods for which each claim is reserved, by its placement's UID."""
         with self._lock:
             return {
@@ -148,14 +153,14 @@ class ClaimBook(Sink):
                         self._resolve(hold, cards)
             self._set_cards(name, cards)
 
-    def why_not(self, claim: Claim) -> str:
+    def why_not(self, claim: ResourceClaim) -> str:
         """Return why a claim cannot have what it asks; reserve nothing."""
         with self._lock:
             placement = self._placement(claim, claim.uid)
             hold = self._same(placement)
             return self._no_room(placement if hold is None else hold.placement)
 
-    def reserve(self, claim: Claim, version: str) -> str:
+    def reserve(self, claim: ResourceClaim, version: str) -> str:
         """Reserve what a claim is to have; return why not, empty if it is reserved.
 
         ``version`` is the resource version of the claim that is to be written. The same
@@ -182,14 +187,14 @@ class ClaimBook(Sink):
             self._reconsider(claim.node)
         return why_not
 
-    def overdue(self) -> tuple[Claim, ...]:
+    def overdue(self) -> tuple[ResourceClaim, ...]:
         """Return the claims with a reservation that cannot take effect any more."""
         with self._lock:
             late = filter(self._is_overdue, chain.from_iterable(self._holds.values()))
             found = {(one.claim.uid, str(one.claim)): one.claim for one in late}
             return tuple(found.values())
 
-    def settle(self, claim: Claim, found: Json | None) -> None:
+    def settle(self, claim: ResourceClaim, found: Json | None) -> None:
         """Confirm or give up an overdue reservation by what the API server has now.
 
         ``found`` is the object of the claim's name, None if there is none. Then only
@@ -227,7 +232,7 @@ class ClaimBook(Sink):
         metadata = body["metadata"]
         uid = PodUID(metadata["uid"])
         try:
-            claim = read_claim(body)
+            claim = read_resource_claim(body)
         except Malformed as error:
             self._note_broken(uid, metadata, str(error))
             return
@@ -271,7 +276,7 @@ class ClaimBook(Sink):
                 "claim not understood; what it was charged before stays", extra=facts
             )
 
-    def _keep(self, claim: Claim, wanted: Callable[[_Hold], bool]) -> None:
+    def _keep(self, claim: ResourceClaim, wanted: Callable[[_Hold], bool]) -> None:
         """Free what a claim has, but for the wanted holds."""
         with self._lock:
             holds = self._holds.get(claim.uid, [])
@@ -318,9 +323,9 @@ class ClaimBook(Sink):
         node = self._ledger.node(placement.node)
         return why_no_room(node or Node(placement.node), placement)
 
-    def _placement(self, claim: Claim, uid: PodUID) -> Placement:
+    def _placement(self, claim: ResourceClaim, uid: PodUID) -> Placement:
         node = self._ledger.node(claim.node)
-        return placement_of(claim, node.cards if node else (), uid)
+        return place_resource_claim(claim, node.cards if node else (), uid)
 
     def _resolve(self, hold: _Hold, cards: Iterable[Card]) -> None:
         """Find the cards of devices that had none when the claim was seen."""
@@ -360,8 +365,8 @@ def _log_if_used(deleted: _Hold) -> None:
         )
 
 
-def placement_of(
-    claim: Claim, cards: Iterable[Card], uid: PodUID | None = None
+def place_resource_claim(
+    claim: ResourceClaim, cards: Iterable[Card], uid: PodUID | None = None
 ) -> Placement:
     """Return what a claim is charged, on these cards of its node.
 

@@ -22,12 +22,12 @@ _MOST_STRAYS = 20
 """So many UUIDs of a cordon are logged; an annotation has room for thousands."""
 
 
-class NodeBook(Sink):
+class NodeInformer(Sink):
     """The sink for nodes: record their cards in the ledger.
 
     A node whose annotation is broken shares no cards until it is repaired; the log says
-    what is wrong. ``set_cards`` records the cards; that of a ``PodBook`` also records
-    what is held of them. ``hosts`` records CPU and memory; None if not needed.
+    what is wrong. ``set_cards`` records the cards; that of a ``PodInformer`` also
+    records what is held of them. ``hosts`` records CPU and memory; None if not needed.
     ``properties`` are the labels and taints of nodes with cards, if they are wanted,
     and ``isolation`` their tiers, empty where that is not known.
     """

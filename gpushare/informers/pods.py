@@ -1,7 +1,7 @@
 """Pods of the API server, followed into the ledger: requests, placements, nominations.
 
-``PodBook`` is the sink of the pods' reflector. ``Charges`` decides which placement of a
-pod is believed; ``Nominations`` keeps capacity for pods whose victims are leaving.
+``PodInformer`` is the sink of the pods' reflector. ``Charges`` decides which placement
+of a pod is believed; ``Nominations`` keeps capacity for pods whose victims are leaving.
 """
 
 import logging
@@ -17,7 +17,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
@@ -40,7 +40,7 @@ class Nominations:
     not enough keeps nothing.
     """
 
-    def __init__(self, ledger: Ledger, choice: Choice) -> None:
+    def __init__(self, ledger: Ledger, choice: PolicyChoice) -> None:
         self._ledger = ledger
         self._choice = choice
         # Pods and nodes are followed by a thread each.
@@ -197,7 +197,7 @@ class Charges:
         return False
 
 
-class PodBook(Sink):
+class PodInformer(Sink):
     """The sink for pods: record in the ledger who asks for cards and who holds what.
 
     A bound pod is charged until its phase is terminal or it is deleted; a deletion
@@ -210,7 +210,7 @@ class PodBook(Sink):
     def __init__(
         self,
         ledger: Ledger,
-        choice: Choice,
+        choice: PolicyChoice,
         *,
         on_gone: Callable[[PodUID], None] = lambda _uid: None,
         on_new: Callable[[PodRequest], None] = lambda _request: None,

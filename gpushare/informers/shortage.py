@@ -13,7 +13,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Block, Node
 from gpushare.domain.placement import refusal
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
@@ -45,7 +45,7 @@ class Shortage:
         return f"{self.because}{more} {self.barred}"
 
 
-def bars(
+def find_bars(
     record: PodRecord,
     nodes: Iterable[Node],
     properties: Mapping[NodeName, NodeProperties],
@@ -62,10 +62,10 @@ def bars(
     return found
 
 
-def shortage(
+def find_shortage(
     record: PodRecord,
     nodes: Sequence[Node],
-    choice: Choice,
+    choice: PolicyChoice,
     properties: Mapping[NodeName, NodeProperties],
 ) -> Shortage:
     """Return why a pod waits, or where it fits.
@@ -79,7 +79,7 @@ def shortage(
     if isinstance(policy, Refusal):
         return Shortage(refusal_text(policy))
     nodes = [node for node in nodes if node.cards]
-    barred = bars(record, nodes, properties)
+    barred = find_bars(record, nodes, properties)
     mine = [node for node in nodes if node.name not in barred]
     seen = [node.as_seen_by(request.pod) for node in mine]
     fits = tuple(n.name for n in seen if refusal(request, n, policy) is None)

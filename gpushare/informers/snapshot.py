@@ -16,7 +16,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Block, Node, free_units
-from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
+from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import (
     card_json,
@@ -26,19 +26,19 @@ from gpushare.kube.annotations import (
     read_share,
     share_json,
 )
-from gpushare.kube.claims.allocated import User
+from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
-Users = Mapping[PodUID, Sequence[User]]
+Users = Mapping[PodUID, Sequence[ResourceClaimUser]]
 """The pods for which each ResourceClaim is reserved, by the UID of its placement."""
 
 
-def snapshot(
+def write_snapshot(
     nodes: Iterable[Node],
     pods: Iterable[PodRecord],
-    choice: Choice,
+    choice: PolicyChoice,
     reserved: Container[PodUID] = (),
     users: Users = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, An
     }
 
 
-def _users(users: Sequence[User] | None) -> dict[str, Any]:
+def _users(users: Sequence[ResourceClaimUser] | None) -> dict[str, Any]:
     if users is None:
         return {}
     return {"for": [{"uid": user.uid, "name": user.name} for user in users]}
@@ -149,7 +149,7 @@ def _amount(amount: Amount) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LedgerSnapshot:
     """What a snapshot says: the nodes in its order, and the cluster's own choice.
 
     ``reserved`` are the ResourceClaims whose allocation was not seen yet. ``users`` are
@@ -157,12 +157,12 @@ class Snapshot:
     """
 
     nodes: tuple[Node, ...]
-    choice: Choice
+    choice: PolicyChoice
     reserved: frozenset[PodUID] = frozenset()
-    users: Mapping[PodUID, tuple[User, ...]] = field(default_factory=dict)
+    users: Mapping[PodUID, tuple[ResourceClaimUser, ...]] = field(default_factory=dict)
 
 
-def read_snapshot(text: bytes) -> Snapshot:
+def read_snapshot(text: bytes) -> LedgerSnapshot:
     """Read what ``snapshot`` has written; ``Malformed`` names the wrong field.
 
     What each container asks of an unplaced pod's claims is not in a snapshot.
@@ -185,20 +185,20 @@ def read_snapshot(text: bytes) -> Snapshot:
         for uid, claim in claims.items()
         if "for" in claim.raw
     }
-    return Snapshot(nodes, _read_choice(body), reserved, users)
+    return LedgerSnapshot(nodes, _read_choice(body), reserved, users)
 
 
-def _read_user(user: Reader) -> User:
-    return User(user.text("name"), PodUID(user.text("uid")))
+def _read_user(user: Reader) -> ResourceClaimUser:
+    return ResourceClaimUser(user.text("name"), PodUID(user.text("uid")))
 
 
-def _read_choice(body: Reader) -> Choice:
+def _read_choice(body: Reader) -> PolicyChoice:
     policy, order = body.text("policy"), body.text("card_order")
     if policy not in POLICIES:
         raise Malformed(body.path("policy"), f'no policy "{policy}" is known here')
     for known in CARD_ORDERS:
         if known == order:
-            return Choice(policy, known)
+            return PolicyChoice(policy, known)
     raise Malformed(body.path("card_order"), f'no order "{order}" is known here')
 
 

@@ -15,7 +15,7 @@ DENIED = 400
 ``Error from server (Forbidden)``, and people would look at their RBAC rights."""
 
 
-def admission_request(body: bytes) -> Reader:
+def read_admission_request(body: bytes) -> Reader:
     """Read a review's request; ``Malformed`` for one that no API server would send."""
     if not body:
         raise Malformed("body", "is empty; POST an AdmissionReview")
@@ -26,9 +26,7 @@ def admission_request(body: bytes) -> Reader:
     return review.object("request")
 
 
-def allowed(
-    uid: str, steps: Sequence[Json] = (), warnings: Sequence[str] = ()
-) -> bytes:
+def admit(uid: str, steps: Sequence[Json] = (), warnings: Sequence[str] = ()) -> bytes:
     """Write the answer that admits the pod, changed by the steps of a JSON patch."""
     response: Json = {"uid": uid, "allowed": True}
     if steps:
@@ -37,7 +35,7 @@ def allowed(
     return _answer(response, warnings)
 
 
-def denied(uid: str, denials: Sequence[str], warnings: Sequence[str] = ()) -> bytes:
+def deny(uid: str, denials: Sequence[str], warnings: Sequence[str] = ()) -> bytes:
     """Write the answer that denies the pod; each denial is a line of its message."""
     status = {"code": DENIED, "message": "\n".join(denials)}
     return _answer({"uid": uid, "allowed": False, "status": status}, warnings)

@@ -29,8 +29,8 @@ from gpushare.domain.model import (
     PodRequest,
     Share,
 )
-from gpushare.domain.placement import joined
-from gpushare.domain.refusal import Refusal, invalid, users_words
+from gpushare.domain.placement import join_shares
+from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
 from gpushare.kube.json_reader import Malformed, Reader
@@ -307,7 +307,7 @@ def _in_parts(placement: Placement, request: PodRequest | Refusal) -> Placement:
             shares += [Share(share.card, held.amount, (held,)) for held in its]
         else:
             shares.append(share)
-    return replace(placement, shares=joined(shares))
+    return replace(placement, shares=join_shares(shares))
 
 
 def read_card(card: Reader) -> Card:
@@ -373,7 +373,7 @@ def card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | No
         entries = tuple(one.strip() for one in text.split(",") if one.strip())
         wrong = _wrong(limit, entries)
         if wrong:
-            return invalid(f"{key} {wrong}")
+            return refuse_invalid(f"{key} {wrong}")
         lists[limit] = entries
     if not lists:
         return None
@@ -396,13 +396,13 @@ def _wrong(limit: Limit, entries: tuple[str, ...]) -> str:
 def _wrong_entry(limit: Limit, entry: str) -> str:
     name = entry.removeprefix(NOT).strip()
     if not name or name.startswith(NOT):
-        return f'has "{users_words(entry)}"; after one {NOT} comes what is not allowed'
+        return f'has "{clean_text(entry)}"; after one {NOT} comes what is not allowed'
     inside = name.removeprefix(ANY).removesuffix(ANY)
     if limit is Limit.MODELS and ANY in inside:
-        return f'has "{users_words(name)}"; a {ANY} may stand first or last only'
+        return f'has "{clean_text(name)}"; a {ANY} may stand first or last only'
     if limit is Limit.UUIDS and not _UUID.fullmatch(name):
         return (
-            f'has "{users_words(name)}"; give a UUID as gpusharectl inspect shows it, '
+            f'has "{clean_text(name)}"; give a UUID as gpusharectl inspect shows it, '
             "or GPU- and its first 8 digits or more"
         )
     return ""

@@ -22,7 +22,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.refusal import Reason, Refusal, invalid, users_words
+from gpushare.domain.refusal import Reason, Refusal, clean_text, refuse_invalid
 from gpushare.kube import names
 from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, placements
 from gpushare.kube.cluster import Json
@@ -141,13 +141,13 @@ def _request(
 ) -> PodRequest | Refusal:
     where = annotations.get(names.CONTAINERS)
     if where not in (None, names.APART):
-        return invalid(
-            f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
+        return refuse_invalid(
+            f'{names.CONTAINERS} is "{clean_text(where)}"; the only value is "apart"'
         )
     try:
         found = asked.claims(apart=where == names.APART)
     except Unmeetable as error:
-        return invalid(str(error))
+        return refuse_invalid(str(error))
     if isinstance(found, Refusal):
         return found
     # Most pods have no annotation of gpushare, and filter reads many pods.
@@ -232,7 +232,7 @@ def unknown_annotations(pod: Json) -> Iterator[str]:
         word = key.rpartition("/")[2].removeprefix(f"{_OURS}-").lower()
         close = difflib.get_close_matches(word, _USERS, 1, _LIKE)
         meant = f"did you mean {_USERS[close[0]]}?" if close else f"known are {_ALL}"
-        yield f"the annotation {users_words(key)} is unknown here; {meant}"
+        yield f"the annotation {clean_text(key)} is unknown here; {meant}"
 
 
 def mib_left(pod: Json) -> Iterator[str]:

@@ -18,8 +18,8 @@ from gpushare.domain.quantity import (
     thousandths,
     whole,
 )
-from gpushare.domain.refusal import Refusal, invalid, users_words
-from gpushare.domain.request import ContainerSpec, Role, claims, effective
+from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
+from gpushare.domain.request import ContainerSpec, Role, build_claims, peak_amount
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import MOST, Malformed, Reader
@@ -35,7 +35,7 @@ class Unmeetable(ValueError):
     """A quantity that is valid for Kubernetes and that no card can meet."""
 
 
-class _Kind:
+class _ResourceKind:
     """What was computed for pods that ask the same; ``host`` may also be None."""
 
     __slots__ = ("apart", "has_host", "host", "is_ours", "together")
@@ -48,7 +48,7 @@ class _Kind:
         self.is_ours: bool | None = None
 
 
-_KINDS: dict[bytes, _Kind] = {}
+_KINDS: dict[bytes, _ResourceKind] = {}
 
 
 class RequestedResources:
@@ -77,7 +77,7 @@ class RequestedResources:
         kind = self._kind
         found = kind.apart if apart else kind.together
         if found is None:
-            found = claims_by(containers(self._pod), apart=apart)
+            found = build_claims_by_annotation(read_containers(self._pod), apart=apart)
             if apart:
                 kind.apart = found
             else:
@@ -103,9 +103,9 @@ class RequestedResources:
             return None
 
 
-def _new_kind(key: bytes | None) -> _Kind:
+def _new_kind(key: bytes | None) -> _ResourceKind:
     """Return an empty kind, kept if its key is short; a full cache starts again."""
-    kind = _Kind()
+    kind = _ResourceKind()
     if key is not None and len(key) <= LONGEST_KEY:
         if len(_KINDS) >= MOST_KINDS:
             _KINDS.clear()
@@ -155,22 +155,22 @@ def _names_cards(pod: Json) -> bool:
     return False
 
 
-def claims_by(
+def build_claims_by_annotation(
     containers: Sequence[ContainerSpec], *, apart: bool
 ) -> tuple[Claim, ...] | Refusal:
     """Return the claims; a refusal names the annotation if that alone would help."""
-    found = claims(containers, apart=apart)
+    found = build_claims(containers, apart=apart)
     if apart or not isinstance(found, Refusal):
         return found
-    if isinstance(claims(containers, apart=True), Refusal):
+    if isinstance(build_claims(containers, apart=True), Refusal):
         return found
-    return invalid(
+    return refuse_invalid(
         f'{found.detail}, or set {names.CONTAINERS} to "{names.APART}": each container '
         "may then have a card of its own"
     )
 
 
-def containers(pod: Json) -> list[ContainerSpec]:
+def read_containers(pod: Json) -> list[ContainerSpec]:
     """Read all containers in the order in which kubelet admits them.
 
     Raises ``Malformed``, or ``Unmeetable`` for an amount that no card can meet.
@@ -201,7 +201,7 @@ def effective_request(pod: Json) -> Amount:
         for one in first
     ]
     specs += [ContainerSpec("", Role.APP, _counted(one)) for one in rest]
-    return effective(specs)
+    return peak_amount(specs)
 
 
 def _counted(container: Json) -> Amount:
@@ -234,12 +234,12 @@ def _quantity(resources: Reader, resource: str) -> int:
         except NotAQuantity as error:
             raise Malformed(asked.path(resource), str(error)) from error
         except NotWhole as error:
-            text = users_words(str(raw))
+            text = clean_text(str(raw))
             raise Unmeetable(f"{resource} is {text}; it must be whole") from error
         if is_in_bytes(raw):
             raise Unmeetable(_bytes_for_units(resource, str(raw), number))
         if number > MOST:
-            text = users_words(str(raw))
+            text = clean_text(str(raw))
             raise Unmeetable(f"{resource} is {text}; no node has so much")
         return number
     return 0
@@ -247,11 +247,11 @@ def _quantity(resources: Reader, resource: str) -> int:
 
 def _bytes_for_units(resource: str, text: str, number: int) -> str:
     if resource != names.MEMORY:
-        return f"{resource} is {users_words(text)}; it must be a plain number"
+        return f"{resource} is {clean_text(text)}; it must be a plain number"
     units = -(-number // (UNIT_MIB * 1024 * 1024))
     return (
-        f"{resource} is {users_words(text)}, but it counts units of "
-        f"{UNIT_MIB} MiB; ask {users_words(str(units))}"
+        f"{resource} is {clean_text(text)}, but it counts units of "
+        f"{UNIT_MIB} MiB; ask {clean_text(str(units))}"
     )
 
 

@@ -27,10 +27,14 @@ from gpushare.domain.model import (
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
-from gpushare.kube.claims.asked import ClaimUse, claims_of, uses_of
+from gpushare.kube.claims.asked import (
+    ResourceClaimUse,
+    read_claim_names,
+    read_claim_uses,
+)
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.codec import PodRecord
-from gpushare.kube.resource_requests import Unmeetable, containers
+from gpushare.kube.resource_requests import Unmeetable, read_containers
 
 PodName = tuple[str, str]
 """Namespace and name: all that kubelet's pod resources tell of a pod."""
@@ -73,7 +77,7 @@ class NodePod:
     running: frozenset[str] = frozenset()
     isolation: str = ""
     claims: frozenset[str] = frozenset()
-    claim_uses: tuple[ClaimUse, ...] = ()
+    claim_uses: tuple[ResourceClaimUse, ...] = ()
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -128,7 +132,7 @@ def node_pod(pod: Json) -> NodePod:
     """Read a pod; ``Malformed`` for an object that no API server sends."""
     record = codec.pod_record(pod)
     try:
-        specs = containers(pod)
+        specs = read_containers(pod)
     except Unmeetable:
         specs = []
     asking = tuple(GpuContainer(s.name, s.role, s.amount) for s in specs if s.amount)
@@ -139,8 +143,8 @@ def node_pod(pod: Json) -> NodePod:
         _bound(pod),
         _running(pod),
         tier,
-        claims=frozenset(filter(None, claims_of(pod).values())),
-        claim_uses=uses_of(pod),
+        claims=frozenset(filter(None, read_claim_names(pod).values())),
+        claim_uses=read_claim_uses(pod),
     )
 
 

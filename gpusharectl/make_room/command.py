@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from gpushare.domain.eviction.movable import ALLOWABLE
-from gpushare.domain.eviction.moves import MOST_MOVES, Bounds, Plan, plan_moves
+from gpushare.domain.eviction.moves import MOST_MOVES, Bounds, MovePlan, plan_moves
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -177,7 +177,7 @@ def make_room(  # noqa: PLR0913
         if not output:
             draw(screen(), found)
         code, result = found.code, None
-        if evict and isinstance(found.result, Plan):
+        if evict and isinstance(found.result, MovePlan):
             _confirm(found, len(found.result.moves), yes=yes)
             say = partial(_say, to_error=output is not None)
             run = Eviction(access, asked, allow, say, Patience(timeout))
@@ -191,7 +191,7 @@ def make_room(  # noqa: PLR0913
     sys.exit(code)
 
 
-def carried_out(run: Eviction, plan: Plan) -> EvictionResult:
+def carried_out(run: Eviction, plan: MovePlan) -> EvictionResult:
     """Carry a plan out; SIGTERM raises ``KeyboardInterrupt`` meanwhile, as Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

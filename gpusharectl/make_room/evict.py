@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpushare.domain.eviction.landing import Move
-from gpushare.domain.eviction.moves import Plan, has_room, landing_now
+from gpushare.domain.eviction.landing import PodMove
+from gpushare.domain.eviction.moves import MovePlan, has_room, predict_landing
 from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind, Target
@@ -114,7 +114,7 @@ class Eviction:
         self._evicted: list[str] = []
         self._replaced: dict[PodUID, tuple[str, PodUID]] = {}
 
-    def carry_out(self, plan: Plan) -> EvictionResult:
+    def carry_out(self, plan: MovePlan) -> EvictionResult:
         """Make the room, and wait until the waiting pod has it.
 
         ``ClusterError`` only if nothing was evicted.
@@ -126,7 +126,7 @@ class Eviction:
                 raise
             return self._result(f"Stopped: {error}.")
 
-    def _carried_out(self, plan: Plan) -> EvictionResult:
+    def _carried_out(self, plan: MovePlan) -> EvictionResult:
         stopped, room = "", False
         try:
             with self._cordoned(plan):
@@ -153,7 +153,7 @@ class Eviction:
         return self._bound(plan)
 
     @contextmanager
-    def _cordoned(self, plan: Plan) -> Iterator[None]:
+    def _cordoned(self, plan: MovePlan) -> Iterator[None]:
         self._say(
             f"{_cards(plan)}: cordoned. If this command is killed: {_opening(plan)}"
         )
@@ -168,7 +168,7 @@ class Eviction:
             if changed:
                 self._uncordon(plan, sorted(changed))
 
-    def _cordon(self, plan: Plan) -> frozenset[CardUUID]:
+    def _cordon(self, plan: MovePlan) -> frozenset[CardUUID]:
         """Cordon the cards that are to get the room; return those that were open."""
         try:
             return self._order(Order.CORDON, plan, plan.cards).changed
@@ -180,10 +180,10 @@ class Eviction:
                 self._uncordon(plan, plan.cards)
             raise
 
-    def _order(self, order: Order, plan: Plan, cards: Sequence[CardUUID]) -> Done:
+    def _order(self, order: Order, plan: MovePlan, cards: Sequence[CardUUID]) -> Done:
         return carry_out(self._access, order, plan.node, cards, self._owner)
 
-    def _still_cordoned(self, plan: Plan) -> None:
+    def _still_cordoned(self, plan: MovePlan) -> None:
         """Stop if an operator has cordoned a card meanwhile, or opened it."""
         ref = Ref("v1", "Node", plan.node)
         node = self._patience.answer(lambda: self._access.objects.get(ref))
@@ -191,7 +191,7 @@ class Eviction:
         if node is not None and not owns(node, self._owner, plan.cards):
             raise _GivenUp("somebody else has cordoned or opened a card of the plan")
 
-    def _uncordon(self, plan: Plan, cards: Sequence[CardUUID]) -> None:
+    def _uncordon(self, plan: MovePlan, cards: Sequence[CardUUID]) -> None:
         try:
             done = self._patience.answer(
                 lambda: self._order(Order.UNCORDON, plan, cards)
@@ -210,7 +210,7 @@ class Eviction:
                 kept = _named(plan, sorted(closed))
                 self._say(f"{kept}: still cordoned, by somebody else.")
 
-    def _move(self, plan: Plan, move: Move, number: str) -> None:
+    def _move(self, plan: MovePlan, move: PodMove, number: str) -> None:
         name, uid = self._replaced.get(move.pod.uid, (move.pod.name, move.pod.uid))
         full = f"{move.pod.namespace}/{name}"
         self._still_waits()
@@ -292,7 +292,7 @@ class Eviction:
             lambda: look(self._access, self._asked, self._allowed)
         )
 
-    def _would_land(self, move: Move, uid: PodUID, full: str) -> None:
+    def _would_land(self, move: PodMove, uid: PodUID, full: str) -> None:
         """Check before each eviction that the plan still holds."""
         found, down = None, ""
 
@@ -300,7 +300,7 @@ class Eviction:
             nonlocal found, down
             view = self._look()
             down = view.down
-            found = landing_now(self._asked.request, view.situation, uid)
+            found = predict_landing(self._asked.request, view.situation, uid)
             return not down and _same(found, move.landing)
 
         if not self._patience.until(holds, _SEEN_WITHIN_S):
@@ -369,7 +369,7 @@ class Eviction:
         # It may have its old place again.
         raise _GivenUp(f"{facts.full_name(new)} stays Pending: {says}")
 
-    def _has_room(self, plan: Plan) -> bool:
+    def _has_room(self, plan: MovePlan) -> bool:
         def there() -> bool:
             situation = self._look().situation
             request = self._asked.request
@@ -377,7 +377,7 @@ class Eviction:
 
         return self._patience.until(there, _SEEN_WITHIN_S)
 
-    def _nominate(self, plan: Plan) -> None:
+    def _nominate(self, plan: MovePlan) -> None:
         """Let the extender keep the room for the pod from the moment the cards open."""
         pod = self._waiting()
         if pod is not None and not facts.node_of(pod):
@@ -396,7 +396,7 @@ class Eviction:
         }
         self._access.objects.merge(ref, patch, subresource="status")
 
-    def _bound(self, plan: Plan) -> EvictionResult:
+    def _bound(self, plan: MovePlan) -> EvictionResult:
         if self._asked.body is None:
             return self._result(
                 f"{_cards(plan)} has the room now. Nothing keeps it: create the pod.",
@@ -444,13 +444,13 @@ def _where(held: Placement) -> str:
     return f"{held.node} card {' and '.join(held.cards())}"
 
 
-def _cards(plan: Plan) -> str:
+def _cards(plan: MovePlan) -> str:
     return _named(plan, plan.cards)
 
 
-def _named(plan: Plan, cards: Sequence[CardUUID]) -> str:
+def _named(plan: MovePlan, cards: Sequence[CardUUID]) -> str:
     return f"{plan.node} card {' and '.join(cards)}"
 
 
-def _opening(plan: Plan) -> str:
+def _opening(plan: MovePlan) -> str:
     return f"gpusharectl uncordon-card {plan.node} {' '.join(plan.cards)}"

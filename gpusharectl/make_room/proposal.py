@@ -17,8 +17,8 @@ As data::
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpushare.domain.eviction.landing import Move
-from gpushare.domain.eviction.moves import NoPlan, Plan, Why
+from gpushare.domain.eviction.landing import PodMove
+from gpushare.domain.eviction.moves import MovePlan, NoPlan, NoPlanReason
 from gpushare.domain.model import CardUUID, NodeName, Placement
 from gpushare.domain.policies import Policy
 from gpushare.kube import words
@@ -36,19 +36,22 @@ class Proposal:
 
     asked: Asked
     view: View
-    result: Plan | NoPlan
+    result: MovePlan | NoPlan
     again: str
 
     @property
     def code(self) -> int:
         """The exit code if nothing is evicted."""
-        fits = isinstance(self.result, NoPlan) and self.result.why is Why.FITS
-        return FINE if fits or isinstance(self.result, Plan) else NO_ROOM
+        fits = isinstance(self.result, NoPlan) and self.result.why is NoPlanReason.FITS
+        return FINE if fits or isinstance(self.result, MovePlan) else NO_ROOM
 
     @property
     def in_sum(self) -> InSum | None:
         """The node on which it fits by sums alone; None if on none, or if it fits."""
-        if isinstance(self.result, NoPlan) and self.result.why in (Why.FITS, Why.NEVER):
+        if isinstance(self.result, NoPlan) and self.result.why in (
+            NoPlanReason.FITS,
+            NoPlanReason.NEVER,
+        ):
             return None
         situation = self.view.situation
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]
@@ -57,7 +60,7 @@ class Proposal:
     @property
     def next(self) -> str:
         """The command to give next; empty if there is none."""
-        if isinstance(self.result, Plan):
+        if isinstance(self.result, MovePlan):
             return f"{self.again} --evict"
         if self.asked.body is not None:
             return f"gpusharectl why {self.asked.name}"
@@ -66,7 +69,7 @@ class Proposal:
     def as_data(self) -> Data:
         """Return it as data, without what comes of ``--evict`` and the exit code."""
         request, result = self.asked.request, self.result
-        plan = result if isinstance(result, Plan) else None
+        plan = result if isinstance(result, MovePlan) else None
         no_plan = result if isinstance(result, NoPlan) else None
         return {
             "v": VERSION,
@@ -87,7 +90,7 @@ class Proposal:
             "next": self.next or None,
         }
 
-    def _move(self, move: Move) -> Data:
+    def _move(self, move: PodMove) -> Data:
         where = {"from": move.source, "to": move.landing}
         return {
             **encode(move.pod),
@@ -115,7 +118,7 @@ class Proposal:
         return tuple(self._hints())
 
     def _hints(self) -> Iterator[str]:
-        if not isinstance(self.result, NoPlan) or self.result.why is Why.FITS:
+        if not isinstance(self.result, NoPlan) or self.result.why is NoPlanReason.FITS:
             return
         situation, request = self.view.situation, self.asked.request
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
 
-from gpushare.domain.eviction.landing import Move
-from gpushare.domain.eviction.moves import NoPlan, Plan, Why, after
+from gpushare.domain.eviction.landing import PodMove
+from gpushare.domain.eviction.moves import MovePlan, NoPlan, NoPlanReason, apply_moves
 from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.domain.node import Node
 from gpushare.kube import words
@@ -34,12 +34,12 @@ def _parts(found: Proposal) -> Iterator[RenderableType]:
     match found.result:
         case NoPlan():
             yield from _no_plan(found, found.result)
-        case Plan():
+        case MovePlan():
             yield from _plan(found, found.result)
 
 
 def _no_plan(found: Proposal, result: NoPlan) -> Iterator[RenderableType]:
-    if result.why is Why.FITS:
+    if result.why is NoPlanReason.FITS:
         yield Words(f"No moves are needed: {result.words}.")
         yield from _next(found)
         return
@@ -62,7 +62,7 @@ def _next(found: Proposal) -> Iterator[RenderableType]:
         yield step(found.next, 0)
 
 
-def _plan(found: Proposal, plan: Plan) -> Iterator[RenderableType]:
+def _plan(found: Proposal, plan: MovePlan) -> Iterator[RenderableType]:
     moves = words.counted(len(plan.moves), "move")
     where = _where(found, plan.placement)
     yield Words(f"Plan: {moves}; then it fits on {where}.")
@@ -80,7 +80,7 @@ def _plan(found: Proposal, plan: Plan) -> Iterator[RenderableType]:
     yield step(found.next, 0)
 
 
-def _move(found: Proposal, move: Move) -> str:
+def _move(found: Proposal, move: PodMove) -> str:
     amount = words.amount(move.source.shares[0].amount)
     return (
         f"{move.pod} ({amount}, priority {move.pod.priority}): "
@@ -94,10 +94,10 @@ def _where(found: Proposal, held: Placement) -> str:
     return f"{held.node} card {cards}"
 
 
-def _bars(found: Proposal, plan: Plan) -> Iterator[RenderableType]:
+def _bars(found: Proposal, plan: MovePlan) -> Iterator[RenderableType]:
     """Draw each card of the plan before and after, with the same fill for a pod."""
     before = {node.name: node for node in found.view.situation.nodes}
-    then = {node.name: node for node in after(before.values(), plan.moves)}
+    then = {node.name: node for node in apply_moves(before.values(), plan.moves)}
     placed = {**then, plan.node: then[plan.node].with_placement(plan.placement)}
     named = {(plan.node, uuid) for uuid in plan.cards}
     for move in plan.moves:

@@ -13,10 +13,10 @@ from gpushare.domain.eviction.movable import (
     PrioritiesAndBudgets,
     why_pod_stays,
 )
-from gpushare.domain.eviction.preemption import Budget, Facts
+from gpushare.domain.eviction.preemption import Budget, EvictionFacts
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import NodeName, PodRequest, PodUID
-from gpushare.domain.policies import FRAG, Choice
+from gpushare.domain.policies import FRAG, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts
@@ -67,7 +67,7 @@ class View:
     not_judged: str = ""
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> PolicyChoice:
         """The policy by which the landings are predicted."""
         return self.situation.choice
 
@@ -118,14 +118,14 @@ def look(access: Access, asked: Asked, allowed: Sequence[str]) -> View:
                 uid = PodUID(pod["metadata"]["uid"])
                 hosts.hold(uid, NodeName(name), amount)
     budgets = _budgets(access, state)
-    return view_of(state, asked, allowed, Facts(hosts, budgets), counts)
+    return view_of(state, asked, allowed, EvictionFacts(hosts, budgets), counts)
 
 
 def view_of(
     state: ClusterState,
     asked: Asked,
     allowed: Sequence[str],
-    known: Facts,
+    known: EvictionFacts,
     counts: Mapping[NodeName, int],
 ) -> View:
     """Return what a plan is made of, from what was read; ``counts`` are pods.

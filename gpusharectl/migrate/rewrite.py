@@ -14,11 +14,11 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gpushare.domain.model import CORES_PER_CARD, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
-from gpushare.domain.refusal import Refusal, users_words
+from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.annotations import card_selector
-from gpushare.kube.resource_requests import claims_by
+from gpushare.kube.resource_requests import build_claims_by_annotation
 from gpusharectl.migrate import systems
 from gpusharectl.migrate.systems import GPU, RESOURCES, Options, Part, System
 from gpusharectl.migrate.yaml_text import (
@@ -376,7 +376,7 @@ class _Migration:
     def _check(self, asking: Sequence[_Container]) -> None:
         """Report what the scheduler would refuse, and what it places otherwise."""
         specs = [ContainerSpec(one.name, one.role, one.amount) for one in asking]
-        found = claims_by(specs, apart=False)
+        found = build_claims_by_annotation(specs, apart=False)
         system = asking[0].fields[0][1][0].system
         if isinstance(found, Refusal):
             self._tell_of(asking, f"the pod would be refused: {found.detail}")
@@ -488,7 +488,7 @@ def _number(node: Node) -> int | str:
             return whole(text)
     except (NotAQuantity, NotWhole):
         pass
-    shown = users_words(text)
+    shown = clean_text(text)
     return f'"{shown}" is not a plain whole number' if shown else "it has no number"
 
 

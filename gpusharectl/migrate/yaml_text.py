@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C library is 8 times faster and sets the same marks; its errors quote no line."""
@@ -127,7 +127,7 @@ def _parsed(text: str) -> list[Node]:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f"line {mark.line + 1}: "
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise NotEditable(f"{line}is not YAML: {users_words(problem)}") from error
+        raise NotEditable(f"{line}is not YAML: {clean_text(problem)}") from error
 
 
 def _check_depth(events: Iterable[yaml.Event]) -> None:

@@ -30,10 +30,10 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal, schedule, score
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
@@ -307,7 +307,7 @@ class Refused:
 class SimulatedCluster:
     """Nodes, pods and the decisions about them; for one thread."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: PolicyChoice) -> None:
         self.now_s = 0.0
         """Seconds since the beginning."""
         self.learns = True
@@ -326,8 +326,8 @@ class SimulatedCluster:
             bookmark_every_s=0.0,
         )
         ledger, hosts = self.ledger, self.hosts
-        pods = PodBook(ledger, self.choice, hosts=hosts, on_new=self._see)
-        nodes = NodeBook(ledger, set_cards=pods.set_cards, hosts=hosts)
+        pods = PodInformer(ledger, self.choice, hosts=hosts, on_new=self._see)
+        nodes = NodeInformer(ledger, set_cards=pods.set_cards, hosts=hosts)
         self._streams = [
             (self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S), book)
             for kind, book in ((Kind.NODES, nodes), (Kind.PODS, pods))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpushare.domain import links
-from gpushare.domain.eviction.landing import Move
-from gpushare.domain.eviction.moves import Plan
+from gpushare.domain.eviction.landing import PodMove
+from gpushare.domain.eviction.moves import MovePlan
 from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
@@ -150,7 +150,7 @@ class Played:
 
 def play(
     scenario: Scenario,
-    choice: Choice,
+    choice: PolicyChoice,
     progress: OnStep = lambda _done, _all: None,
     *,
     looks: int = LOOKS,
@@ -210,7 +210,7 @@ class _Pod:
 class _Game:
     """Who runs, who is pending, and what became of everybody so far."""
 
-    def __init__(self, scenario: Scenario, choice: Choice) -> None:
+    def __init__(self, scenario: Scenario, choice: PolicyChoice) -> None:
         self.cluster = SimulatedCluster(choice)
         self.outcomes: list[PodOutcome] = []
         self.moments: list[Moment] = []
@@ -347,7 +347,7 @@ class _Game:
             result = pod.result
             yield Runner(result.pod, pod.arrive.pod, pod.needs, len(result.cards))
 
-    def _carry_out(self, pod: _Pod, plan: Plan) -> None:
+    def _carry_out(self, pod: _Pod, plan: MovePlan) -> None:
         """Move pods until one lands elsewhere; then the pod that waits is the first."""
         self.done.plans += 1
         now: dict[PodUID, _Pod] = {}
@@ -358,7 +358,7 @@ class _Game:
         self.done.placed += placed
         self.done.otherwise += not (fine and placed)
 
-    def _move(self, waits: _Pod, move: Move, now: dict[PodUID, _Pod]) -> bool:
+    def _move(self, waits: _Pod, move: PodMove, now: dict[PodUID, _Pod]) -> bool:
         """Evict a pod and try all that wait; tell whether the next landed as planned.
 
         ``now`` has the pods that replace those of the plan. They end when the first

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 from gpushare.domain.model import Placement
-from gpushare.domain.policies import POLICIES, Choice
-from gpushare.domain.refusal import users_words
-from gpushare.informers.claims import placement_of
+from gpushare.domain.policies import POLICIES, PolicyChoice
+from gpushare.domain.refusal import clean_text
+from gpushare.informers.claims import place_resource_claim
 from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.claims.allocated import Claim
+from gpushare.kube.claims.allocated import ResourceClaim
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.json_reader import Malformed
@@ -86,7 +86,7 @@ def read_live(access: Access, what: WhatIf, more: Sequence["MorePods"]) -> Scena
 
 def _read_claims(
     cluster: Cluster, pods: Iterable[Json]
-) -> tuple[Sequence[Claim], Sequence[str]]:
+) -> tuple[Sequence[ResourceClaim], Sequence[str]]:
     """Return the ResourceClaims with parts of cards, and what is not known of others.
 
     They are read if a pod has any, or a component of gpushare has to do with them.
@@ -110,7 +110,7 @@ def live_scenario(
     pods: Sequence[Json],
     what: WhatIf,
     host: str,
-    claims: Sequence[Claim] = (),
+    claims: Sequence[ResourceClaim] = (),
 ) -> Scenario:
     """Make a scenario of nodes and unfinished pods, or raise ``NotPlayable``.
 
@@ -159,14 +159,14 @@ def live_scenario(
     )
 
 
-def _whose_policy(extender: Json | None, choice: Choice) -> str:
+def _whose_policy(extender: Json | None, choice: PolicyChoice) -> str:
     """Say which policy is used, and whether it is known to be the extender's."""
     taken = choice.default
     if extender is None:
         return f"No extender was found; the policy {taken} is used."
     told = facts.settings_of(extender).get(_POLICY, "")
     if told and told not in POLICIES:
-        own = users_words(told)
+        own = clean_text(told)
         return f'The extender\'s policy "{own}" is not known here; {taken} is used.'
     containers = (extender.get("spec") or {}).get("containers") or ()
     if not told and any(
@@ -217,15 +217,17 @@ def _unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
         )
 
 
-def _charges(claims: Iterable[Claim], nodes: Mapping[str, Json]) -> Iterator[Placement]:
+def _charges(
+    claims: Iterable[ResourceClaim], nodes: Mapping[str, Json]
+) -> Iterator[Placement]:
     """Return what claims hold of the cards of these nodes."""
     for claim in claims:
         node = nodes.get(claim.node)
         if node is not None and not is_dark(node):
-            yield placement_of(claim, codec.cards(node))
+            yield place_resource_claim(claim, codec.cards(node))
 
 
-def _kept(claims: Sequence[Claim]) -> Iterator[str]:
+def _kept(claims: Sequence[ResourceClaim]) -> Iterator[str]:
     if claims:
         keep = "keeps its part" if len(claims) == 1 else "keep their parts"
         held = words.counted(len(claims), "ResourceClaim")
@@ -373,7 +375,7 @@ class MorePods:
         what, equals, number = text.rpartition("=")
         parts = what.split("/")
         kind = parts[0].lower() if len(parts) == _WITH_KIND else "deployment"
-        wrong = f'"{users_words(text)}" does not name pods'
+        wrong = f'"{clean_text(text)}" does not name pods'
         counts = number.isdecimal() and len(number) <= len(str(_MOST_MORE))
         if not equals or not counts or not 0 < int(number) <= _MOST_MORE:
             raise NotPlayable(

@@ -6,8 +6,8 @@ from functools import partial
 
 from gpushare.domain.eviction.landing import Situation
 from gpushare.domain.eviction.movable import Movable, MoveCandidate, why_pod_stays
-from gpushare.domain.eviction.moves import Bounds, Plan, plan_moves
-from gpushare.domain.eviction.preemption import Facts
+from gpushare.domain.eviction.moves import Bounds, MovePlan, plan_moves
+from gpushare.domain.eviction.preemption import EvictionFacts
 from gpushare.domain.model import Placement, PodRef
 from gpushare.domain.node import Node
 from gpushare.kube import facts
@@ -65,7 +65,7 @@ class Planner:
         self._bounds = Bounds(most, _DIRECT_STEPS, _CHAIN_STEPS)
         self._asked: dict[object, int] = {}
 
-    def plan(self, needs: PodNeeds, running: Iterable[Runner]) -> Plan | None:
+    def plan(self, needs: PodNeeds, running: Iterable[Runner]) -> MovePlan | None:
         """Return moves that make room for a pod; None if none do, or nothing is new."""
         candidates, kind = self._cluster.candidates, (needs.kind, needs.priority)
         _, now = candidates.changed_since(0)
@@ -87,11 +87,11 @@ class Planner:
                 if one.may_move
             },
             self._cluster.choice,
-            Facts(self._cluster.hosts),
+            EvictionFacts(self._cluster.hosts),
             partial(opened, needs.constraints),
         )
         plan = plan_moves(needs.request, situation, self._bounds)
-        return plan if isinstance(plan, Plan) else None
+        return plan if isinstance(plan, MovePlan) else None
 
 
 def _enough(needs: PodNeeds, nodes: Iterable[Node]) -> bool:

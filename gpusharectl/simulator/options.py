@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpushare.domain.policies import POLICIES
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpusharectl.completion import node_names
 from gpusharectl.simulator.live import MorePods
 from gpusharectl.simulator.result import NO_LINKS, NO_MOVES, read_size
@@ -73,7 +73,7 @@ def _read_added_nodes(texts: Sequence[str]) -> dict[str, int]:
         counts = number.isdecimal() and len(number) <= _MOST_NODES_DIGITS
         each = int(number) if counts else 0 if equals else 1
         if not name or not each:
-            told = users_words(text)
+            told = clean_text(text)
             raise NotPlayable(
                 f'"{told}" is not NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
             )

@@ -43,13 +43,13 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
-from gpushare.domain.policies import Choice
-from gpushare.domain.refusal import Refusal, users_words
+from gpushare.domain.policies import PolicyChoice
+from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
-from gpushare.yaml_file import Text, whole
+from gpushare.yaml_file import Text, bounded_number
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.cluster import SimulatedCluster
 from gpusharectl.simulator.engine import (
@@ -154,7 +154,7 @@ class Run:
 
 def run(
     scenario: Scenario,
-    choice: Choice,
+    choice: PolicyChoice,
     sizes: Sequence[Json] = (),
     began: Began = lambda _name: lambda _done, _total: None,
     *,
@@ -199,13 +199,17 @@ def run(
     )
 
 
-def split_variant(name: str, plain: Choice) -> tuple[Choice, tuple[str, ...]]:
+def split_variant(
+    name: str, plain: PolicyChoice
+) -> tuple[PolicyChoice, tuple[str, ...]]:
     """Split ``frag/no-links`` into the policy and what ``run`` is to leave out.
 
     The card order is that of ``plain``.
     """
     policy, *left_out = name.split("/")
-    return Choice(policy, plain.card_order), tuple(f"/{part}" for part in left_out)
+    return PolicyChoice(policy, plain.card_order), tuple(
+        f"/{part}" for part in left_out
+    )
 
 
 def _longest_wait_s(outcomes: Sequence[PodOutcome]) -> float | None:
@@ -356,7 +360,7 @@ _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
 
 class _Size(PodEntry):
     name: Text = "more"
-    cards: Annotated[int, whole(0, MOST)] = 0
+    cards: Annotated[int, bounded_number(0, MOST)] = 0
 
 
 def read_size(text: str) -> Json:
@@ -393,7 +397,7 @@ def read_size(text: str) -> Json:
 
 
 def _wrong_size(text: str, problem: str) -> NotPlayable:
-    return NotPlayable(f'"{users_words(text)}"{problem}')
+    return NotPlayable(f'"{clean_text(text)}"{problem}')
 
 
 def room(cluster: SimulatedCluster, asked: Json, told: OnStep) -> Room:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gpushare.domain.model import Placement
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator.cluster import PodNeeds
@@ -102,7 +102,7 @@ class Scenario:
     steps: tuple[Step, ...]
     there: tuple[Json, ...] = ()
     claims: tuple[Placement, ...] = ()
-    choice: Choice = field(default_factory=Choice)
+    choice: PolicyChoice = field(default_factory=PolicyChoice)
     waits: bool = True
     moves: int = 0
     """At most so many pods move for one that waits; 0: none ever do."""

@@ -22,14 +22,22 @@ from gpushare.domain import topologies
 from gpushare.domain.eviction.moves import MOST_MOVES
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import CORES_PER_CARD, units_of
-from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
+from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
 from gpushare.domain.quantity import NotAQuantity
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpushare.kube import words
 from gpushare.kube.annotations import MOST_CARDS
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.yaml_file import Flag, Location, Part, Text, YamlFile, plain, whole
+from gpushare.yaml_file import (
+    Flag,
+    Location,
+    Text,
+    YamlFile,
+    YamlValue,
+    bounded_number,
+    simplify_yaml,
+)
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.scenario import (
     Arrive,
@@ -71,7 +79,7 @@ def _seconds(text: str) -> float:
     if found is None:
         raise ValueError(f'is "{text}"; give a time such as 90s, 10m or 1h30m')
     if found > MOST:
-        raise ValueError(f'is "{users_words(text)}"; it may be {MOST} s in all')
+        raise ValueError(f'is "{clean_text(text)}"; it may be {MOST} s in all')
     return found
 
 
@@ -139,14 +147,14 @@ def _links(value: object, found: ValidationInfo) -> tuple[int, ...]:
     if cards is None:
         # They are wrong themselves, and complained about.
         return ()
-    told = topologies.scores(plain(value), sum(card.count for card in cards))
+    told = topologies.scores(simplify_yaml(value), sum(card.count for card in cards))
     if isinstance(told, str):
         raise ValueError(told)  # noqa: TRY004
     return told
 
 
 def _template(value: object) -> Json:
-    raw = plain(value)
+    raw = simplify_yaml(value)
     try:
         found = orjson.loads(orjson.dumps(raw))
     except (TypeError, orjson.JSONEncodeError) as error:
@@ -161,14 +169,14 @@ def _template(value: object) -> Json:
     priority_class = pod["spec"].get("priorityClassName")
     if priority_class and "priority" not in pod["spec"]:
         raise ValueError(
-            f'spec.priorityClassName: is "{users_words(str(priority_class))}", and a '
+            f'spec.priorityClassName: is "{clean_text(str(priority_class))}", and a '
             "scenario has no priority classes; give the value as spec.priority"
         )
     return pod
 
 
 _Name = Annotated[Text, AfterValidator(_name)]
-_Count = Annotated[int, whole(0, MOST)]
+_Count = Annotated[int, bounded_number(0, MOST)]
 _Seconds = Annotated[float, BeforeValidator(_seconds), BeforeValidator(str)]
 _Quantity = Annotated[Text, AfterValidator(_quantity)]
 _Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
@@ -176,7 +184,7 @@ _Labels = dict[str, Text]
 _Policy = Annotated[Text, _one_of(POLICIES)]
 
 
-class _Entry(Part):
+class _Entry(YamlValue):
     """Fields of which one that is null counts as left out."""
 
     @model_validator(mode="before")
@@ -190,8 +198,8 @@ class _Entry(Part):
 class CardEntry(_Entry):
     """Cards of one size."""
 
-    count: Annotated[int, whole(1, MOST_CARDS)] = 1
-    units: Annotated[int, whole(1, MOST)]
+    count: Annotated[int, bounded_number(1, MOST_CARDS)] = 1
+    units: Annotated[int, bounded_number(1, MOST)]
     model: Text = ""
 
 
@@ -216,7 +224,7 @@ class _Several(_Entry):
 class NodeEntry(_Several):
     """Nodes that are alike."""
 
-    count: Annotated[int | None, whole(0, MOST_NODES)] = None
+    count: Annotated[int | None, bounded_number(0, MOST_NODES)] = None
     cards: Annotated[
         tuple[CardEntry, ...], BeforeValidator(_card_terms), AfterValidator(_few_cards)
     ] = ()
@@ -254,13 +262,13 @@ class PodEntry(_Several):
     every: _Seconds = 0.0
     lasts: _Seconds | None = None
     units: _Count = 0
-    cores: Annotated[int | None, AfterValidator(_cores), whole(0, MOST)] = None
+    cores: Annotated[int | None, AfterValidator(_cores), bounded_number(0, MOST)] = None
     cpu: _Quantity = ""
     memory: _Quantity = ""
     models: _Texts = ()
     uuids: _Texts = ()
     policy: _Policy = ""
-    priority: Annotated[int, whole(_LEAST_PRIORITY, MOST)] = 0
+    priority: Annotated[int, bounded_number(_LEAST_PRIORITY, MOST)] = 0
     node_selector: _Labels = Field(default_factory=dict)
     template: Annotated[Json | None, BeforeValidator(_template)] = None
 
@@ -329,15 +337,15 @@ class ExpectEntry(_Entry):
 class MovesEntry(_Entry):
     """That pods may be moved to make room for one that waits."""
 
-    most: Annotated[int, whole(1, _MOST_MOVES)] = MOST_MOVES
+    most: Annotated[int, bounded_number(1, _MOST_MOVES)] = MOST_MOVES
 
 
 class _Top(_Entry):
     """The fields of the file itself; its entries are read one by one."""
 
     name: Text = ""
-    policy: _Policy = Choice().default
-    card_order: Annotated[Text, _one_of(tuple(CARD_ORDERS))] = Choice().card_order
+    policy: _Policy = PolicyChoice().default
+    card_order: Annotated[Text, _one_of(tuple(CARD_ORDERS))] = PolicyChoice().card_order
     wait: Flag = True
     moves: MovesEntry | None = None
     nodes: tuple[Any, ...]
@@ -404,7 +412,7 @@ def read_scenario(text: str | bytes, name: str) -> Scenario:
         name=top.name or name,
         nodes=tuple(nodes),
         steps=tuple(sorted(steps, key=_turn)),
-        choice=Choice(top.policy, order),
+        choice=PolicyChoice(top.policy, order),
         waits=top.wait,
         moves=top.moves.most if top.moves else 0,
         expected=Expected(expect.placed, expect.refused, where),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gpushare.domain.card_selector import mig_profile
 from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID
 from gpushare.domain.quantity import NotAQuantity, mebibytes
-from gpushare.domain.refusal import Refusal, users_words
+from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
@@ -231,7 +231,7 @@ def _check_amounts(amounts: Reader) -> None:
         except NotAQuantity as error:
             raise Malformed(
                 amounts.path(name),
-                f'is "{users_words(str(value))}", but {error}; give one such as 4, '
+                f'is "{clean_text(str(value))}", but {error}; give one such as 4, '
                 "500m or 16Gi",
             ) from error
 
@@ -245,7 +245,7 @@ def _check_expression(expression: Reader) -> None:
     if operator in ("Gt", "Lt") and (len(values) != 1 or not is_number(values[0])):
         raise Malformed(
             expression.path("values"),
-            f"is {users_words(str(values))}; {operator} takes one whole number",
+            f"is {clean_text(str(values))}; {operator} takes one whole number",
         )
 
 
@@ -253,6 +253,6 @@ def _one_of(reader: Reader, key: str, allowed: tuple[str, ...]) -> str:
     found = reader.optional_text(key)
     if found not in allowed:
         known = ", ".join(filter(None, allowed))
-        problem = f'is "{users_words(found)}"; known are {known}'
+        problem = f'is "{clean_text(found)}"; known are {known}'
         raise Malformed(reader.path(key), problem)
     return found

@@ -8,9 +8,13 @@ from collections.abc import Iterable, Mapping
 
 from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
-from gpushare.informers.claims import placement_of
+from gpushare.informers.claims import place_resource_claim
 from gpushare.kube import facts
-from gpushare.kube.claims.allocated import Claim, User, read_claim
+from gpushare.kube.claims.allocated import (
+    ResourceClaim,
+    ResourceClaimUser,
+    read_resource_claim,
+)
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 
@@ -34,16 +38,16 @@ def has_claims(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("resourceClaims"))
 
 
-def allocated(bodies: Iterable[Json]) -> tuple[list[Claim], dict[str, str]]:
+def allocated(bodies: Iterable[Json]) -> tuple[list[ResourceClaim], dict[str, str]]:
     """Return the claims that hold devices of ours, and why others are not understood.
 
     The latter by ``namespace/name``.
     """
-    found: list[Claim] = []
+    found: list[ResourceClaim] = []
     wrong: dict[str, str] = {}
     for body in bodies:
         try:
-            claim = read_claim(body)
+            claim = read_resource_claim(body)
         except Malformed as error:
             wrong[facts.full_name(body)] = str(error)
         else:
@@ -52,15 +56,17 @@ def allocated(bodies: Iterable[Json]) -> tuple[list[Claim], dict[str, str]]:
     return found, wrong
 
 
-def charged(nodes: Iterable[Node], claims: Iterable[Claim]) -> tuple[Node, ...]:
+def charged(nodes: Iterable[Node], claims: Iterable[ResourceClaim]) -> tuple[Node, ...]:
     """Return nodes, sorted by name, with what claims hold of their cards."""
     found = {node.name: node for node in nodes}
     for claim in claims:
         node = found.get(claim.node) or Node(claim.node)
-        found[claim.node] = node.with_placement(placement_of(claim, node.cards))
+        found[claim.node] = node.with_placement(place_resource_claim(claim, node.cards))
     return tuple(found[name] for name in sorted(found))
 
 
-def users_of(claims: Iterable[Claim]) -> Mapping[PodUID, tuple[User, ...]]:
+def users_of(
+    claims: Iterable[ResourceClaim],
+) -> Mapping[PodUID, tuple[ResourceClaimUser, ...]]:
     """Return the pods for which each claim is reserved, by the claim's UID."""
     return {claim.uid: claim.reserved_for for claim in claims}

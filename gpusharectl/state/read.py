@@ -12,13 +12,13 @@ from pathlib import Path
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, NodeName, PodUID
 from gpushare.domain.node import Node
-from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
-from gpushare.informers.claims import ClaimBook
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import UNFINISHED, PodBook
+from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
+from gpushare.informers.claims import ResourceClaimInformer
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import UNFINISHED, PodInformer
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
-from gpushare.kube.claims.allocated import User
+from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.cluster import Cluster, Json, Kind, ListPage
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
@@ -79,10 +79,10 @@ class Placements:
     """
 
     nodes: tuple[Node, ...]
-    choice: Choice
+    choice: PolicyChoice
     not_asked: str = ""
     reserved: frozenset[PodUID] = frozenset()
-    users: Mapping[PodUID, tuple[User, ...]] = field(default_factory=dict)
+    users: Mapping[PodUID, tuple[ResourceClaimUser, ...]] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, str | None]:
         """Return where this comes from, as all commands print it."""
@@ -247,15 +247,15 @@ def no_such_node(state: ClusterState, name: str) -> str:
 def from_objects(
     nodes: Iterable[Json],
     pods: Iterable[Json],
-    choice: Choice,
+    choice: PolicyChoice,
     because: str,
     claims: Iterable[Json] = (),
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     """Compute the placements as the extender does when it starts, with the pods."""
     ledger = Ledger()
-    pod_book = PodBook(ledger, choice)
-    claim_book = ClaimBook(ledger, set_cards=pod_book.set_cards)
-    node_book = NodeBook(ledger, set_cards=claim_book.set_cards)
+    pod_book = PodInformer(ledger, choice)
+    claim_book = ResourceClaimInformer(ledger, set_cards=pod_book.set_cards)
+    node_book = NodeInformer(ledger, set_cards=claim_book.set_cards)
     bodies = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
     node_book.replace(iter([ListPage(tuple(nodes), "")]))
     claim_book.replace(iter([ListPage(tuple(claims), "")]))
@@ -268,12 +268,12 @@ def from_objects(
     return placements, seen
 
 
-def configured_choice(settings: Mapping[str, str]) -> Choice:
+def configured_choice(settings: Mapping[str, str]) -> PolicyChoice:
     """Return the policy and card order of an extender's settings, else the defaults."""
     policy = settings.get("GPUSHARE_POLICY", "")
     order = settings.get("GPUSHARE_CARD_ORDER", "")
-    plain = Choice()
-    return Choice(
+    plain = PolicyChoice()
+    return PolicyChoice(
         policy if policy in POLICIES else plain.default,
         next((one for one in CARD_ORDERS if one == order), plain.card_order),
     )

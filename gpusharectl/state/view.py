@@ -25,10 +25,10 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import FreeUnits, Node, free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.informers.shortage import shortage
+from gpushare.informers.shortage import find_shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import decode_isolation
-from gpushare.kube.claims.allocated import User
+from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
@@ -63,7 +63,7 @@ class ClaimUse:
     """
 
     claim: Literal["allocated", "reserved"]
-    used_by: tuple[User, ...] | None
+    used_by: tuple[ResourceClaimUser, ...] | None
 
     def __str__(self) -> str:
         """``claim, allocated for web-1``; pods that are not known are not named."""
@@ -95,7 +95,7 @@ class PodShare:
     by_claim: ClaimUse | None = field(default=None, metadata=INLINE)
 
     @property
-    def users(self) -> tuple[User, ...] | None:
+    def users(self) -> tuple[ResourceClaimUser, ...] | None:
         """The pods of a claim; None if they are not known, or for a pod."""
         return self.by_claim.used_by if self.by_claim else None
 
@@ -493,7 +493,7 @@ def _waiting(state: ClusterState, seen: SeenPod) -> WaitingPod:
     if not isinstance(request, PodRequest):
         request = PodRequest(record.pod, ())
     nodes, choice = state.placements.nodes, state.placements.choice
-    lacking = shortage(record, nodes, choice, state.properties)
+    lacking = find_shortage(record, nodes, choice, state.properties)
     return WaitingPod(
         pod=record.pod,
         policy=request.policy,

@@ -20,18 +20,23 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.informers.claims import placement_of
-from gpushare.informers.shortage import bars
+from gpushare.informers.claims import place_resource_claim
+from gpushare.informers.shortage import find_bars
 from gpushare.kube import codec, facts, words
-from gpushare.kube.claims.allocated import Claim, amount, device_name, read_claim
-from gpushare.kube.claims.asked import claims_of
+from gpushare.kube.claims.allocated import (
+    ResourceClaim,
+    device_name,
+    read_amount,
+    read_resource_claim,
+)
+from gpushare.kube.claims.asked import read_claim_names
 from gpushare.kube.claims.requests import (
     CardRequest,
-    Requests,
-    class_names,
-    requests_of,
+    CardRequests,
+    read_card_requests,
+    read_class_names,
 )
-from gpushare.kube.claims.templates import parts_of
+from gpushare.kube.claims.templates import read_template_name
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed, Reader
@@ -53,7 +58,7 @@ def by_claims(
     A pod that has ended is explained without them.
     """
     try:
-        named = {} if facts.is_terminal(pod) else claims_of(pod)
+        named = {} if facts.is_terminal(pod) else read_claim_names(pod)
     except Malformed:
         named = {}
     looked = _Looked(cluster, objects, state, pod)
@@ -143,8 +148,8 @@ class _Looked:
         namespace = self.pod["metadata"]["namespace"]
         try:
             body = self.cluster.get(Kind.CLAIMS, namespace, name)
-            claim = read_claim(body)
-            asked = requests_of(body, self._classes_of(body))
+            claim = read_resource_claim(body)
+            asked = read_card_requests(body, self._classes_of(body))
         except NotFound:
             return False, _unknown(name, "there is no such ResourceClaim")
         except ClusterError as error:
@@ -167,7 +172,7 @@ class _Looked:
         )
         namespace = self.pod["metadata"]["namespace"]
         ref = Ref(_API, "ResourceClaimTemplate", template, namespace)
-        is_ours = bool(parts_of(template))
+        is_ours = bool(read_template_name(template))
         text = "it is not created yet; kube-controller-manager makes it"
         try:
             missing = bool(template) and self.objects.get(ref) is None
@@ -183,14 +188,14 @@ class _Looked:
         return is_ours, _unknown(own, text)
 
     def _classes_of(self, claim: Json) -> Mapping[str, Json | None]:
-        for name in class_names(claim) - self._classes.keys():
+        for name in read_class_names(claim) - self._classes.keys():
             try:
                 self._classes[name] = self.objects.get(Ref(_API, "DeviceClass", name))
             except ClusterError:
                 continue
         return self._classes
 
-    def _waits(self, name: str, body: Json, asked: Requests) -> ClaimVerdict:
+    def _waits(self, name: str, body: Json, asked: CardRequests) -> ClaimVerdict:
         self._offers = self._offers or _Offers.read(self.cluster)
         uid = PodUID(body["metadata"]["uid"])
         ref = PodRef(uid, body["metadata"]["namespace"], name, is_claim=True)
@@ -251,7 +256,7 @@ class _Looked:
             record = codec.pod_record(self.pod)
         except Malformed:
             return {}
-        return bars(record, self.state.placements.nodes, self.state.properties)
+        return find_bars(record, self.state.placements.nodes, self.state.properties)
 
 
 def _unknown(name: str, text: str) -> ClaimVerdict:
@@ -262,15 +267,17 @@ def _shown(device: Json) -> Amount | None:
     """Return what a ResourceSlice shows of a card; None if it is not understood."""
     capacity = device.get("capacity") or {}
     try:
-        return amount(Reader({key: one.get("value") for key, one in capacity.items()}))
+        return read_amount(
+            Reader({key: one.get("value") for key, one in capacity.items()})
+        )
     except Malformed:
         return None
 
 
-def _has(claim: Claim, state: ClusterState) -> str:
+def _has(claim: ResourceClaim, state: ClusterState) -> str:
     node = state.placements.node(claim.node) or Node(claim.node)
     indexes = {card.uuid: card.index for card in node.cards}
-    shares = placement_of(claim, node.cards).shares
+    shares = place_resource_claim(claim, node.cards).shares
     parts = (
         f"card {indexes.get(share.card, share.card)}, {words.amount(share.amount)}"
         for share in shares

@@ -23,7 +23,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
-from gpushare.informers.shortage import bars, shortage
+from gpushare.informers.shortage import find_bars, find_shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
@@ -368,7 +368,7 @@ class _Waiting:
         self._policy = policy
         self._pod = pod
         with_cards = [node for node in state.placements.nodes if node.cards]
-        barred = bars(record, with_cards, state.properties)
+        barred = find_bars(record, with_cards, state.properties)
         self._judged = tuple(
             judge(request, node, policy, barred.get(node.name, ""))
             for node in with_cards
@@ -381,7 +381,7 @@ class _Waiting:
         self._nodes = [node for node in with_cards if node.name not in barred]
         self._verdicts = [one for one in self._judged if not one.barred]
         self._fits = any(verdict.fits for verdict in self._verdicts)
-        self._shortage = shortage(
+        self._shortage = find_shortage(
             record, with_cards, state.placements.choice, state.properties
         )
 

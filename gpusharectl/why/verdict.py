@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
 from gpushare.domain.card_selector import Limit
-from gpushare.domain.eviction.preemption import Facts, Victims, choose_victims
+from gpushare.domain.eviction.preemption import EvictionFacts, Victims, choose_victims
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -310,7 +310,7 @@ def from_node(request: PodRequest, node: Node, policy: Policy) -> Way | None:
 
 def gives_way(request: PodRequest, node: Node, policy: Policy) -> bool:
     """Return whether evicting pods of a lower priority would make room on a node."""
-    found = choose_victims(request, node, Victims(()), policy, Facts(tries=0))
+    found = choose_victims(request, node, Victims(()), policy, EvictionFacts(tries=0))
     return found is not None and bool(found.uids)
 
 

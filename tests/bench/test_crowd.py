@@ -10,9 +10,9 @@ from bench.stage import node_body
 from bench.takeover import longest_gap
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount
-from gpushare.domain.policies import Choice
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import ListPage
 from tests.testbed.objects import pod
 
@@ -45,8 +45,8 @@ def test_the_books_take_each_copy_for_a_pod_of_its_own() -> None:
     assert nodes[0][0] == "/registry/minions/node-00000"
     assert pods[0][0] == "/registry/pods/default/pod-000000"
     ledger = Ledger()
-    pod_book = PodBook(ledger, Choice("first-fit"))
-    NodeBook(ledger, set_cards=pod_book.set_cards).replace(iter(page(nodes)))
+    pod_book = PodInformer(ledger, PolicyChoice("first-fit"))
+    NodeInformer(ledger, set_cards=pod_book.set_cards).replace(iter(page(nodes)))
     pod_book.replace(iter(page(pods)))
     assert not pod_book.without_placement()
     assert len(ledger.holders()) == 20

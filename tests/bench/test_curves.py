@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from bench.curves import curves, draw_scenario, nvlinked_over, replay_list
 from bench.packing.trace import read_trace
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.engine import UNUSABLE
 from gpusharectl.simulator.result import Report
 from tests.bench.packing.building import CASES
@@ -49,7 +49,7 @@ def test_a_list_of_the_trace_has_the_papers_figures(tmp_path: Path) -> None:
     """And a curve for each policy."""
     printed, _ = draw("small", tmp_path / "a.svg", "--seed", "3")
     meters = [
-        replay_list(read_trace(CASES, "small"), "small", 3, Choice(policy))
+        replay_list(read_trace(CASES, "small"), "small", 3, PolicyChoice(policy))
         for policy in ("first-fit", "spread")
     ]
     assert [line.split(":")[0] for line in printed.splitlines()] == [

@@ -14,7 +14,7 @@ import pytest
 
 from gpushare.domain.model import Amount, CardUUID
 from gpushare.kube.claims.allocated import device_name
-from gpushare.kube.claims.templates import template as parts_of_one_card
+from gpushare.kube.claims.templates import write_template as parts_of_one_card
 from tests.cluster.dra_on import CLAIMS, DRIVER, GROUP, TEMPLATES
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import (

@@ -18,7 +18,7 @@ from gpushare.addresses import free_address
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.claims.allocated import device_name
-from gpushare.kube.claims.templates import template
+from gpushare.kube.claims.templates import write_template
 from gpushare.kube.facts import scheduler_says
 from gpusharectl.commands import main
 from tests.controlplane.claims import (
@@ -158,7 +158,7 @@ def test_the_parts_of_a_template_are_of_one_card(site: Claims) -> None:
     """The containers of a pod share a card; one part alone would fit on the first."""
     site.node("edge", 10, 20)
     parts = [Amount(cores=20, units=8), Amount(cores=1, units=4)]
-    body = template(parts)["spec"]
+    body = write_template(parts)["spec"]
     body |= {"kind": "ResourceClaim", "metadata": {"name": "both"}}
     site.rest.must("POST", site.claims, body)
     both = site.world.pod("both")

@@ -10,9 +10,9 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.placement import schedule
-from gpushare.domain.policies import Choice, Policy
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.domain.policies import Policy, PolicyChoice
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import ListPage
 from gpushare.kube.codec import pod_record
 from tests.controlplane.world import EAGER, POLICY, World, beside
@@ -131,12 +131,14 @@ def chosen(
     """Decide in memory, over the API server's objects without the pod itself."""
     ledger, hosts = Ledger(), Hosts()
     packer = Packer(ledger, hosts)
-    choice = Choice("frag", packer=packer)
+    choice = PolicyChoice("frag", packer=packer)
     own = pod["metadata"]["uid"]
     others = [each for each in world.pods() if each["metadata"]["uid"] != own]
     nodes = tuple(world.rest.items("/api/v1/nodes"))
-    NodeBook(ledger, hosts=hosts).replace(iter([ListPage(nodes, "")]))
-    PodBook(ledger, choice, hosts=hosts).replace(iter([ListPage(tuple(others), "")]))
+    NodeInformer(ledger, hosts=hosts).replace(iter([ListPage(nodes, "")]))
+    PodInformer(ledger, choice, hosts=hosts).replace(
+        iter([ListPage(tuple(others), "")])
+    )
     for each in seen:
         packer.see(request_of(each))
     packer.learn()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.live import WhatIf, live_scenario
 from gpusharectl.simulator.result import run
 from tests.controlplane.books import assert_refused, checked_book
@@ -129,7 +129,7 @@ def simulated(world: World) -> str:
     """Play what waits over what runs; why the only pod that waits does."""
     nodes, pods = (world.rest.items(f"/api/v1/{kind}") for kind in ("nodes", "pods"))
     scenario = live_scenario(nodes, pods, WhatIf(), "")
-    (waits,) = run(scenario, Choice()).not_placed
+    (waits,) = run(scenario, PolicyChoice()).not_placed
     return ", ".join(sorted(f"{count} {why}" for why, count in waits.reasons.items()))
 
 

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.templates import MOST_PARTS, template, template_name
+from gpushare.kube.claims.templates import MOST_PARTS, name_template, write_template
 from gpusharectl.commands import main
 from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, asking, container, limits_of
@@ -53,7 +53,7 @@ def test_a_pod_becomes_one_with_a_claim(claiming: Gate) -> None:
     assert second["resources"]["claims"] == [{"name": "vcuda", "request": "card-2"}]
     assert "claims" not in plain["resources"]
     for parts in ([Amount(20, 20)], [Amount(20, 20), Amount(1, 4)]):
-        applied = claiming.kubectl("apply", "-f", "-", stdin=template(parts))
+        applied = claiming.kubectl("apply", "-f", "-", stdin=write_template(parts))
         assert applied.returncode == 0, applied.stderr
 
 
@@ -63,7 +63,7 @@ def test_the_longest_command_arrives_whole(claiming: Gate) -> None:
     pod = asking(*(container(most, f"part-{n}") for n in range(MOST_PARTS)))
     done = claiming.kubectl("create", "--dry-run=server", "-f", "-", stdin=pod)
     assert done.returncode == 0, done.stderr
-    name = template_name([Amount(10, 999_999)] * MOST_PARTS)
+    name = name_template([Amount(10, 999_999)] * MOST_PARTS)
     apply = f"kubectl -n {claiming.namespace} apply -f -"
     assert f"gpusharectl claim-template {name} | {apply}" in done.stderr
 

@@ -26,7 +26,7 @@ from gpushare.cards.source import (
     XidEvent,
 )
 from gpushare.domain.model import CardUUID, NodeName, Placement, Share
-from gpushare.domain.placement import joined
+from gpushare.domain.placement import join_shares
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
@@ -253,7 +253,7 @@ class NodeFixture:
         record = pod_record(pod)
         claims = record.request.claims  # type: ignore[union-attr]
         shares = [Share(UUIDS[card], one.amount, one.containers) for one in claims]
-        return Placement(record.pod, NODE, joined(shares))
+        return Placement(record.pod, NODE, join_shares(shares))
 
     def pod(self, name: str) -> Json:
         return self.cluster.get(Kind.PODS, "default", name)

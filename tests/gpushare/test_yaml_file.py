@@ -5,15 +5,15 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from gpushare.yaml_file import Part, Text, YamlError, YamlFile, whole
+from gpushare.yaml_file import Text, YamlError, YamlFile, YamlValue, bounded_number
 
 
-class Item(Part):
+class Item(YamlValue):
     name: Text
-    size: Annotated[int, whole(1, 9)] = 1
+    size: Annotated[int, bounded_number(1, 9)] = 1
 
 
-class Top(Part):
+class Top(YamlValue):
     items: tuple[Item, ...] = ()
     labels: dict[str, Text] = Field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import Card
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
@@ -127,7 +127,7 @@ def cluster_state(
     pods: Iterable[Json] = (),
     *,
     parts: Sequence[Json] | None = None,
-    choice: Choice | None = None,
+    choice: PolicyChoice | None = None,
     not_asked: str = "",
     troubles: Sequence[Trouble] = (),
     reviewed: bool | None = None,
@@ -138,7 +138,9 @@ def cluster_state(
     for pod in found:
         pod["metadata"]["creationTimestamp"] = MADE
     well = in_order(*nodes) if parts is None else tuple(parts)
-    placements, seen = from_objects(nodes, found, choice or Choice(), not_asked, claims)
+    placements, seen = from_objects(
+        nodes, found, choice or PolicyChoice(), not_asked, claims
+    )
     return ClusterState(
         placements, tuple(nodes), seen, well, NOW, tuple(troubles), reviewed=reviewed
     )
@@ -361,7 +363,7 @@ def troubled() -> ClusterState:
         [gone],
         parts=parts,
         not_asked="no extender pod is ready",
-        choice=Choice("spread"),
+        choice=PolicyChoice("spread"),
     )
 
 

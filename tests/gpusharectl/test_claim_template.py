@@ -4,7 +4,7 @@ import yaml
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.templates import template
+from gpushare.kube.claims.templates import write_template
 from gpusharectl.commands import main
 
 
@@ -13,8 +13,8 @@ def test_a_template_for_each_name() -> None:
     found = CliRunner().invoke(main, words)
     assert found.exit_code == 0
     assert list(yaml.safe_load_all(found.stdout)) == [
-        template([Amount(20, 20)]),
-        template([Amount(20, 8), Amount(1, 4)]),
+        write_template([Amount(20, 20)]),
+        write_template([Amount(20, 8), Amount(1, 4)]),
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpushare.kube.cluster import Json
 from webhook.bitfusion.resources import (
     Ask,
@@ -229,5 +229,5 @@ def _percent(text: str, where: str, denials: list[str]) -> int | None:
     if part.is_finite() and 0 < part <= 1:
         return max(int(part * 100), 1)
     fix = "a number above 0 and up to 1; write 0.5"
-    denials.append(bad_percent(users_words(text), where, fix))
+    denials.append(bad_percent(clean_text(text), where, fix))
     return None

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_ENTRIES
 from gpushare.kube.cluster import Json
@@ -47,7 +47,7 @@ def conditions(texts: Iterable[str], pool: Pool) -> Conditions:
     for word in words[:_MOST_WORDS]:
         complaint = _note(found, word, pool)
         if complaint:
-            shown = users_words(word)[:_MOST_SHOWN]
+            shown = clean_text(word)[:_MOST_SHOWN]
             found.complaints.append(f'Filter "{shown}" {complaint}')
     for key, entries in (("device.name", found.models), ("device.id", found.uuids)):
         if len(entries) > MOST_ENTRIES:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from webhook.pool import Pool
@@ -176,7 +176,7 @@ def _ask(
         found = PERCENT if PERCENT in asked else MEMORY
         denials.append(
             f"No gpu num was provided but found percent ({where[found]} is "
-            f"{users_words(str(asked[found]))}): add {AMOUNT}: 1"
+            f"{clean_text(str(asked[found]))}): add {AMOUNT}: 1"
         )
     if PERCENT in asked:
         percent = percent_of(asked[PERCENT], where[PERCENT], denials)
@@ -206,7 +206,7 @@ def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
     if number and number <= _MOST_CARDS:
         return number
     because = "no node has so many" if number else "it must be an integer of 1 or more"
-    shown = users_words(str(raw))
+    shown = clean_text(str(raw))
     denials.append(
         f"gpuNum.Value() Error ({where} is {shown}): this is the number of cards, and "
         f"{because}; ask 1"
@@ -219,7 +219,7 @@ def percent_of(raw: object, where: str, denials: list[str]) -> int | None:
     number = _whole(raw)
     if number and number <= 100:  # noqa: PLR2004
         return number
-    shown = users_words(str(raw))
+    shown = clean_text(str(raw))
     denials.append(bad_percent(shown, where, "an integer from 1 to 100; ask 50"))
     return None
 
@@ -237,7 +237,7 @@ def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
     number = _whole(raw)
     if number is not None and number >= MB:
         return number
-    text = users_words(str(raw))
+    text = clean_text(str(raw))
     if text.endswith("m") and text[:-1].isdigit() and text != "0m":
         because = f"m means a thousandth of a byte; did you mean {text[:-1]}M?"
     elif number and number > 0:

@@ -7,7 +7,7 @@ possible.
 from dataclasses import dataclass, field
 
 from gpushare.domain.model import UNIT_MIB
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM_NAMESPACES
@@ -263,7 +263,7 @@ def translate(
     own: str | None = annotations.get(resources.MODE)
     chosen = mode if own is None else _MODES.get(own.strip().lower())
     if chosen is None:
-        shown = users_words(own or "")[:_MOST_SHOWN]
+        shown = clean_text(own or "")[:_MOST_SHOWN]
         told = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
         return Translation(pod, warnings=(told,))
     if not chosen:

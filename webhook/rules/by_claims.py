@@ -10,13 +10,13 @@ from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.claims.templates import (
     MOST_PARTS,
-    parts_of,
-    request_name,
-    template_name,
+    name_request,
+    name_template,
+    read_template_name,
 )
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Reader
-from gpushare.kube.resource_requests import containers
+from gpushare.kube.resource_requests import read_containers
 from webhook.bitfusion import resources
 from webhook.rules.pod import (
     APP,
@@ -52,7 +52,7 @@ def by_claims(
         return pod, told
     why = _SECOND if second_scheduler else _why_not(pod, asking)
     amounts = [spec.amount for _, spec in asking]
-    name = None if why else template_name(amounts)
+    name = None if why else name_template(amounts)
     if name is None:
         why = why or "its amounts are too large"
         return pod, [*told, f"the pod gets no claim: {why}"]
@@ -64,7 +64,7 @@ def by_claims(
                 container.asked(part).pop(resource, None)
         if container.path in places:
             number = places.index(container.path)
-            _with_claim(container, request_name(number, len(places)))
+            _with_claim(container, name_request(number, len(places)))
     claim = {"name": CLAIM, "resourceClaimTemplateName": name}
     spec = after["spec"]
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), claim]
@@ -102,7 +102,7 @@ def _why_not(pod: Json, asking: _Asking) -> str:
 
 
 def _asking(pod: Json) -> _Asking:
-    both = zip(pod_containers(pod, INIT, APP), containers(pod), strict=True)
+    both = zip(pod_containers(pod, INIT, APP), read_containers(pod), strict=True)
     return [(container, spec) for container, spec in both if spec.amount]
 
 
@@ -115,7 +115,7 @@ def _without_defaults(pod: Json) -> tuple[Json, list[str]]:
     claims = Reader(pod).object("spec").optional_objects("resourceClaims")
     if not any(
         claim.optional_text("name") == CLAIM
-        and parts_of(claim.optional_text("resourceClaimTemplateName"))
+        and read_template_name(claim.optional_text("resourceClaimTemplateName"))
         for claim in claims
     ):
         return pod, []

@@ -11,12 +11,12 @@ from dataclasses import replace
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.refusal import Refusal
-from gpushare.domain.request import ContainerSpec, Role, effective
+from gpushare.domain.request import ContainerSpec, Role, peak_amount
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import Unmeetable, containers
+from gpushare.kube.resource_requests import Unmeetable, read_containers
 from webhook.pool import Pool
 from webhook.rules.pod import (
     APP,
@@ -119,8 +119,8 @@ def default_cores(pod: Json, *, even_zero: bool = False) -> None:
         else spec
         for container, spec in places
     ]
-    if not _apart(pod) and effective(filled).cores >= CORES_PER_CARD:
-        known = effective([spec for _, spec in places]).cores
+    if not _apart(pod) and peak_amount(filled).cores >= CORES_PER_CARD:
+        known = peak_amount([spec for _, spec in places]).cores
         lacking = [] if known else lacking[:1]
     for container in lacking:
         _give(container, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
@@ -135,7 +135,7 @@ def memory_of_whole_cards(pod: Json, pool: Pool) -> None:
     models = None if isinstance(chosen, Refusal) else chosen
     places = _places(pod)
     for group in [[each] for each in places] if _apart(pod) else [places]:
-        cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
+        cards = peak_amount([spec for _, spec in group]).cores // CORES_PER_CARD
         card_units = pool.whole_card_units(cards, models) or 0
         if cards > MOST_CARDS * MOST_INSTANCES:
             # No node has so many, and the pod is refused everywhere.
@@ -220,7 +220,7 @@ def _lacks(container: PodContainer) -> bool:
 def _places(pod: Json) -> list[tuple[PodContainer, ContainerSpec]]:
     """Return the containers with what each asks for; empty if that is not valid."""
     try:
-        specs = containers(pod)
+        specs = read_containers(pod)
     except (Malformed, Unmeetable):
         return []
     return list(zip(pod_containers(pod, INIT, APP), specs, strict=True))
@@ -247,11 +247,11 @@ def _lack_of_units(
 ) -> int:
     """Return the units that this container lacks for the pod to hold so many."""
     specs = [spec for _, spec in group]
-    if effective(specs).units >= wanted:
+    if peak_amount(specs).units >= wanted:
         return 0
     # The largest sum over time counts: with so many units it includes this container.
     specs[index] = _with_units(specs[index], wanted)
-    return 2 * wanted - effective(specs).units
+    return 2 * wanted - peak_amount(specs).units
 
 
 def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:

@@ -7,7 +7,7 @@ difference between the two, so it always fits the object that arrived.
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.kube.admission import admission_request
+from gpushare.kube.admission import read_admission_request
 from gpushare.kube.cluster import Json
 
 _DEBUGGING = "ephemeralcontainers"
@@ -32,7 +32,7 @@ class Question:
 
 def question(body: bytes) -> Question:
     """Read a review; raise ``Malformed`` for one that no API server would send."""
-    request = admission_request(body)
+    request = read_admission_request(body)
     uid, namespace = request.text("uid"), request.optional_text("namespace")
     kind = request.object("kind")
     is_pod = not kind.optional_text("group") and kind.optional_text("kind") == "Pod"

@@ -17,7 +17,7 @@ from posixpath import basename, normpath
 from typing import Literal
 
 from gpushare.domain.model import UNIT_MIB, PodRef, PodRequest, PodUID
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
@@ -25,13 +25,17 @@ from gpushare.domain.quantity import (
     mebibytes,
     whole,
 )
-from gpushare.domain.refusal import Refusal, users_words
+from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.domain.request import ContainerSpec
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import Unmeetable, claims_by, containers
+from gpushare.kube.resource_requests import (
+    Unmeetable,
+    build_claims_by_annotation,
+    read_containers,
+)
 from webhook.pool import Pool
 from webhook.rules.pod import (
     APP,
@@ -86,7 +90,7 @@ def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
     found += [_of_annotation(detail, pod) for detail in wrong]
     quantities = _quantities(pod)
     # Quantities that cannot be read cannot be added.
-    cores = [] if quantities else list(_cores(pod, containers(pod)))
+    cores = [] if quantities else list(_cores(pod, read_containers(pod)))
     found += quantities or [_of_cores(*each) for each in cores]
     if len(found) == before:
         found.append(_of_annotation(refusal.detail, pod))
@@ -172,7 +176,7 @@ def mib_left(pod: Json) -> Iterator[str]:
 
 
 def _mib(value: object) -> int | str:
-    text = users_words(str(value))
+    text = clean_text(str(value))
     try:
         mib = whole(value)
     except NotAQuantity as error:
@@ -190,7 +194,7 @@ def _mib(value: object) -> int | str:
 
 def _policy(pod: Json) -> Iterator[str]:
     asked = annotations(pod).get(names.POLICY)
-    found = None if asked is None else Choice().policy(asked)
+    found = None if asked is None else PolicyChoice().policy(asked)
     if isinstance(found, Refusal):
         yield f"{_annotation(names.POLICY)}: {found.detail}"
 
@@ -212,9 +216,9 @@ def _unmeetable(resource: str, value: object) -> str:
     """Judge one quantity by the extender's own code; return empty if it is valid."""
     alone = {"name": "any", "resources": {"limits": {resource: value}}}
     try:
-        containers({"spec": {"containers": [alone]}})
+        read_containers({"spec": {"containers": [alone]}})
     except Malformed as error:
-        return f"{users_words(str(value))} is not valid: {error.problem}"
+        return f"{clean_text(str(value))} is not valid: {error.problem}"
     except Unmeetable as error:
         return _less_its_name(str(error), resource) + _as_written(value)
     return ""
@@ -237,7 +241,7 @@ def _cores(
     asking = [(container, spec) for container, spec in both if spec.amount]
     apart = annotations(pod).get(names.CONTAINERS) == names.APART
     for group in [[one] for one in asking] if apart else [asking]:
-        found = claims_by([spec for _, spec in group], apart=False)
+        found = build_claims_by_annotation([spec for _, spec in group], apart=False)
         if isinstance(found, Refusal):
             with_cores = (container for container, spec in group if spec.amount.cores)
             yield [_resource(s, "limits", names.CORE) for s in with_cores], found
@@ -381,7 +385,7 @@ def _named(container: PodContainer) -> Iterator[str]:
             continue
         yield (
             f"{container.path}.env[{place}]: only the vcuda device plugin may set "
-            f"{users_words(name)}, because it can lift the pod's limit; remove it"
+            f"{clean_text(name)}, because it can lift the pod's limit; remove it"
         )
 
 

@@ -14,7 +14,7 @@ from gpushare.domain.eviction.movable import (
     PrioritiesAndBudgets,
     may_use_any,
 )
-from gpushare.domain.eviction.preemption import Facts
+from gpushare.domain.eviction.preemption import EvictionFacts
 from gpushare.domain.model import (
     HostAmount,
     NodeName,
@@ -25,7 +25,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import best_node, place, refusal, score
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 
 _REPLACEMENT = PodUID("the replacement")
@@ -43,13 +43,13 @@ class Situation:
 
     nodes: tuple[Node, ...]
     movable: Mapping[PodUID, Movable]
-    choice: Choice = field(default_factory=Choice)
-    facts: Facts = field(default_factory=Facts)
+    choice: PolicyChoice = field(default_factory=PolicyChoice)
+    facts: EvictionFacts = field(default_factory=EvictionFacts)
     may_use: Callable[[NodeName], bool] = may_use_any
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PodMove:
     """One eviction: the pod, what it holds, and what its replacement is to hold."""
 
     pod: PodRef
@@ -58,7 +58,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateAfterMoves:
     """The cluster after some moves: what differs from the beginning.
 
     ``nodes`` are those that changed, and the target's with its cards cordoned. ``host``
@@ -79,7 +79,7 @@ _Ranked = list[tuple[int, NodeName]]
 """Nodes on which a kind of pod fits: the score, negative, and the name."""
 
 
-class World:
+class LandingPrediction:
     """Where pods are, and where each of them would land."""
 
     def __init__(
@@ -87,7 +87,7 @@ class World:
     ) -> None:
         self.request = request
         self.policy = policy
-        self.start = State()
+        self.start = StateAfterMoves()
         self._situation = situation
         self._nodes = {node.name: node for node in situation.nodes}
         self._ranked: dict[object, _Ranked] = {}
@@ -99,43 +99,45 @@ class World:
             if uid in situation.movable and not others.why_pod_stays(placement.pod)
         }
 
-    def begin(self, node: Node) -> State:
+    def begin(self, node: Node) -> StateAfterMoves:
         """Return the state in which a node differs from the beginning."""
-        return State({node.name: node})
+        return StateAfterMoves({node.name: node})
 
-    def now(self, name: NodeName, state: State) -> Node:
+    def now(self, name: NodeName, state: StateAfterMoves) -> Node:
         """Return a node as it is in a state."""
         return state.nodes.get(name) or self._nodes[name]
 
-    def placement(self, uid: PodUID, state: State) -> Placement:
+    def placement(self, uid: PodUID, state: StateAfterMoves) -> Placement:
         """Return what a pod, or its replacement, holds in a state."""
         return state.moved.get(uid) or self.at[uid]
 
-    def fits(self, node: Node, state: State) -> bool:
+    def fits(self, node: Node, state: StateAfterMoves) -> bool:
         """Return whether the waiting pod fits on a node: cards, CPU and memory."""
         if not self.has_host(self.request.host, node.name, state):
             return False
         seen = node.as_seen_by(self.request.pod)
         return refusal(self.request, seen, self.policy) is None
 
-    def has_host(self, asked: HostAmount | None, name: NodeName, state: State) -> bool:
+    def has_host(
+        self, asked: HostAmount | None, name: NodeName, state: StateAfterMoves
+    ) -> bool:
         """Return whether a node has the CPU and memory, as far as it is known."""
         room = self._situation.facts.hosts.free(name)
         if asked is None or room is None:
             return True
         return asked.fits(room + state.host.get(name, _NO_HOST))
 
-    def without(self, uid: PodUID, state: State) -> State:
+    def without(self, uid: PodUID, state: StateAfterMoves) -> StateAfterMoves:
         """Return the state in which a pod has ended."""
         name = self.placement(uid, state).node
         host = self._situation.movable[uid].request.host or _NO_HOST
         nodes = {**state.nodes, name: self.now(name, state).without({uid})}
         changed = {**state.host, name: state.host.get(name, _NO_HOST) + host}
-        return State(nodes, changed, state.moved)
+        return StateAfterMoves(nodes, changed, state.moved)
 
     def moved(
-        self, uid: PodUID, state: State, gone: State
-    ) -> tuple[Move, State] | None:
+        self, uid: PodUID, state: StateAfterMoves, gone: StateAfterMoves
+    ) -> tuple[PodMove, StateAfterMoves] | None:
         """Return a pod's move, and the state after it; ``gone`` is without the pod.
 
         None if it would land nowhere, or where depends on when it ends.
@@ -152,10 +154,10 @@ class World:
         name, host = landing.node, pod.request.host or _NO_HOST
         nodes = {**gone.nodes, name: self.now(name, gone).with_placement(landing)}
         changed = {**gone.host, name: gone.host.get(name, _NO_HOST) - host}
-        after_it = State(nodes, changed, {**gone.moved, uid: landing})
-        return Move(source.pod, source, landing), after_it
+        after_it = StateAfterMoves(nodes, changed, {**gone.moved, uid: landing})
+        return PodMove(source.pod, source, landing), after_it
 
-    def _landing(self, pod: Movable, state: State) -> Placement | None:
+    def _landing(self, pod: Movable, state: StateAfterMoves) -> Placement | None:
         """Return what ``schedule`` does, without judging unchanged nodes again."""
         request = replace(pod.request, pod=replace(pod.request.pod, uid=_REPLACEMENT))
         policy = self._situation.choice.policy(request.policy)
@@ -173,7 +175,7 @@ class World:
         return None if isinstance(placed, Refusal) else placed
 
     def _unchanged(
-        self, pod: Movable, request: PodRequest, policy: Policy, state: State
+        self, pod: Movable, request: PodRequest, policy: Policy, state: StateAfterMoves
     ) -> Iterator[Node]:
         """Return the best of the nodes that are as at the beginning, if one fits.
 

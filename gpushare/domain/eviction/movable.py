@@ -8,7 +8,7 @@ Decision 0073 has the reasons.
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from gpushare.domain.eviction.preemption import Facts
+from gpushare.domain.eviction.preemption import EvictionFacts
 from gpushare.domain.model import NodeName, PodRef, PodRequest
 
 DAEMON_SETS, JOBS, SEVERAL_CARDS = "daemonsets", "jobs", "several-cards"
@@ -80,7 +80,7 @@ def why_pod_stays(pod: MoveCandidate, allowed: Container[str]) -> str:
 class PrioritiesAndBudgets:
     """Which of the pods that may be moved stay for the sake of one waiting pod."""
 
-    def __init__(self, waiting: PodRef, facts: Facts) -> None:
+    def __init__(self, waiting: PodRef, facts: EvictionFacts) -> None:
         self._priority = waiting.priority
         self._reserved = facts.reserved
         self._protected = frozenset(

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate, combinations, islice
 
-from gpushare.domain.eviction.landing import Move, Situation, State, World
+from gpushare.domain.eviction.landing import (
+    LandingPrediction,
+    PodMove,
+    Situation,
+    StateAfterMoves,
+)
 from gpushare.domain.model import (
     NOTHING,
     Amount,
@@ -47,7 +52,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MovePlan:
     """Moves in their order, and what the waiting pod can have after them.
 
     ``cards`` of ``node`` are to be cordoned from before the first move until after the
@@ -57,12 +62,12 @@ class Plan:
 
     node: NodeName
     cards: tuple[CardUUID, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[PodMove, ...]
     placement: Placement
     exact: bool = True
 
 
-class Why(Enum):
+class NoPlanReason(Enum):
     """Why there is no plan."""
 
     FITS = "fits"
@@ -86,14 +91,14 @@ class NoPlan:
     ``exact`` is False if the search was cut short, so that a plan may exist.
     """
 
-    why: Why
+    why: NoPlanReason
     words: str
     exact: bool = True
 
 
 def plan_moves(
     request: PodRequest, situation: Situation, bounds: Bounds | None = None
-) -> Plan | NoPlan:
+) -> MovePlan | NoPlan:
     """Return the fewest moves that make room for a pod, and of those the cheapest.
 
     Cheaper is the lower priority of the most important pod that moves, then the fewer
@@ -110,14 +115,16 @@ def plan_moves(
     bounds = bounds or Bounds()
     policy = situation.choice.policy(request.policy)
     if isinstance(policy, Refusal):
-        return NoPlan(Why.NEVER, policy.detail)
+        return NoPlan(NoPlanReason.NEVER, policy.detail)
     if len(request.claims) != 1:
-        return NoPlan(Why.APART, "room is made for one claim only, not for several")
+        return NoPlan(
+            NoPlanReason.APART, "room is made for one claim only, not for several"
+        )
     nodes = [node for node in situation.nodes if situation.may_use(node.name)]
-    world = World(request, situation, policy)
+    world = LandingPrediction(request, situation, policy)
     for node in nodes:
         if world.fits(node.as_seen_by(request.pod), world.start):
-            return NoPlan(Why.FITS, f"it fits on {node.name} now")
+            return NoPlan(NoPlanReason.FITS, f"it fits on {node.name} now")
     targets = [
         target
         for node in nodes
@@ -127,10 +134,10 @@ def plan_moves(
     ]
     if not targets:
         return _no_target(request, nodes, policy)
-    return _Search(world, bounds).plan(targets)
+    return _MoveSearch(world, bounds).plan(targets)
 
 
-def after(nodes: Iterable[Node], moves: Iterable[Move]) -> tuple[Node, ...]:
+def apply_moves(nodes: Iterable[Node], moves: Iterable[PodMove]) -> tuple[Node, ...]:
     """Return the nodes as they are after the moves."""
     now = {node.name: node for node in nodes}
     for move in moves:
@@ -140,7 +147,7 @@ def after(nodes: Iterable[Node], moves: Iterable[Move]) -> tuple[Node, ...]:
     return tuple(now.values())
 
 
-def landing_now(
+def predict_landing(
     request: PodRequest, situation: Situation, uid: PodUID
 ) -> Placement | None:
     """Return where one pod would land if it were evicted now; None if nowhere.
@@ -152,7 +159,7 @@ def landing_now(
     facts = replace(situation.facts, budgets=())
     if isinstance(policy, Refusal):
         return None
-    world = World(request, replace(situation, facts=facts), policy)
+    world = LandingPrediction(request, replace(situation, facts=facts), policy)
     if uid not in world.at:
         return None
     done = world.moved(uid, world.start, world.without(uid, world.start))
@@ -167,7 +174,7 @@ def has_room(
     node = next((node for node in situation.nodes if node.name == name), None)
     if isinstance(policy, Refusal) or node is None:
         return False
-    world = World(request, situation, policy)
+    world = LandingPrediction(request, situation, policy)
     return world.fits(_Target(name, frozenset(cards)).alone(node), world.start)
 
 
@@ -176,8 +183,10 @@ def _no_target(request: PodRequest, nodes: Iterable[Node], policy: Policy) -> No
         opened = tuple(replace(c, healthy=True, cordoned=False) for c in node.cards)
         if refusal(request, Node(node.name, opened), policy) is None:
             words = "each card that could hold it is sick or cordoned"
-            return NoPlan(Why.CLOSED, words)
-    return NoPlan(Why.NEVER, "no node that it may use could hold it, even if empty")
+            return NoPlan(NoPlanReason.CLOSED, words)
+    return NoPlan(
+        NoPlanReason.NEVER, "no node that it may use could hold it, even if empty"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +252,7 @@ class _Branch:
     how: _Pass
     seen: dict[object, tuple[int, _Cost]] = field(default_factory=dict)
 
-    def was_here(self, state: State, left: int, cost: _Cost) -> bool:
+    def was_here(self, state: StateAfterMoves, left: int, cost: _Cost) -> bool:
         """Return whether the state was seen with as many moves left, and as cheap."""
         before = self.seen.get(state.key)
         if before is not None and before[0] >= left and before[1] <= cost:
@@ -252,17 +261,17 @@ class _Branch:
         return False
 
 
-class _Search:
+class _MoveSearch:
     """Search for plans of one move, then of two and so on, on all targets."""
 
-    def __init__(self, world: World, bounds: Bounds) -> None:
+    def __init__(self, world: LandingPrediction, bounds: Bounds) -> None:
         self._world = world
         self._bounds = bounds
-        self._best: Plan | None = None
+        self._best: MovePlan | None = None
         self._best_cost = _NOTHING_YET
         self._order = sorted(world.at, key=self._rank)
 
-    def plan(self, targets: Iterable[_Target]) -> Plan | NoPlan:
+    def plan(self, targets: Iterable[_Target]) -> MovePlan | NoPlan:
         """Return the best plan of the smallest length for which there is one."""
         world = self._world
         begun = [
@@ -277,7 +286,7 @@ class _Search:
         ]
         if not begun:
             words = "no card gets room by pods that may be moved"
-            return NoPlan(Why.NONE_MAY_MOVE, words)
+            return NoPlan(NoPlanReason.NONE_MAY_MOVE, words)
         passes = (
             _Pass(chains=False, steps=self._bounds.direct_steps),
             _Pass(chains=True, steps=self._bounds.chain_steps),
@@ -293,10 +302,14 @@ class _Search:
                 return replace(self._best, exact=not any(one.cut for one in passes))
         most = self._bounds.moves
         words = f"no plan of at most {most} move{'' if most == 1 else 's'} makes room"
-        return NoPlan(Why.NO_PLAN, words, not any(one.cut for one in passes))
+        return NoPlan(NoPlanReason.NO_PLAN, words, not any(one.cut for one in passes))
 
     def _extend(
-        self, branch: _Branch, state: State, moves: tuple[Move, ...], cost: _Cost
+        self,
+        branch: _Branch,
+        state: StateAfterMoves,
+        moves: tuple[PodMove, ...],
+        cost: _Cost,
     ) -> None:
         left = branch.length - len(moves)
         if branch.was_here(state, left, cost):
@@ -322,7 +335,11 @@ class _Search:
                 self._extend(branch, done[1], (*moves, done[0]), then)
 
     def _offer(
-        self, target: _Target, state: State, moves: tuple[Move, ...], cost: _Cost
+        self,
+        target: _Target,
+        state: StateAfterMoves,
+        moves: tuple[PodMove, ...],
+        cost: _Cost,
     ) -> bool:
         """Take the moves as the best plan if the pod fits; return whether it does."""
         world = self._world
@@ -333,12 +350,12 @@ class _Search:
         if isinstance(placed, Refusal):
             return False
         cards = tuple(card.uuid for card in node.cards if card.uuid in target.cards)
-        self._best = Plan(target.name, cards, moves, placed)
+        self._best = MovePlan(target.name, cards, moves, placed)
         self._best_cost = cost
         return True
 
     def _candidates(
-        self, branch: _Branch, state: State, left: int, least: int
+        self, branch: _Branch, state: StateAfterMoves, left: int, least: int
     ) -> Iterator[PodUID]:
         """Return the pods to move next, the cheapest of the target's first."""
         if not left:

@@ -53,7 +53,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EvictionFacts:
     """What is known of pods besides their cards.
 
     ``hosts`` has the CPU, memory and priority of each pod. ``reserved`` are the pods
@@ -71,7 +71,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class PossibleVictim:
     """A pod that could be evicted, and the cards and host resources that it holds."""
 
     priority: int
@@ -80,7 +80,9 @@ class Tenant:
     host: HostAmount
 
 
-def violating(uids: Iterable[PodUID], budgets: Collection[Budget]) -> frozenset[PodUID]:
+def find_violations(
+    uids: Iterable[PodUID], budgets: Collection[Budget]
+) -> frozenset[PodUID]:
     """Return the evictions that, in this order, violate a budget."""
     left = {id(budget): budget.allowed for budget in budgets}
     beyond: set[PodUID] = set()
@@ -104,7 +106,7 @@ def choose_victims(
     node: Node,
     proposal: Victims,
     policy: Policy,
-    facts: Facts | None = None,
+    facts: EvictionFacts | None = None,
 ) -> Victims | None:
     """Return the proposal if it frees the cards, else better victims, or None.
 
@@ -114,13 +116,13 @@ def choose_victims(
     containers are apart. None means that evicting pods of lower priority does not help.
     """
     node = node.as_seen_by(request.pod)
-    search = _Search(request, node, proposal, policy, facts or Facts())
+    search = _VictimSearch(request, node, proposal, policy, facts or EvictionFacts())
     if search.frees_cards(request, proposal.uids):
         return proposal
     return search.victims()
 
 
-class _Search:
+class _VictimSearch:
     """Search for the pods to evict from one node for one pod."""
 
     def __init__(
@@ -129,7 +131,7 @@ class _Search:
         node: Node,
         proposal: Victims,
         policy: Policy,
-        facts: Facts,
+        facts: EvictionFacts,
     ) -> None:
         self._request = request
         self._seen = node
@@ -150,7 +152,7 @@ class _Search:
             if uid in self._named
             or (tenant.priority < request.pod.priority and uid not in facts.reserved)
         }
-        own = violating(self._in_order(self._named), self._budgets)
+        own = find_violations(self._in_order(self._named), self._budgets)
         self._others_violations = max(0, proposal.budget_violations - len(own))
         self._host_free = facts.hosts.free(node.name)
         # If the extender's data says that even the proposal does not free enough CPU
@@ -294,7 +296,7 @@ class _Search:
         Victims under a budget are tried before all others; those in ``stay`` never.
         """
         ranked = self._in_order(victims)
-        protected = violating(ranked, self._budgets)
+        protected = find_violations(ranked, self._budgets)
         gone = set(victims)
         for uid in sorted(ranked, key=lambda uid: uid not in protected):
             if uid not in stay and self._enough(request, gone - {uid}):
@@ -347,7 +349,7 @@ class _Search:
         Not all budgets of pods without shares are known here. kube-scheduler counted
         them in the proposal; they count as long as such pods stay victims.
         """
-        own = violating(self._in_order(uids), self._budgets)
+        own = find_violations(self._in_order(uids), self._budgets)
         others = [u for u in uids if u not in own and not self._tenants[u].cards]
         return len(own) + min(len(others), self._others_violations)
 
@@ -363,8 +365,8 @@ class _Search:
 
 
 def _tenants(
-    request: PodRequest, node: Node, proposal: Victims, facts: Facts
-) -> dict[PodUID, Tenant]:
+    request: PodRequest, node: Node, proposal: Victims, facts: EvictionFacts
+) -> dict[PodUID, PossibleVictim]:
     """Return the proposal's pods, in its order, and all that hold shares of the node.
 
     A ResourceClaim is none of them: what it holds stays charged.
@@ -380,7 +382,7 @@ def _tenants(
         if not placement.pod.is_claim:
             cards[uid] = frozenset(placement.cards())
             pods[uid] = placement.pod
-    found: dict[PodUID, Tenant] = {}
+    found: dict[PodUID, PossibleVictim] = {}
     before = (request.pod.priority - 1, "")
     for uid in dict.fromkeys((*proposal.uids, *sorted(pods))):
         held = facts.hosts.pod(uid)
@@ -390,5 +392,5 @@ def _tenants(
             same = held.priority == before[0]
             before = (held.priority, before[1] if same else "")
         host = HostAmount() if held is None else held.amount
-        found[uid] = Tenant(*before, cards.get(uid, frozenset()), host)
+        found[uid] = PossibleVictim(*before, cards.get(uid, frozenset()), host)
     return found

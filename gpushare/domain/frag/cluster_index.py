@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpushare.domain.frag.costs import PricedNode, Standing, Standings
 from gpushare.domain.frag.prices import Tables
-from gpushare.domain.frag.shapes import CardSizes, Pool
+from gpushare.domain.frag.shapes import CardSizes, ClusterCapacity
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName
@@ -71,11 +71,11 @@ class ClusterIndex:
 
     def pool(
         self, cards: int = 0, cpu: int | None = None, memory: int | None = None
-    ) -> Pool:
+    ) -> ClusterCapacity:
         """Return what is free now; the caller gives the totals."""
         idle, untouched = dict(self._idle), dict(self._untouched)
         largest, free_cpu = self._largest or None, None if self._hostless else self._cpu
-        return Pool(cards, cpu, memory, idle, untouched, largest, free_cpu)
+        return ClusterCapacity(cards, cpu, memory, idle, untouched, largest, free_cpu)
 
     def card_stock(self) -> CardStock:
         """Return the number and sizes of the cluster's cards."""

@@ -12,8 +12,14 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.prices import ROUNDING, Gauge, Slope, Tables, score
-from gpushare.domain.frag.shapes import WHOLE, State, milli_free, milli_left, state_of
+from gpushare.domain.frag.prices import ROUNDING, NodeWorth, Slope, Tables, score_loss
+from gpushare.domain.frag.shapes import (
+    WHOLE,
+    NodeCapacity,
+    milli_free,
+    milli_left,
+    read_node_capacity,
+)
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -34,7 +40,7 @@ _LESS_ROUNDING = ROUNDING / 2
 """A slope is computed otherwise than a cost; with less, it is never the larger one."""
 
 
-class Room(NamedTuple):
+class CardRoom(NamedTuple):
     """What an open card has free. A share costs the same on equal ones of a node."""
 
     residual: int
@@ -48,19 +54,19 @@ class Room(NamedTuple):
 class CardGroup:
     """Cards of a node with equal free capacity."""
 
-    room: Room
+    room: CardRoom
     cards: tuple[CardUUID, ...]
 
 
-def groups(
-    node: Node, state: State, free: Mapping[CardUUID, Amount]
+def group_cards(
+    node: Node, state: NodeCapacity, free: Mapping[CardUUID, Amount]
 ) -> tuple[CardGroup, ...]:
     """Group the cards with free capacity by what is free."""
-    alike: dict[Room, list[CardUUID]] = {}
+    alike: dict[CardRoom, list[CardUUID]] = {}
     for card, residual in zip(node.cards, state.residuals, strict=True):
         left = free.get(card.uuid)
         if left is not None and (left.cores > 0 or left.units > 0):
-            room = Room(residual, left.cores, left.units, card.units, card.model)
+            room = CardRoom(residual, left.cores, left.units, card.units, card.model)
             alike.setdefault(room, []).append(card.uuid)
     return tuple(CardGroup(room, tuple(cards)) for room, cards in alike.items())
 
@@ -72,15 +78,15 @@ class Standing:
     Nodes that have the same free share one object, which is compared by identity.
     """
 
-    state: State
-    rooms: tuple[tuple[Room, int], ...]
+    state: NodeCapacity
+    rooms: tuple[tuple[CardRoom, int], ...]
     """The groups of cards with free capacity, and how many cards each has."""
     untouched: tuple[tuple[str, int], ...]
     """The models of the untouched cards, and how many each has."""
-    _gauge: tuple[Tables, Gauge] | None = None
+    _gauge: tuple[Tables, NodeWorth] | None = None
     _slope: tuple[object, Slope] = (None, Slope(0.0, 0.0, 0.0))
 
-    def gauge(self, tables: Tables) -> Gauge:
+    def gauge(self, tables: Tables) -> NodeWorth:
         """Return the worth by these tables; the last one is kept."""
         known = self._gauge
         if known is None or known[0] is not tables:
@@ -102,7 +108,7 @@ class Standings:
     def __init__(self) -> None:
         self._known: WeakValueDictionary[Hashable, Standing] = WeakValueDictionary()
 
-    def of(self, state: State, grouped: Iterable[CardGroup]) -> Standing:
+    def of(self, state: NodeCapacity, grouped: Iterable[CardGroup]) -> Standing:
         """Return the standing of a node."""
         rooms = tuple((group.room, len(group.cards)) for group in grouped)
         key = (state, rooms)
@@ -122,7 +128,7 @@ _MOST_PARTED = 4
 """Shares of one pod for which all ways to put several on one card are compared."""
 
 
-class Floor:
+class LeastCost:
     """The least that a pod costs by some tables, from what nodes have free.
 
     A node's worth is concave but for its blocks, and blocks are only lost. So the pod
@@ -162,14 +168,14 @@ class Floor:
         lost = (by_card + self._pressures.get(state.model, 0.0)) * used + host
         if whole:
             lost += self._blocks(standing)
-        cost = score(lost, rest, _LESS_ROUNDING)
+        cost = score_loss(lost, rest, _LESS_ROUNDING)
         if self._tables.cpu_scarce and (whole or self._losses):
             cpu = state.cpu_milli
             left = None if cpu is None else cpu - self._host.cpu_milli
             cost += self._tables.tie(left)
         return cost
 
-    def _shares(self, rooms: Iterable[tuple[Room, int]]) -> _Loss:
+    def _shares(self, rooms: Iterable[tuple[CardRoom, int]]) -> _Loss:
         """Return the least of both parts that all shares can come to."""
         least = []
         for losses in self._losses:
@@ -234,7 +240,7 @@ def _partitions(shares: Sequence[Amount]) -> set[tuple[Amount, ...]]:
     return {tuple(sorted(way, key=astuple)) for way in ways}
 
 
-class _Losses(dict[Room, _Loss | None]):
+class _Losses(dict[CardRoom, _Loss | None]):
     """What a share takes from a card; None if it does not fit."""
 
     def __init__(
@@ -243,11 +249,11 @@ class _Losses(dict[Room, _Loss | None]):
         super().__init__()
         self._amount, self._tables, self._allows = amount, tables, allows
 
-    def __missing__(self, room: Room) -> _Loss | None:
+    def __missing__(self, room: CardRoom) -> _Loss | None:
         found = self[room] = self._loss(room)
         return found
 
-    def _loss(self, room: Room) -> _Loss | None:
+    def _loss(self, room: CardRoom) -> _Loss | None:
         cores, units = self._amount.cores, self._amount.units
         if cores > room.cores or units > room.units:
             return None
@@ -279,15 +285,15 @@ class PricedNode:
     ) -> Self:
         """Read a node; ``free`` overrides the free amounts of some cards."""
         left = node.free if free is None else {**node.free, **free}
-        state = state_of(node, host, left)
-        grouped = groups(node, state, left)
+        state = read_node_capacity(node, host, left)
+        grouped = group_cards(node, state, left)
         standing = (standings or Standings()).of(state, grouped)
         return cls(node, host, standing, grouped, tables)
 
     def with_host(self, host: HostAmount | None, standings: Standings) -> "PricedNode":
         """Return the node with other free CPU and memory."""
         cpu, memory = (host.cpu_milli, host.memory_mib) if host else (None, None)
-        state = State(cpu, memory, self.state.residuals, self.state.model)
+        state = NodeCapacity(cpu, memory, self.state.residuals, self.state.model)
         standing = standings.of(state, self.groups)
         return PricedNode(self.node, host, standing, self.groups, self.tables)
 
@@ -298,12 +304,12 @@ class PricedNode:
         return PricedNode(self.node, self.host, self.standing, self.groups, tables)
 
     @property
-    def state(self) -> State:
+    def state(self) -> NodeCapacity:
         """What the node has free, as numbers."""
         return self.standing.state
 
     @property
-    def gauge(self) -> Gauge:
+    def gauge(self) -> NodeWorth:
         """The node's value by ``tables``."""
         return self.standing.gauge(self.tables)
 
@@ -364,7 +370,7 @@ class PricedNode:
             allows = wanted.allows
             return tuple(g for g in self.groups if allows("", g.room.model))
         limited = self.node.as_limited_by(request)
-        return groups(self.node, self.state, limited.free)
+        return group_cards(self.node, self.state, limited.free)
 
     def _apart(
         self, request: PodRequest, policy: Policy
@@ -401,13 +407,13 @@ class PricedNode:
             taken.add(at)
         return [(self.state.residuals[at], rests[at]) for at in sorted(taken)]
 
-    def _gauge_after(self, gauge: Gauge, before: int, rest: int) -> Gauge:
+    def _gauge_after(self, gauge: NodeWorth, before: int, rest: int) -> NodeWorth:
         tables, state = self.tables, self.state
         cards = gauge.cards + tables.rest_worth(rest) - tables.rest_worth(before)
         untouched = gauge.untouched - (before >= WHOLE) + (rest >= WHOLE)
         host = (state.cpu_milli, state.memory_mib)
         worth = tables.worth(state.model, cards, untouched, host)
-        return Gauge(worth, cards, untouched)
+        return NodeWorth(worth, cards, untouched)
 
     def _left(self, placed: Placement) -> list[tuple[int, int]]:
         taken = placed.by_card()
@@ -431,7 +437,7 @@ class PricedNode:
         self,
         left: Iterable[tuple[int, int]],
         host: tuple[int | None, int | None],
-        gauge: Gauge | None = None,
+        gauge: NodeWorth | None = None,
     ) -> float:
         """Return the cost, by the free milli of the pod's cards before and after it."""
         gauge, tables, model = gauge or self.gauge, self.tables, self.state.model

@@ -12,15 +12,21 @@ from typing import NamedTuple
 from gpushare.domain.frag.prices import (
     MILLI_PER_STEP,
     Ladder,
-    Mix,
+    PodMix,
     Ramp,
     Tables,
-    blended,
+    blend_with_size,
     card_prices,
-    steps_up,
+    round_up_to_steps,
     worth_curve,
 )
-from gpushare.domain.frag.shapes import WHOLE, CardSizes, Kind, Pool, Shape
+from gpushare.domain.frag.shapes import (
+    WHOLE,
+    CardSizes,
+    ClusterCapacity,
+    PodShape,
+    RequestKind,
+)
 from gpushare.domain.model import PodRequest
 
 KINDS_AT_MOST = 2000
@@ -41,9 +47,9 @@ _MOST_SEEN = 100_000
 Models = frozenset[str] | None
 
 
-def merged(
-    histogram: Mapping[Shape, int], most: int = KINDS_AT_MOST
-) -> dict[Shape, int]:
+def merge_kinds(
+    histogram: Mapping[PodShape, int], most: int = KINDS_AT_MOST
+) -> dict[PodShape, int]:
     """Return the histogram, reduced to at most ``most`` kinds.
 
     If it has more, sizes are rounded up: shares to 10 milli, CPU and memory to three
@@ -54,14 +60,14 @@ def merged(
     if len(seen) <= most and len(sets) <= SETS_AT_MOST:
         return seen
     kept = frozenset(sets[:SETS_AT_MOST])
-    kinds: Counter[Shape] = Counter()
+    kinds: Counter[PodShape] = Counter()
     for shape, number in seen.items():
         kinds[_coarse(shape, kept)] += number
     ranked = sorted(kinds, key=lambda kind: (-kinds[kind] * kind.demand, _rank(kind)))
     return {kind: kinds[kind] for kind in ranked[:most]}
 
 
-def _sets_by_demand(histogram: Mapping[Shape, int]) -> list[frozenset[str]]:
+def _sets_by_demand(histogram: Mapping[PodShape, int]) -> list[frozenset[str]]:
     demand: Counter[frozenset[str]] = Counter()
     for shape, number in histogram.items():
         if shape.models is not None:
@@ -69,9 +75,9 @@ def _sets_by_demand(histogram: Mapping[Shape, int]) -> list[frozenset[str]]:
     return sorted(demand, key=lambda models: (-demand[models], sorted(models)))
 
 
-def _coarse(shape: Shape, kept: frozenset[frozenset[str]]) -> Shape:
-    return Shape(
-        MILLI_PER_STEP * steps_up(shape.milli),
+def _coarse(shape: PodShape, kept: frozenset[frozenset[str]]) -> PodShape:
+    return PodShape(
+        MILLI_PER_STEP * round_up_to_steps(shape.milli),
         shape.cards,
         _rounded_up(shape.cpu_milli),
         _rounded_up(shape.memory_mib),
@@ -84,7 +90,7 @@ def _rounded_up(amount: int) -> int:
     return -(-amount >> spare) << spare
 
 
-def _rank(shape: Shape) -> tuple[int, int, int, int, list[str]]:
+def _rank(shape: PodShape) -> tuple[int, int, int, int, list[str]]:
     """Return a sort key that does not depend on the order of arrival."""
     models = sorted(shape.models or ())
     return (shape.cards, shape.milli, shape.cpu_milli, shape.memory_mib, models)
@@ -105,7 +111,7 @@ class _Single(NamedTuple):
     memory_rate: float
 
 
-def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
+def learn(histogram: Mapping[PodShape, int], pool: ClusterCapacity) -> Tables:
     """Learn tables from the number of pods of each shape.
 
     It takes milliseconds for some hundred shapes and half a second at worst, so do not
@@ -120,13 +126,13 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
     would outweigh all others.
     """
     most = math.inf if pool.largest is None else pool.largest
-    histogram = merged({s: n for s, n in histogram.items() if s.cards <= most})
+    histogram = merge_kinds({s: n for s, n in histogram.items() if s.cards <= most})
     counts: Counter[int] = Counter()
     demand: Counter[int] = Counter()
     sets: Counter[frozenset[str]] = Counter()
     for shape, number in histogram.items():
         if shape.cards == 1:
-            counts[steps_up(shape.milli)] += number
+            counts[round_up_to_steps(shape.milli)] += number
         demand[shape.cards] += number * shape.demand
         if shape.cards and shape.models is not None:
             sets[shape.models] += number * shape.demand
@@ -136,7 +142,7 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
     blocks = _blocks(histogram)
     models = sorted({model for allowed in sets for model in allowed})
     tables = Tables(
-        curve=blended(worth_curve(prices)),
+        curve=blend_with_size(worth_curve(prices)),
         anywhere=_mix(singles, blocks, None),
         named={model: _mix(singles, blocks, model) for model in models},
         shares={k: demand[k] / total for k in sorted(demand) if k > 1},
@@ -146,14 +152,18 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
 
 
 def _singles(
-    histogram: Mapping[Shape, int], prices: Mapping[int, float], pool: Pool
+    histogram: Mapping[PodShape, int],
+    prices: Mapping[int, float],
+    pool: ClusterCapacity,
 ) -> list[_Single]:
     cards = max(pool.cards, 1)
     cpu, memory = (pool.cpu_milli or 0) / cards, (pool.memory_mib or 0) / cards
     # A pod of one card with an even part of the CPU, and half of the memory.
     kinds = [_Single(None, PRIOR_WEIGHT, cpu, memory / 2)]
     for shape, number in histogram.items():
-        price = prices.get(steps_up(shape.milli), 0.0) if shape.cards == 1 else 0.0
+        price = (
+            prices.get(round_up_to_steps(shape.milli), 0.0) if shape.cards == 1 else 0.0
+        )
         if price > 0:
             rates = (shape.cpu_milli / price, shape.memory_mib / price)
             kinds.append(_Single(shape.models, number * shape.milli, *rates))
@@ -161,7 +171,7 @@ def _singles(
     return [kind._replace(weight=kind.weight / total) for kind in kinds]
 
 
-def _blocks(histogram: Mapping[Shape, int]) -> dict[Shape, float]:
+def _blocks(histogram: Mapping[PodShape, int]) -> dict[PodShape, float]:
     """Return the weight of each kind among those of as many whole cards."""
     totals: Counter[int] = Counter()
     for shape, number in histogram.items():
@@ -170,14 +180,14 @@ def _blocks(histogram: Mapping[Shape, int]) -> dict[Shape, float]:
 
 
 def _mix(
-    singles: Iterable[_Single], blocks: Mapping[Shape, float], model: str | None
-) -> Mix:
+    singles: Iterable[_Single], blocks: Mapping[PodShape, float], model: str | None
+) -> PodMix:
     mine = [kind for kind in singles if _may_hold(model, kind.models)]
     ladders: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
     for shape, weight in blocks.items():
         if _may_hold(model, shape.models):
             ladders[shape.cards].append((shape.cpu_milli, weight))
-    return Mix(
+    return PodMix(
         Ramp.of((kind.cpu_rate, kind.weight) for kind in mine),
         Ramp.of((kind.memory_rate, kind.weight) for kind in mine),
         {k: Ladder.of(ladders[k]) for k in sorted(ladders)},
@@ -197,7 +207,7 @@ class Learner:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts: dict[Kind, tuple[int, int]] = {}
+        self._counts: dict[RequestKind, tuple[int, int]] = {}
         """For each kind its count, and the sequence number of its last occurrence."""
         self._sum = 0
         self._seen = 0
@@ -222,7 +232,7 @@ class Learner:
         """Count a pod, unless it asks for no card."""
         if not request.claims:
             return
-        kind = Kind.of(request)
+        kind = RequestKind.of(request)
         with self._lock:
             self._sum += 1
             self._seen += 1
@@ -234,7 +244,7 @@ class Learner:
                 self._next = next_lesson(self._seen)
                 self._due.set()
 
-    def tables(self, sizes: CardSizes, pool: Pool) -> Tables:
+    def tables(self, sizes: CardSizes, pool: ClusterCapacity) -> Tables:
         """Learn from all pods seen, in about 10 ms; not for a request's thread.
 
         If it fails, ``due`` is set again.
@@ -243,7 +253,7 @@ class Learner:
             self._due.clear()
             counts = tuple(self._counts.items())
         try:
-            shapes = Counter[Shape]()
+            shapes = Counter[PodShape]()
             for kind, (count, _) in counts:
                 for shape in sizes.shapes(kind):
                     shapes[shape] += count

@@ -10,9 +10,9 @@ from threading import Lock
 from gpushare.domain.frag.cluster_index import CardStock, ClusterIndex
 from gpushare.domain.frag.costs import PricedNode
 from gpushare.domain.frag.learner import Learner
-from gpushare.domain.frag.prices import Tables, plain
-from gpushare.domain.frag.search import Asked, Rows
-from gpushare.domain.frag.shapes import Kind
+from gpushare.domain.frag.prices import Tables, untrained_tables
+from gpushare.domain.frag.search import CostRows, NodeQuestion
+from gpushare.domain.frag.shapes import RequestKind
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, Claim, NodeName, PodRequest
@@ -41,11 +41,11 @@ class Packer:
         self._hosts = hosts
         self._lock = Lock()
         self._index = ClusterIndex(ledger, hosts)
-        self._tables = plain()
+        self._tables = untrained_tables()
         self._learned: CardStock | None = None
         self._stock_changed = False
         self._wanted = False
-        self._rows = Rows(self._index)
+        self._rows = CostRows(self._index)
 
     @property
     def tables(self) -> Tables | None:
@@ -97,7 +97,7 @@ class Packer:
         if self._learned is None:
             return None
         wanted = names if isinstance(names, AbstractSet) else frozenset(names)
-        asked = Asked(request, policy, wanted, Kind.of(request))
+        asked = NodeQuestion(request, policy, wanted, RequestKind.of(request))
         others: dict[NodeName, float] | None = None
         for begin in (self._rows.near, self._rows.everywhere):
             with self._lock:
@@ -162,7 +162,9 @@ class Packer:
         self._tables = tables
         self._rows.clear()
 
-    def _seen_otherwise(self, asked: Asked, tables: Tables) -> dict[NodeName, float]:
+    def _seen_otherwise(
+        self, asked: NodeQuestion, tables: Tables
+    ) -> dict[NodeName, float]:
         """Price the nodes that keep capacity which does not block this pod."""
         pod, costs = asked.request.pod, {}
         own = self._ledger.placement(pod.uid)

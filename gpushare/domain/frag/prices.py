@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from gpushare.domain.frag.shapes import WHOLE, Free, Pool, State
+from gpushare.domain.frag.shapes import WHOLE, ClusterCapacity, Free, NodeCapacity
 
 STEPS = 100
 """Sizes are counted in steps of a card; one step is 10 milli."""
@@ -22,7 +22,7 @@ ROUNDS = 400
 """The most patterns that are tried: half a second in plain Python."""
 
 
-def steps_up(milli: int) -> int:
+def round_up_to_steps(milli: int) -> int:
     """Return a share's size in steps of a card, rounded up."""
     return -(-milli // MILLI_PER_STEP)
 
@@ -114,7 +114,7 @@ def worth_curve(prices: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(value / worth[STEPS] for value in worth)
 
 
-def blended(worth: Sequence[float]) -> tuple[float, ...]:
+def blend_with_size(worth: Sequence[float]) -> tuple[float, ...]:
     """Return the mean of worth and size, safer when the mix of pods changes."""
     return tuple(value / 2 + room / STEPS / 2 for room, value in enumerate(worth))
 
@@ -254,7 +254,7 @@ BLOCK_PRICE = 0.1
 EIGHTHS = 8
 
 
-def score(lost: float, rest: int, slack: float = ROUNDING) -> float:
+def score_loss(lost: float, rest: int, slack: float = ROUNDING) -> float:
     """Return the score of a loss in cards, when ``rest`` milli stay on its cards."""
     notches = math.floor(WHOLE * lost / MILLI_PER_NOTCH + 0.5 + slack)
     return MILLI_PER_NOTCH * notches + TIE_PER_MILLI * rest
@@ -274,7 +274,7 @@ class Slope(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class PodMix:
     """The kinds of pods that may use a card model."""
 
     cpu: Ramp
@@ -284,7 +284,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Gauge:
+class NodeWorth:
     """A node's worth R, and its G and F, as ``Tables`` defines them."""
 
     worth: float
@@ -305,9 +305,9 @@ class Tables:
 
     curve: tuple[float, ...]
     """The worth of 0, 1, … 100 free steps of one card; the last is 1."""
-    anywhere: Mix
+    anywhere: PodMix
     """For models that no pod names."""
-    named: Mapping[str, Mix] = field(default_factory=dict)
+    named: Mapping[str, PodMix] = field(default_factory=dict)
     """For each model that a pod names."""
     shares: Mapping[int, float] = field(default_factory=dict)
     """Share of the demand from pods of 2, 4, … whole cards, by number."""
@@ -322,7 +322,7 @@ class Tables:
     lesson: object = field(default_factory=object, compare=False)
     """The same for tables that differ only in what blocks and models cost now."""
 
-    def under(self, pool: Pool) -> "Tables":
+    def under(self, pool: ClusterCapacity) -> "Tables":
         """Return the tables for what is free now; the same object if no price changed.
 
         Blocks and models are priced in eighths, so that changes are rare.
@@ -343,7 +343,7 @@ class Tables:
             self, block_prices=prices, pressures=pressures, cpu_scarce=scarce
         )
 
-    def drifted(self, pool: Pool, eighths: float) -> bool:
+    def drifted(self, pool: ClusterCapacity, eighths: float) -> bool:
         """Return whether a price is off by more than this many eighths of its range."""
         now = [
             (EIGHTHS * self._scarcity(k, pool), EIGHTHS * price / BLOCK_PRICE)
@@ -355,11 +355,13 @@ class Tables:
         ]
         return any(abs(wanted - used) > eighths for wanted, used in now)
 
-    def gauge(self, state: State) -> Gauge:
+    def gauge(self, state: NodeCapacity) -> NodeWorth:
         """Compute a node's worth once, for several uses."""
         cards = sum([self.rest_worth(residual) for residual in state.residuals])
         untouched, host = state.untouched, (state.cpu_milli, state.memory_mib)
-        return Gauge(self.worth(state.model, cards, untouched, host), cards, untouched)
+        return NodeWorth(
+            self.worth(state.model, cards, untouched, host), cards, untouched
+        )
 
     def rest_worth(self, milli: int) -> float:
         """Return the worth of free milli on one card, in whole steps."""
@@ -388,7 +390,7 @@ class Tables:
 
         ``rest`` is the milli that stay free on its cards.
         """
-        return score(lost + self.pressures.get(model, 0.0) * used, rest)
+        return score_loss(lost + self.pressures.get(model, 0.0) * used, rest)
 
     def tie(self, cpu: Free) -> float:
         """Return what a pod with cards costs in addition that leaves so much CPU.
@@ -401,7 +403,7 @@ class Tables:
             return 0.0
         return TIE_BY_CPU / (1 + max(0, cpu or 0) / WHOLE)
 
-    def slope(self, state: State) -> Slope:
+    def slope(self, state: NodeCapacity) -> Slope:
         """Return how a node's worth falls."""
         mix = self.named.get(state.model, self.anywhere)
         cpu, memory = state.cpu_milli, state.memory_mib
@@ -412,12 +414,12 @@ class Tables:
         by_card, by_memory = mix.memory.slopes(cards, memory)
         return Slope(by_card, 0.0, by_memory)
 
-    def _scarcity(self, k: int, pool: Pool) -> float:
+    def _scarcity(self, k: int, pool: ClusterCapacity) -> float:
         blocks = pool.blocks(k)
         wanted = pool.idle_cards * self.shares[k] / k
         return min(1.0, wanted / blocks) if blocks else 1.0
 
-    def _crowd(self, model: str, pool: Pool) -> float:
+    def _crowd(self, model: str, pool: ClusterCapacity) -> float:
         crowd = 0.0
         for models, share in self.sets.items():
             if model in models:
@@ -426,10 +428,10 @@ class Tables:
         return min(1.0, crowd) ** 2
 
 
-def plain() -> Tables:
+def untrained_tables() -> Tables:
     """Return the tables before any pod was seen, which act like best-fit.
 
     Free capacity is worth its size, and CPU and memory limit nothing.
     """
     even = Ramp.of([(0.0, 1.0)])
-    return Tables(worth_curve({}), Mix(even, even))
+    return Tables(worth_curve({}), PodMix(even, even))

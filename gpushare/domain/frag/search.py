@@ -16,9 +16,9 @@ from itertools import groupby
 from operator import itemgetter
 
 from gpushare.domain.frag.cluster_index import ClusterIndex
-from gpushare.domain.frag.costs import NEVER, Floor, PricedNode, Standing
+from gpushare.domain.frag.costs import NEVER, LeastCost, PricedNode, Standing
 from gpushare.domain.frag.prices import Tables
-from gpushare.domain.frag.shapes import Kind
+from gpushare.domain.frag.shapes import RequestKind
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Policy
 
@@ -28,24 +28,24 @@ MOST_UNKNOWN = 2048
 """Names kept, for each kind, of nodes of which nothing is known."""
 MOST_KINDS = 512
 
-Entry = tuple[float, NodeName, bool]
+CostEntry = tuple[float, NodeName, bool]
 """A node's cost, or the least that it can be, and whether it is the cost."""
-Limit = tuple[float, str]
+CostLimit = tuple[float, str]
 """Entries below it are complete."""
-_NOTHING: Limit = (-1.0, "")
-_ALL: Limit = (NEVER, "")
+_NOTHING: CostLimit = (-1.0, "")
+_ALL: CostLimit = (NEVER, "")
 
 
 @dataclass(slots=True)
-class Row:
+class CostRow:
     """What is known of the costs of one kind of pod."""
 
     upto: int
     """The end of the log of changed nodes when this was right."""
     unknown: set[NodeName] | None = None
     """The nodes of which nothing is known; None if they are too many."""
-    limit: Limit = _NOTHING
-    nearest: list[Entry] = field(default_factory=list)
+    limit: CostLimit = _NOTHING
+    nearest: list[CostEntry] = field(default_factory=list)
     """The known nodes below the limit, sorted."""
     costs: dict[NodeName, float] = field(default_factory=dict)
     """The costs in ``nearest``."""
@@ -58,7 +58,7 @@ class Row:
             if len(self.unknown) > MOST_UNKNOWN:
                 self.unknown = None
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CostEntry) -> None:
         """Record what is known of a node."""
         name = entry[1]
         self._remove(name)
@@ -80,32 +80,32 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NodeQuestion:
     """A pod, and the names of the nodes that it may have."""
 
     request: PodRequest
     policy: Policy
     names: AbstractSet[NodeName]
-    kind: Kind
+    kind: RequestKind
 
 
 @dataclass(slots=True)
-class Search:
+class NodeSearch:
     """One search, which needs no lock.
 
     A node that changes meanwhile is looked at again by the next search.
     """
 
-    asked: Asked
+    asked: NodeQuestion
     tables: Tables
     nodes: Mapping[NodeName, PricedNode]
     """As they are now."""
-    row: Row
-    limit: Limit
-    known: Sequence[Entry]
+    row: CostRow
+    limit: CostLimit
+    known: Sequence[CostEntry]
     """Of known nodes, all that are below the limit."""
     unknown: Sequence[tuple[NodeName, PricedNode]]
-    found: list[tuple[Entry, PricedNode]] = field(default_factory=list)
+    found: list[tuple[CostEntry, PricedNode]] = field(default_factory=list)
     """What is known in addition; the last entry of a node counts."""
     alike: dict[Hashable, float] = field(default_factory=dict)
     """The costs of nodes that are alike, which are computed once."""
@@ -126,7 +126,10 @@ class Search:
         )
 
     def _estimate(self) -> None:
-        floor, least = Floor(self.asked.request, self.tables), dict[Standing, float]()
+        floor, least = (
+            LeastCost(self.asked.request, self.tables),
+            dict[Standing, float](),
+        )
         for name, node in self.unknown:
             standing = node.standing
             cost = least.get(standing)
@@ -135,7 +138,7 @@ class Search:
             self.found.append(((cost, name, cost == NEVER), node))
 
     def _cheapest(
-        self, heap: list[Entry], others: Mapping[NodeName, float]
+        self, heap: list[CostEntry], others: Mapping[NodeName, float]
     ) -> NodeName | None:
         heap += ((cost, name, True) for name, cost in others.items())
         heapify(heap)
@@ -150,7 +153,7 @@ class Search:
                 heappush(heap, entry)
         return None
 
-    def _price(self, name: NodeName) -> Entry | None:
+    def _price(self, name: NodeName) -> CostEntry | None:
         """Compute the cost on a node; None if it is gone."""
         node = self.nodes.get(name)
         if node is None:
@@ -178,7 +181,7 @@ reads it."""
 
 
 @dataclass(slots=True)
-class WideSearch(Search):
+class WideNodeSearch(NodeSearch):
     """A search among all nodes, which makes a new row."""
 
     groups: Sequence[_Alike] = ()
@@ -189,7 +192,7 @@ class WideSearch(Search):
 
         Only if none is among the nearest, all are sorted.
         """
-        names, floor = self.asked.names, Floor(self.asked.request, self.tables)
+        names, floor = self.asked.names, LeastCost(self.asked.request, self.tables)
         least = [
             (floor.of(standing), alike)
             for standing, alike in self.groups
@@ -217,7 +220,7 @@ class WideSearch(Search):
         others: Mapping[NodeName, float],
     ) -> NodeName | None:
         """Search among about so many nodes that can cost least."""
-        entries: list[Entry] = []
+        entries: list[CostEntry] = []
         self.limit = _ALL
         for cost, same in groupby(least, key=itemgetter(0)):
             if cost == NEVER or self.limit != _ALL:
@@ -234,12 +237,12 @@ class WideSearch(Search):
         return self._cheapest(entries.copy(), others)
 
 
-class Rows:
+class CostRows:
     """What is known of each kind of pod. Not thread-safe."""
 
     def __init__(self, index: ClusterIndex) -> None:
         self._index = index
-        self._rows: OrderedDict[Kind, Row] = OrderedDict()
+        self._rows: OrderedDict[RequestKind, CostRow] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of kinds."""
@@ -249,7 +252,7 @@ class Rows:
         """Forget all, because the tables are others."""
         self._rows.clear()
 
-    def near(self, asked: Asked, tables: Tables) -> Search | None:
+    def near(self, asked: NodeQuestion, tables: Tables) -> NodeSearch | None:
         """Begin a search among the nearest nodes and those that changed.
 
         None if too little is known.
@@ -260,21 +263,23 @@ class Rows:
         names = asked.names & row.unknown
         unknown = [(name, nodes[name]) for name in names if name in nodes]
         known = row.nearest.copy()
-        return Search(asked, tables, nodes, row, row.limit, known, unknown)
+        return NodeSearch(asked, tables, nodes, row, row.limit, known, unknown)
 
-    def everywhere(self, asked: Asked, tables: Tables) -> WideSearch:
+    def everywhere(self, asked: NodeQuestion, tables: Tables) -> WideNodeSearch:
         """Begin a search among all nodes."""
         index, names = self._index, asked.names
-        row = Row(index.now())
+        row = CostRow(index.now())
         if len(index.nodes) - len(names) <= MOST_UNKNOWN:
             row.unknown = index.nodes.keys() - names
         groups = list(index.alike.items())
-        return WideSearch(asked, tables, index.nodes, row, _ALL, (), (), groups=groups)
+        return WideNodeSearch(
+            asked, tables, index.nodes, row, _ALL, (), (), groups=groups
+        )
 
-    def keep(self, search: Search) -> None:
+    def keep(self, search: NodeSearch) -> None:
         """Keep what was found."""
         kind = search.asked.kind
-        if isinstance(search, WideSearch):
+        if isinstance(search, WideNodeSearch):
             search.keep()
             self._rows[kind] = search.row
             self._rows.move_to_end(kind)
@@ -283,12 +288,12 @@ class Rows:
         elif self._rows.get(kind) is search.row:
             search.keep()
 
-    def _row(self, kind: Kind) -> Row:
+    def _row(self, kind: RequestKind) -> CostRow:
         """Return the row without what changed, or an empty one."""
         index, row = self._index, self._rows.get(kind)
         changed = None if row is None else index.since(row.upto)
         if row is None or changed is None:
-            return Row(index.now())
+            return CostRow(index.now())
         self._rows.move_to_end(kind)
         for name in changed:
             row.forget(name)

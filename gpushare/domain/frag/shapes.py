@@ -27,7 +27,7 @@ Free = int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PodShape:
     """What a pod asks, in numbers; pods with equal shapes are one kind."""
 
     milli: int
@@ -57,7 +57,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class NodeCapacity:
     """What a node has free. Unknown CPU or memory (None) limits nothing."""
 
     cpu_milli: Free
@@ -81,7 +81,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ClusterCapacity:
     """Capacity of all nodes with cards, and what is free on them."""
 
     cards: int
@@ -149,14 +149,14 @@ def milli_asked(amount: Amount, card_units: int) -> int:
     return min(WHOLE, max(1, _MILLI_PER_CORE * amount.cores, by_units))
 
 
-def state_of(
+def read_node_capacity(
     node: Node, host: HostAmount | None, left: Mapping[CardUUID, Amount]
-) -> State:
+) -> NodeCapacity:
     """Return what a node has free, in the order of its cards.
 
     ``left`` has the free amounts of open cards; other cards have nothing free.
     """
-    return State(
+    return NodeCapacity(
         None if host is None else host.cpu_milli,
         None if host is None else host.memory_mib,
         tuple(
@@ -168,7 +168,7 @@ def state_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RequestKind:
     """What pods have in common that are equal to the policy: all but their names."""
 
     amounts: tuple[Amount, ...]
@@ -202,7 +202,7 @@ class CardSizes:
             {m: max(sorted(count), key=count.__getitem__) for m, count in sizes.items()}
         )
 
-    def shapes(self, kind: Kind) -> Iterator[Shape]:
+    def shapes(self, kind: RequestKind) -> Iterator[PodShape]:
         """Yield a pod's shape, or one for each container of a pod that is apart."""
         models = self._models(kind.cards)
         units = self.units.get("", 0)
@@ -212,7 +212,7 @@ class CardSizes:
         parts = len(kind.amounts)
         for amount in kind.amounts:
             whole = amount.cores // CORES_PER_CARD
-            yield Shape(
+            yield PodShape(
                 WHOLE if whole else milli_asked(amount, units),
                 whole or 1,
                 host.cpu_milli // parts,

@@ -39,7 +39,7 @@ def device_name(uuid: CardUUID) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class AllocatedDevice:
     """A part of a card that a request of a claim has; ``name`` is the device's."""
 
     request: str
@@ -49,7 +49,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class ResourceClaimUser:
     """A pod for which a claim is reserved: the pod may run with its devices."""
 
     name: str
@@ -57,7 +57,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ResourceClaim:
     """A ResourceClaim with devices of ours, all of one node.
 
     The domain's ``Claim`` is another thing: what a pod asks to have on one card.
@@ -67,14 +67,14 @@ class Claim:
     namespace: str
     name: str
     node: NodeName
-    devices: tuple[Device, ...]
-    reserved_for: tuple[User, ...] = ()
+    devices: tuple[AllocatedDevice, ...]
+    reserved_for: tuple[ResourceClaimUser, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-def read_claim(claim: Json) -> Claim | None:
+def read_resource_claim(claim: Json) -> ResourceClaim | None:
     """Read a claim; None if it holds nothing of our driver's devices.
 
     A result with ``adminAccess`` holds nothing of its device and is left out. Raises
@@ -90,14 +90,14 @@ def read_claim(claim: Json) -> Claim | None:
     for one in ours:
         if one.text("pool") != node:
             raise Malformed(one.path("pool"), f"must be {node}, as that of the others")
-    return Claim(
+    return ResourceClaim(
         PodUID(metadata.text("uid")),
         metadata.text("namespace"),
         metadata.text("name"),
         NodeName(node),
         tuple(map(_device, ours)),
         tuple(
-            User(one.text("name"), PodUID(one.text("uid")))
+            ResourceClaimUser(one.text("name"), PodUID(one.text("uid")))
             for one in status.optional_objects("reservedFor")
             if one.optional_text("resource") == _PODS
         ),
@@ -107,7 +107,7 @@ def read_claim(claim: Json) -> Claim | None:
 def refused_access(claim: Json) -> list[str]:
     """Return a sentence for each of our devices that a claim may only look at.
 
-    Raises ``Malformed`` as ``read_claim`` does.
+    Raises ``Malformed`` as ``read_resource_claim`` does.
     """
     results = _results(Reader(claim).optional_object("status"))
     looks = filter(_has_admin_access, results)
@@ -137,7 +137,7 @@ def _has_admin_access(result: Reader) -> bool:
     return result.optional_boolean("adminAccess", default=False)
 
 
-def amount(capacity: Reader) -> Amount:
+def read_amount(capacity: Reader) -> Amount:
     """Read what a capacity has of a card.
 
     Memory is rounded up to units, so that the ledger never charges less than that.
@@ -146,11 +146,11 @@ def amount(capacity: Reader) -> Amount:
     return Amount(_number(capacity, DRA_CORES), units)
 
 
-def _device(result: Reader) -> Device:
+def _device(result: Reader) -> AllocatedDevice:
     capacity = result.object("consumedCapacity")
     share_id = result.optional_text("shareID")
-    return Device(
-        result.text("request"), result.text("device"), amount(capacity), share_id
+    return AllocatedDevice(
+        result.text("request"), result.text("device"), read_amount(capacity), share_id
     )
 
 

@@ -6,7 +6,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Reader
 
 
-def claims_of(pod: Json) -> dict[str, str]:
+def read_claim_names(pod: Json) -> dict[str, str]:
     """Return the names of a pod's ResourceClaims by the pod's names for them.
 
     Empty for one that is made from a template and does not exist yet.
@@ -26,7 +26,7 @@ def claims_of(pod: Json) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimUse:
+class ResourceClaimUse:
     """One container that may use a ResourceClaim of its pod.
 
     ``claim`` is the claim's name, empty while it does not exist. ``request`` is one of
@@ -40,14 +40,14 @@ class ClaimUse:
     ends: bool = False
 
 
-def uses_of(pod: Json) -> tuple[ClaimUse, ...]:
+def read_claim_uses(pod: Json) -> tuple[ResourceClaimUse, ...]:
     """Return which containers use which claims of a pod, in the order of the spec."""
-    named = claims_of(pod)
+    named = read_claim_names(pod)
     if not named:
         return ()
     spec = Reader(pod).optional_object("spec")
     return tuple(
-        ClaimUse(
+        ResourceClaimUse(
             named.get(use.text("name"), ""),
             one.text("name"),
             use.optional_text("request").partition("/")[0],

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.domain.model import NOTHING, UNIT_MIB, Amount
-from gpushare.kube.claims.allocated import amount, no_admin_access
+from gpushare.kube.claims.allocated import no_admin_access, read_amount
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.names import DRA_CLASS, DRA_CORES, DRA_DRIVER, DRA_MEMORY, DRA_UUID
@@ -45,21 +45,21 @@ class CardRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class CardRequests:
     """What a claim asks for: the parts of cards, and what is not judged beside them."""
 
     cards: tuple[CardRequest, ...] = ()
     not_judged: tuple[str, ...] = ()
 
 
-def class_names(claim: Json) -> frozenset[str]:
+def read_class_names(claim: Json) -> frozenset[str]:
     """Return the DeviceClasses that a claim names."""
     return frozenset(
         one.optional_text("deviceClassName") for _, one in _each(claim)
     ) - {""}
 
 
-def requests_of(claim: Json, classes: Classes) -> Requests:
+def read_card_requests(claim: Json, classes: Classes) -> CardRequests:
     """Return what a claim asks of our cards; ``Malformed`` names a wrong field.
 
     Where a request says nothing of memory or cores it gets the least. Requests for
@@ -74,9 +74,9 @@ def requests_of(claim: Json, classes: Classes) -> Requests:
         else:
             cards.append(found)
     if not cards:
-        return Requests()
+        return CardRequests()
     together = list(_constraints(claim, cards))
-    return Requests(tuple(cards), (*others, *together, *_beside(cards)))
+    return CardRequests(tuple(cards), (*others, *together, *_beside(cards)))
 
 
 def _each(claim: Json) -> Iterator[tuple[str, Reader]]:
@@ -170,7 +170,7 @@ def _amount(name: str, one: Reader) -> tuple[Amount, str]:
     """Return what a request asks of a card, and why no card can have it."""
     asked = one.optional_object("capacity").optional_object("requests")
     least = {DRA_MEMORY: f"{UNIT_MIB}Mi", DRA_CORES: "1"}
-    found = amount(Reader(least | asked.raw, "requests", one))
+    found = read_amount(Reader(least | asked.raw, "requests", one))
     unknown = sorted(asked.raw.keys() - least.keys())
     if unknown:
         return found, f"request {name}: cards have no capacity {unknown[0]}"

@@ -19,7 +19,7 @@ _NAME = re.compile(rf"vcuda(?:{_PART}){{1,{MOST_PARTS}}}", re.ASCII)
 _ONE = "card"
 
 
-def template_name(parts: Sequence[Amount]) -> str | None:
+def name_template(parts: Sequence[Amount]) -> str | None:
     """Name the template with one request for each part, all on one card.
 
     None if no template has these parts: there are none or too many, one has no memory
@@ -29,10 +29,10 @@ def template_name(parts: Sequence[Amount]) -> str | None:
     'vcuda-m20-c20-m4-c1'
     """
     name = "vcuda" + "".join(f"-m{part.units}-c{part.cores}" for part in parts)
-    return name if parts_of(name) else None
+    return name if read_template_name(name) else None
 
 
-def parts_of(name: str) -> tuple[Amount, ...]:
+def read_template_name(name: str) -> tuple[Amount, ...]:
     """Return the parts that a template of this name has; empty if none has it."""
     if not _NAME.fullmatch(name):
         return ()
@@ -43,7 +43,7 @@ def parts_of(name: str) -> tuple[Amount, ...]:
     return parts if sum(part.cores for part in parts) < CORES_PER_CARD else ()
 
 
-def request_name(number: int, count: int) -> str:
+def name_request(number: int, count: int) -> str:
     """Name the request of a part, counted from 0, of a template with so many.
 
     >>> [request_name(0, 1), request_name(0, 2), request_name(1, 2)]
@@ -52,12 +52,12 @@ def request_name(number: int, count: int) -> str:
     return _ONE if count == 1 else f"{_ONE}-{number + 1}"
 
 
-def template(parts: Sequence[Amount]) -> Json:
+def write_template(parts: Sequence[Amount]) -> Json:
     """Write the ResourceClaimTemplate with these parts of one card.
 
     ``ValueError`` if no template has them.
     """
-    name = template_name(parts)
+    name = name_template(parts)
     if name is None:
         raise ValueError("no template has these parts")
     requests = [_request(number, parts) for number in range(len(parts))]
@@ -85,4 +85,4 @@ def _request(number: int, parts: Sequence[Amount]) -> Json:
         names.DRA_CORES: str(part.cores),
     }
     exactly = {"deviceClassName": names.DRA_CLASS, "capacity": {"requests": amounts}}
-    return {"name": request_name(number, len(parts)), "exactly": exactly}
+    return {"name": name_request(number, len(parts)), "exactly": exactly}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from gpushare.kube.claims.allocated import read_claim
+from gpushare.kube.claims.allocated import read_resource_claim
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import CLAIMS_CONFIGURATION, full_name
@@ -108,7 +108,7 @@ def _used(objects: Objects) -> Iterator[tuple[str, str]]:
         users = (body.get("status") or {}).get("reservedFor") or ()
         pods = ", ".join(str(one.get("name")) for one in users)
         try:
-            claim = read_claim(body)
+            claim = read_resource_claim(body)
         except Malformed as error:
             # It may be a claim of ours.
             yield f"{full_name(body)}, which is not understood: {error}", ""

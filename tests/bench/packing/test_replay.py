@@ -7,7 +7,7 @@ from bench.packing.cluster import Cluster, Shape, Spot
 from bench.packing.policies import makers
 from bench.packing.replay import Making, replay
 from bench.packing.trace import Trace, read_trace, trace_scenario
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.engine import play
 from tests.bench.packing.building import CASES, node, pod
 
@@ -55,7 +55,7 @@ def test_frag_is_the_simulators(pod_list: str) -> None:
     """The bench leaves the API server out, and nothing else."""
     trace = read_trace(CASES, pod_list)
     scenario = trace_scenario(trace, pod_list, 42)
-    played = play(scenario, Choice("frag"), looks=0)
+    played = play(scenario, PolicyChoice("frag"), looks=0)
     places = [
         (int(result.node.partition("-")[0]), result.cards) if result.node else None
         for result in played.outcomes

@@ -11,8 +11,8 @@ import pytest
 from extender.scheduling.arbiter import WHAT, ClaimWatch
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
-from gpushare.informers.claims import UNCONFIRMED_S, ClaimBook
-from gpushare.kube.claims.allocated import read_claim
+from gpushare.informers.claims import UNCONFIRMED_S, ResourceClaimInformer
+from gpushare.kube.claims.allocated import read_resource_claim
 from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -48,7 +48,7 @@ class Followed:
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         self.ledger.set_cards(NodeName("n"), cards(20))
-        self.book = ClaimBook(self.ledger, clock=self.clock)
+        self.book = ResourceClaimInformer(self.ledger, clock=self.clock)
         self.watch = ClaimWatch(self.cluster, self.book)
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class Followed:
         made = self.cluster.create(Kind.CLAIMS, claim_json(name))
         body = claim_json(name, allocation_json(units=5))
         body["metadata"] |= made["metadata"]
-        found = read_claim(body)
+        found = read_resource_claim(body)
         assert found is not None
         assert not self.book.reserve(found, made["metadata"]["resourceVersion"])
 

@@ -13,7 +13,7 @@ from gpushare.domain.model import Amount, NodeName, Placement, PodRequest, PodUI
 from gpushare.domain.placement import place
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.claims.allocated import read_claim
+from gpushare.kube.claims.allocated import read_resource_claim
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import (
     ClusterError,
@@ -168,7 +168,7 @@ def test_a_made_up_review_is_not_what_a_pod_gets(*, seen: bool, device: str) -> 
     pod = extender.create(seen=False, units=25, cores=5)
     body = claim_json("c", allocation_json(device, units=1, cores=1))
     body["metadata"]["uid"] = uid(pod)
-    found = read_claim(body)
+    found = read_resource_claim(body)
     assert found is not None
     assert not extender.state.claims.reserve(found, "1")
     if seen:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.scheduling.inflight import Inflight, Pending, refused_with_pending
-from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest
 from gpushare.domain.placement import place, refusal
@@ -111,7 +111,7 @@ def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
 
 
 def careful(ledger: Ledger, asked: PodRequest, *others: Pending) -> dict[str, Reason]:
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
     fits = fitting.answer(asked, FIRST_FIT).fits
     found = refused_with_pending(asked, FIRST_FIT, others, fitting, ledger, fits)
     return {name: no.reason for name, no in found.items()}
@@ -293,7 +293,7 @@ def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
     """
     ledger = Ledger()
     ledger.set_cards(N, cards(29, 99))
-    kept = Fitting(ledger)
+    kept = KeptAnswers(ledger)
     for uuid, units, other, refused in (
         ("GPU-0", 20, ["GPU-0"], True),
         ("GPU-0", 20, ["GPU-1"], False),

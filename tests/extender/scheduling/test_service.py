@@ -11,8 +11,8 @@ import pytest
 from extender.scheduling.bind import Outcome
 from extender.scheduling.service import WaitAllowance, judge
 from extender.scheduling.wire import filter_reply
-from gpushare.domain.cache import Answer
 from gpushare.domain.eviction.preemption import Victims
+from gpushare.domain.kept_answers import FilterAnswer
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube import names
@@ -325,9 +325,9 @@ def nodes(text: str) -> list[NodeName]:
     return [NodeName(name) for name in text.split()]
 
 
-def answer(fits: str, **refused: str) -> Answer:
+def answer(fits: str, **refused: str) -> FilterAnswer:
     groups = {Refusal(Reason(key)): set(nodes(text)) for key, text in refused.items()}
-    return Answer(set(nodes(fits)), groups)
+    return FilterAnswer(set(nodes(fits)), groups)
 
 
 @pytest.mark.parametrize(

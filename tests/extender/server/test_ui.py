@@ -14,8 +14,8 @@ from extender.scheduling.bind import ExtenderState
 from extender.server.ui import MOST_REASONS, Page, state
 from extender.settings import ExtenderSettings
 from gpushare.domain.node import Node
-from gpushare.domain.policies import Choice
-from gpushare.informers.snapshot import snapshot
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.snapshot import write_snapshot
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
@@ -41,13 +41,13 @@ INNER = "http://127.0.0.1:39999"
 
 
 def seen(*nodes: Node, pods: tuple[Json, ...] = ()) -> dict[str, Any]:
-    return state(nodes, [pod_record(pod) for pod in pods], Choice())
+    return state(nodes, [pod_record(pod) for pod in pods], PolicyChoice())
 
 
 def test_it_is_the_snapshot_with_more() -> None:
     pages = [node(*cards(29, 16), holds=[placement("a", 0, 20)])]
     shown = seen(*pages)
-    plain = snapshot(pages, (), Choice())
+    plain = write_snapshot(pages, (), PolicyChoice())
     assert {key: shown[key] for key in plain} == plain
     assert shown["unit_mib"] == 256
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.domain.cache import Fitting
 from gpushare.domain.card_selector import CardSelector, Limit
+from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName, PodRequest
 from gpushare.domain.node import Node
@@ -116,7 +116,7 @@ def test_kept_answers_tell_wishes_apart() -> None:
     its: dict[str, Card] = {"a": P4, "b": T4}
     for name, one in its.items():
         ledger.set_cards(NodeName(name), [one])
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
     plain = request(units=5)
     assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}
     for model, name in {"Tesla P4": "a", "Tesla T4": "b"}.items():

@@ -7,10 +7,10 @@ import pytest
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, NodeName, PodUID
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import Json
 from gpushare.kube.resource_requests import RequestedResources
 from tests.builders import event, node_json, page, pod_json
@@ -97,8 +97,8 @@ class FollowedCluster:
 
     def __init__(self) -> None:
         self.ledger, self.hosts = Ledger(), Hosts()
-        self.pods = PodBook(self.ledger, Choice(), hosts=self.hosts)
-        self.nodes = NodeBook(self.ledger, hosts=self.hosts)
+        self.pods = PodInformer(self.ledger, PolicyChoice(), hosts=self.hosts)
+        self.nodes = NodeInformer(self.ledger, hosts=self.hosts)
         body = node_json("n")
         body["status"] = {"allocatable": {"cpu": "8", "memory": "16Gi"}}
         self.nodes.apply(event("ADDED", body))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.domain import links, topologies
-from gpushare.domain.eviction.landing import Situation, World
+from gpushare.domain.eviction.landing import LandingPrediction, Situation
 from gpushare.domain.eviction.movable import Movable
 from gpushare.domain.links import best_set, pairs, scores_of, with_links, with_scores
 from gpushare.domain.model import Card, Placement
@@ -309,7 +309,7 @@ def test_a_moved_pod_lands_where_links_are_better() -> None:
     full = node(*cards(64, 64), name="a", holds=[held])
     uid = pair.pod.uid
     situation = Situation((full, *nodes), {uid: Movable(pair)})
-    world = World(request("large", 64), situation, FIRST_FIT)
+    world = LandingPrediction(request("large", 64), situation, FIRST_FIT)
     closed = [replace(one, cordoned=True) for one in full.cards]
     state = world.begin(node(*closed, name="a", holds=[held]))
     found = world.moved(uid, state, world.without(uid, state))

@@ -18,7 +18,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import CardCapacity, Node
 from gpushare.domain.placement import (
-    Search,
+    ClaimSearch,
     SearchResult,
     place,
     refusal,
@@ -322,7 +322,7 @@ def search(
 ) -> SearchResult:
     """Look for a way for shares of (units, cores)."""
     asked = [Amount(cores, units) for units, cores in amounts]
-    return Search(asked).run(spots, most)
+    return ClaimSearch(asked).run(spots, most)
 
 
 def bare(*units: int) -> list[CardCapacity]:

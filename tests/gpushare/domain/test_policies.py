@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.domain.model import Amount
-from gpushare.domain.policies import POLICIES, Choice, Policy
+from gpushare.domain.policies import POLICIES, Policy, PolicyChoice
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import card, node, placement, policy, request
 
@@ -68,13 +68,13 @@ def test_the_score_stays_within_kube_schedulers_range(name: str) -> None:
 @pytest.mark.parametrize(
     ("choice", "wish", "found"),
     [
-        (Choice(), None, ("first-fit", "index")),
-        (Choice("spread", "uuid"), None, ("spread", "uuid")),
-        (Choice("spread", "uuid"), "best-fit", ("best-fit", "uuid")),
+        (PolicyChoice(), None, ("first-fit", "index")),
+        (PolicyChoice("spread", "uuid"), None, ("spread", "uuid")),
+        (PolicyChoice("spread", "uuid"), "best-fit", ("best-fit", "uuid")),
     ],
 )
 def test_a_pods_wish_goes_before_the_clusters_choice(
-    choice: Choice, wish: str | None, found: tuple[str, str]
+    choice: PolicyChoice, wish: str | None, found: tuple[str, str]
 ) -> None:
     """The default is as seed 001 states placement; the card order is the cluster's."""
     policy = choice.policy(wish)
@@ -87,7 +87,7 @@ def test_a_pods_wish_goes_before_the_clusters_choice(
 )
 def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> None:
     """The user's own words lose what would spoil the event."""
-    no = Choice().policy(wish)
+    no = PolicyChoice().policy(wish)
     assert no == Refusal(
         Reason.INVALID,
         f"no policy {words}; known are first-fit, best-fit, spread, frag",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.domain.refusal import users_words
+from gpushare.domain.refusal import clean_text
 
 
 @pytest.mark.parametrize(
@@ -28,5 +28,5 @@ from gpushare.domain.refusal import users_words
         "invisible",
     ],
 )
-def test_users_words_may_stand_in_an_event(text: str, clean: str) -> None:
-    assert users_words(text) == clean
+def test_a_users_words_may_stand_in_an_event(text: str, clean: str) -> None:
+    assert clean_text(text) == clean

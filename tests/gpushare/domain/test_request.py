@@ -4,7 +4,13 @@ import pytest
 
 from gpushare.domain.model import Amount
 from gpushare.domain.refusal import Reason, Refusal
-from gpushare.domain.request import MOST_APART, ContainerSpec, Role, claims, effective
+from gpushare.domain.request import (
+    MOST_APART,
+    ContainerSpec,
+    Role,
+    build_claims,
+    peak_amount,
+)
 from tests.builders import claim, spec
 
 
@@ -45,12 +51,14 @@ def sidecar(units: int, cores: int = 0, name: str = "side") -> ContainerSpec:
 )
 def test_the_effective_request(containers: list[ContainerSpec], amount: Amount) -> None:
     """Contracts 5: max(containers + sidecars, init with the sidecars before it)."""
-    assert effective(containers) == amount
+    assert peak_amount(containers) == amount
 
 
 def test_together_containers_are_one_claim() -> None:
     """What an init container held, later ones may have again."""
-    found = claims([init(4), sidecar(1), spec("idle"), spec("b", 3, 5)], apart=False)
+    found = build_claims(
+        [init(4), sidecar(1), spec("idle"), spec("b", 3, 5)], apart=False
+    )
     (one,) = found
     assert (one.amount, one.passing) == (Amount(5, 4), {"init"})
     assert [(held.name, held.amount) for held in one.containers] == [
@@ -59,13 +67,13 @@ def test_together_containers_are_one_claim() -> None:
 
 
 def test_apart_each_container_that_asks_is_a_claim() -> None:
-    found = claims([init(0), sidecar(2), spec("a", 3), spec("idle")], apart=True)
+    found = build_claims([init(0), sidecar(2), spec("a", 3), spec("idle")], apart=True)
     assert found == (claim(2, container="side"), claim(3, container="a"))
 
 
 def test_apart_with_an_init_container_that_asks_is_refused() -> None:
     """kubelet would hand its ids on to containers of other cards."""
-    found = claims([init(1), spec("a", 3)], apart=True)
+    found = build_claims([init(1), spec("a", 3)], apart=True)
     assert found == Refusal(
         Reason.INVALID, "containers cannot be apart when an init container asks"
     )
@@ -74,11 +82,11 @@ def test_apart_with_an_init_container_that_asks_is_refused() -> None:
 def test_only_so_many_containers_may_be_apart() -> None:
     """Room for all is looked for on every node; who asks nothing does not count."""
     many = [spec(f"c{n}", 1) for n in range(MOST_APART)]
-    found = claims([*many, spec("idle")], apart=True)
+    found = build_claims([*many, spec("idle")], apart=True)
     assert len(found) == MOST_APART
-    found = claims([*many, spec("more", 1)], apart=True)
+    found = build_claims([*many, spec("more", 1)], apart=True)
     assert found.detail.startswith("17 containers ask and are to be apart; at most 16")
-    assert not isinstance(claims([*many, spec("more", 1)], apart=False), Refusal)
+    assert not isinstance(build_claims([*many, spec("more", 1)], apart=False), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,7 @@ def test_cores_in_between_are_refused_with_the_remedy(
     cores: int, remedy: str, apart: bool
 ) -> None:
     """One and a half cards cannot be had; the refusal says what can."""
-    found = claims([spec("a", 1, cores)], apart=apart)
+    found = build_claims([spec("a", 1, cores)], apart=apart)
     assert found.reason is Reason.INVALID
     assert f"{cores} cores" in found.detail
     assert remedy in found.detail
@@ -99,9 +107,9 @@ def test_cores_in_between_are_refused_with_the_remedy(
 def test_cores_count_over_the_whole_pod() -> None:
     """Two containers of 60 cores ask 120 together, and 60 each when apart."""
     two = [spec("a", 1, 60), spec("b", 1, 60)]
-    assert isinstance(claims(two, apart=False), Refusal)
-    assert not isinstance(claims(two, apart=True), Refusal)
+    assert isinstance(build_claims(two, apart=False), Refusal)
+    assert not isinstance(build_claims(two, apart=True), Refusal)
     for cores in (0, 1, 99, 100, 200, 1600):
-        assert claims([spec("a", 1, cores)], apart=False) == (
+        assert build_claims([spec("a", 1, cores)], apart=False) == (
             claim(1, cores, container="a"),
         )

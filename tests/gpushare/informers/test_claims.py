@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
-from gpushare.domain.policies import Choice
-from gpushare.informers.claims import UNCONFIRMED_S, ClaimBook
-from gpushare.informers.pods import PodBook
-from gpushare.kube.claims.allocated import Claim, User, read_claim
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.claims import UNCONFIRMED_S, ResourceClaimInformer
+from gpushare.informers.pods import PodInformer
+from gpushare.kube.claims.allocated import (
+    ResourceClaim,
+    ResourceClaimUser,
+    read_resource_claim,
+)
 from gpushare.kube.cluster import Json, ListPage, WatchEvent
 from tests.builders import (
     FIRST_FIT,
@@ -36,8 +40,8 @@ class Site:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pods = PodBook(self.ledger, Choice())
-        self.book = ClaimBook(
+        self.pods = PodInformer(self.ledger, PolicyChoice())
+        self.book = ResourceClaimInformer(
             self.ledger, set_cards=self.pods.set_cards, clock=lambda: self.now
         )
         self.book.set_cards(N, cards(20, 20))
@@ -63,8 +67,8 @@ def site() -> Site:
     return Site()
 
 
-def read(body: Json) -> Claim:
-    found = read_claim(body)
+def read(body: Json) -> ResourceClaim:
+    found = read_resource_claim(body)
     assert found is not None
     return found
 
@@ -99,10 +103,14 @@ def test_a_deleted_claim_is_freed(site: Site) -> None:
 def test_the_pods_of_a_claim_are_those_of_the_newest_version(site: Site) -> None:
     """Also before it is allocated, since kube-scheduler writes both at once."""
     assert not reserve(site, claim_json("c", allocation_json(), pods=["web-1"]))
-    assert site.book.users() == {"uid-c": (User("web-1", PodUID("uid-web-1")),)}
+    assert site.book.users() == {
+        "uid-c": (ResourceClaimUser("web-1", PodUID("uid-web-1")),)
+    }
     for version, pods in ((2, ["web-1", "web-2"]), (3, ["web-2"])):
         site.seen(claim_json("c", allocation_json(), version=version, pods=pods))
-    assert site.book.users() == {"uid-c": (User("web-2", PodUID("uid-web-2")),)}
+    assert site.book.users() == {
+        "uid-c": (ResourceClaimUser("web-2", PodUID("uid-web-2")),)
+    }
     site.gone(claim_json("c"))
     assert site.book.users() == {}
 
@@ -512,7 +520,7 @@ class World:
     def on_cards(self) -> Iterator[tuple[str, int]]:
         """What the API server's claims, and the ledger's pods, have of each card."""
         for body in self.stored.values():
-            if (found := read_claim(body)) is not None:
+            if (found := read_resource_claim(body)) is not None:
                 yield found.devices[0].name.upper(), found.devices[0].amount.units
         held = self.site.ledger.node(N)
         assert held is not None

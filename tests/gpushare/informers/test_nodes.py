@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
-from gpushare.informers.nodes import NodeBook
+from gpushare.informers.nodes import NodeInformer
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from tests.builders import card, event, left, node_json, page
@@ -16,7 +16,7 @@ N = NodeName("n")
 
 def test_a_nodes_cards_are_written_down() -> None:
     ledger = Ledger()
-    book = NodeBook(ledger)
+    book = NodeInformer(ledger)
     book.replace(iter([page(node_json("n", card()), token="t"), page(node_json("m"))]))
     assert left(ledger.node(N)).units == 29
     book.apply(event("MODIFIED", node_json("n", card(units=16))))
@@ -27,7 +27,7 @@ def test_a_nodes_cards_are_written_down() -> None:
 
 def test_a_node_that_is_gone_is_forgotten() -> None:
     ledger = Ledger()
-    book = NodeBook(ledger)
+    book = NodeInformer(ledger)
     listed = [node_json(name, card()) for name in "abc"]
     book.replace(iter([page(*listed)]))
     book.apply(event("DELETED", listed[0]))
@@ -41,7 +41,7 @@ def test_a_broken_node_shares_no_cards_until_it_is_mended(
 ) -> None:
     """The log says once which and why; the other nodes go on."""
     ledger = Ledger()
-    book = NodeBook(ledger)
+    book = NodeInformer(ledger)
     twice = node_json("n", card(0), card(1, uuid="GPU-0"))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -61,7 +61,7 @@ def test_a_cordon_on_cards_that_are_not_there_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ledger = Ledger()
-    book = NodeBook(ledger)
+    book = NodeInformer(ledger)
     cordon = {names.CORDON: "GPU-O, GPU-0"}
     for _ in range(3):
         book.replace(iter([page(node_json("n", card(0), annotations=cordon))]))
@@ -85,14 +85,14 @@ def test_of_very_many_cards_that_are_not_there_some_are_told(
     """The annotation has room for thousands."""
     cordon = {names.CORDON: ",".join(f"GPU-{number}" for number in range(10, 500))}
     node = node_json("n", card(0), annotations=cordon)
-    NodeBook(Ledger()).apply(event("ADDED", node))
+    NodeInformer(Ledger()).apply(event("ADDED", node))
     (told,) = caplog.records
     assert vars(told)["cards"].split(",")[::19] == ["GPU-10", "GPU-117"]
 
 
 def test_a_cordon_before_the_cards_is_no_slip(caplog: pytest.LogCaptureFixture) -> None:
     """The device plugin has yet to say which cards there are, or cannot be read."""
-    book = NodeBook(Ledger())
+    book = NodeInformer(Ledger())
     for more in ({}, {names.CARDS: "{"}):
         notes = {names.CORDON: "GPU-0", **more}
         book.apply(event("MODIFIED", node_json("n", annotations=notes)))
@@ -104,7 +104,7 @@ def test_links_that_cannot_be_read_are_told_once(
 ) -> None:
     """The cards are used without them."""
     ledger = Ledger()
-    book = NodeBook(ledger)
+    book = NodeInformer(ledger)
     text = encode_cards([card(0), card(1)])
     broken = {names.CARDS: text.replace('"cards"', '"links":[7,7],"cards"')}
     for _ in range(3):

@@ -7,9 +7,9 @@ import pytest
 
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement
-from gpushare.domain.policies import Choice
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import Nominations, PodBook
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import Nominations, PodInformer
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, WatchEvent
 from gpushare.kube.codec import PodRecord
@@ -50,10 +50,10 @@ def nominee(
     )
 
 
-def after(*pods: Json, cards: int = 1) -> tuple[Ledger, PodBook]:
+def after(*pods: Json, cards: int = 1) -> tuple[Ledger, PodInformer]:
     """The books after these events."""
     ledger = ledger_of(*(card(index) for index in range(cards)))
-    book = PodBook(ledger, Choice())
+    book = PodInformer(ledger, PolicyChoice())
     for pod in pods:
         book.apply(event("MODIFIED", pod))
     return ledger, book
@@ -139,7 +139,7 @@ def test_one_without_room_enough_yet_keeps_nothing() -> None:
 def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
     """Each is followed by a thread of its own, and neither may trip the other."""
     ledger = ledger_of()
-    nominations = Nominations(ledger, Choice())
+    nominations = Nominations(ledger, PolicyChoice())
     record = codec.pod_record(nominee())
     nominations.follow(None, record, lambda _: ())
     others: list[Thread] = []
@@ -168,7 +168,7 @@ def test_victims_that_live_on_are_forgotten() -> None:
     """After five seconds: the eviction was refused, or another node was taken."""
     now = [0.0]
     ledger = ledger_of(card(0))
-    book = PodBook(ledger, Choice(), clock=lambda: now[0])
+    book = PodInformer(ledger, PolicyChoice(), clock=lambda: now[0])
     book.apply(event("ADDED", staying("a", 0, 20)))
     book.mark_preempted([ref("a").uid])
     assert [pod.pod.name for pod in book.leaving(N)] == ["a"]
@@ -179,8 +179,8 @@ def test_victims_that_live_on_are_forgotten() -> None:
 def test_no_room_is_kept_on_a_cordoned_card() -> None:
     """Pods may be heard of before their node; what is kept moves to another card."""
     ledger = Ledger()
-    pods = PodBook(ledger, Choice())
-    nodes = NodeBook(ledger, set_cards=pods.set_cards)
+    pods = PodInformer(ledger, PolicyChoice())
+    nodes = NodeInformer(ledger, set_cards=pods.set_cards)
     pods.apply(event("ADDED", nominee()))
     assert ledger.nominated() == frozenset()
     nodes.apply(event("ADDED", node_json("n", card(0), card(1))))

@@ -8,9 +8,9 @@ import pytest
 
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName, Placement, PodUID
-from gpushare.domain.policies import Choice
-from gpushare.informers.nodes import NodeBook
-from gpushare.informers.pods import PodBook
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.nodes import NodeInformer
+from gpushare.informers.pods import PodInformer
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
@@ -44,10 +44,13 @@ class FollowedCluster:
         self.ledger = ledger or Ledger()
         self.now = 0.0
         self.gone: list[PodUID] = []
-        self.pods = PodBook(
-            self.ledger, Choice(), on_gone=self.gone.append, clock=lambda: self.now
+        self.pods = PodInformer(
+            self.ledger,
+            PolicyChoice(),
+            on_gone=self.gone.append,
+            clock=lambda: self.now,
         )
-        self.nodes = NodeBook(self.ledger, set_cards=self.pods.set_cards)
+        self.nodes = NodeInformer(self.ledger, set_cards=self.pods.set_cards)
         self.hear(*things)
 
     def hear(self, *things: Json) -> None:

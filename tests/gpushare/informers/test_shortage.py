@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from gpushare.domain.node import Node
-from gpushare.domain.policies import Choice
-from gpushare.informers.shortage import shortage
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.shortage import find_shortage
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import pod_record
@@ -28,7 +28,7 @@ def said(pod: Json, *nodes: Node, zones: Mapping[str, str] = ZONES) -> str:
         for one in nodes
         if one.name in zones
     }
-    return str(shortage(pod_record(pod), nodes, Choice(), properties))
+    return str(find_shortage(pod_record(pod), nodes, PolicyChoice(), properties))
 
 
 def tied(units: int, zone: str) -> Json:

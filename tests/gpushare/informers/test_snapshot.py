@@ -9,9 +9,9 @@ from hypothesis import given
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
-from gpushare.domain.policies import Choice
-from gpushare.informers.snapshot import read_snapshot, snapshot
-from gpushare.kube.claims.allocated import User
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.snapshot import read_snapshot, write_snapshot
+from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.codec import pod_record
 from gpushare.kube.json_reader import Malformed
 from tests.builders import as_claim, card, node, placement, pod_json, request
@@ -36,7 +36,7 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
         nominated=[placement("b", 0, 2)],
         unplaced=[request("lost", 5, 2, priority=1)],
     )
-    shown = snapshot([page, node(name="a")], [], Choice("spread", "uuid"))
+    shown = write_snapshot([page, node(name="a")], [], PolicyChoice("spread", "uuid"))
     (_, found) = shown.pop("nodes")
     block = {"node": "a", "card": "GPU-0", "index": 0, "cores": 100, "units": 29}
     assert shown == {
@@ -85,8 +85,8 @@ def test_pods_that_wait_for_a_card_are_pending() -> None:
         *(pod_json("bound", units=4, node="n"), pod_json("plain")),
         pod_json("odd", cores=150),
     )
-    choice = Choice("spread", "uuid")
-    told = snapshot([], [pod_record(pod) for pod in pods], choice)
+    choice = PolicyChoice("spread", "uuid")
+    told = write_snapshot([], [pod_record(pod) for pod in pods], choice)
     waits, odd = told["pending"]
     claims = [{"cores": 1, "units": 4}]
     lists = {"policy": "spread", "models": ("a10", "t4"), "uuids": None}
@@ -95,8 +95,8 @@ def test_pods_that_wait_for_a_card_are_pending() -> None:
     assert read_snapshot(orjson.dumps(told)).choice == choice
 
 
-def served(*pages: Node, choice: Choice | None = None) -> bytes:
-    return orjson.dumps(snapshot(pages, [], choice or Choice()))
+def served(*pages: Node, choice: PolicyChoice | None = None) -> bytes:
+    return orjson.dumps(write_snapshot(pages, [], choice or PolicyChoice()))
 
 
 def body(**other: Any) -> bytes:
@@ -116,7 +116,7 @@ def test_what_is_told_is_what_the_extender_has(page: Node) -> None:
 
 def test_links_are_told_once_for_the_node() -> None:
     page = node(*with_scores([card(0), card(1), card(2)], (250, 10, 30)))
-    (shown,) = snapshot([page], [], Choice())["nodes"]
+    (shown,) = write_snapshot([page], [], PolicyChoice())["nodes"]
     assert shown["links"] == [250, 10, 30]
     (back,) = read_snapshot(served(page)).nodes
     assert back.cards == page.cards
@@ -144,8 +144,11 @@ def test_claims_are_shown_apart_from_pods() -> None:
     """They are no pods, and whether they are only reserved comes along."""
     kept, meant = (as_claim(placement(name, 0, 4, 1)) for name in ("kept", "meant"))
     page = node(card(0), holds=[HELD, kept, meant])
-    users = {meant.pod.uid: (User("web", PodUID("uid-web")),), kept.pod.uid: ()}
-    shown = snapshot([page], [], Choice(), {meant.pod.key}, users)
+    users = {
+        meant.pod.uid: (ResourceClaimUser("web", PodUID("uid-web")),),
+        kept.pod.uid: (),
+    }
+    shown = write_snapshot([page], [], PolicyChoice(), {meant.pod.key}, users)
     (found,) = shown["nodes"]
     assert [pod["name"] for pod in found["pods"]] == ["a"]
     assert [(c["name"], c["reserved"]) for c in found["claims"]] == [
@@ -162,11 +165,11 @@ def test_claims_are_shown_apart_from_pods() -> None:
 def test_the_pods_of_a_claim_may_be_unknown() -> None:
     """An older extender does not name them, which is not the same as none."""
     page = node(card(0), holds=[as_claim(placement("c", 0, 4, 1))])
-    shown = orjson.dumps(snapshot([page], [], Choice()))
+    shown = orjson.dumps(write_snapshot([page], [], PolicyChoice()))
     assert read_snapshot(shown).users == {}
 
 
 def test_a_node_without_claims_says_nothing_of_them() -> None:
     """So nothing changes for who does not use them."""
-    (found,) = snapshot([node()], [], Choice())["nodes"]
+    (found,) = write_snapshot([node()], [], PolicyChoice())["nodes"]
     assert "claims" not in found

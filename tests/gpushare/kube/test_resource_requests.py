@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.model import NOTHING, Amount, HostAmount
-from gpushare.domain.request import effective
+from gpushare.domain.request import peak_amount
 from gpushare.kube import names, resource_requests
 from gpushare.kube.codec import pod_ref, pod_request
 from gpushare.kube.json_reader import Malformed
@@ -16,8 +16,8 @@ from gpushare.kube.resource_requests import (
     LONGEST_KEY,
     RequestedResources,
     Unmeetable,
-    containers,
     effective_request,
+    read_containers,
 )
 from tests.builders import pod_json
 
@@ -57,7 +57,7 @@ def key(pod: Any) -> bytes | None:
 
 def read(pod: Any) -> Any:
     try:
-        return containers(pod)
+        return read_containers(pod)
     except (Malformed, Unmeetable) as error:
         return type(error), str(error)
 
@@ -96,7 +96,7 @@ def test_a_readable_pod_counts_in_sum_as_its_containers_do(spec: Any) -> None:
     """Together by kube-scheduler's formula; what it does not take counts as nothing."""
     found = read({"spec": spec})
     if isinstance(found, list):
-        assert effective_request({"spec": spec}) == effective(found)
+        assert effective_request({"spec": spec}) == peak_amount(found)
 
 
 def test_what_a_pod_counts_in_sum() -> None:
@@ -150,10 +150,10 @@ def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(pod: Any) -> Any:
         read_pods.append(pod["metadata"]["name"])
-        return containers(pod)
+        return read_containers(pod)
 
     monkeypatch.setattr(resource_requests, "_KINDS", {})
-    monkeypatch.setattr(resource_requests, "containers", counted)
+    monkeypatch.setattr(resource_requests, "read_containers", counted)
     for name, units in (("a", 4), ("b", 4), ("other", 5)):
         pod = pod_json(name, units=units)
         assert pod_request(pod, pod_ref(pod)).claims[0].amount.units == units

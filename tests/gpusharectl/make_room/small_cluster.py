@@ -7,7 +7,7 @@ from typing import Any
 
 from gpushare.domain.model import Card, Placement
 from gpushare.domain.placement import schedule
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
@@ -143,8 +143,8 @@ class SmallCluster:
 
     def _schedule(self, pod: Json) -> None:
         nodes = self.api.list_page(Kind.NODES, limit=0).items
-        placements, _ = from_objects(nodes, self.pods(), Choice(), "")
-        policy, request = Choice().policy(None), codec.pod_record(pod).request
+        placements, _ = from_objects(nodes, self.pods(), PolicyChoice(), "")
+        policy, request = PolicyChoice().policy(None), codec.pod_record(pod).request
         assert isinstance(policy, Policy)
         seen = [one.as_seen_by(request.pod) for one in placements.nodes]  # type: ignore[union-attr]
         found = schedule(request, seen, policy)  # type: ignore[arg-type]

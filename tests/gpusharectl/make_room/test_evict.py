@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.domain.eviction.moves import Plan, plan_moves
+from gpushare.domain.eviction.moves import MovePlan, plan_moves
 from gpushare.domain.model import PodRequest
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Kind, Target
@@ -49,14 +49,14 @@ def asked(cluster: SmallCluster) -> Asked:
     return Asked(request, body)
 
 
-def planned(cluster: SmallCluster) -> Plan:
+def planned(cluster: SmallCluster) -> MovePlan:
     asks = asked(cluster)
     found = plan_moves(asks.request, look(cluster.access, asks, ()).situation)
-    assert isinstance(found, Plan)
+    assert isinstance(found, MovePlan)
     return found
 
 
-def evicted(cluster: SmallCluster, plan: Plan | None = None) -> EvictionResult:
+def evicted(cluster: SmallCluster, plan: MovePlan | None = None) -> EvictionResult:
     plan = plan or planned(cluster)
     asks = asked(cluster)
     run = Eviction(cluster.access, asks, (), cluster.said.append, cluster.patience)
@@ -447,7 +447,7 @@ def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
             cluster.place(uuid.lower(), "n1", uuid, units)
         asks = request("w", 0, 200)
         found = plan_moves(asks, look(cluster.access, Asked(asks), ()).situation)
-        assert isinstance(found, Plan)
+        assert isinstance(found, MovePlan)
         assert len(found.cards) == 2
         carry_out(cluster.access, Order.CORDON, "n1", found.cards[1:])
         run = Eviction(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.engine import Played, PodOutcome, play
@@ -53,7 +53,7 @@ def come(*names: str, **asked: object) -> list[Arrive]:
 
 
 def played(of: Scenario, policy: str = "first-fit") -> Played:
-    return play(of, Choice(policy))
+    return play(of, PolicyChoice(policy))
 
 
 def outcomes(of: Played) -> dict[str, PodOutcome]:

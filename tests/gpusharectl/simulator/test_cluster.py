@@ -8,7 +8,7 @@ from gpushare.domain.frag.policy import ENOUGH
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, Placement, PodRef
 from gpushare.domain.placement import schedule
-from gpushare.domain.policies import POLICIES, Choice
+from gpushare.domain.policies import POLICIES, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
@@ -20,7 +20,7 @@ from tests.gpusharectl.simulator.building import node, pod
 
 
 def cluster(policy: str = "first-fit") -> SimulatedCluster:
-    found = SimulatedCluster(Choice(policy))
+    found = SimulatedCluster(PolicyChoice(policy))
     for number in range(4):
         cpu = str(2 + 4 * (number // 2))
         found.add_node(node(f"n-{number}", 29, 20, cpu=cpu, memory="64Gi"))
@@ -72,7 +72,7 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nodes_with_links_are_compared_with_all_others(policy: str) -> None:
     """The same placement comes of all nodes, not only of the fullest."""
-    dice, here = random.Random(11), SimulatedCluster(Choice(policy))
+    dice, here = random.Random(11), SimulatedCluster(PolicyChoice(policy))
     for number in range(5):
         body = node(f"n-{number}", 64, 64, 64, 64)
         if number:
@@ -117,7 +117,7 @@ def test_what_is_known_to_fit_is_not_judged_again(
 
 
 def test_no_more_pods_than_a_node_takes() -> None:
-    here = SimulatedCluster(Choice())
+    here = SimulatedCluster(PolicyChoice())
     here.add_node(node("n", 29, pods=1))
     first, needs = pending(here, pod("a", 1))
     assert isinstance(here.place(first, needs), Placement)

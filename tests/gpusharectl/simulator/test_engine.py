@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
@@ -82,7 +82,7 @@ def test_the_reasons_are_of_the_last_try() -> None:
         *come("x", "y", "z", units=20),
         Join(synthetic.node("plain", (), synthetic.NodeCapacity())),
     ]
-    (not_placed,) = run(scenario([node()], *steps), Choice()).not_placed
+    (not_placed,) = run(scenario([node()], *steps), PolicyChoice()).not_placed
     assert (len(not_placed.pods), not_placed.nodes) == (3, 2)
     assert not_placed.reasons == {
         "Insufficient baidu.com/vcuda-core": 1,
@@ -93,7 +93,7 @@ def test_the_reasons_are_of_the_last_try() -> None:
 def test_a_drain_is_a_reason_for_those_that_wait() -> None:
     steps = [*come("full", units=29), *come("x", units=20), Drain("node-1")]
     steps += come("y", units=20)
-    groups = run(scenario([node()], *steps), Choice()).not_placed
+    groups = run(scenario([node()], *steps), PolicyChoice()).not_placed
     found = {pod: one.reasons for one in groups for pod in one.pods}
     assert sorted(found) == ["default/full-moved-1", "default/x", "default/y"]
     closed = {"node(s) were unschedulable": 1}
@@ -144,7 +144,7 @@ def test_what_a_typical_pod_cannot_use(
 def test_the_gauge_is_what_a_look_at_everything_finds() -> None:
     """However much came and went meanwhile."""
     dice = random.Random(3)
-    cluster = SimulatedCluster(Choice("best-fit"))
+    cluster = SimulatedCluster(PolicyChoice("best-fit"))
     for number in range(3):
         cluster.add_node(node(f"n-{number}", 29, 20, 8))
     gauge, kinds, there = Gauge(cluster), [], []

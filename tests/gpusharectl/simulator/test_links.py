@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import codec
 from gpusharectl.simulator.links import Linked, has_links, linked, without_links
 from gpusharectl.simulator.render import draw_report
@@ -44,7 +44,9 @@ def linked_nodes() -> Report:
     """
     text = PAIRS.replace("[30, 0, 110", "[130, 0, 110").replace("[0, 30", "[0, 130")
     of = read(text)
-    runs = [run(of, Choice("first-fit"), without=off) for off in ((), (NO_LINKS,))]
+    runs = [
+        run(of, PolicyChoice("first-fit"), without=off) for off in ((), (NO_LINKS,))
+    ]
     return reported(of, runs)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
 from gpusharectl.simulator.engine import Outcome, Played
@@ -204,7 +204,7 @@ def test_the_room_is_kept_for_the_pod_of_the_plan() -> None:
 
 def test_a_plan_is_asked_for_once_until_a_node_changes() -> None:
     """Each plan is a search. What is more important may move more, so it counts."""
-    cluster = SimulatedCluster(Choice("first-fit"))
+    cluster = SimulatedCluster(PolicyChoice("first-fit"))
     cluster.add_node(node("n", 32, 32))
     runners = []
     for number in range(4):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.render import draw_report
 from gpusharectl.simulator.result import Report, read_size, reported, run
 from gpusharectl.simulator.scenario import Arrive, Drain, Scenario, Step
@@ -48,7 +48,7 @@ events:
 def report(of: Scenario, *policies: str, room: tuple[str, ...] = ()) -> Report:
     sizes = [read_size(text) for text in room]
     under = policies or (of.choice.default,)
-    return reported(of, [run(of, Choice(policy), sizes) for policy in under])
+    return reported(of, [run(of, PolicyChoice(policy), sizes) for policy in under])
 
 
 def plain() -> Report:

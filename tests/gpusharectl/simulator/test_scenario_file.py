@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpushare.domain.links import scores_of
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError
@@ -95,7 +95,7 @@ nodes:
 """
     found = read_scenario(text, "f.yaml")
     assert (found.name, found.steps, found.waits) == ("f.yaml", (), True)
-    assert found.choice == Choice()
+    assert found.choice == PolicyChoice()
     assert [node["metadata"]["name"] for node in found.nodes] == ["n-1", "n-2", "m"]
     cards = [card for node in found.nodes for card in codec.cards(node)]
     sizes = [(card.index, card.units, card.model) for card in cards]

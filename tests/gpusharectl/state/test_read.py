@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from gpushare.domain.model import PodUID
-from gpushare.domain.policies import Choice
-from gpushare.informers.snapshot import snapshot
+from gpushare.domain.policies import PolicyChoice
+from gpushare.informers.snapshot import write_snapshot
 from gpushare.kube import facts, names
-from gpushare.kube.claims.allocated import User
+from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
@@ -56,7 +56,7 @@ from tests.gpusharectl.cluster_states import (
 from tests.testbed.certificates import certificates
 
 PAGE = node(card(0, 7, uuid="GPU-told"), name="told")
-SERVED = orjson.dumps(snapshot([PAGE], [], Choice("spread")))
+SERVED = orjson.dumps(write_snapshot([PAGE], [], PolicyChoice("spread")))
 
 
 def answered(answer: Any) -> Any:
@@ -271,7 +271,7 @@ def test_computed_here_it_is_the_same() -> None:
         node_json("a-node", card(0, 8)),
     ]
     pods = [bound_json(held), pod_json("w", units=3)]
-    found, seen = from_objects(objects, pods, Choice(), "x")
+    found, seen = from_objects(objects, pods, PolicyChoice(), "x")
     assert [node.name for node in found.nodes] == ["a-node", "b-node"]
     assert found.nodes[1].placements == {held.pod.uid: held}
     assert [one.body for one in seen.values()] == pods
@@ -280,12 +280,12 @@ def test_computed_here_it_is_the_same() -> None:
 @pytest.mark.parametrize(
     ("settings", "choice"),
     [
-        ({"GPUSHARE_CARD_ORDER": "uuid"}, Choice(card_order="uuid")),
-        ({"GPUSHARE_POLICY": "none", "GPUSHARE_CARD_ORDER": "none"}, Choice()),
+        ({"GPUSHARE_CARD_ORDER": "uuid"}, PolicyChoice(card_order="uuid")),
+        ({"GPUSHARE_POLICY": "none", "GPUSHARE_CARD_ORDER": "none"}, PolicyChoice()),
     ],
 )
 def test_the_choice_is_read_from_the_extenders_pod(
-    settings: dict[str, str], choice: Choice
+    settings: dict[str, str], choice: PolicyChoice
 ) -> None:
     assert configured_choice(settings) == choice
 
@@ -396,7 +396,9 @@ def test_claims_that_the_extender_does_not_tell(
     held = [node for node in nodes if f"claim/{uid}" in node.placements]
     assert bool(held) is counts
     if counts:
-        assert found.placements.users == {uid: (User("web", PodUID("uid-web")),)}
+        assert found.placements.users == {
+            uid: (ResourceClaimUser("web", PodUID("uid-web")),)
+        }
     assert [one.about for one in found.troubles] == [CLAIMS] * (not known)
     assert known or "the extender does not follow them" in found.troubles[0].what
 
@@ -426,7 +428,7 @@ def test_cards_offered_to_claims_while_nobody_is_asked(
 def test_claims_that_the_extender_does_not_know_stand_beside_its_pods() -> None:
     """What it tells of a node stays, and what the claims hold of it is added."""
     page = node(card(0, 29), name="n", holds=[placement("p", 0, 4, 1)])
-    told = orjson.dumps(snapshot([page], [], Choice()))
+    told = orjson.dumps(write_snapshot([page], [], PolicyChoice()))
     reach = FakeReach(extender("x"), using("web"), answers={"x": told})
     uid = allocated(reach)
     (found,) = read_state(reach, NOW).placements.nodes
@@ -438,8 +440,8 @@ def test_the_extender_is_believed_if_it_follows_claims() -> None:
     """It has seen the last reservation; then the API server is not asked."""
     held = as_claim(placement("c", "GPU-told", 2, 1))
     page = node(card(0, 7, uuid="GPU-told"), holds=[held])
-    users = {held.pod.uid: (User("web", PodUID("uid-web")),)}
-    told = orjson.dumps(snapshot([page], [], Choice(), (), users))
+    users = {held.pod.uid: (ResourceClaimUser("web", PodUID("uid-web")),)}
+    told = orjson.dumps(write_snapshot([page], [], PolicyChoice(), (), users))
     reach = FakeReach(following("x"), using("web"), answers={"x": told})
     allocated(reach)
     found = read_state(reach, NOW)
@@ -488,7 +490,7 @@ def test_claims_that_cannot_be_read_are_not_known(
 def test_the_extender_tells_which_claims_are_only_reserved() -> None:
     held = as_claim(placement("c", "GPU-told", 2, 1))
     page = node(card(0, 7, uuid="GPU-told"), holds=[held])
-    told = orjson.dumps(snapshot([page], [], Choice(), {held.pod.key}))
+    told = orjson.dumps(write_snapshot([page], [], PolicyChoice(), {held.pod.key}))
     placements = read_state(
         FakeReach(extender("x"), answers={"x": told}), NOW
     ).placements

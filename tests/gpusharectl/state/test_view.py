@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
-from gpushare.kube.claims.allocated import User
+from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import draw
@@ -127,7 +127,7 @@ def test_a_claim_names_its_pods(pods: list[str] | None, words: str) -> None:
     """Not known is not the same as none."""
     users = None
     if pods is not None:
-        users = tuple(User(pod, PodUID(pod)) for pod in pods)
+        users = tuple(ResourceClaimUser(pod, PodUID(pod)) for pod in pods)
     assert str(ClaimUse("allocated", users)) == words
 
 

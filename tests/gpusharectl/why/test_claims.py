@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.dra.slices import FULL, devices, slices
 from gpushare.domain.model import Amount, Card
-from gpushare.kube.claims.templates import template as template_of
+from gpushare.kube.claims.templates import write_template as template_of
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Ref

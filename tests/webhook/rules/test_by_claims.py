@@ -11,9 +11,9 @@ from gpushare.domain.model import Amount
 from gpushare.kube import codec, names
 from gpushare.kube.claims.templates import (
     MOST_PARTS,
-    parts_of,
-    request_name,
-    template_name,
+    name_request,
+    name_template,
+    read_template_name,
 )
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json, ref
@@ -92,7 +92,7 @@ def test_the_command_of_the_warning_is_never_cut() -> None:
     pod = pod_json(containers=asking, annotations={"baidu.com/vcuda-model": "x"})
     namespace = "n" * 63
     command, *others = judged(pod, namespace=namespace).warnings
-    name = template_name([Amount(10, 999_999)] * MOST_PARTS)
+    name = name_template([Amount(10, 999_999)] * MOST_PARTS)
     assert command.endswith(
         f"gpusharectl claim-template {name} | kubectl -n {namespace} apply -f -"
     )
@@ -264,7 +264,7 @@ def test_the_claim_is_what_the_pod_asked(
         assert found.pod == classic.pod
         return
     assert not names_cards(found.pod)
-    parts = parts_of(name)
+    parts = read_template_name(name)
     request: Any = codec.pod_request(classic.pod, ref())
     (claim,) = request.claims
     assert claim.amount == sum(parts, Amount())
@@ -277,7 +277,7 @@ def test_the_claim_is_what_the_pod_asked(
     asked = {one.name: one.amount for one in claim.containers}
     assert asked == {
         container: parts[
-            [request_name(n, len(parts)) for n in range(len(parts))].index(request)
+            [name_request(n, len(parts)) for n in range(len(parts))].index(request)
         ]
         for container, request in used.items()
     }

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount
-from gpushare.domain.request import effective
+from gpushare.domain.request import peak_amount
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.resource_requests import containers
+from gpushare.kube.resource_requests import read_containers
 from tests.builders import container_json, pod_json
 from webhook.pool import Pool
 from webhook.rules import mutate
@@ -73,7 +73,7 @@ def test_a_share_is_not_made_a_whole_card(cores_beside: int) -> None:
 
 
 def amount(pod: Json) -> Amount:
-    return effective(containers(pod))
+    return peak_amount(read_containers(pod))
 
 
 @pytest.mark.parametrize("said", [None, 0])

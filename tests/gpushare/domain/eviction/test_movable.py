@@ -13,7 +13,7 @@ from gpushare.domain.eviction.movable import (
     PrioritiesAndBudgets,
     why_pod_stays,
 )
-from gpushare.domain.eviction.preemption import Budget, Facts
+from gpushare.domain.eviction.preemption import Budget, EvictionFacts
 from gpushare.domain.model import PodRef
 from tests.builders import ref
 
@@ -64,6 +64,6 @@ def test_a_pod_stays_for_the_sake_of_the_waiting_one(pod: PodRef, reason: str) -
         Budget(frozenset({ref("kept").uid}), allowed=0),
         Budget(frozenset({ref("spare").uid}), allowed=1),
     )
-    facts = Facts(budgets=budgets, reserved={ref("new").uid})
+    facts = EvictionFacts(budgets=budgets, reserved={ref("new").uid})
     others = PrioritiesAndBudgets(ref("waiting", priority=5), facts)
     assert others.why_pod_stays(pod) == reason

@@ -13,13 +13,13 @@ from gpushare.domain.eviction.landing import Situation
 from gpushare.domain.eviction.movable import Movable
 from gpushare.domain.eviction.moves import (
     Bounds,
+    MovePlan,
     NoPlan,
-    Plan,
-    Why,
-    after,
+    NoPlanReason,
+    apply_moves,
     plan_moves,
 )
-from gpushare.domain.eviction.preemption import Budget, Facts
+from gpushare.domain.eviction.preemption import Budget, EvictionFacts
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
@@ -32,7 +32,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal, schedule
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from tests.builders import apart, card, cards, node, placement, request, share
 
 MOVES = 3
@@ -99,8 +99,8 @@ def random_case(seed: int) -> Case:
             fit = [n for n in names if dice.random() < 0.95]
             movable[uid] = Movable(asks, may_use(fit), after_end=dice.random() < 0.5)
     protected = frozenset(uid for uid in movable if dice.random() < 0.1)
-    facts = Facts(hosts, [Budget(protected, 0), Budget(frozenset(movable), 1)])
-    choice = Choice(dice.choice(("first-fit", "best-fit", "spread", "frag")))
+    facts = EvictionFacts(hosts, [Budget(protected, 0), Budget(frozenset(movable), 1)])
+    choice = PolicyChoice(dice.choice(("first-fit", "best-fit", "spread", "frag")))
     most = max(units for units, _ in free.values())
     units = min(most + dice.randint(1, 3), 8)
     units, cores = (0, 100 * whole) if whole else (units, dice.choice((1, 1, 60)))
@@ -256,7 +256,7 @@ def one_more(case: Case, level: Level) -> Level:
     return found
 
 
-def carry_out(case: Case, plan: Plan) -> None:
+def carry_out(case: Case, plan: MovePlan) -> None:
     """Carry a plan out on a ledger; every card and each prediction is checked."""
     ledger = Ledger()
     closed = set(plan.cards)
@@ -290,7 +290,10 @@ def test_no_sequence_of_evictions_is_shorter_or_cheaper() -> None:
         assert found.exact
         if isinstance(found, NoPlan):
             expected = best and best[0]
-            assert expected == (0 if found.why is Why.FITS else None), (seed, found)
+            assert expected == (0 if found.why is NoPlanReason.FITS else None), (
+                seed,
+                found,
+            )
             continue
         moved = [move.pod.uid for move in found.moves]
         assert best == (len(moved), cost(case, moved)), (seed, found, best)
@@ -326,8 +329,8 @@ def split(**big: Any) -> Node:
     return node(*cards(8, 8), holds=[*held, placement("c", 1, 3, 10)])
 
 
-def moves_of(found: Plan | NoPlan) -> list[tuple[str, tuple[CardUUID, ...]]]:
-    assert isinstance(found, Plan), found
+def moves_of(found: MovePlan | NoPlan) -> list[tuple[str, tuple[CardUUID, ...]]]:
+    assert isinstance(found, MovePlan), found
     return [(move.pod.name, move.landing.cards()) for move in found.moves]
 
 
@@ -335,7 +338,7 @@ def test_the_pod_with_the_fewest_units_moves() -> None:
     """Of the single moves that suffice; the target's cards and placement are named."""
     found = plan_moves(request("w", 6, 10), situation(split()))
     assert moves_of(found) == [("b", ("GPU-1",))]
-    assert isinstance(found, Plan)
+    assert isinstance(found, MovePlan)
     assert (found.node, found.cards, found.exact) == ("n", ("GPU-0",), True)
     assert found.placement.cards() == ("GPU-0",)
 
@@ -372,7 +375,7 @@ def test_another_pod_moves_first_where_the_first_one_could_not_land() -> None:
     assert moves_of(found) == [("q", ("C",)), ("p", ("B",))]
     cut = plan_moves(request("w", 8, 1), full, Bounds(chain_steps=0))
     assert isinstance(cut, NoPlan)
-    assert (cut.why, cut.exact) == (Why.NO_PLAN, False)
+    assert (cut.why, cut.exact) == (NoPlanReason.NO_PLAN, False)
 
 
 def test_whole_cards_are_emptied_together() -> None:
@@ -380,10 +383,10 @@ def test_whole_cards_are_emptied_together() -> None:
     held = [placement(f"p{i}", on, 1, 1) for i, on in enumerate((0, 0, 1, 2))]
     one = node(*cards(8, 8, 8), holds=held)
     found = plan_moves(request("w", 0, 200), situation(one))
-    assert isinstance(found, Plan)
+    assert isinstance(found, MovePlan)
     assert found.cards == ("GPU-1", "GPU-2")
     assert moves_of(found) == [("p2", ("GPU-0",)), ("p3", ("GPU-0",))]
-    last = after((one,), found.moves)[0]
+    last = apply_moves((one,), found.moves)[0]
     assert {c.uuid for c in last.untouched} == {"GPU-1", "GPU-2"}
 
 
@@ -427,7 +430,7 @@ def test_room_on_a_part_of_a_card_is_made_alike() -> None:
     held = [placement("a", "M0", 2, 1), placement("b", "M1", 2, 1)]
     one = node(*parts, card(3, 8, uuid="F"), holds=held)
     found = plan_moves(request("w", 0, 200), situation(one))
-    assert isinstance(found, Plan)
+    assert isinstance(found, MovePlan)
     assert len(found.moves) == 1
     assert set(found.cards) <= {"M0", "M1", "M2"}
 
@@ -449,49 +452,59 @@ UID_A, UID_B = PodUID("uid-a"), PodUID("uid-b")
 @pytest.mark.parametrize(
     ("asks", "where", "why"),
     [
-        pytest.param(request("w", 5, 1), situation(split()), Why.FITS, id="fits"),
-        pytest.param(request("w", 9, 1), situation(split()), Why.NEVER, id="never"),
+        pytest.param(
+            request("w", 5, 1), situation(split()), NoPlanReason.FITS, id="fits"
+        ),
+        pytest.param(
+            request("w", 9, 1), situation(split()), NoPlanReason.NEVER, id="never"
+        ),
         pytest.param(
             request("w", 6, 1),
             situation(split(), may_use=may_use(["other"])),
-            Why.NEVER,
+            NoPlanReason.NEVER,
             id="may-use-no-node",
         ),
         pytest.param(
             request("w", 6, 1, policy="none"),
             situation(split()),
-            Why.NEVER,
+            NoPlanReason.NEVER,
             id="unknown-policy",
         ),
         pytest.param(
             request("w", 6, 1),
             situation(node(card(0, 8, cordoned=True), card(1, 4))),
-            Why.CLOSED,
+            NoPlanReason.CLOSED,
             id="closed",
         ),
-        pytest.param(apart("w", 6, 6), situation(split()), Why.APART, id="apart"),
+        pytest.param(
+            apart("w", 6, 6), situation(split()), NoPlanReason.APART, id="apart"
+        ),
         pytest.param(
             request("w", 6, 1),
             situation(split(), stay=["a", "b", "c"]),
-            Why.NONE_MAY_MOVE,
+            NoPlanReason.NONE_MAY_MOVE,
             id="all-stay",
         ),
-        pytest.param(request("w", 6, 1), situation(halves()), Why.NO_PLAN, id="full"),
+        pytest.param(
+            request("w", 6, 1), situation(halves()), NoPlanReason.NO_PLAN, id="full"
+        ),
         pytest.param(
             request("w", 7, 1),
             situation(a_claim(), stay="d"),
-            Why.NONE_MAY_MOVE,
+            NoPlanReason.NONE_MAY_MOVE,
             id="claim",
         ),
         pytest.param(
             request("w", 7, 1, priority=-1),
             situation(split()),
-            Why.NONE_MAY_MOVE,
+            NoPlanReason.NONE_MAY_MOVE,
             id="higher",
         ),
     ],
 )
-def test_why_there_is_no_plan(asks: PodRequest, where: Situation, why: Why) -> None:
+def test_why_there_is_no_plan(
+    asks: PodRequest, where: Situation, why: NoPlanReason
+) -> None:
     """Each reason is a value of its own, with a sentence."""
     found = plan_moves(asks, where)
     assert isinstance(found, NoPlan)
@@ -502,11 +515,13 @@ def test_why_there_is_no_plan(asks: PodRequest, where: Situation, why: Why) -> N
 @pytest.mark.parametrize(
     "facts",
     [
-        pytest.param(Facts(budgets=[Budget(frozenset({UID_B}), 0)]), id="budget"),
-        pytest.param(Facts(reserved=[UID_B]), id="reserved"),
+        pytest.param(
+            EvictionFacts(budgets=[Budget(frozenset({UID_B}), 0)]), id="budget"
+        ),
+        pytest.param(EvictionFacts(reserved=[UID_B]), id="reserved"),
     ],
 )
-def test_another_pod_moves_if_one_is_protected(facts: Facts) -> None:
+def test_another_pod_moves_if_one_is_protected(facts: EvictionFacts) -> None:
     """By a disruption budget, or because its binding was not seen yet."""
     found = plan_moves(request("w", 6, 10), situation(split(), facts=facts))
     assert moves_of(found) == [("a", ("GPU-1",))]
@@ -514,7 +529,7 @@ def test_another_pod_moves_if_one_is_protected(facts: Facts) -> None:
 
 def test_a_budget_allows_one_move_after_the_other() -> None:
     """Each pod is replaced before the next one is evicted."""
-    facts = Facts(budgets=[Budget(frozenset({UID_A, UID_B}), 1)])
+    facts = EvictionFacts(budgets=[Budget(frozenset({UID_A, UID_B}), 1)])
     full = situation(split(), stay="c", facts=facts)
     found = plan_moves(request("w", 8, 10), full)
     assert [name for name, _ in moves_of(found)] == ["b", "a"]
@@ -527,7 +542,7 @@ def test_what_is_kept_for_a_nominated_pod_stays_kept() -> None:
     full = replace(one, nominations={kept.pod.uid: kept})
     found = plan_moves(request("w", 6, 10), situation(full))
     assert isinstance(found, NoPlan)
-    assert found.why is Why.NO_PLAN
+    assert found.why is NoPlanReason.NO_PLAN
 
 
 def test_what_is_kept_for_a_less_important_pod_keeps_none_away() -> None:
@@ -555,9 +570,9 @@ def test_a_landing_that_depends_on_when_the_pod_ends_is_not_planned(
     )
     n2 = node(card(0, 2, uuid="C"), name="n2")
     movable = {UID_A: Movable(request("a", 2, 1, host=host), after_end=after_end)}
-    choice = Choice("spread")
+    choice = PolicyChoice("spread")
     found = plan_moves(
-        request("w", 8, 1), Situation((n1, n2), movable, choice, Facts(hosts))
+        request("w", 8, 1), Situation((n1, n2), movable, choice, EvictionFacts(hosts))
     )
     if after_end:
         assert moves_of(found) == [("a", ("B",))]

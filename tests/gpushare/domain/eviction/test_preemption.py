@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpushare.domain.eviction.preemption import (
     Budget,
-    Facts,
+    EvictionFacts,
     Victims,
     choose_victims,
+    find_violations,
     tries_on_each,
-    violating,
 )
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import Claim, HostAmount, Placement, PodRequest, PodUID
@@ -79,7 +79,7 @@ def choose(
 ) -> Victims | None:
     """Choose victims on a host with room for all, where nothing else is said."""
     times = started or {}
-    facts = Facts(
+    facts = EvictionFacts(
         book or hosts(1000),
         budgets,
         [PodUID(f"uid-{name}") for name in reserved],
@@ -230,7 +230,7 @@ def test_pods_under_a_budget_go_last(
 def test_evictions_beyond_a_budget(budgets: list[Budget], beyond: str) -> None:
     """Counted in order; a pod under several budgets is one breach."""
     uids = [PodUID(f"uid-{name}") for name in "abc"]
-    assert violating(uids, budgets) == {f"uid-{name}" for name in beyond.split()}
+    assert find_violations(uids, budgets) == {f"uid-{name}" for name in beyond.split()}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,14 @@ import yaml
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.learner import learn
-from gpushare.domain.frag.prices import Tables, plain
-from gpushare.domain.frag.shapes import WHOLE, Shape, State, milli_free, state_of
+from gpushare.domain.frag.prices import Tables, untrained_tables
+from gpushare.domain.frag.shapes import (
+    WHOLE,
+    NodeCapacity,
+    PodShape,
+    milli_free,
+    read_node_capacity,
+)
 from gpushare.domain.model import (
     HostAmount,
     NodeName,
@@ -60,11 +66,11 @@ def request_of(ask: dict[str, Any]) -> PodRequest:
     )
 
 
-def tables_of(case: dict[str, Any], states: list[State]) -> Tables:
+def tables_of(case: dict[str, Any], states: list[NodeCapacity]) -> Tables:
     built = case["built"]
     total = pool(states, built["cards"], built.get("cpu"), built.get("memory"))
     seen = {
-        Shape(
+        PodShape(
             pod["milli"],
             pod["cards"],
             pod.get("cpu", 0),
@@ -73,7 +79,7 @@ def tables_of(case: dict[str, Any], states: list[State]) -> Tables:
         ): pod["count"]
         for pod in case["pods"]
     }
-    return (learn(seen, total) if seen else plain()).under(total)
+    return (learn(seen, total) if seen else untrained_tables()).under(total)
 
 
 @pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["id"])
@@ -86,7 +92,7 @@ def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
         else (page_of(seen), None)
         for seen in case["nodes"]
     ]
-    tables = tables_of(case, [state_of(p, host, p.free) for p, host in pages])
+    tables = tables_of(case, [read_node_capacity(p, host, p.free) for p, host in pages])
     for page, host in pages:
         standing = PricedNode.of(page, host, tables)
         assert standing.gauge.worth == pytest.approx(case["worth"][page.name], abs=1e-6)
@@ -222,7 +228,7 @@ def cost_of(there: PricedNode, placed: Placement) -> float:
         after.append(rest)
     assert state.cpu_milli is not None
     assert state.memory_mib is not None
-    gone = State(
+    gone = NodeCapacity(
         state.cpu_milli - ASKED.cpu_milli,
         state.memory_mib - ASKED.memory_mib,
         tuple(after),

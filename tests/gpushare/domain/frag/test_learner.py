@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from gpushare.domain.frag.learner import SETS_AT_MOST, learn, merged, next_lesson
-from gpushare.domain.frag.shapes import Pool, Shape
+from gpushare.domain.frag.learner import SETS_AT_MOST, learn, merge_kinds, next_lesson
+from gpushare.domain.frag.shapes import ClusterCapacity, PodShape
 from tests.gpushare.domain.frag.invented import no_card, share, state, whole
 
-POOL = Pool(16, 128_000, 1_048_576, {"T4": 8000, "A10": 8000}, {8: 2})
+POOL = ClusterCapacity(16, 128_000, 1_048_576, {"T4": 8000, "A10": 8000}, {8: 2})
 
 
 def test_when_to_learn() -> None:
@@ -33,8 +33,12 @@ def test_when_to_learn() -> None:
         {whole(3): 1, whole(5): 1, whole(7): 1},
     ],
 )
-@pytest.mark.parametrize("pool", [POOL, Pool(0, None, None), Pool(0, 0, 0)])
-def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) -> None:
+@pytest.mark.parametrize(
+    "pool", [POOL, ClusterCapacity(0, None, None), ClusterCapacity(0, 0, 0)]
+)
+def test_whatever_was_seen_there_are_tables(
+    seen: dict[PodShape, int], pool: ClusterCapacity
+) -> None:
     tables = learn(seen, pool)
     assert tables.curve[100] == pytest.approx(1)
     for model in ("T4", "none has this", ""):
@@ -65,17 +69,17 @@ def test_models_are_pressed_by_those_who_need_them() -> None:
 
 def test_sizes_are_rounded_up_before_any_is_left_out() -> None:
     seen = {share(331, 1001, 4097): 2, share(333, 1002, 5000): 3, no_card(9): 1}
-    assert merged(seen, most=2) == {share(340, 1024, 5120): 5, no_card(10): 1}
+    assert merge_kinds(seen, most=2) == {share(340, 1024, 5120): 5, no_card(10): 1}
 
 
 def test_those_of_least_demand_are_left_out() -> None:
     seen = {share(900): 2, share(100): 3, whole(8): 1, no_card(7): 50}
-    assert set(merged(seen, most=2)) == {whole(8), share(900)}
+    assert set(merge_kinds(seen, most=2)) == {whole(8), share(900)}
 
 
 def test_rare_sets_of_models_count_as_any() -> None:
     seen = {share(500, 0, 0, f"m{n:03}"): 1000 - n for n in range(SETS_AT_MOST + 9)}
-    kinds = merged(seen)
+    kinds = merge_kinds(seen)
     assert kinds[share(500)] == sum(1000 - n for n in range(SETS_AT_MOST, len(seen)))
     assert len(kinds) == SETS_AT_MOST + 1
 
@@ -87,8 +91,8 @@ def test_thousands_of_kinds_are_learnt_from() -> None:
         share(draw.choice(sizes), number, draw.randrange(10**6)): draw.randrange(1, 9)
         for number in range(2400)
     }
-    kinds = merged(seen)
+    kinds = merge_kinds(seen)
     assert sum(kinds.values()) == sum(seen.values())
     assert len(kinds) <= 2000
-    pool = Pool(8, 64_000, 65_536, {"": 8000}, {8: 1})
+    pool = ClusterCapacity(8, 64_000, 65_536, {"": 8000}, {8: 1})
     assert learn(seen, pool) == learn(dict(reversed(seen.items())), pool)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.policy import ENOUGH, Packer
-from gpushare.domain.frag.shapes import CardSizes, Kind, Shape, milli_asked
+from gpushare.domain.frag.shapes import CardSizes, PodShape, RequestKind, milli_asked
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
@@ -24,7 +24,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.placement import schedule
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Policy, PolicyChoice
 from tests.builders import card, cards, claim, placement
 
 CPU = HostAmount(4000, 8 * 1024)
@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, **nodes: Iterable[Card]) -> None:
         self.ledger, self.hosts = Ledger(), Hosts()
         self.packer = Packer(self.ledger, self.hosts)
-        policy = Choice("frag", packer=self.packer).policy(None)
+        policy = PolicyChoice("frag", packer=self.packer).policy(None)
         assert isinstance(policy, Policy)
         self.policy = policy
         for name, its_cards in nodes.items():
@@ -151,16 +151,16 @@ def test_what_a_share_asks(amount: tuple[int, int], milli: int) -> None:
 
 def test_shapes_by_the_cards_that_there_are() -> None:
     sizes = CardSizes.of({("A", 100): 3, ("B", 50): 1, ("C", 9): 0})
-    plain = Kind.of(asked("p", 25))
-    assert list(sizes.shapes(plain)) == [Shape(250, 1, 4000, 8192)]
-    only_b = Kind.of(asked("p", 25, cards=CardSelector.of(models=["b"])))
+    plain = RequestKind.of(asked("p", 25))
+    assert list(sizes.shapes(plain)) == [PodShape(250, 1, 4000, 8192)]
+    only_b = RequestKind.of(asked("p", 25, cards=CardSelector.of(models=["b"])))
     (shape,) = sizes.shapes(only_b)
     assert (shape.milli, shape.models) == (500, frozenset({"B"}))
-    two = Kind.of(asked("p", 200, 200))
-    assert list(sizes.shapes(two)) == [Shape(1000, 2, 4000, 8192)]
-    apart = Kind((Amount(1, 10), Amount(1, 20)), None, HostAmount(4000, 1000))
+    two = RequestKind.of(asked("p", 200, 200))
+    assert list(sizes.shapes(two)) == [PodShape(1000, 2, 4000, 8192)]
+    apart = RequestKind((Amount(1, 10), Amount(1, 20)), None, HostAmount(4000, 1000))
     assert [s.milli for s in sizes.shapes(apart)] == [100, 200]
-    assert list(sizes.shapes(Kind((), None, None))) == []
+    assert list(sizes.shapes(RequestKind((), None, None))) == []
 
 
 def test_nothing_fits_nowhere() -> None:

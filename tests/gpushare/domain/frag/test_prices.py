@@ -19,12 +19,12 @@ from gpushare.domain.frag.prices import (
     Ramp,
     Tables,
     best_pattern,
-    blended,
+    blend_with_size,
     card_prices,
-    steps_up,
+    round_up_to_steps,
     worth_curve,
 )
-from gpushare.domain.frag.shapes import Pool, Shape, State
+from gpushare.domain.frag.shapes import ClusterCapacity, NodeCapacity, PodShape
 from tests.gpushare.domain.frag.invented import (
     few,
     histograms,
@@ -99,7 +99,7 @@ def test_prices_hold_wherever_the_rounds_end(rounds: int) -> None:
 @few
 @given(counts)
 def test_the_curve_rises_from_nothing_to_one(seen: dict[int, int]) -> None:
-    for curve in (worth_curve(card_prices(seen)), blended(worth_curve({}))):
+    for curve in (worth_curve(card_prices(seen)), blend_with_size(worth_curve({}))):
         assert len(curve) == STEPS + 1
         assert curve[0] == 0
         assert curve[STEPS] == pytest.approx(1)
@@ -109,8 +109,8 @@ def test_the_curve_rises_from_nothing_to_one(seen: dict[int, int]) -> None:
 def test_a_rest_is_worth_the_best_that_fits() -> None:
     curve = worth_curve({60: 0.5, 40: 0.5, 16: 0.0})
     assert [curve[room] for room in (39, 40, 79, 80, 100)] == [0, 0.5, 0.5, 1, 1]
-    assert blended(curve)[50] == pytest.approx(0.5)
-    assert blended(curve)[39] == pytest.approx(0.195)
+    assert blend_with_size(curve)[50] == pytest.approx(0.5)
+    assert blend_with_size(curve)[39] == pytest.approx(0.195)
 
 
 def _fewest_cards(seen: dict[int, int]) -> float:
@@ -164,12 +164,14 @@ def test_a_ladder_is_its_sum(
 
 
 clusters = st.lists(states, min_size=1, max_size=6)
-Seen = Mapping[Shape, int]
+Seen = Mapping[PodShape, int]
 
 
 @few
 @given(histograms, clusters)
-def test_a_node_is_worth_what_the_formula_says(seen: Seen, nodes: list[State]) -> None:
+def test_a_node_is_worth_what_the_formula_says(
+    seen: Seen, nodes: list[NodeCapacity]
+) -> None:
     pool = pool_of(nodes)
     tables = learn(seen, pool)
     for node in nodes:
@@ -180,7 +182,7 @@ def test_a_node_is_worth_what_the_formula_says(seen: Seen, nodes: list[State]) -
 @few
 @given(histograms, clusters, st.floats(0, 8), st.floats(0, 8), st.integers(0, 4000))
 def test_a_charge_is_what_is_lost_in_notches(
-    seen: Seen, nodes: list[State], lost: float, used: float, rest: int
+    seen: Seen, nodes: list[NodeCapacity], lost: float, used: float, rest: int
 ) -> None:
     """Within half a notch of 1000·(R before - R after + L·p), and the tie-break."""
     tables = learn(seen, pool_of(nodes))
@@ -195,7 +197,7 @@ def test_a_charge_is_what_is_lost_in_notches(
 @few
 @given(histograms, clusters, st.integers(0, 1000), st.integers(0, 16_000))
 def test_less_is_never_worth_more(
-    seen: Seen, nodes: list[State], taken: int, cpu_milli: int
+    seen: Seen, nodes: list[NodeCapacity], taken: int, cpu_milli: int
 ) -> None:
     """Nor is a node that has less CPU."""
     tables = learn(seen, pool_of(nodes))
@@ -209,18 +211,18 @@ def test_less_is_never_worth_more(
 
 
 def test_the_tables_stay_until_an_eighth_changes() -> None:
-    pool = Pool(16, None, None, {"": 16000}, {8: 2})
+    pool = ClusterCapacity(16, None, None, {"": 16000}, {8: 2})
     tables = learn({whole(8): 1, share(500): 8}, pool)
     assert tables.block_prices == {8: 0.1 * 5 / 8}
-    assert tables.under(Pool(16, None, None, {"": 15900}, {8: 2})) is tables
-    scarce = tables.under(Pool(16, None, None, {"": 16000}, {8: 1, 7: 1}))
+    assert tables.under(ClusterCapacity(16, None, None, {"": 15900}, {8: 2})) is tables
+    scarce = tables.under(ClusterCapacity(16, None, None, {"": 16000}, {8: 1, 7: 1}))
     assert scarce.block_prices == {8: 0.1}
     assert scarce.curve is tables.curve
 
 
 def test_cpu_is_worth_what_cards_need_of_it() -> None:
     """On a node whose cards are full it is worth nothing."""
-    pool = Pool(1, 8000, None, {"": 1000}, {1: 1})
+    pool = ClusterCapacity(1, 8000, None, {"": 1000}, {1: 1})
     tables = learn({whole(1, 8000): 100}, pool)
 
     def charge(free: int, cpu: int) -> float:
@@ -231,7 +233,9 @@ def test_cpu_is_worth_what_cards_need_of_it() -> None:
     assert (charge(1000, 8000), charge(1000, 80_000), charge(0, 8000)) == (480, 0, 0)
 
 
-def _worth(seen: Seen, pool: Pool, tables: Tables, node: State) -> float:
+def _worth(
+    seen: Seen, pool: ClusterCapacity, tables: Tables, node: NodeCapacity
+) -> float:
     """R as in the docstring of ``Tables``, summed over every kind of pod."""
     prices = card_prices(_sizes(seen))
     cards = max(pool.cards, 1)
@@ -239,7 +243,7 @@ def _worth(seen: Seen, pool: Pool, tables: Tables, node: State) -> float:
     kinds = [(20_000.0, cpu, memory)]
     total = 20_000.0
     for shape, number in seen.items():
-        price = prices[steps_up(shape.milli)] if shape.cards == 1 else 0
+        price = prices[round_up_to_steps(shape.milli)] if shape.cards == 1 else 0
         if price > 0:
             total += number * shape.milli
             if shape.models is None or node.model in shape.models:
@@ -251,7 +255,7 @@ def _worth(seen: Seen, pool: Pool, tables: Tables, node: State) -> float:
     return min(by_cpu, by_memory) / total + _blocks(seen, tables, node)
 
 
-def _blocks(seen: Seen, tables: Tables, node: State) -> float:
+def _blocks(seen: Seen, tables: Tables, node: NodeCapacity) -> float:
     worth = 0.0
     several = {shape: n for shape, n in seen.items() if shape.cards > 1}
     for shape, number in several.items():
@@ -268,7 +272,7 @@ def _sizes(seen: Seen) -> Counter[int]:
     sizes: Counter[int] = Counter()
     for shape, number in seen.items():
         if shape.cards == 1:
-            sizes[steps_up(shape.milli)] += number
+            sizes[round_up_to_steps(shape.milli)] += number
     return sizes
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag import search
-from gpushare.domain.frag.costs import NEVER, Floor, PricedNode
+from gpushare.domain.frag.costs import NEVER, LeastCost, PricedNode
 from gpushare.domain.frag.learner import learn
-from gpushare.domain.frag.prices import plain
-from gpushare.domain.frag.shapes import Shape
+from gpushare.domain.frag.prices import untrained_tables
+from gpushare.domain.frag.shapes import PodShape
 from gpushare.domain.model import (
     HostAmount,
     NodeName,
@@ -49,7 +49,7 @@ models = st.sampled_from([("T4",), ("V100",), ("T4", "A10")])
 @few
 @given(histograms, cards_left, models, hosts, pods_asked)
 def test_a_pod_costs_at_least_its_floor(
-    seen: Mapping[Shape, int],
+    seen: Mapping[PodShape, int],
     left: list[tuple[int, int]],
     kinds: Sequence[str],
     free: HostAmount | None,
@@ -64,10 +64,10 @@ def test_a_pod_costs_at_least_its_floor(
             if (units, cores) != (100, 100)
         ],
     )
-    plainly = PricedNode.of(page, free, plain())
+    plainly = PricedNode.of(page, free, untrained_tables())
     tables = learn(seen, pool_of([plainly.state]))
     cost = plainly.by(tables).cost(pod, Cluster().policy)
-    assert Floor(pod, tables).of(plainly.standing) <= cost
+    assert LeastCost(pod, tables).of(plainly.standing) <= cost
 
 
 class Looks:
@@ -75,7 +75,7 @@ class Looks:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.estimated = self.priced = 0
-        floor, cost = Floor.of, PricedNode.cost
+        floor, cost = LeastCost.of, PricedNode.cost
 
         def estimate(*args: object) -> float:
             self.estimated += 1
@@ -85,7 +85,7 @@ class Looks:
             self.priced += 1
             return cost(*args)  # type: ignore[arg-type]
 
-        patch.setattr(Floor, "of", estimate)
+        patch.setattr(LeastCost, "of", estimate)
         patch.setattr(PricedNode, "cost", price)
 
     def taken(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.domain.frag.shapes import Shape
+from gpushare.domain.frag.shapes import PodShape
 from tests.gpushare.domain.frag.invented import pool, state
 
 
@@ -12,7 +12,7 @@ from tests.gpushare.domain.frag.invented import pool, state
 )
 def test_what_no_pod_can_ask_is_refused(milli: int, cards: int, cpu: int) -> None:
     with pytest.raises(ValueError, match=f"milli={milli}, cards={cards}"):
-        Shape(milli, cards, cpu, 0)
+        PodShape(milli, cards, cpu, 0)
 
 
 def test_what_idles_where() -> None:

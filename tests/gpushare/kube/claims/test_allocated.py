@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount, CardUUID
 from gpushare.kube.claims.allocated import (
-    Claim,
-    Device,
-    User,
+    AllocatedDevice,
+    ResourceClaim,
+    ResourceClaimUser,
     device_name,
-    read_claim,
+    read_resource_claim,
 )
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
@@ -45,13 +45,13 @@ def test_a_claim_with_everything() -> None:
     pod = {"resource": "pods", "name": "p", "uid": "uid-p"}
     other = {"apiGroup": "x.io", "resource": "jobs", "name": "j", "uid": "uid-j"}
     claim["status"]["reservedFor"] = [pod, other]
-    assert read_claim(claim) == Claim(
+    assert read_resource_claim(claim) == ResourceClaim(
         "uid-c",
         "default",
         "c",
         "n1",
-        (Device("card", "gpu-1", Amount(30, 20), "share-gpu-1"),),
-        (User("p", "uid-p"),),
+        (AllocatedDevice("card", "gpu-1", Amount(30, 20), "share-gpu-1"),),
+        (ResourceClaimUser("p", "uid-p"),),
     )
 
 
@@ -64,7 +64,7 @@ def test_memory_is_rounded_up_to_units(memory: str, units: int) -> None:
     allocation = allocation_json()
     result = allocation["devices"]["results"][0]
     result["consumedCapacity"]["memory"] = memory
-    found = read_claim(claim_json("c", allocation))
+    found = read_resource_claim(claim_json("c", allocation))
     assert found is not None
     assert found.devices[0].amount.units == units
 
@@ -97,7 +97,7 @@ def for_an_admin(claim: Json) -> Json:
 )
 def test_claims_that_hold_nothing_of_ours(claim: Json) -> None:
     """Not allocated, another driver's, or an administrator's look at a device."""
-    assert read_claim(claim) is None
+    assert read_resource_claim(claim) is None
 
 
 def test_results_of_other_drivers_are_left_out() -> None:
@@ -107,7 +107,7 @@ def test_results_of_other_drivers_are_left_out() -> None:
     results.insert(
         0, {"request": "net", "driver": "net.io", "pool": "x", "device": "d"}
     )
-    found = read_claim(claim)
+    found = read_resource_claim(claim)
     assert found is not None
     assert [device.name for device in found.devices] == ["gpu-1"]
 
@@ -138,7 +138,7 @@ def test_what_is_not_understood_is_named(field: str, value: object, path: str) -
     allocation = allocation_json()
     allocation["devices"]["results"][0][field] = value
     with pytest.raises(Malformed) as caught:
-        read_claim(claim_json("c", allocation))
+        read_resource_claim(claim_json("c", allocation))
     assert caught.value.field == f"{RESULT}.{path}"
 
 
@@ -149,4 +149,4 @@ def test_a_claim_over_two_nodes_is_not_understood() -> None:
         "results"
     ]
     with pytest.raises(Malformed, match=r"results\[1\].pool: must be n1"):
-        read_claim(claim_json("c", allocation))
+        read_resource_claim(claim_json("c", allocation))

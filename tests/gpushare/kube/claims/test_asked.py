@@ -1,6 +1,10 @@
 """The claims of a pod, and who uses them."""
 
-from gpushare.kube.claims.asked import ClaimUse, claims_of, uses_of
+from gpushare.kube.claims.asked import (
+    ResourceClaimUse,
+    read_claim_names,
+    read_claim_uses,
+)
 from gpushare.kube.cluster import Json
 
 
@@ -19,8 +23,8 @@ def test_the_claims_of_a_pod() -> None:
         },
     }
     found = {"own": "mine", "made": "p-x1", "not-yet": ""}
-    assert claims_of(pod) == found
-    assert claims_of({"spec": {}}) == {}
+    assert read_claim_names(pod) == found
+    assert read_claim_names({"spec": {}}) == {}
 
 
 def test_who_uses_the_claims_of_a_pod() -> None:
@@ -46,9 +50,9 @@ def test_who_uses_the_claims_of_a_pod() -> None:
             ],
         }
     }
-    assert uses_of(pod) == (
-        ClaimUse("mine", "first", ends=True),
-        ClaimUse("mine", "beside"),
-        ClaimUse("mine", "a", "left"),
-        ClaimUse("", "b"),
+    assert read_claim_uses(pod) == (
+        ResourceClaimUse("mine", "first", ends=True),
+        ResourceClaimUse("mine", "beside"),
+        ResourceClaimUse("mine", "a", "left"),
+        ResourceClaimUse("", "b"),
     )

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.requests import Requests, class_names, requests_of
-from gpushare.kube.claims.templates import template
+from gpushare.kube.claims.requests import (
+    CardRequests,
+    read_card_requests,
+    read_class_names,
+)
+from gpushare.kube.claims.templates import write_template
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from tests.builders import claim_json
@@ -39,11 +43,11 @@ def exactly(name: str = "card", class_name: str = "vcuda", **more: Any) -> Json:
     return {"name": name, "exactly": {"deviceClassName": class_name} | asked | more}
 
 
-def asked(*requests: Json, constraints: tuple[Json, ...] = ()) -> Requests:
+def asked(*requests: Json, constraints: tuple[Json, ...] = ()) -> CardRequests:
     claim = claim_json()
     devices = {"requests": list(requests), "constraints": list(constraints)}
     claim["spec"]["devices"] = devices
-    return requests_of(claim, CLASSES)
+    return read_card_requests(claim, CLASSES)
 
 
 def test_what_is_asked_of_a_card() -> None:
@@ -95,7 +99,7 @@ def test_what_is_not_judged_of_a_request_is_said(more: Json, names: list[str]) -
 def test_other_drivers_devices_are_no_cards() -> None:
     """They are named beside ours; alone they are nothing of ours."""
     for class_name in ("nvidia", "unknown", "none"):
-        assert asked(exactly(class_name=class_name)) == Requests()
+        assert asked(exactly(class_name=class_name)) == CardRequests()
     found = asked(exactly(), exactly("nic", "nvidia"), exactly("any", "unknown"))
     assert [one.name for one in found.cards] == ["card"]
     assert "request nic is for devices of another driver" in found.not_judged
@@ -117,7 +121,7 @@ def test_our_class_may_be_missing_or_unreadable(
     """Not known is said; a class that is not there says that no card can be meant."""
     claim = claim_json()
     claim["spec"]["devices"] = {"requests": [exactly()]}
-    (one,) = requests_of(claim, classes).cards
+    (one,) = read_card_requests(claim, classes).cards
     assert bool(one.never) is bool(classes)
     assert bool(one.not_judged) is not bool(classes)
     assert "DeviceClass vcuda" in (one.never or one.not_judged[0])
@@ -148,19 +152,19 @@ def test_alternatives_are_judged_one_by_one() -> None:
     assert "firstAvailable" in found.not_judged[0]
     claim = claim_json()
     claim["spec"]["devices"] = {"requests": [{"name": "a", "firstAvailable": [small]}]}
-    assert class_names(claim) == {"vcuda"}
+    assert read_class_names(claim) == {"vcuda"}
 
 
 def test_requests_that_must_be_of_one_card_count_as_one() -> None:
     """So a template of two parts asks one card for their sum."""
-    claim = template([Amount(20, 8), Amount(1, 4)])["spec"]
+    claim = write_template([Amount(20, 8), Amount(1, 4)])["spec"]
 
     def found() -> dict[str, Amount]:
-        cards = requests_of(claim, CLASSES).cards
+        cards = read_card_requests(claim, CLASSES).cards
         return {one.name: one.amount for one in cards}
 
     assert found() == {"card-1+card-2": Amount(21, 12)}
-    assert requests_of(claim, CLASSES).not_judged == ()
+    assert read_card_requests(claim, CLASSES).not_judged == ()
     (constraint,) = claim["spec"]["devices"]["constraints"]
     # Without names it is about all requests.
     del constraint["requests"]
@@ -172,7 +176,7 @@ def test_requests_that_must_be_of_one_card_count_as_one() -> None:
         found()
     constraint |= {"requests": [], "matchAttribute": "vcuda.baidu.com/model"}
     assert len(found()) == 2
-    apart, together = requests_of(claim, CLASSES).not_judged
+    apart, together = read_card_requests(claim, CLASSES).not_judged
     assert "must have the same vcuda.baidu.com/model" in apart
     assert "all of them on one node" in together
 

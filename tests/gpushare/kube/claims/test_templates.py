@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount
 from gpushare.domain.quantity import mebibytes, whole
-from gpushare.kube.claims.templates import MOST_PARTS, parts_of, template, template_name
+from gpushare.kube.claims.templates import (
+    MOST_PARTS,
+    name_template,
+    read_template_name,
+    write_template,
+)
 
 PARTS = st.lists(
     st.builds(Amount, cores=st.integers(0, 120), units=st.integers(0, 10**6)),
@@ -18,7 +23,7 @@ def test_one_part() -> None:
     """As docs/dra.md shows it."""
     amounts = {"memory": "5120Mi", "cores": "20"}
     exactly = {"deviceClassName": "vcuda", "capacity": {"requests": amounts}}
-    assert template([Amount(20, 20)]) == {
+    assert write_template([Amount(20, 20)]) == {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": "vcuda-m20-c20"},
@@ -32,7 +37,7 @@ def _request(name: str, exactly: object) -> dict[str, object]:
 
 def test_several_parts_are_of_one_card() -> None:
     """A request for each, in the order of the name, which must have the same UUID."""
-    made = template([Amount(cores=20, units=8), Amount(cores=1, units=4)])
+    made = write_template([Amount(cores=20, units=8), Amount(cores=1, units=4)])
     assert made["metadata"]["name"] == "vcuda-m8-c20-m4-c1"
     devices = made["spec"]["spec"]["devices"]
     assert [one["name"] for one in devices["requests"]] == ["card-1", "card-2"]
@@ -50,16 +55,16 @@ def test_a_name_has_its_parts_and_no_others(parts: list[Amount]) -> None:
         and sum(part.cores for part in parts) < 100
         and all(part.units < 10**6 for part in parts)
     )
-    name = template_name(parts)
+    name = name_template(parts)
     assert (name is not None) is possible
     if name is None:
         with pytest.raises(ValueError, match="no template"):
-            template(parts)
+            write_template(parts)
         return
-    assert parts_of(name) == tuple(parts)
+    assert read_template_name(name) == tuple(parts)
     asked = [
         one["exactly"]["capacity"]["requests"]
-        for one in template(parts)["spec"]["spec"]["devices"]["requests"]
+        for one in write_template(parts)["spec"]["spec"]["devices"]["requests"]
     ]
     assert parts == [
         Amount(whole(one["cores"]), mebibytes(one["memory"]) // 256) for one in asked
@@ -83,4 +88,4 @@ def test_a_name_has_its_parts_and_no_others(parts: list[Amount]) -> None:
     ],
 )
 def test_other_names_are_no_templates(name: str) -> None:
-    assert parts_of(name) == ()
+    assert read_template_name(name) == ()

@@ -25,7 +25,7 @@ from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 
 Judge = Callable[[Node], Refusal | None]
-Shape = object
+RequestShape = object
 """A hashable value; requests with different answers have different shapes."""
 
 Verdicts = list[Refusal | None]
@@ -38,7 +38,7 @@ _MOST_NEW = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FilterAnswer:
     """The nodes on which a shape fits, and the refused nodes by reason.
 
     Nodes are grouped by reason, because there are few reasons and many nodes. A node in
@@ -59,7 +59,7 @@ class Answer:
         fits = frozenset(groups.pop(None, ()))
         return cls(fits, {no: frozenset(names) for no, names in groups.items() if no})
 
-    def updated(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
+    def updated(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "FilterAnswer":
         """Return the answer with new verdicts for some nodes.
 
         Only groups that gain or lose a node are copied: most changes of a node change
@@ -78,23 +78,25 @@ class Answer:
         for verdict, names in moves.items():
             groups[verdict] = groups.get(verdict, frozenset()) ^ names
         fits = groups.pop(None)
-        return Answer(fits, {no: group for no, group in groups.items() if no and group})
+        return FilterAnswer(
+            fits, {no: group for no, group in groups.items() if no and group}
+        )
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptAnswer:
     position: int = -1
-    answer: Answer = field(default_factory=Answer)
+    answer: FilterAnswer = field(default_factory=FilterAnswer)
     lock: Lock = field(default_factory=Lock)
 
 
-class Fitting:
+class KeptAnswers:
     """Answers per shape over one ledger, updated for the nodes that changed."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._shapes: OrderedDict[Shape, _Kept] = OrderedDict()
-        self._new: OrderedDict[Shape, tuple[object, int]] = OrderedDict()
+        self._shapes: OrderedDict[RequestShape, _KeptAnswer] = OrderedDict()
+        self._new: OrderedDict[RequestShape, tuple[object, int]] = OrderedDict()
         self._lock = Lock()
 
     def answer(
@@ -102,7 +104,7 @@ class Fitting:
         request: PodRequest,
         policy: Policy,
         names: Collection[NodeName] | None = None,
-    ) -> Answer:
+    ) -> FilterAnswer:
         """Return where the request fits now: on these nodes at least, or on all."""
         shape = _shape(request, policy)
         decider = Decider(request, policy)
@@ -110,11 +112,11 @@ class Fitting:
 
     def judged(
         self,
-        shape: Shape,
+        shape: RequestShape,
         judge: Judge,
         names: Collection[NodeName] | None = None,
         asking: object = None,
-    ) -> Answer:
+    ) -> FilterAnswer:
         """Return the answer of a judge; equal shapes must have equal judges.
 
         ``asking`` is whose filter it is: names that one asks again do not count.
@@ -123,23 +125,23 @@ class Fitting:
 
     def _answer(
         self,
-        shape: Shape,
+        shape: RequestShape,
         judge: Judge,
         asked: Collection[NodeName] | None,
         asking: object,
-    ) -> Answer:
+    ) -> FilterAnswer:
         kept = self._kept(shape, asked, asking)
         if kept is None:
             names = asked or ()
             nodes = zip(names, map(self._ledger.node, names), strict=True)
-            return Answer.of(nodes, judge)
+            return FilterAnswer.of(nodes, judge)
         with kept.lock:
             position, changed = self._ledger.changed_since(kept.position)
             answer = kept.answer
             if changed is None:
                 all_nodes = self._ledger.nodes()
                 every = _in_one_region(node.name for node in all_nodes)
-                answer = Answer.of(zip(every, all_nodes, strict=True), judge)
+                answer = FilterAnswer.of(zip(every, all_nodes, strict=True), judge)
             elif changed:
                 answer = answer.updated(self._verdicts(changed, judge))
             kept.answer, kept.position = answer, position
@@ -153,21 +155,21 @@ class Fitting:
             yield name, [] if node is None else [judge(node)]
 
     def _kept(
-        self, shape: Shape, asked: Collection[NodeName] | None, asking: object
-    ) -> _Kept | None:
+        self, shape: RequestShape, asked: Collection[NodeName] | None, asking: object
+    ) -> _KeptAnswer | None:
         """Return what is kept of a shape; None if judging these names costs less."""
         with self._lock:
             kept = self._shapes.get(shape)
             if kept is None:
                 if asked is not None and self._has_few(shape, len(asked), asking):
                     return None
-                kept = self._shapes[shape] = _Kept()
+                kept = self._shapes[shape] = _KeptAnswer()
                 if len(self._shapes) > _MOST_SHAPES:
                     self._shapes.popitem(last=False)
             self._shapes.move_to_end(shape)
             return kept
 
-    def _has_few(self, shape: Shape, names: int, asking: object) -> bool:
+    def _has_few(self, shape: RequestShape, names: int, asking: object) -> bool:
         """Count the names, and tell whether fewer than all nodes' came before."""
         last, before = self._new.pop(shape, (None, 0))
         again = asking is not None and asking is last
@@ -179,7 +181,7 @@ class Fitting:
         return True
 
 
-def _shape(request: PodRequest, policy: Policy) -> Shape:
+def _shape(request: PodRequest, policy: Policy) -> RequestShape:
     return (
         tuple(claim.amount for claim in request.claims),
         (policy.name, policy.card_order) if len(request.claims) > 1 else None,
@@ -196,12 +198,14 @@ def _in_one_region(names: Iterable[NodeName]) -> list[NodeName]:
     return [NodeName(name) for name in "\n".join(names).split("\n") if name]
 
 
-class Scores:
+class KeptScores:
     """The scores of all nodes of one ledger, by policy, and those of their links."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._kept: OrderedDict[Shape, tuple[int, dict[NodeName, int]]] = OrderedDict()
+        self._kept: OrderedDict[RequestShape, tuple[int, dict[NodeName, int]]] = (
+            OrderedDict()
+        )
         self._lock = Lock()
 
     def of(self, policy: Policy) -> Mapping[NodeName, int]:
@@ -224,7 +228,7 @@ class Scores:
         )
 
     def _updated(
-        self, shape: Shape, judge: Callable[[Node], int | None]
+        self, shape: RequestShape, judge: Callable[[Node], int | None]
     ) -> Mapping[NodeName, int]:
         with self._lock:
             position, scores = self._kept.get(shape, (-1, {}))

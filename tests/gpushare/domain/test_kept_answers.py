@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from gpushare.domain import cache
-from gpushare.domain.cache import Fitting, Scores
+from gpushare.domain import kept_answers
 from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.kept_answers import KeptAnswers, KeptScores
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, PodRequest
@@ -55,7 +55,7 @@ class Counting:
 def test_the_answer_divides_the_nodes() -> None:
     ledger = cluster(a=29, b=10, c=5)
     ledger.set_cards(NodeName("d"), [])
-    answer = Fitting(ledger).answer(request(units=20), FIRST_FIT)
+    answer = KeptAnswers(ledger).answer(request(units=20), FIRST_FIT)
     assert answer.fits == {"a"}
     memory, none = Refusal(Reason.MEMORY), Refusal(Reason.NO_CARDS)
     assert answer.refused == {memory: {"b", "c"}, none: {"d"}}
@@ -64,7 +64,7 @@ def test_the_answer_divides_the_nodes() -> None:
 def test_an_answer_is_mended_by_what_changed() -> None:
     """A placement, a release, a new node, a lost node, a resized card."""
     ledger = cluster(a=29, b=29)
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
 
     def told() -> tuple[set[str], set[str]]:
         answer = fitting.answer(request(units=20), FIRST_FIT)
@@ -86,7 +86,7 @@ def test_an_answer_is_mended_by_what_changed() -> None:
 
 def test_only_nodes_that_changed_are_judged_again() -> None:
     ledger = cluster(a=29, b=29, c=29)
-    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    fitting, judge = KeptAnswers(ledger), Counting(request(units=20))
     fitting.judged("shape", judge)
     assert sorted(judge.seen) == ["a", "b", "c"]
     judge.seen.clear()
@@ -100,14 +100,14 @@ def test_only_nodes_that_changed_are_judged_again() -> None:
 
 def test_one_shape_is_judged_once_for_all_its_pods() -> None:
     ledger = cluster(a=29)
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
     first = fitting.answer(request("p1", 20), FIRST_FIT)
     assert fitting.answer(request("p2", 20), SPREAD).fits is first.fits
 
 
 def test_an_answer_is_a_value() -> None:
     ledger = cluster(a=29, b=29, c=5)
-    fitting, asked = Fitting(ledger), request(units=20)
+    fitting, asked = KeptAnswers(ledger), request(units=20)
     before = fitting.answer(asked, FIRST_FIT)
     ledger.record(placement("p", 0, 10, node="a"))
     ledger.set_cards(NodeName("c"), [card()])
@@ -121,7 +121,7 @@ def test_an_answer_is_a_value() -> None:
 def test_an_answer_that_stays_the_same_is_not_copied() -> None:
     """Most changes of a node change no verdict, and the sets are large."""
     ledger = cluster(a=29, b=5)
-    fitting, asked = Fitting(ledger), request(units=20)
+    fitting, asked = KeptAnswers(ledger), request(units=20)
     before = fitting.answer(asked, FIRST_FIT)
     ledger.record(placement("p", 0, 1, node="a"))
     assert fitting.answer(asked, FIRST_FIT) is before
@@ -130,7 +130,7 @@ def test_an_answer_that_stays_the_same_is_not_copied() -> None:
 def test_a_judge_that_fails_leaves_the_answer_to_be_mended() -> None:
     """The nodes that changed are judged by the next one who asks."""
     ledger = cluster(a=29)
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
     assert fitting.judged("shape", Counting(request(units=20))).fits == {"a"}
     ledger.record(placement("p", 0, 10, node="a"))
 
@@ -143,7 +143,7 @@ def test_a_judge_that_fails_leaves_the_answer_to_be_mended() -> None:
 
 
 def test_shapes_are_kept_apart() -> None:
-    fitting = Fitting(cluster(a=29, b=10))
+    fitting = KeptAnswers(cluster(a=29, b=10))
     assert fitting.answer(request(units=5), FIRST_FIT).fits == {"a", "b"}
     assert fitting.answer(request(units=5, cores=1), FIRST_FIT).fits == {"a", "b"}
     assert fitting.answer(request(units=20), FIRST_FIT).fits == {"a"}
@@ -152,7 +152,7 @@ def test_shapes_are_kept_apart() -> None:
 
 
 def test_a_shape_asked_long_ago_is_dropped_and_judged_anew() -> None:
-    fitting = Fitting(cluster(a=29))
+    fitting = KeptAnswers(cluster(a=29))
     old, often = Counting(request(units=20)), Counting(request(units=20))
     fitting.judged("old", old)
     for number in range(64):
@@ -165,7 +165,7 @@ def test_a_shape_asked_long_ago_is_dropped_and_judged_anew() -> None:
 def test_a_new_shape_is_judged_on_the_names_that_are_asked() -> None:
     """On all nodes only after as many names; kube-scheduler asks about some of many."""
     ledger = cluster(a=29, b=10, c=29)
-    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    fitting, judge = KeptAnswers(ledger), Counting(request(units=20))
     for asked, fits, judged in (("ab", "a", "ab"), ("bx", "", "b"), ("c", "ac", "abc")):
         answer = fitting.judged("shape", judge, [NodeName(name) for name in asked])
         assert (answer.fits, judge.seen) == ({*fits}, [*judged])
@@ -176,7 +176,7 @@ def test_a_new_shape_is_judged_on_the_names_that_are_asked() -> None:
 
 def test_names_that_one_filter_asks_again_do_not_count() -> None:
     """It may judge several times; else each pod of a new shape would drive one out."""
-    fitting, judge = Fitting(cluster(a=29, b=10)), Counting(request(units=20))
+    fitting, judge = KeptAnswers(cluster(a=29, b=10)), Counting(request(units=20))
     first, second = request(), request()
     for asked, asking in (("ab", first), ("a", first), ("b", first), ("ab", second)):
         fitting.judged("shape", judge, [NodeName(name) for name in asked], asking)
@@ -190,7 +190,7 @@ def test_names_that_one_filter_asks_again_do_not_count() -> None:
 
 def test_a_new_shape_is_forgotten_after_many_others() -> None:
     """A tenant may make up any number of them."""
-    fitting, judge = Fitting(cluster(a=29, b=10)), Counting(request(units=20))
+    fitting, judge = KeptAnswers(cluster(a=29, b=10)), Counting(request(units=20))
     both = [NodeName("a"), NodeName("b")]
     fitting.judged("shape", judge, both)
     for number in range(300):
@@ -201,7 +201,7 @@ def test_a_new_shape_is_forgotten_after_many_others() -> None:
 
 def test_many_new_shapes_leave_what_is_kept() -> None:
     """3,000 pods that all differ make none of the others be judged again."""
-    fitting, judge = Fitting(cluster(a=29)), Counting(request(units=20))
+    fitting, judge = KeptAnswers(cluster(a=29)), Counting(request(units=20))
     fitting.judged("often", judge)
     for number in range(3000):
         fitting.judged(number, Counting(request(units=1)), [NodeName("a")])
@@ -215,7 +215,7 @@ def test_an_answer_older_than_the_journal_is_judged_again(
     """Nodes that went meanwhile are not left behind in it."""
     monkeypatch.setattr("gpushare.domain.ledger._LONGEST_JOURNAL", 10)
     ledger = cluster(gone=29, a=5)
-    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    fitting, judge = KeptAnswers(ledger), Counting(request(units=20))
     fitting.judged("shape", judge)
     ledger.forget(NodeName("gone"))
     for turn in range(20):
@@ -243,19 +243,19 @@ def ledger() -> Ledger:
 def scored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were scored, in order."""
     seen: list[str] = []
-    score = cache.score
+    score = kept_answers.score
 
     def counting(node: Node, policy: Policy) -> int:
         seen.append(node.name)
         return score(node, policy)
 
-    monkeypatch.setattr(cache, "score", counting)
+    monkeypatch.setattr(kept_answers, "score", counting)
     return seen
 
 
 def test_each_node_has_its_score(ledger: Ledger) -> None:
     """0 to 10, for each policy; one without cards counts as full."""
-    names, scores = ("full", "half", "empty", "bare"), Scores(ledger)
+    names, scores = ("full", "half", "empty", "bare"), KeptScores(ledger)
     for policy, expected in (
         (FIRST_FIT, [10, 5, 0, 10]),
         (SPREAD, [0, 5, 10, 0]),
@@ -266,7 +266,7 @@ def test_each_node_has_its_score(ledger: Ledger) -> None:
 
 
 def test_only_what_changed_is_scored_again(ledger: Ledger, scored: list[str]) -> None:
-    scores = Scores(ledger)
+    scores = KeptScores(ledger)
     scores.of(FIRST_FIT)
     scored.clear()
     assert scores.of(FIRST_FIT)[NodeName("full")] == 10
@@ -277,7 +277,7 @@ def test_only_what_changed_is_scored_again(ledger: Ledger, scored: list[str]) ->
 
 
 def test_what_was_given_stays_as_it_is(ledger: Ledger) -> None:
-    scores = Scores(ledger)
+    scores = KeptScores(ledger)
     before = scores.of(FIRST_FIT)
     ledger.record(placement("r", units=1, node="full"))
     assert scores.of(FIRST_FIT) is before
@@ -292,7 +292,7 @@ def test_a_journal_that_has_gone_on_is_no_harm(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare.domain.ledger._LONGEST_JOURNAL", 4)
-    scores = Scores(ledger)
+    scores = KeptScores(ledger)
     scores.of(SPREAD)
     ledger.forget(NodeName("bare"))
     for number in range(8):
@@ -303,7 +303,7 @@ def test_a_journal_that_has_gone_on_is_no_harm(
 def test_links_are_scored_where_they_count(ledger: Ledger) -> None:
     """Of nodes with links, for one claim of several cards; a pod that fits nowhere has
     no score."""
-    name, scores, pair = NodeName("linked"), Scores(ledger), request(cores=200)
+    name, scores, pair = NodeName("linked"), KeptScores(ledger), request(cores=200)
     assert scores.of_links(pair, FIRST_FIT) == {}
     ledger.set_cards(name, with_scores(cards(64, 64, 64), (10, 10, 250)))
     assert scores.of_links(pair, FIRST_FIT) == {name: 250}
@@ -321,8 +321,8 @@ def test_the_scores_of_few_shapes_are_kept(
     ledger: Ledger, scored: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any pod may ask for a new shape; what was asked last is kept."""
-    monkeypatch.setattr(cache, "_MOST_SHAPES", 2)
-    scores = Scores(ledger)
+    monkeypatch.setattr(kept_answers, "_MOST_SHAPES", 2)
+    scores = KeptScores(ledger)
     for policy in (FIRST_FIT, SPREAD, FIRST_FIT):
         scores.of(policy)
     scores.of_links(request(cores=200), FIRST_FIT)
@@ -344,7 +344,7 @@ def ratio() -> Callable[[PodRequest], float]:
         ledger.set_cards(NodeName(name), its)
         held = [share(u, random.randint(5, 40), random.randint(5, 30)) for u in uuids]
         ledger.record(placement(f"held-{name}", node=name, shares=held))
-    fitting = Fitting(ledger)
+    fitting = KeptAnswers(ledger)
     fitting.answer(request(units=3), FIRST_FIT)  # Each node sums itself up once.
     fits = work(lambda: fitting.answer(request(units=4), FIRST_FIT))
     return lambda asked: work(lambda: fitting.answer(asked, FIRST_FIT)) / fits
