@@ -34,7 +34,6 @@ from gpusharectl.state.view import (
     PodShare,
     Quota,
     Stay,
-    total_units,
 )
 
 _LABEL, _MEMORY_BAR, _CORE_BAR = 22, 14, 10
@@ -162,7 +161,7 @@ def _sum(seen: Overview) -> Iterator[Words]:
         return
     nodes = words.counted(sum(bool(node.cards) for node in seen.nodes), "node")
     cards = words.counted(len(seen.cards), "card")
-    units, allotted = total_units(seen.cards)
+    units, allotted = seen.units
     share = round(100 * allotted / units) if units else 0
     yield Words(
         f"{nodes}, {cards}, {words.units(units)} ({words.memory(units)}): "

@@ -221,7 +221,7 @@ class Overview:
 
     def as_data(self) -> Data:
         """Return all of it, also what the screen leaves out."""
-        units, allotted = total_units(self.cards)
+        units, allotted = self.units
         block = self.free.largest
         return {
             "v": VERSION,
@@ -259,15 +259,20 @@ class Overview:
         """All cards of all nodes shown."""
         return tuple(card for node in self.nodes for card in node.cards)
 
+    @property
+    def units(self) -> tuple[int, int]:
+        """The units of these cards, and how many are allotted."""
+        return total_units((view.card, view.allotted) for view in self.cards)
 
-def total_units(cards: Iterable[CardView]) -> tuple[int, int]:
-    """Return the units of these cards, and how many are allotted.
+
+def total_units(cards: Iterable[tuple[Card, Amount]]) -> tuple[int, int]:
+    """Return the units of cards, and how many are allotted.
 
     Of a card never more than it has.
     """
-    views = list(cards)
-    allotted = sum(min(view.allotted.units, view.card.units) for view in views)
-    return sum(view.card.units for view in views), allotted
+    pairs = list(cards)
+    allotted = sum(min(amount.units, card.units) for card, amount in pairs)
+    return sum(card.units for card, _ in pairs), allotted
 
 
 def overview(

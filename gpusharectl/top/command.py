@@ -1,6 +1,37 @@
 """``gpusharectl top``: what pods and cards use, and what is allotted to them.
 
 On a terminal it is drawn again and again, until q or Ctrl-C.
+
+As data its shape is a promise, as inspect's. There are always pods and cards, whatever
+``--by`` says; ``-n`` leaves out pods, ``--node`` everything of other nodes. An amount
+has ``cores``, ``units`` and ``memory_mib``. Memory is in MiB; ``sm_percent`` and
+``busy_percent`` are of the whole card, of which a core is one hundredth. null: not
+known, or it does not apply; 0 is idle::
+
+    v         1
+    at        when the cluster was read, RFC 3339
+    books     {from: "extender" | "pods and nodes", because}
+    totals    {cards, memory_mib, allotted_mib, used_mib, cards_told}
+    nodes     [{name, told, because}]: whether its exporter answered, else why not
+    cards     [{node, uuid, index, model, units, memory_mib, healthy, cordoned,
+              allotted: amount, used_mib, busy_percent, celsius, watts, outside_mib,
+              unattributed_mib, sm_source, flags}]
+    pods      [{namespace, name, uid, node, card, index, stay, whole,
+              allotted: amount, used_mib, sm_percent, idle_s, containers, flags,
+              claims: [name]}]
+      containers  [{name, allotted: amount, used_mib, sm_percent, last_busy, over}]
+      flags   [{sign, words, do}]
+    warnings  [{about, what, do}]
+
+``used_mib`` of the totals is of the ``cards_told`` cards of which it is known.
+``outside_mib`` is the memory of processes outside Kubernetes, ``unattributed_mib`` the
+used memory that no known process uses. ``claims`` are the ResourceClaims by which a pod
+has its share; pods that use the same claim share one amount. A claim whose pods are not
+known has an entry of its own. ``stay`` is as in inspect; null, and
+``allotted`` too, for a pod that uses a card without a share of it. ``last_busy`` is in
+seconds since 1970 by that node's clock, and ``idle_s`` the time since then. Signs:
+over, no-share, unplaced, gone, idle, leaving, not-started, claim, sick, cordoned,
+outside, unattributed.
 """
 
 import signal
@@ -14,14 +45,13 @@ from rich.console import Console, RenderableType
 
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
-from gpusharectl.output import give, screen
+from gpusharectl.output import encode, give, screen
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
 from gpusharectl.top.render import Layout, drawn, fitted
 from gpusharectl.top.rows import Sort, Top, joined, ordered
 from gpusharectl.top.screen import Keyboard, View, keyboard, stop, watch
-from gpusharectl.top.serialize import top_data
 
 _EVERY_S = 5.0
 _CODES = (
@@ -113,7 +143,7 @@ def top(  # noqa: PLR0913
             return _seen(access, layout)
 
         if output:
-            give(top_data(ordered(seen(), sort)), output)
+            give(encode(ordered(seen(), sort)), output)
             return
         console = screen()
         # With FORCE_COLOR even a pipe looks like a terminal.

@@ -22,7 +22,6 @@ from gpusharectl.state.render import (
     source,
     warnings,
 )
-from gpusharectl.state.view import total_units
 from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, matching
 
 WIDTH = 10
@@ -63,12 +62,12 @@ def card_bar(row: CardRow) -> Words:
 
     If the use is not known, only what is allotted.
     """
-    mib = row.view.card.units * UNIT_MIB
+    mib = row.card.units * UNIT_MIB
     if not mib:
         return Words(" " * WIDTH)
-    parts = (row.seen.used_mib or 0, row.view.allotted.units * UNIT_MIB)
+    parts = (row.used_mib or 0, row.allotted.units * UNIT_MIB)
     used, allotted = (min(WIDTH, round(part * WIDTH / mib)) for part in parts)
-    if row.seen.used_mib is None:
+    if row.used_mib is None:
         return _without_use(allotted)
     text = Words().append(_USED * min(used, allotted), "cyan")
     text.append(_LEFT * max(0, allotted - used), "cyan")
@@ -116,7 +115,7 @@ def _pod_table(top: Top, width: int) -> tuple[list[Row], str]:
 def _card_table(top: Top, width: int) -> tuple[list[Row], str]:
     """Return the rows, and the legend of their bars."""
     named = [("card", "model")]
-    named += [(row.where, model_of(row.view.card)) for row in top.cards]
+    named += [(row.where, model_of(row.card)) for row in top.cards]
     head, bars = _head_for(named, width, _CARD_HEAD)
     first, second = _widths(named, width - len(head), 0.25)
     names = _joined(_on_cards(_of(named, 0), first), columns(_of(named, 1), second))
@@ -124,7 +123,7 @@ def _card_table(top: Top, width: int) -> tuple[list[Row], str]:
         (card_bar(row) if bars else Words()).append(_card_numbers(row))
         for row in top.cards
     ]
-    known = {row.seen.used_mib is not None for row in top.cards} if bars else set()
+    known = {row.used_mib is not None for row in top.cards} if bars else set()
     legend = [_LEGEND] * (True in known) + [_CARD_LEGEND] * (False in known)
     rows = _rows(names, head, lines, [row.flags for row in top.cards])
     return rows, "\n".join(legend)
@@ -200,15 +199,14 @@ def _pod_numbers(row: PodRow) -> str:
     held = row.allotted
     mib = gib(held.units * UNIT_MIB) if held and held.units else "-"
     cores = str(held.cores) if held and held.cores else "-"
-    return f" {gib(row.used_mib):>7} {mib:>8}  {rounded(row.sm):>4}  {cores:>5}"
+    return f" {gib(row.used_mib):>7} {mib:>8}  {rounded(row.sm_percent):>4}  {cores:>5}"
 
 
 def _card_numbers(row: CardRow) -> str:
-    held, card, seen = row.view.allotted, row.view.card, row.seen
     return (
-        f" {gib(seen.used_mib):>6} {gib(held.units * UNIT_MIB):>6}"
-        f" {gib(card.units * UNIT_MIB):>6} {rounded(seen.busy):>6} {held.cores:>5}"
-        f" {rounded(seen.celsius):>4} {rounded(seen.watts):>4}"
+        f" {gib(row.used_mib):>6} {gib(row.allotted.units * UNIT_MIB):>6}"
+        f" {gib(row.card.units * UNIT_MIB):>6} {rounded(row.busy_percent):>6}"
+        f" {row.allotted.cores:>5} {rounded(row.celsius):>4} {rounded(row.watts):>4}"
     )
 
 
@@ -292,7 +290,7 @@ def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
 
 
 def _sum(top: Top) -> str:
-    units, held = total_units(row.view for row in top.cards)
+    units, held = top.units
     nodes = words.counted(len({row.node for row in top.cards}), "node")
     cards = words.counted(len(top.cards), "card")
     all_mib, held_mib = units * UNIT_MIB, held * UNIT_MIB
@@ -314,7 +312,7 @@ def _share(part: float, mib: int) -> str:
 def _troubles(top: Top, layout: Layout) -> Sequence[Trouble]:
     """Return what needs attention; the table of cards shows their flags itself."""
     of_cards = [
-        Trouble(f"{row.node} card {row.view.card.index}", flag.words, flag.do)
+        Trouble(f"{row.node} card {row.card.index}", flag.words, flag.do)
         for row in top.cards
         for flag in row.flags
         if not flag.sign.calm

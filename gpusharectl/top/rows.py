@@ -1,10 +1,11 @@
 """What top shows: what is allotted, and beside it what is used. Pure.
 
-A row for each pod on each card, and a row for each card. None is not known.
+A row for each pod on each card, and a row for each card. None is not known. It is also
+what top prints as data, in the shape that ``gpusharectl.top.command`` promises.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -20,7 +21,15 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.kube import words
-from gpusharectl.output import age, duration, size
+from gpusharectl.output import (
+    HIDDEN,
+    INLINE,
+    VERSION,
+    Data,
+    age,
+    duration,
+    size,
+)
 from gpusharectl.state.read import CLAIMS, Placements, Setup, Trouble
 from gpusharectl.state.scrape import (
     MEMORY,
@@ -40,6 +49,7 @@ from gpusharectl.state.view import (
     Overview,
     PodShare,
     Stay,
+    total_units,
 )
 
 Sort = Literal["mem", "sm", "allotted", "name"]
@@ -108,42 +118,43 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """One container of a pod; ``seen`` is None if its exporter does not report it."""
+    """One container of a pod; None is what its exporter does not report."""
 
     name: str
-    allotted: Amount | None = None
-    seen: ContainerSeen | None = None
+    allotted: Amount | None
+    used_mib: float | None = None
+    sm_percent: float | None = None
+    last_busy: float | None = None
+    over: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
     """One pod on one card.
 
-    ``uuid`` is empty and ``index`` None if its card is not known. ``share`` is None for
-    a pod without a share of the card. ``claims`` are the names of the ResourceClaims by
-    which it has the share; a claim without a known pod has a row under its own name.
-    ``sm`` is in percent of the whole card, ``idle_s`` the time since it last computed,
-    ``card_units`` the card's size.
+    ``card`` is empty and ``index`` None if its card is not known. ``stay`` and
+    ``allotted`` are None for a pod without a share of the card. ``claims`` are the
+    names of the ResourceClaims by which it has the share; a claim without a known pod
+    has a row under its own name. ``sm_percent`` is of the whole card, ``idle_s`` the
+    time since it last computed, ``card_units`` the card's size.
     """
 
-    node: str
     namespace: str
     name: str
-    uuid: str
+    uid: str
+    node: str
+    card: str
     index: int | None
-    share: PodShare | None = None
-    used_mib: float | None = None
-    sm: float | None = None
+    stay: Stay | None
+    whole: bool
+    allotted: Amount | None
+    used_mib: float | None
+    sm_percent: float | None = None
     idle_s: float | None = None
     containers: tuple[ContainerRow, ...] = ()
     flags: tuple[Flag, ...] = ()
-    card_units: int = 0
     claims: tuple[str, ...] = ()
-
-    @property
-    def allotted(self) -> Amount | None:
-        """What it has of the card; None without a share."""
-        return None if self.share is None else self.share.amount
+    card_units: int = field(default=0, metadata=HIDDEN)
 
     @property
     def full_name(self) -> str:
@@ -156,15 +167,21 @@ class CardRow:
     """One card: what is allotted by the placements, and what its exporter reports."""
 
     node: str
-    view: CardView
-    seen: CardSeen
+    card: Card = field(metadata=INLINE)
+    allotted: Amount
+    used_mib: float | None
+    busy_percent: float | None = None
+    celsius: float | None = None
+    watts: float | None = None
     outside_mib: float | None = None
+    unattributed_mib: float | None = None
+    sm_source: str = ""
     flags: tuple[Flag, ...] = ()
 
     @property
     def where(self) -> str:
         """``node-1 0``, as the card commands take it."""
-        return f"{self.node} {self.view.card.index}"
+        return f"{self.node} {self.card.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +203,39 @@ class Top:
     setup: Setup = Setup.INSTALLED
     others: int = 0
 
+    def as_data(self) -> Data:
+        """Return all of it, also what the screen leaves out."""
+        units, allotted = self.units
+        known = self.used_mib
+        return {
+            "v": VERSION,
+            "at": self.at,
+            "books": self.placements,
+            "totals": {
+                "cards": len(self.cards),
+                "memory_mib": units * UNIT_MIB,
+                "allotted_mib": allotted * UNIT_MIB,
+                "used_mib": sum(known) if known else None,
+                "cards_told": len(known),
+            },
+            "nodes": [
+                {"name": name, "told": not because, "because": because or None}
+                for name, because in self.nodes.items()
+            ],
+            "cards": self.cards,
+            "pods": self.pods,
+            "warnings": self.troubles,
+        }
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """The units of all cards, and how many are allotted."""
+        return total_units((row.card, row.allotted) for row in self.cards)
+
     @property
     def used_mib(self) -> list[float]:
         """The used memory of each card of which it is known."""
-        found = (row.seen.used_mib for row in self.cards)
-        return [one for one in found if one is not None]
+        return [row.used_mib for row in self.cards if row.used_mib is not None]
 
 
 def joined(seen: Overview, results: Mapping[str, Result], namespace: str = "") -> Top:
@@ -247,29 +292,24 @@ def ordered(top: Top, sort: Sort | None) -> Top:
         return (True, 0.0, -amount.units, -amount.cores)
 
     cards = [*top.cards]
-    pods = sorted(top.pods, key=lambda one: (one.full_name, one.node, one.uuid))
+    pods = sorted(top.pods, key=lambda row: (row.full_name, row.node, row.card))
     if sort not in (None, "name"):
-        cards.sort(
-            key=lambda one: order(one.seen.used_mib, one.seen.busy, one.view.allotted)
-        )
+        cards.sort(key=lambda row: order(row.used_mib, row.busy_percent, row.allotted))
     if sort != "name":
-        pods.sort(key=lambda one: order(one.used_mib, one.sm, one.allotted))
+        pods.sort(key=lambda row: order(row.used_mib, row.sm_percent, row.allotted))
     return replace(top, cards=tuple(cards), pods=tuple(pods))
 
 
 def matching(top: Top, text: str) -> Top:
     """Return the rows that have this text in a name or a model, in any case."""
-    wanted = text.lower()
+
+    def is_in(*names: str) -> bool:
+        return text.lower() in " ".join(names).lower()
+
     return replace(
         top,
-        cards=tuple(
-            one
-            for one in top.cards
-            if wanted in f"{one.where} {one.view.card.model}".lower()
-        ),
-        pods=tuple(
-            one for one in top.pods if wanted in f"{one.full_name} {one.node}".lower()
-        ),
+        cards=tuple(row for row in top.cards if is_in(row.where, row.card.model)),
+        pods=tuple(row for row in top.pods if is_in(row.full_name, row.node)),
     )
 
 
@@ -289,8 +329,19 @@ def _card(node: str, view: CardView, page: PageSeen) -> CardRow:
     uuid = str(view.card.uuid)
     seen = page.cards.get(uuid, CardSeen(uuid))
     outside = page.outside_mib(uuid)
-    flags = _card_flags(node, view.card, seen.unattributed_mib, outside)
-    return CardRow(node, view, seen, outside, tuple(flags))
+    return CardRow(
+        node,
+        view.card,
+        view.allotted,
+        used_mib=seen.used_mib,
+        busy_percent=seen.busy,
+        celsius=seen.celsius,
+        watts=seen.watts,
+        outside_mib=outside,
+        unattributed_mib=seen.unattributed_mib,
+        sm_source=seen.sm_source,
+        flags=tuple(_card_flags(node, view.card, seen.unattributed_mib, outside)),
+    )
 
 
 def _card_flags(
@@ -399,23 +450,27 @@ class _PodRows:
         share: PodShare | None = None,
     ) -> PodRow:
         """Return a row; ``key`` is the pod's namespace and name, and the card."""
-        containers = self._containers(share, key[2], seen)
-        used = sum_known([one.used_mib for one in seen])
+        namespace, name, uuid = key
+        containers = self._containers(share, uuid, seen)
+        used = sum_known([container.used_mib for container in seen])
         idle = _idle(self._page, seen)
-        found = [*flags]
-        if share:
-            found += _flags(share, used, idle, containers)
+        of_share = _flags(share, used, idle, containers) if share else ()
         return PodRow(
-            self._view.name,
-            *key,
-            self._indexes.get(key[2]),
-            share,
-            used,
-            sum_known([one.sm for one in seen]),
-            idle,
-            containers,
-            tuple(found),
-            self._units.get(key[2], 0),
+            namespace=namespace,
+            name=name,
+            uid=share.pod.uid if share else "",
+            node=self._view.name,
+            card=uuid,
+            index=self._indexes.get(uuid),
+            stay=share.stay if share else None,
+            whole=share is not None and share.whole,
+            allotted=share.amount if share else None,
+            used_mib=used,
+            sm_percent=sum_known([container.sm for container in seen]),
+            idle_s=idle,
+            containers=containers,
+            flags=(*flags, *of_share),
+            card_units=self._units.get(uuid, 0),
         )
 
     def _containers(
@@ -423,16 +478,22 @@ class _PodRows:
     ) -> tuple[ContainerRow, ...]:
         placement = self._placements.get(share.pod.uid) if share else None
         asked = {
-            one.name: one.amount
-            for each in (placement.shares if placement else ())
-            if each.card == uuid
-            for one in each.containers
+            container.name: container.amount
+            for part in (placement.shares if placement else ())
+            if part.card == uuid
+            for container in part.containers
         }
-        reported = {one.name for one in seen}
-        rows = [ContainerRow(one.name, asked.get(one.name), one) for one in seen]
-        rows += [ContainerRow(one, asked[one]) for one in asked if one not in reported]
+        reported = []
+        for use in seen:
+            metrics = (use.used_mib, use.sm, use.last_busy, use.over)
+            reported.append(ContainerRow(use.name, asked.get(use.name), *metrics))
+        known = {container.name for container in seen}
+        silent = [ContainerRow(n, asked[n]) for n in asked if n not in known]
         order = {name: number for number, name in enumerate(asked)}
-        return tuple(sorted(rows, key=lambda row: order.get(row.name, len(order))))
+        rows = sorted(
+            (*reported, *silent), key=lambda row: order.get(row.name, len(order))
+        )
+        return tuple(rows)
 
     def _named(self, uuids: Iterable[str]) -> str:
         """Return the indexes of those cards that the node has."""
@@ -447,7 +508,7 @@ def _flags(
     containers: Sequence[ContainerRow],
 ) -> Iterator[Flag]:
     # A whole card cannot be exceeded.
-    if not share.whole and any(one.seen and one.seen.over for one in containers):
+    if not share.whole and any(row.over for row in containers):
         yield from (Flag(Sign.OVER, text) for text in _over(share, used, containers))
     if idle is not None and idle >= IDLE_S:
         yield Flag(Sign.IDLE, f"idle for {duration(idle)}")
@@ -494,19 +555,19 @@ def _over(
     share: PodShare, used: float | None, containers: Sequence[ContainerRow]
 ) -> Sequence[str]:
     """Say by how much the pod, or which of its containers, exceeds its share."""
-    found = []
+    texts = []
     # What each container has of a claim is not known here.
-    for one in containers if len(containers) > 1 and not share.by_claim else ():
-        if one.seen is None or not one.seen.over:
+    for row in containers if len(containers) > 1 and not share.by_claim else ():
+        if not row.over:
             continue
-        mib = one.seen.used_mib
-        if one.allotted is None and mib:
-            found.append(f"container {one.name} uses {size(mib)}, but requested none")
-        elif over := excess_mib(one.allotted, mib):
-            found.append(f"container {one.name} uses {size(over)} more than its share")
-    if not found and (over := excess_mib(share.amount, used)):
+        if row.allotted is None and row.used_mib:
+            uses = f"container {row.name} uses {size(row.used_mib)}"
+            texts.append(f"{uses}, but requested none")
+        elif over := excess_mib(row.allotted, row.used_mib):
+            texts.append(f"container {row.name} uses {size(over)} more than its share")
+    if not texts and (over := excess_mib(share.amount, used)):
         return [f"uses {size(over)} more than its share"]
-    return found or ["its exporter reports that it exceeds its share"]
+    return texts or ["its exporter reports that it exceeds its share"]
 
 
 def _idle(page: PageSeen, containers: Sequence[ContainerSeen]) -> float | None:

@@ -9,11 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpushare.domain.model import Amount
-from gpusharectl.state.scrape import CardSeen
-from gpusharectl.state.view import CardView, PodShare
+from gpusharectl.state.view import Stay
 from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, fitted, pod_bar
 from gpusharectl.top.rows import CardRow, PodRow, Top
-from tests.builders import card, ref
+from tests.builders import card
 from tests.gpusharectl import golden
 from tests.gpusharectl.cluster_states import held, node_of
 from tests.gpusharectl.exporter_pages import Says, Shown, Use, page
@@ -198,8 +197,8 @@ def test_nobodys_words_command_the_terminal(by: str) -> None:
 
 
 def share(mib: float | None, units: int = 10) -> PodRow:
-    has = PodShare(ref("p"), Amount(1, units))
-    return PodRow("n", "d", "p", "", 0, has, used_mib=mib)
+    allotted = Amount(1, units)
+    return PodRow("d", "p", "", "n", "", 0, Stay.PLACED, False, allotted, mib)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +236,6 @@ def test_the_bar_of_a_share(mib: float | None, bar: str) -> None:
 )
 def test_the_bar_of_a_card(mib: float | None, units: int, bar: str) -> None:
     """Used, allotted and not used, used beyond that, free; of ten units."""
-    view = CardView(card(0, 10), Amount(1, units), None)
-    row = CardRow("n", view, CardSeen("GPU-0", used_mib=mib))
+    row = CardRow("n", card(0, 10), Amount(1, units), mib)
     assert card_bar(row).plain == bar
     assert len(bar) == WIDTH

@@ -8,10 +8,10 @@ import pytest
 
 from gpushare.domain.model import Amount, CardUUID, Share
 from gpushare.kube.cluster import Json
+from gpusharectl.output import encode
 from gpusharectl.state.read import CLAIMS, Trouble
 from gpusharectl.state.view import overview
 from gpusharectl.top.rows import PodRow, Sign, joined, ordered
-from gpusharectl.top.serialize import top_data
 from tests.builders import allocation_json, bound_json, claim_json, placement, share
 from tests.gpusharectl.cluster_states import (
     A,
@@ -76,7 +76,7 @@ def test_the_row_of_a_pod(
 ) -> None:
     row = only_pod(node_with(Shown(A, uses=tuple(uses))))
     assert row.allotted == Amount(1, 20)
-    assert (row.used_mib, row.sm) == used
+    assert (row.used_mib, row.sm_percent) == used
     assert [flag.words for flag in row.flags] == words
 
 
@@ -87,8 +87,7 @@ def test_without_memory_of_its_own_no_share_is_exceeded() -> None:
     whole = placement("p", shares=[share(A, 29, 100)], node="node-2")
     body = page(Shown(A, uses=(Use("p", 99999, over=True),)), node="node-2")
     row = only_pod(scene([node_2()], [bound_json(whole)], {"node-2": body}))
-    assert row.share is not None
-    assert (row.share.whole, row.flags) == (True, ())
+    assert (row.whole, row.flags) == (True, ())
 
 
 def test_a_pod_of_unknown_card_is_where_its_processes_are() -> None:
@@ -114,7 +113,7 @@ def test_pods_without_a_share_have_a_row_if_they_use_the_card() -> None:
     uses = (Use("p", 10), *gone, Use("computes", None, 5))
     strange = Shown("GPU-new", 7, uses=(Use("q", 10, 1),))
     rows = node_with(Shown(A, uses=uses), strange).top().pods
-    assert {(row.name, row.uuid, row.index) for row in rows} == {
+    assert {(row.name, row.card, row.index) for row in rows} == {
         ("p", A, 0),
         ("q", "GPU-new", None),
         ("computes", A, 0),
@@ -177,8 +176,8 @@ def test_a_container_that_has_ended_uses_nothing() -> None:
     """Its exporter does not report it any more; what the others use is known."""
     found = parted(Shown(A, uses=(Use("p", 900, 5, container="model"),)))
     row = only_pod(found)
-    assert (row.used_mib, row.sm) == (900, 5)
-    web, model = top_data(found.top())["pods"][0]["containers"]
+    assert (row.used_mib, row.sm_percent) == (900, 5)
+    web, model = encode(found.top())["pods"][0]["containers"]
     assert (web["name"], web["over"], model["over"]) == ("web", None, False)
 
 
@@ -260,9 +259,8 @@ def test_a_pod_with_a_claim_is_one_row() -> None:
     scene = with_claims(of_a("own", pods=["user"]), uses=[Use("user", 700, 12)])
     (row,) = scene.top().pods
     assert (row.full_name, row.index) == ("default/user", 0)
-    assert row.share is not None
-    assert row.share.pod.uid == "uid-user"
-    assert (row.allotted, row.used_mib, row.sm) == (Amount(4, 8), 700, 12)
+    assert row.uid == "uid-user"
+    assert (row.allotted, row.used_mib, row.sm_percent) == (Amount(4, 8), 700, 12)
     assert row.claims == ("own",)
     assert [flag.words for flag in row.flags] == ["by claim own"]
 
@@ -274,7 +272,7 @@ def test_pods_that_share_a_claim_have_a_row_each() -> None:
     assert {name: row.used_mib for name, row in rows.items()} == {"a": 1, "b": 2}
     (flag,) = rows["a"].flags
     assert flag.words == "by claim own, shared with b"
-    assert scene.top().cards[0].view.allotted == Amount(4, 8)
+    assert scene.top().cards[0].allotted == Amount(4, 8)
     placements = scene.seen.placements
     unseen = replace(placements, reserved=frozenset(placements.users))
     scene = replace(scene, seen=replace(scene.seen, placements=unseen))
@@ -289,7 +287,7 @@ def test_a_pod_with_two_claims_on_one_card_is_one_row() -> None:
     (row,) = found.pods
     assert (row.allotted, row.used_mib) == (Amount(8, 11), 700)
     assert row.claims == ("one", "two")
-    assert top_data(found)["pods"][0]["claims"] == ["one", "two"]
+    assert encode(found)["pods"][0]["claims"] == ["one", "two"]
 
 
 def test_a_pod_above_its_claim_is_over_its_share() -> None:
