@@ -49,8 +49,9 @@ from gpusharectl.output import encode, give, screen
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
+from gpusharectl.top.join import join_exporters
 from gpusharectl.top.render import Layout, drawn, fitted
-from gpusharectl.top.rows import Sort, Top, joined, ordered
+from gpusharectl.top.rows import Sort, Top, order_rows
 from gpusharectl.top.screen import Keyboard, View, keyboard, stop, watch
 
 _EVERY_S = 5.0
@@ -143,12 +144,12 @@ def top(  # noqa: PLR0913
             return _seen(access, layout)
 
         if output:
-            give(encode(ordered(seen(), sort)), output)
+            give(encode(order_rows(seen(), sort)), output)
             return
         console = screen()
         # With FORCE_COLOR even a pipe looks like a terminal.
         if once or not (console.is_interactive and sys.stdout.isatty()):
-            console.print(drawn(console, ordered(seen(), sort), layout))
+            console.print(drawn(console, order_rows(seen(), sort), layout))
         else:
             _live(console, seen, layout, every_s, sort)
 
@@ -160,7 +161,7 @@ def _seen(access: Access, layout: Layout) -> Top:
     seen = overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
     told = scrape(access.objects, state.parts, nodes)
-    return joined(seen, told, layout.namespace)
+    return join_exporters(seen, told, layout.namespace)
 
 
 def _live(
@@ -188,6 +189,6 @@ def _live(
             skip=view.skip,
             text=view.text,
         )
-        return fitted(console, ordered(top, view.sort), fitting)
+        return fitted(console, order_rows(top, view.sort), fitting)
 
     watch(console, seen, frame, keys, every_s=every_s, view=View(sort))

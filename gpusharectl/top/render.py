@@ -22,7 +22,7 @@ from gpusharectl.state.render import (
     source,
     warnings,
 )
-from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, matching
+from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, filter_rows
 
 WIDTH = 10
 _WIDE = 80
@@ -252,7 +252,7 @@ def fitted(console: Console, top: Top, layout: Layout) -> tuple[Group, int]:
     """Draw it, and return how many rows are above: at most ``layout.skip``."""
     head = [*_head(top, layout)]
     make = _card_table if layout.cards else _pod_table
-    listed = matching(top, layout.text)
+    listed = filter_rows(top, layout.text)
     rows, legend = make(listed, console.width) if top.cards or top.pods else ([], "")
     explained = [Words(legend, _DIM)] if legend else []
     skip = 0

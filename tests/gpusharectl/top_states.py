@@ -11,7 +11,8 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
-from gpusharectl.top.rows import Sort, Top, joined, ordered
+from gpusharectl.top.join import join_exporters
+from gpusharectl.top.rows import Sort, Top, order_rows
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl import cluster_states
 from tests.gpusharectl.cluster_states import (
@@ -53,7 +54,7 @@ class Scene:
     def top(self, only: str = "", sort: Sort | None = None, namespace: str = "") -> Top:
         books = overview(self.seen, only)
         told = scrape(self, self.seen.parts, [view.name for view in books.nodes])
-        return ordered(joined(books, told, namespace), sort)
+        return order_rows(join_exporters(books, told, namespace), sort)
 
 
 def scene(

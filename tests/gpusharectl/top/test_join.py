@@ -11,7 +11,8 @@ from gpushare.kube.cluster import Json
 from gpusharectl.output import encode
 from gpusharectl.state.read import CLAIMS, Trouble
 from gpusharectl.state.view import overview
-from gpusharectl.top.rows import PodRow, Sign, joined, ordered
+from gpusharectl.top.join import join_exporters
+from gpusharectl.top.rows import PodRow, Sign, order_rows
 from tests.builders import allocation_json, bound_json, claim_json, placement, share
 from tests.gpusharectl.cluster_states import (
     A,
@@ -146,7 +147,7 @@ def test_the_order() -> None:
         ("allotted", "app-1 app-2 cuda-3 cuda-2 app-3"),
         ("name", "app-1 app-2 app-3 cuda-2 cuda-3"),
     ):
-        found = ordered(by_sm, sort)
+        found = order_rows(by_sm, sort)
         assert [row.name for row in found.pods] == names.split()
     assert [row.where for row in by_sm.cards] == ["node-1 0", "node-2 0", "node-2 1"]
     found = node_with(Shown(A, mib=None), Shown(B, 1)).top(sort="mem")
@@ -325,6 +326,6 @@ def test_what_is_not_known_of_claims_is_said_here_too() -> None:
     """A card that claims may hold would look free otherwise."""
     trouble = Trouble(CLAIMS, "what they hold is not known", "get the right")
     state = cluster_state([node_2()], troubles=[trouble])
-    top = joined(overview(state), {})
+    top = join_exporters(overview(state), {})
     assert trouble in top.troubles
     assert top.elsewhere == 0

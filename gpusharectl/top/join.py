@@ -1,0 +1,409 @@
+"""Join what the placements allot with what the exporters of the nodes report. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gpushare.domain.model import NOTHING, Card, CardUUID, PodRef, PodUID
+from gpushare.domain.node import Node
+from gpushare.kube import words
+from gpusharectl.output import age, duration, size
+from gpusharectl.state.read import CLAIMS, Setup, Trouble
+from gpusharectl.state.scrape import (
+    MEMORY,
+    PROCESSES,
+    Answer,
+    CardSeen,
+    ContainerSeen,
+    NoAnswer,
+    PageSeen,
+    Result,
+    sum_known,
+)
+from gpusharectl.state.view import (
+    MOST_USERS,
+    CardView,
+    NodeView,
+    Overview,
+    PodShare,
+    Stay,
+)
+from gpusharectl.top.rows import (
+    CardRow,
+    ContainerRow,
+    Flag,
+    PodRow,
+    Sign,
+    Top,
+    excess_mib,
+    order_rows,
+)
+
+IDLE_S = 2 * 3600.0
+"""As in the alert VcudaIdleAllocation."""
+UNATTRIBUTED_MIB = 512.0
+"""As in the alert VcudaUnattributedMemory; the driver itself uses less."""
+OLD_S = 60.0
+"""The groups of metrics are read every few seconds."""
+_NOT_ASKED = NoAnswer("its exporter was not asked", "")
+_EXPORTER_TROUBLES = {
+    "cards": "finds no card, or the driver does not answer",
+    "config": "cannot use its file of fields and keeps the fields that it had before",
+    "kubelet": "does not learn from kubelet which devices the pods have",
+    "pods": "cannot read the pods of its node",
+    "processes": "cannot assign processes to pods",
+}
+"""By the label ``about`` of vcuda_exporter_trouble."""
+
+
+def join_exporters(
+    seen: Overview, results: Mapping[str, Result], namespace: str = ""
+) -> Top:
+    """Join the overview with what the exporters of its nodes have answered.
+
+    The pods of one namespace or of all; pods by memory, cards by node and index.
+    """
+    nodes: dict[str, str] = {}
+    cards: list[CardRow] = []
+    pods: list[PodRow] = []
+    for view in seen.nodes:
+        result = results.get(view.name, _NOT_ASKED)
+        page = result.page if isinstance(result, Answer) else PageSeen()
+        nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
+        cards += [_card(view.name, one, page) for one in view.cards]
+        pods += _PodRows(view, seen.placements.node(view.name), page).all()
+    of_claims = tuple(one for one in seen.troubles if one.about == CLAIMS)
+    found = Top(
+        placements=seen.placements,
+        at=seen.at,
+        nodes=nodes,
+        cards=tuple(cards),
+        pods=tuple(one for one in pods if namespace in ("", one.namespace)),
+        # The demo has no exporters, and nothing can be installed in it.
+        troubles=(
+            *of_claims,
+            *(
+                ()
+                if seen.setup is Setup.DEMO
+                else _troubles(results, seen.nodes, seen.at)
+            ),
+        ),
+        elsewhere=len(seen.troubles) - len(of_claims),
+        setup=seen.setup,
+        others=seen.others,
+    )
+    return order_rows(found, None)
+
+
+def _card(node: str, view: CardView, page: PageSeen) -> CardRow:
+    uuid = str(view.card.uuid)
+    seen = page.cards.get(uuid, CardSeen(uuid))
+    outside = page.outside_mib(uuid)
+    return CardRow(
+        node,
+        view.card,
+        view.allotted,
+        used_mib=seen.used_mib,
+        busy_percent=seen.busy,
+        celsius=seen.celsius,
+        watts=seen.watts,
+        outside_mib=outside,
+        unattributed_mib=seen.unattributed_mib,
+        sm_source=seen.sm_source,
+        flags=tuple(_card_flags(node, view.card, seen.unattributed_mib, outside)),
+    )
+
+
+def _card_flags(
+    node: str, card: Card, hidden: float | None, outside: float | None
+) -> Iterator[Flag]:
+    if not card.healthy:
+        text = "sick: no new pod comes here, running pods stay charged"
+        text += f"; because {card.reason}" if card.reason else ""
+        do = f"gpusharectl clear-card {node} {card.index}, after you have repaired it"
+        yield Flag(Sign.SICK, text, do)
+    if card.cordoned:
+        do = f"gpusharectl uncordon-card {node} {card.index}"
+        yield Flag(Sign.CORDONED, "cordoned: no new pod comes here", do)
+    look = f"nvidia-smi on {node}"
+    if outside:
+        text = f"processes outside Kubernetes use {size(outside)}"
+        yield Flag(Sign.OUTSIDE, text, look)
+    if hidden is not None and hidden > UNATTRIBUTED_MIB:
+        text = f"{size(hidden)} of its memory belong to no known process"
+        yield Flag(Sign.UNATTRIBUTED, text, look)
+
+
+class _PodRows:
+    """The rows of one node: by the placements, and as its exporter sees it."""
+
+    def __init__(self, view: NodeView, node: Node | None, page: PageSeen) -> None:
+        self._view = view
+        self._placements = {} if node is None else node.placements
+        self._page = page
+        self._indexes = {str(one.card.uuid): one.card.index for one in view.cards}
+        self._units = {str(one.card.uuid): one.card.units for one in view.cards}
+
+    def all(self) -> Iterator[PodRow]:
+        """Return the pods card by card, and those that use a card without a share."""
+        known: set[tuple[str, str]] = set()
+        unplaced: dict[str, PodShare] = {}
+        on_cards = [
+            (one.card.uuid, share) for one in self._view.cards for share in one.pods
+        ]
+        placed: list[tuple[CardUUID, PodShare]] = []
+        for uuid, share in (
+            *on_cards,
+            *((one.card, one.share) for one in self._view.gone),
+        ):
+            if share.stay is Stay.UNPLACED:
+                unplaced[str(share.pod)] = share
+            elif share.stay is Stay.PLACED:
+                placed.append((uuid, share))
+        for uuid, share, claims in _by_pod(placed):
+            if claims or not share.by_claim:
+                known.add((uuid, str(share.pod)))
+            yield self._placed(uuid, share, claims)
+        for name, share in unplaced.items():
+            known |= {(uuid, name) for uuid in self._page.cards}
+            yield self._unplaced(share)
+        yield from self._without_share(known)
+
+    def _placed(self, uuid: str, share: PodShare, claims: Sequence[PodShare]) -> PodRow:
+        pod = share.pod
+        seen: Sequence[ContainerSeen] = ()
+        if claims or not share.by_claim:
+            seen = self._page.of_pod(pod.namespace, pod.name, uuid)
+        gone = Flag(Sign.GONE, f"its card no longer exists ({uuid})")
+        flags = [*(() if uuid in self._indexes else (gone,))]
+        flags += [_by_claim(one, pod.uid) for one in claims]
+        row = self._row((pod.namespace, pod.name, uuid), seen, flags, share)
+        own = (share,) if share.by_claim else ()
+        return replace(row, claims=tuple(one.pod.name for one in claims or own))
+
+    def _unplaced(self, share: PodShare) -> PodRow:
+        pod = share.pod
+        seen = self._page.of_pod(pod.namespace, pod.name)
+        text = "its card is not known; each card of the node is charged for it"
+        if on := self._named({one.card for one in seen if one.used_mib or one.sm}):
+            text += f". It uses card {on}"
+        flags = (Flag(Sign.UNPLACED, text),)
+        return self._row((pod.namespace, pod.name, ""), seen, flags, share)
+
+    def _without_share(self, known: set[tuple[str, str]]) -> Iterator[PodRow]:
+        found: dict[tuple[str, str, str], list[ContainerSeen]] = {}
+        claimed = {
+            str(one.card.uuid)
+            for one in self._view.cards
+            if any(share.by_claim and share.users is None for share in one.pods)
+        }
+        for one in self._page.containers:
+            used = one.used_mib or one.sm
+            has_share = (one.card, f"{one.namespace}/{one.pod}") in known
+            if one.pod and used and not has_share:
+                key = (one.namespace, one.pod, one.card)
+                found.setdefault(key, []).append(one)
+        for key, seen in found.items():
+            text = "has no share of this card"
+            if key[2] in claimed:
+                text += "; it may use that of a ResourceClaim here"
+            pod = f"{key[0]}/{key[1]}"
+            if has := self._named(card for card, other in known if other == pod):
+                text += f"; its share is on card {has}"
+            yield self._row(key, seen, (Flag(Sign.NO_SHARE, text),))
+
+    def _row(
+        self,
+        key: tuple[str, str, str],
+        seen: Sequence[ContainerSeen],
+        flags: Iterable[Flag],
+        share: PodShare | None = None,
+    ) -> PodRow:
+        """Return a row; ``key`` is the pod's namespace and name, and the card."""
+        namespace, name, uuid = key
+        containers = self._containers(share, uuid, seen)
+        used = sum_known([container.used_mib for container in seen])
+        idle = _idle(self._page, seen)
+        of_share = _flags(share, used, idle, containers) if share else ()
+        return PodRow(
+            namespace=namespace,
+            name=name,
+            uid=share.pod.uid if share else "",
+            node=self._view.name,
+            card=uuid,
+            index=self._indexes.get(uuid),
+            stay=share.stay if share else None,
+            whole=share is not None and share.whole,
+            allotted=share.amount if share else None,
+            used_mib=used,
+            sm_percent=sum_known([container.sm for container in seen]),
+            idle_s=idle,
+            containers=containers,
+            flags=(*flags, *of_share),
+            card_units=self._units.get(uuid, 0),
+        )
+
+    def _containers(
+        self, share: PodShare | None, uuid: str, seen: Sequence[ContainerSeen]
+    ) -> tuple[ContainerRow, ...]:
+        placement = self._placements.get(share.pod.uid) if share else None
+        asked = {
+            container.name: container.amount
+            for part in (placement.shares if placement else ())
+            if part.card == uuid
+            for container in part.containers
+        }
+        reported = []
+        for use in seen:
+            metrics = (use.used_mib, use.sm, use.last_busy, use.over)
+            reported.append(ContainerRow(use.name, asked.get(use.name), *metrics))
+        known = {container.name for container in seen}
+        silent = [ContainerRow(n, asked[n]) for n in asked if n not in known]
+        order = {name: number for number, name in enumerate(asked)}
+        rows = sorted(
+            (*reported, *silent), key=lambda row: order.get(row.name, len(order))
+        )
+        return tuple(rows)
+
+    def _named(self, uuids: Iterable[str]) -> str:
+        """Return the indexes of those cards that the node has."""
+        found = {self._indexes[uuid] for uuid in uuids if uuid in self._indexes}
+        return ", ".join(map(str, sorted(found)))
+
+
+def _flags(
+    share: PodShare,
+    used: float | None,
+    idle: float | None,
+    containers: Sequence[ContainerRow],
+) -> Iterator[Flag]:
+    # A whole card cannot be exceeded.
+    if not share.whole and any(row.over for row in containers):
+        yield from (Flag(Sign.OVER, text) for text in _over(share, used, containers))
+    if idle is not None and idle >= IDLE_S:
+        yield Flag(Sign.IDLE, f"idle for {duration(idle)}")
+    if share.leaving:
+        yield Flag(Sign.LEAVING, "terminating")
+    if share.waits:
+        yield Flag(Sign.NOT_STARTED, "not started")
+    if share.by_claim and share.pod.is_claim:
+        yield Flag(Sign.CLAIM, str(share.by_claim))
+
+
+def _by_pod(
+    placed: Iterable[tuple[CardUUID, PodShare]],
+) -> Iterator[tuple[CardUUID, PodShare, Sequence[PodShare]]]:
+    """Return what each pod has of each card, and the claims by which it has it.
+
+    A claim without a known pod is returned as if it were a pod.
+    """
+    found: dict[tuple[CardUUID, PodUID], tuple[PodRef, list[PodShare]]] = {}
+    for uuid, share in placed:
+        own = share.pod
+        pods = [PodRef(one.uid, own.namespace, one.name) for one in share.users or ()]
+        for pod in pods or [own]:
+            found.setdefault((uuid, pod.uid), (pod, []))[1].append(share)
+    for (uuid, _), (pod, shares) in found.items():
+        amount = sum((one.amount for one in shares), NOTHING)
+        whole = any(one.whole for one in shares)
+        claims = [one for one in shares if one.by_claim and one.pod.uid != pod.uid]
+        yield uuid, replace(shares[0], pod=pod, amount=amount, whole=whole), claims
+
+
+def _by_claim(claim: PodShare, pod: PodUID) -> Flag:
+    """Say by which claim a pod has its share, and which other pods share it."""
+    text = f"by claim {claim.pod.name}"
+    if claim.by_claim and claim.by_claim.claim != "allocated":
+        text += f", {claim.by_claim.claim}"
+    others = [user.name for user in claim.users or () if user.uid != pod]
+    if others:
+        text += f", shared with {words.listed(others, MOST_USERS)}"
+    return Flag(Sign.CLAIM, text)
+
+
+def _over(
+    share: PodShare, used: float | None, containers: Sequence[ContainerRow]
+) -> Sequence[str]:
+    """Say by how much the pod, or which of its containers, exceeds its share."""
+    texts = []
+    # What each container has of a claim is not known here.
+    for row in containers if len(containers) > 1 and not share.by_claim else ():
+        if not row.over:
+            continue
+        if row.allotted is None and row.used_mib:
+            uses = f"container {row.name} uses {size(row.used_mib)}"
+            texts.append(f"{uses}, but requested none")
+        elif over := excess_mib(row.allotted, row.used_mib):
+            texts.append(f"container {row.name} uses {size(over)} more than its share")
+    if not texts and (over := excess_mib(share.amount, used)):
+        return [f"uses {size(over)} more than its share"]
+    return texts or ["its exporter reports that it exceeds its share"]
+
+
+def _idle(page: PageSeen, containers: Sequence[ContainerSeen]) -> float | None:
+    """Return the time since the last use, both by that node's clock."""
+    now = page.times.get(PROCESSES)
+    busy = [one.last_busy for one in containers if one.last_busy]
+    return None if now is None or not busy else max(0.0, now - max(busy))
+
+
+def _troubles(
+    results: Mapping[str, Result], views: Sequence[NodeView], now: datetime
+) -> Iterator[Trouble]:
+    """Report nodes of which nothing is known, then those of which less is known."""
+    indexes = {
+        view.name: {str(one.card.uuid): one.card.index for one in view.cards}
+        for view in views
+    }
+    silent: dict[tuple[str, str], list[str]] = {}
+    for name, result in results.items():
+        if isinstance(result, NoAnswer):
+            silent.setdefault((result.because, result.do), []).append(name)
+    for (because, do), names in silent.items():
+        yield Trouble(words.listed(names, 3), because, do)
+    for name, result in results.items():
+        if isinstance(result, Answer):
+            for what in _of_page(result.page, now):
+                yield Trouble(name, what, result.log)
+            if cards := _without_sm(result.page, indexes.get(name, {})):
+                what = f"the driver does not report SM use by process on card {cards}"
+                yield Trouble(name, what, "gpusharectl top --by card shows its total")
+
+
+def _of_page(page: PageSeen, now: datetime) -> Iterator[str]:
+    for about in page.troubles:
+        yield f"its exporter {_EXPORTER_TROUBLES.get(about, f'reports: {about}')}"
+    if page.failed:
+        groups = ", ".join(page.failed)
+        yield f"its exporter could not read these groups of every card: {groups}"
+    newest = max(page.times.values(), default=None)
+    if newest is None:
+        yield "its exporter has read nothing yet"
+        return
+    if PROCESSES not in page.times:
+        yield "its exporter reads no processes; it may run with --disable-processes"
+    for group in (MEMORY, PROCESSES):
+        behind = newest - page.times.get(group, newest)
+        if behind > OLD_S:
+            yield f"its values of {group} are {duration(behind)} old"
+    if now.timestamp() - newest > OLD_S:
+        when = datetime.fromtimestamp(newest, now.tzinfo).isoformat()
+        yield (
+            f"its newest values are {age(when, now)} old by this computer's clock: the "
+            "exporter hangs, or the clocks differ"
+        )
+
+
+def _without_sm(page: PageSeen, indexes: Mapping[str, int]) -> str:
+    """Return the cards whose pods use memory while their SM use is not known.
+
+    ``indexes`` are those of the other rows; the page has only the number of the card
+    that a MIG instance is a part of.
+    """
+    found = {
+        str(indexes.get(one.card, page.cards[one.card].index))
+        for one in page.containers
+        if one.used_mib and one.sm is None and one.card in page.cards
+        if page.cards[one.card].sm_source == "none" and one.pod
+    }
+    return ", ".join(sorted(found, key=lambda index: (len(index), index)))
