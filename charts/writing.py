@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
-from charts.template_text import Document, Step, TemplateText, steps_of
+from charts.template import Document, Step, finished, steps_of
 from gpushare.domain.policies import FRAG
 from gpushare.kube.facts import SECOND_SCHEDULER, WEBHOOK
 from gpushare.settings import PREFIX
+from gpushare.yaml_edit import YamlText
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import STAMP, WORKLOADS, load, loaded
 from gpusharectl.installer.options import ISOLATION, POLICY, QUOTA, UI, InstallOptions
@@ -196,13 +197,14 @@ def _text(path: str) -> str:
 
 def _template(path: str) -> str:
     """Return the template of a file of ``manifests/``."""
-    file = TemplateText(_text(path))
-    for document in file.documents():
+    file = YamlText(_text(path))
+    for root in file.documents:
+        document = Document(file, root)
         _patch(document)
         change = _CHANGES.get(document.value["kind"])
         if change:
             change(document)
-    text = file.finished()
+    text = finished(file)
     for old, new in WORDS.items():
         text = re.sub(old, new, text)
     head = _HEAD.format(path=path)

@@ -11,10 +11,10 @@ from tempfile import NamedTemporaryFile
 import click
 
 from gpushare.kube.words import counted
+from gpushare.yaml_edit import NotEditable
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.migrate.rewrite import Rewritten, rewrite
 from gpusharectl.migrate.systems import Options, System
-from gpusharectl.migrate.yaml_text import NotEditable
 from gpusharectl.output import fit_to_show
 
 _STDIN = Path("-")

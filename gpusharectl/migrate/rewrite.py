@@ -19,17 +19,17 @@ from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.annotations import card_selector
 from gpushare.kube.resource_requests import build_claims_by_annotation
-from gpusharectl.migrate import systems
-from gpusharectl.migrate.systems import GPU, RESOURCES, Options, Part, System
-from gpusharectl.migrate.yaml_text import (
+from gpushare.yaml_edit import (
+    Field,
     NotEditable,
-    Pair,
     YamlText,
     child,
     entries_of,
     items_of,
     text_of,
 )
+from gpusharectl.migrate import systems
+from gpusharectl.migrate.systems import GPU, RESOURCES, Options, Part, System
 
 _IN_QUOTAS = ("requests.", "limits.")
 _IN_LIMIT_RANGES = (
@@ -237,15 +237,15 @@ class _Migration:
         about = about or name.value
         self.findings.append(Finding(line, where, f"{about}: {text}", left))
 
-    def _replace(self, node: Node, new: Mapping[str, Sequence[Pair]]) -> None:
+    def _replace(self, node: Node, new: Mapping[str, Sequence[Field]]) -> None:
         if new and isinstance(node, MappingNode):
-            self.yaml.replace(node, new)
+            self.yaml.rewrite_fields(node, new)
             self.changed.add(self._start)
 
     def _limits(self, node: Node | None, prefixes: Sequence[str]) -> None:
         """Rewrite the limits of a quota or LimitRange, each on its own."""
         present = {name.value for name, _ in entries_of(node)}
-        new: dict[str, list[Pair]] = {}
+        new: dict[str, list[Field]] = {}
         for prefix in prefixes:
             bare = (name.removeprefix(prefix) for name in present)
             for one in self._fields(node, prefix=prefix, hami=self._is_hami(bare)):
@@ -410,7 +410,7 @@ class _Migration:
         """Rewrite the annotations of a pod; if all go, their field goes, too."""
         carried = systems.annotations(found)
         problems = dict(carried.problems)
-        new: dict[str, list[Pair]] = {}
+        new: dict[str, list[Field]] = {}
         done = set(found)
         for old, name in carried.sources.items():
             value = carried.values.get(name, "")
@@ -492,19 +492,21 @@ def _number(node: Node) -> int | str:
     return f'"{shown}" is not a plain whole number' if shown else "it has no number"
 
 
-def _pairs(amount: Amount) -> list[Pair]:
+def _pairs(amount: Amount) -> list[Field]:
     """Return the fields of an amount."""
     both = ((names.MEMORY, amount.units), (names.CORE, amount.cores))
     return [(name, str(number)) for name, number in both if number]
 
 
-def _assigned(fields: Sequence[_Field], pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+def _assigned(
+    fields: Sequence[_Field], pairs: Sequence[Field]
+) -> dict[str, list[Field]]:
     """Choose which old field becomes which new one; the others are removed.
 
     Memory becomes memory and cores become cores, so that comments stay with them.
     """
     left = dict(pairs)
-    new: dict[str, list[Pair]] = {one.name.value: [] for one in fields}
+    new: dict[str, list[Field]] = {one.name.value: [] for one in fields}
     like = {
         Part.MEMORY: names.MEMORY,
         Part.PERCENT: names.MEMORY,

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from charts.template_text import TemplateError, TemplateText, steps_of
+from charts.template import Document, finished, steps_of
 from charts.writing import ROOT, differing, rendered, write
 from gpushare import __version__
 from gpushare.domain.policies import POLICIES
+from gpushare.yaml_edit import NotEditable, YamlText
 from gpusharectl.installer.options import ISOLATION_CHOICES
 from gpusharectl.installer.preflight import OLDEST
 from tests.testbed.helm import CHART
@@ -132,10 +133,9 @@ items:
 
 
 def edited(*steps: str) -> str:
-    file = TemplateText(LIST)
-    (document,) = file.documents()
-    document.patch(steps_of("\n".join(steps)), ".Values.on")
-    return file.finished()
+    file = YamlText(LIST)
+    Document(file, file.documents[0]).patch(steps_of("\n".join(steps)), ".Values.on")
+    return finished(file)
 
 
 def test_a_patch_becomes_a_condition_at_its_place() -> None:
@@ -163,5 +163,5 @@ def test_a_patch_becomes_a_condition_at_its_place() -> None:
 )
 def test_a_patch_without_a_place_is_an_error(step: str) -> None:
     """Nothing of a component is lost in silence."""
-    with pytest.raises(TemplateError):
+    with pytest.raises(NotEditable):
         edited(step)

@@ -12,12 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpushare.informers.claims import UNCONFIRMED_S
-from gpusharectl.installer.kube_scheduler.host_files import (
-    HostFiles,
-    HostPath,
-    Obstacle,
-)
-from gpusharectl.installer.kube_scheduler.yaml_edit import data
+from gpushare.yaml_edit import NotEditable, load
+from gpusharectl.installer.kube_scheduler.host_files import HostFiles, HostPath
 
 KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
 _HTTPS = 443
@@ -103,6 +99,6 @@ def _flag(files: HostFiles, name: str) -> str:
 def parsed(content: bytes | None) -> Any:  # noqa: ANN401
     """Return a file's YAML; empty if it has none."""
     try:
-        return data((content or b"").decode()) or {}
-    except (Obstacle, UnicodeDecodeError):
+        return load((content or b"").decode()) or {}
+    except (NotEditable, UnicodeDecodeError):
         return {}

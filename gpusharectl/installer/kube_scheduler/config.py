@@ -21,7 +21,7 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PREFIX, PREFIX
-from gpusharectl.installer.kube_scheduler import yaml_edit
+from gpushare.yaml_edit import NotEditable, YamlText, child, items_of, load_all
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 
 GROUP = "kubescheduler.config.k8s.io"
@@ -124,7 +124,7 @@ def without_stanza(text: str, scored: Percentages) -> str:
     config["extenders"] = _others(config)
     if not config["extenders"]:
         del config["extenders"]
-    with suppress(Obstacle):
+    with suppress(Obstacle, NotEditable):
         cut = _cut(text)
         if read(cut) == config:
             return cut
@@ -133,12 +133,14 @@ def without_stanza(text: str, scored: Percentages) -> str:
 
 def _cut(text: str) -> str:
     """Return the text without gpushare's entries, and otherwise byte for byte."""
-    root = yaml_edit.document(text)
-    items = yaml_edit.items(yaml_edit.child(root, _EXTENDERS))
-    for item, extender in zip(items, read(text).get(_EXTENDERS) or (), strict=False):
-        if _is_ours(extender):
-            return _cut(yaml_edit.drop_item(text, root, _EXTENDERS, item))
-    return text
+    yaml_text, extenders = YamlText(text), read(text).get(_EXTENDERS) or ()
+    root = yaml_text.document
+    items = items_of(child(root, _EXTENDERS))
+    ours = [
+        item for item, body in zip(items, extenders, strict=False) if _is_ours(body)
+    ]
+    yaml_text.drop_items(root, _EXTENDERS, ours)
+    return yaml_text.edited()
 
 
 def has_stanza(text: str) -> bool:
@@ -166,7 +168,10 @@ def packing(extender: Json) -> Json:
 
 def read(text: str) -> Json:
     """Parse a configuration; an ``Obstacle`` says why the text is none."""
-    documents = [each for each in yaml_edit.documents(text) if each is not None]
+    try:
+        documents = [each for each in load_all(text) if each is not None]
+    except NotEditable as error:
+        raise Obstacle(str(error)) from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise Obstacle(f"must hold one {KIND}, but has {len(documents)} documents")
     config: Json = documents[0]

@@ -56,7 +56,6 @@ from gpusharectl.installer.kube_scheduler.ports import (
     reserved,
 )
 from gpusharectl.installer.kube_scheduler.static_pod import Additions
-from gpusharectl.installer.kube_scheduler.yaml_edit import data
 
 CONFIG_NAME = "scheduler.yaml"
 """The name of gpushare's configuration in its folder."""
@@ -500,7 +499,7 @@ class SchedulerFiles:
         try:
             built, _ = self._built(replace(state, config=None, record=None), plain)
             left = without_stanza(state.text, self._known(state))
-            return bool(data(without_stanza(built, {})) != data(left))
+            return read(without_stanza(built, {})) != read(left)
         except Obstacle:
             return True
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import dropwhile, pairwise
 from typing import Any
 
@@ -18,7 +19,14 @@ from yaml.nodes import ScalarNode
 
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
-from gpusharectl.installer.kube_scheduler import yaml_edit
+from gpushare.yaml_edit import (
+    NotEditable,
+    YamlText,
+    child,
+    entries_of,
+    items_of,
+    load,
+)
 from gpusharectl.installer.kube_scheduler.config import CONFIG, parsed
 from gpusharectl.installer.kube_scheduler.files import Desired, Found
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, Patience
@@ -119,7 +127,8 @@ class K3sFile:
         body, argument = settings(without_gpushare), f"config={additions.config}"
         key = _key(body)
         wanted = {**body, key: [*_listed(body.get(key)), argument]}
-        return _checked(_with_argument(without_gpushare or "", argument), wanted)
+        edit = partial(_with_argument, without_gpushare or "", argument)
+        return _checked(edit, wanted)
 
     def without_gpushare(
         self, text: str | None, additions: Additions, backup: str | None = None
@@ -131,11 +140,11 @@ class K3sFile:
             else given
             for key, given in settings(text).items()
         }
-        made = _checked(_without_argument(text or "", additions), kept)
+        made = _checked(partial(_without_argument, text or "", additions), kept)
         if made != text:
             # The backup's form may no longer fit, such as an alias without its anchor.
             with suppress(Obstacle):
-                made = _checked(_in_form_of(backup, made), kept)
+                made = _checked(partial(_in_form_of, backup, made), kept)
         return None if text is None or (text and not made) else made
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
@@ -192,10 +201,14 @@ def settings(text: str | None) -> dict[str, Any]:
     """Parse k3s's settings; empty if there is no file, or only comments."""
     if text is None or not _has_content(text):
         return {}
-    root = yaml_edit.document(text)
-    body: dict[str, Any] = yaml_edit.data(text)
+    try:
+        entries = entries_of(YamlText(text).document)
+        body: dict[str, Any] = load(text)
+    except NotEditable as error:
+        raise Obstacle(str(error)) from error
     for key, meaning in _TWICE.items():
-        if len(lines := yaml_edit.lines_of(root, key)) > 1:
+        lines = [name.start_mark.line + 1 for name, _ in entries if name.value == key]
+        if len(lines) > 1:
             where = ", ".join(map(str, lines))
             raise Obstacle(
                 f"has {key} more than once (lines {where}), and {meaning}: write all "
@@ -214,11 +227,12 @@ def _has_content(text: str) -> bool:
     return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
 
 
-def _checked(made: str, wanted: dict[str, Any]) -> str:
+def _checked(edit: Callable[[], str], wanted: dict[str, Any]) -> str:
     """Return an edited text if it has the wanted settings; else an ``Obstacle``."""
     try:
+        made = edit()
         body = settings(made)
-    except Obstacle:
+    except (Obstacle, NotEditable):
         raise Obstacle(_ODD) from None
     if _normal(body) != _normal(wanted):
         raise Obstacle(_ODD)
@@ -264,23 +278,25 @@ def _with_argument(text: str, argument: str) -> str:
         start = text if not text or text.endswith("\n") else f"{text}\n"
         return f"{start}{ARGS}:\n- {argument}\n"
     body = settings(text)
-    root, key = yaml_edit.document(text), _key(body)
-    node = yaml_edit.child(root, key)
-    if node is None or not (word := yaml_edit.value_of(text, root, key)):
-        return yaml_edit.add_item(text, root, key, argument)
-    if not isinstance(node, ScalarNode) and not word.startswith("*"):
-        return yaml_edit.add_item(text, root, key, argument)
+    yaml_text, key = YamlText(text), _key(body)
+    root = yaml_text.document
+    node = child(root, key)
+    word = yaml_text.raw_value(root, key) if node else ""
+    if not word or not (isinstance(node, ScalarNode) or word.startswith("*")):
+        yaml_text.add_item(root, key, argument)
+        return yaml_text.edited()
     if root.flow_style:
         # JSON stays JSON.
         argument = json.dumps(argument)
     words = [_in_brackets(word, each) for each in _listed(body[key])]
-    return yaml_edit.with_value(text, root, key, f"[{', '.join([*words, argument])}]")
+    yaml_text.replace_value(root, key, f"[{', '.join([*words, argument])}]")
+    return yaml_text.edited()
 
 
 def _in_brackets(word: str, value: str) -> str:
     """Return a word as it stands, or quoted where it means something else in a list."""
-    with suppress(Obstacle):
-        if yaml_edit.data(f"[{word}]") == [value]:
+    with suppress(NotEditable):
+        if load(f"[{word}]") == [value]:
             return word
     return json.dumps(value)
 
@@ -290,13 +306,16 @@ def _without_argument(text: str, additions: Additions) -> str:
         return ""
     if not _has_content(text):
         return text
-    root = yaml_edit.document(text)
+    yaml_text = YamlText(text)
+    root = yaml_text.document
     for key in _KEYS:
-        for item in yaml_edit.items(yaml_edit.child(root, key)):
-            if isinstance(item, ScalarNode) and _is_added(item.value, additions):
-                dropped = yaml_edit.drop_item(text, root, key, item)
-                return _without_argument(dropped, additions)
-    return text
+        ours = [
+            item
+            for item in items_of(child(root, key))
+            if isinstance(item, ScalarNode) and _is_added(item.value, additions)
+        ]
+        yaml_text.drop_items(root, key, ours)
+    return yaml_text.edited()
 
 
 def _in_form_of(backup: str | None, text: str) -> str:
@@ -310,13 +329,13 @@ def _in_form_of(backup: str | None, text: str) -> str:
         key in former and key in body and _listed(former[key]) == _listed(body[key])
     ):
         return text
-    word = yaml_edit.value_of(backup or "", yaml_edit.document(backup or ""), key)
+    old, new = YamlText(backup or ""), YamlText(text)
+    word = old.raw_value(old.document, key)
     if isinstance(former[key], list) and not word.startswith("*"):
         return text
-    root = yaml_edit.document(text)
-    if not (word and yaml_edit.value_of(text, root, key).startswith("[")):
-        return text
-    return yaml_edit.with_value(text, root, key, word)
+    if word and new.raw_value(new.document, key).startswith("["):
+        new.replace_value(new.document, key, word)
+    return new.edited()
 
 
 class K3sScheduler(HostScheduler):
@@ -347,7 +366,7 @@ class K3sScheduler(HostScheduler):
             return planned
         for each in planned:
             if each.path == self._files.config:
-                used = yaml_edit.data((each.after or b"").decode())
+                used = load((each.after or b"").decode())
                 path = used["clientConnection"]["kubeconfig"]
                 if self._host.read(path) is None:
                     return Obstacle(

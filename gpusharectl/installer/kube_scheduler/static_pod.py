@@ -17,10 +17,9 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import PREFIX
-from gpusharectl.installer.kube_scheduler import yaml_edit
+from gpushare.yaml_edit import NotEditable, YamlText, child, items_of, load, text_of
 from gpusharectl.installer.kube_scheduler.config import CONFIG, parsed
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
-from gpusharectl.installer.kube_scheduler.yaml_edit import add_item
 
 PROGRAM = "kube-scheduler"
 REMEDY = "to have kubeadm write it again: kubeadm init phase control-plane scheduler"
@@ -31,7 +30,7 @@ CONFIG_FLAG = f"--{CONFIG}"
 class SchedulerPod:
     """The manifest: as text, as plain data, and as YAML nodes with their positions."""
 
-    text: str
+    yaml: YamlText
     body: Json
     metadata: MappingNode
     spec: MappingNode
@@ -41,23 +40,22 @@ class SchedulerPod:
     def read(cls, text: str) -> "SchedulerPod":
         """Parse a manifest; the caller puts its path before an ``Obstacle``'s text."""
         try:
-            root = yaml_edit.document(text)
-        except Obstacle as obstacle:
-            raise Obstacle(f"{obstacle}; {REMEDY}") from obstacle
-        metadata, spec = (yaml_edit.child(root, key) for key in ("metadata", "spec"))
-        kind = yaml_edit.child(root, "kind")
-        if not isinstance(kind, ScalarNode) or kind.value != "Pod":
-            kind_is = getattr(kind, "value", None)
-            raise Obstacle(f"is not a Pod, its kind is {kind_is}; {REMEDY}")
+            yaml = YamlText(text)
+            root, body = yaml.document, load(text)
+        except NotEditable as error:
+            raise Obstacle(f"{error}; {REMEDY}") from error
+        metadata, spec = child(root, "metadata"), child(root, "spec")
+        if body.get("kind") != "Pod":
+            raise Obstacle(f"is not a Pod, its kind is {body.get('kind')}; {REMEDY}")
         if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
             raise Obstacle(f"is a Pod without metadata or without a spec; {REMEDY}")
-        found = _scheduler(yaml_edit.items(yaml_edit.child(spec, "containers")))
-        if found is None:
+        container = _scheduler(items_of(child(spec, "containers")))
+        if container is None:
             raise Obstacle(
                 f"has no container {PROGRAM} that runs the program {PROGRAM} directly, "
                 "without a shell"
             )
-        return cls(text, yaml_edit.data(text), metadata, spec, found)
+        return cls(yaml, body, metadata, spec, container)
 
     @property
     def main(self) -> Json:
@@ -90,7 +88,7 @@ class SchedulerPod:
         """
         found, before = [], ""
         for key in ("command", "args"):
-            for node in yaml_edit.items(yaml_edit.child(self.container, key)):
+            for node in items_of(child(self.container, key)):
                 if not isinstance(node, ScalarNode):
                     continue
                 if node.value.startswith(f"{CONFIG_FLAG}=") or before == CONFIG_FLAG:
@@ -135,9 +133,8 @@ def words(main: Json) -> list[str]:
 
 def _scheduler(containers: Sequence[Node]) -> MappingNode | None:
     for node in containers:
-        name = yaml_edit.child(node, "name")
-        if isinstance(name, ScalarNode) and name.value == PROGRAM:
-            command = yaml_edit.items(yaml_edit.child(node, "command"))
+        if text_of(child(node, "name")) == PROGRAM:
+            command = items_of(child(node, "command"))
             first = str(command[0].value) if command else PROGRAM
             runs_it = PurePosixPath(first).name == PROGRAM
             return node if isinstance(node, MappingNode) and runs_it else None
@@ -192,35 +189,28 @@ def edited(manifest: str, additions: Additions) -> str:
     """
     if _has_all(SchedulerPod.read(manifest), additions):
         return manifest
-    plain = taken_out(manifest, additions)
-    adds: list[Step] = [_add_flag]
+    pod = SchedulerPod.read(taken_out(manifest, additions))
+    annotations = _add_flag(pod, additions)
     if additions.stamp:
-        adds.append(
-            lambda pod, additions: _annotated(pod, STAMP, additions.stamp),
-        )
-    if not _is_mounted(SchedulerPod.read(plain), additions):
-        adds += [
-            lambda pod, additions: add_item(
-                pod.text, pod.container, _MOUNTS, additions.mount
-            ),
-            lambda pod, additions: add_item(
-                pod.text, pod.spec, "volumes", additions.volume
-            ),
-        ]
-    return _stepped(plain, additions, adds, _has_all)
+        annotations[STAMP] = additions.stamp
+    if annotations:
+        pod.yaml.add_entries(pod.metadata, "annotations", annotations)
+    if not _is_mounted(pod, additions):
+        pod.yaml.add_item(pod.container, _MOUNTS, additions.mount)
+        pod.yaml.add_item(pod.spec, "volumes", additions.volume)
+    return _checked(pod, additions, _has_all)
 
 
 def taken_out(manifest: str, additions: Additions) -> str:
     """Return the manifest without what ``edited`` adds; unchanged if there is none."""
-    drops = (
-        _drop_flag,
-        _drop_annotations,
-        lambda pod, _: _without_volume(pod.text, pod.container, _MOUNTS),
-        lambda pod, _: _without_volume(pod.text, pod.spec, "volumes"),
-    )
-    return _stepped(
-        manifest, additions, drops, lambda pod, _: pod.config != additions.config
-    )
+    pod = SchedulerPod.read(manifest)
+    _drop_flag(pod, additions)
+    pod.yaml.drop_entries(pod.metadata, "annotations", (STAMP, FORMER))
+    for parent, key in ((pod.container, _MOUNTS), (pod.spec, "volumes")):
+        items = items_of(child(parent, key))
+        ours = [item for item in items if text_of(child(item, "name")) == VOLUME]
+        pod.yaml.drop_items(parent, key, ours)
+    return _checked(pod, additions, lambda pod, _: pod.config != additions.config)
 
 
 def is_edited(manifest: str, additions: Additions) -> bool:
@@ -231,8 +221,6 @@ def is_edited(manifest: str, additions: Additions) -> bool:
         return False
 
 
-Step = Callable[[SchedulerPod, Additions], str]
-"""An edit: it returns the new text."""
 _MOUNTS = "volumeMounts"
 _ODD = (
     "is written in a form that cannot be edited safely (anchors or merged keys): "
@@ -240,72 +228,43 @@ _ODD = (
 )
 
 
-def _stepped(
-    manifest: str,
+def _checked(
+    pod: SchedulerPod,
     additions: Additions,
-    steps: Sequence[Step],
     is_done: Callable[[SchedulerPod, Additions], bool],
 ) -> str:
-    """Apply the steps, each to the text that the one before has returned.
-
-    Nothing but the additions may differ afterwards.
-    """
-    before = made = SchedulerPod.read(manifest)
+    """Return the edited text; nothing but the additions may differ in it."""
     try:
-        for step in steps:
-            made = SchedulerPod.read(step(made, additions))
-    except Obstacle:
+        made = SchedulerPod.read(pod.yaml.edited())
+        former, now = (_without_additions(each.body, additions) for each in (pod, made))
+    except (Obstacle, NotEditable):
         raise Obstacle(_ODD) from None
-    if not is_done(made, additions) or _without_additions(
-        made.body, additions
-    ) != _without_additions(before.body, additions):
+    if former != now or not is_done(made, additions):
         raise Obstacle(_ODD)
-    return made.text
+    return made.yaml.text
 
 
-def _add_flag(pod: SchedulerPod, additions: Additions) -> str:
+def _add_flag(pod: SchedulerPod, additions: Additions) -> dict[str, str]:
+    """Let the flag name gpushare's configuration; return what tells the former one."""
     nodes = pod.config_nodes()
-    if not nodes:
-        has_args = yaml_edit.items(yaml_edit.child(pod.container, "args"))
-        key = "args" if has_args else "command"
-        return add_item(
-            pod.text, pod.container, key, f"{CONFIG_FLAG}={additions.config}"
-        )
-    node = nodes[-1][1]
-    # The lower one first, since positions above it stay valid.
-    text = yaml_edit.replace(pod.text, node, additions.like(node))
-    return _annotated(SchedulerPod.read(text), FORMER, yaml_edit.raw(pod.text, node))
+    if nodes:
+        node = nodes[-1][1]
+        pod.yaml.replace(node, additions.like(node))
+        return {FORMER: pod.yaml.raw(node)}
+    key = "args" if items_of(child(pod.container, "args")) else "command"
+    pod.yaml.add_item(pod.container, key, f"{CONFIG_FLAG}={additions.config}")
+    return {}
 
 
-def _drop_flag(pod: SchedulerPod, additions: Additions) -> str:
+def _drop_flag(pod: SchedulerPod, additions: Additions) -> None:
     former = pod.annotation(FORMER)
     for key, node in pod.config_nodes():
-        if node.value != additions.like(node):
-            continue
-        if former:
-            return yaml_edit.replace(pod.text, node, former)
-        return yaml_edit.drop_item(pod.text, pod.container, key, node)
-    return pod.text
-
-
-def _annotated(pod: SchedulerPod, name: str, value: str) -> str:
-    return yaml_edit.add_entry(pod.text, pod.metadata, "annotations", name, value)
-
-
-def _drop_annotations(pod: SchedulerPod, _: Additions) -> str:
-    for name in (STAMP, FORMER):
-        if pod.annotation(name):
-            text = yaml_edit.drop_entry(pod.text, pod.metadata, "annotations", name)
-            pod = SchedulerPod.read(text)
-    return pod.text
-
-
-def _without_volume(text: str, parent: MappingNode, key: str) -> str:
-    for node in yaml_edit.items(yaml_edit.child(parent, key)):
-        name = yaml_edit.child(node, "name")
-        if isinstance(name, ScalarNode) and name.value == VOLUME:
-            return yaml_edit.drop_item(text, parent, key, node)
-    return text
+        if node.value == additions.like(node):
+            if former:
+                pod.yaml.replace(node, former)
+            else:
+                pod.yaml.drop_items(pod.container, key, [node])
+            return
 
 
 def _has_all(pod: SchedulerPod, additions: Additions) -> bool:
@@ -356,7 +315,7 @@ def _without_additions(body: Json, additions: Additions) -> Json:
     for holder, key in ((main, "volumeMounts"), (spec, "volumes")):
         kept = [each for each in holder.get(key) or [] if each.get("name") != VOLUME]
         holder[key] = kept or None
-    before = [] if former is None else [yaml_edit.data(former)]
+    before = [] if former is None else [load(former)]
     for key in ("command", "args"):
         main[key] = [
             new

@@ -72,7 +72,7 @@ def test_write_replaces_files(files: list[Path]) -> None:
     ("text", "words"),
     [
         (b"\xff\xfea", "UTF-8"),
-        (b"a: [nvidia.com/gpumem", "line 2"),
+        (b"a: [nvidia.com/gpumem", "is not YAML: line 1: "),
         (b"{{ if }}\nnvidia.com/gpumem: {{ x }}", "helm template"),
         (b"- " * 99_000 + b"nvidia.com/gpumem", "nested too deeply"),
         (None, "cannot be read"),

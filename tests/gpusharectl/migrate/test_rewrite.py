@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.yaml_edit import NotEditable
 from gpusharectl.migrate.rewrite import rewrite
 from gpusharectl.migrate.systems import Options, System
-from gpusharectl.migrate.yaml_text import NotEditable
 
 POD = """\
 apiVersion: v1
@@ -419,11 +419,27 @@ def test_a_chart_is_rendered_first() -> None:
 
 def test_a_layout_that_cannot_be_edited_is_refused() -> None:
     """The result is parsed again, so no broken file is written."""
-    text = pod("nvidia.com/gpumem: 1").replace(
-        "  name: app\n", "  annotations:\n    nvidia.com/use-gputype: |\n      A\n"
-    )
     with pytest.raises(NotEditable, match="edit it by hand"):
-        rewrite(text, Options())
+        rewrite(pod("? nvidia.com/gpumem", ": 300"), Options())
+    item = "- schedulerName: hami-scheduler\n  containers:\n  - resources: %s\n"
+    with pytest.raises(NotEditable, match="does not begin its line"):
+        rewrite(item % "{limits: {nvidia.com/gpumem: 1}}", Options())
+
+
+def test_fields_that_go_take_nothing_along() -> None:
+    """Neither the line behind a block, nor that behind a text of several lines."""
+    old = pod("nvidia.com/gpumem: 1").replace(
+        "  name: app\nspec:\n",
+        "  annotations:\n    nvidia.com/vgpu-mode: hami-core\n  # its name\n"
+        "  name: app\nspec:\n  schedulerName: >-\n    hami-scheduler\n",
+    )
+    new = pod(f"{MEMORY}: 1", f"{CORE}: 1").replace(
+        "  name: app", "  # its name\n  name: app"
+    )
+    assert rewrite(old, Options()).text == new
+    text = "  annotations:\n    nvidia.com/use-gputype: |\n      A\nspec"
+    old = pod("nvidia.com/gpumem: 1").replace("spec", text)
+    assert 'vcuda-models: "*A*"\nspec:\n' in rewrite(old, Options()).text
 
 
 def test_an_anchor_that_means_two_things_is_refused() -> None:
