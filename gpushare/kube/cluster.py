@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 from gpushare.kube.names import COMPONENT
 
@@ -18,6 +19,37 @@ Json = dict[str, Any]
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 """The type of a watch event; a bookmark only brings a newer resource version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object as discovery describes it, and where the API has it."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def version_path(self) -> str:
+        """The path of its group's version: ``/api/v1``, ``/apis/apps/v1``."""
+        return version_path(self.api_version)
+
+    def collection(self, namespace: str = "") -> str:
+        """Return the path of all objects, or of those in a namespace."""
+        if self.namespaced and namespace:
+            inside = quote(namespace, safe="")
+            return f"{self.version_path}/namespaces/{inside}/{self.plural}"
+        return f"{self.version_path}/{self.plural}"
+
+    def object(self, namespace: str, name: str) -> str:
+        """Return the path of one object."""
+        return f"{self.collection(namespace)}/{quote(name, safe='')}"
+
+
+def version_path(api_version: str) -> str:
+    """Return the path of a group's version, such as ``/apis/policy/v1``."""
+    return f"/{'apis' if '/' in api_version else 'api'}/{api_version}"
 
 
 class Kind(StrEnum):
@@ -29,6 +61,22 @@ class Kind(StrEnum):
     BUDGETS = "poddisruptionbudgets"
     CLAIMS = "resourceclaims"
     SLICES = "resourceslices"
+
+    @property
+    def resource(self) -> Resource:
+        """How the API describes it."""
+        return _RESOURCES[self]
+
+
+_DRA = "resource.k8s.io/v1"
+_RESOURCES = {
+    Kind.PODS: Resource("v1", "Pod", "pods"),
+    Kind.NODES: Resource("v1", "Node", "nodes", namespaced=False),
+    Kind.EVENTS: Resource("v1", "Event", "events"),
+    Kind.BUDGETS: Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    Kind.CLAIMS: Resource(_DRA, "ResourceClaim", "resourceclaims"),
+    Kind.SLICES: Resource(_DRA, "ResourceSlice", "resourceslices", namespaced=False),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from gpushare.kube.errors import (
     Throttled,
 )
 from gpushare.kube.json_reader import Reader
-from gpusharectl.demo.discovery import path_of
 from gpusharectl.demo.fakeapi.cluster import Embedded, utc_now
-from gpusharectl.demo.fakeapi.rules import SHAPES
+from gpusharectl.demo.fakeapi.rules import STATUS_APART
 from gpusharectl.demo.kubectl_tables import table
 
 WATCH_S = 1800
@@ -33,7 +32,7 @@ _PATH = re.compile(
     r"/(?P<plural>[a-z]+)(/(?P<name>[^/]+)(/(?P<subresource>[a-z]+))?)?"
 )
 _NAMESPACES_PATH = re.compile(r"/api/v1/namespaces(/(?P<name>[^/]+))?")
-_KINDS = {(path_of(shape.api_version), kind.value) for kind, shape in SHAPES.items()}
+_KINDS = {(kind.resource.version_path, kind.value) for kind in Kind}
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _JSON = "application/json"
@@ -72,7 +71,7 @@ class Place:
             raise nowhere()
         _, namespace, plural, name, subresource = match.groupdict(default="").values()
         place = cls(plural, namespace, name, subresource)
-        if SHAPES[place.kind].namespaced != bool(namespace) and (name or namespace):
+        if place.kind.resource.namespaced != bool(namespace) and (name or namespace):
             raise nowhere()
         return place
 
@@ -206,7 +205,7 @@ class Verbs:
                 return {"GET": get, "POST": self._post}
             case _, "":
                 return one | {"DELETE": self._delete}
-            case _, "status" if SHAPES[place.kind].status_apart:
+            case _, "status" if place.kind in STATUS_APART:
                 return one
             case _, "binding" if place.kind is Kind.PODS:
                 return {"POST": self._bind}
@@ -229,8 +228,8 @@ class Verbs:
         metadata = {"resourceVersion": page.resource_version}
         if page.continue_token:
             metadata["continue"] = page.continue_token
-        shape = SHAPES[request.place.kind]
-        named = {"kind": f"{shape.name}List", "apiVersion": shape.api_version}
+        resource = request.place.kind.resource
+        named = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
         body = named | {"metadata": metadata, "items": list(page.items)}
         return self._shown(request, body)
 
@@ -332,7 +331,7 @@ class Verbs:
             message = "namespaces need no creating here: any name will do"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
         found, version = {"default", "kube-system"}, ""
-        for kind in (kind for kind in Kind if SHAPES[kind].namespaced):
+        for kind in (kind for kind in Kind if kind.resource.namespaced):
             page = self._cluster.list_page(kind, limit=0)
             found |= {thing["metadata"]["namespace"] for thing in page.items}
             version = page.resource_version

@@ -7,8 +7,8 @@ asks before it sends a body: whether a kind's PATCH takes ``fieldValidation``
 
 from collections.abc import Iterator
 
-from gpushare.kube.cluster import Json, Kind
-from gpusharectl.demo.fakeapi.rules import SHAPES
+from gpushare.kube.cluster import Json, Kind, version_path
+from gpusharectl.demo.fakeapi.rules import STATUS_APART
 
 VERSION = "v1.36.3"
 """The Kubernetes version whose behaviour the demo shows."""
@@ -19,17 +19,12 @@ _ALL = ("create", "delete", "get", "list", "patch", "update", "watch")
 _VERSIONS = ("v1", "policy/v1", "resource.k8s.io/v1")
 
 
-def path_of(version: str) -> str:
-    """Return the path of a group's version, such as ``/apis/policy/v1``."""
-    return f"/apis/{version}" if "/" in version else f"/api/{version}"
-
-
 def documents(build: str = "") -> dict[str, Json]:
     """Return every fixed document by its path; ``build`` ends the server's version."""
     groups = [_group(version) for version in _VERSIONS if "/" in version]
     major, minor, _ = VERSION.removeprefix("v").split(".")
     number = {"major": major, "minor": minor, "gitVersion": VERSION + build}
-    paths = [path_of(version) for version in _VERSIONS]
+    paths = [version_path(version) for version in _VERSIONS]
     openapi = {path[1:]: {"serverRelativeURL": f"/openapi/v3{path}"} for path in paths}
     return {
         "/version": {**number, "platform": "embedded"},
@@ -40,8 +35,8 @@ def documents(build: str = "") -> dict[str, Json]:
             for group in groups
         },
         "/openapi/v3": {"paths": openapi},
-        **{path_of(version): _resources(version) for version in _VERSIONS},
-        **{f"/openapi/v3{path_of(each)}": _openapi(each) for each in _VERSIONS},
+        **{version_path(version): _resources(version) for version in _VERSIONS},
+        **{f"/openapi/v3{version_path(each)}": _openapi(each) for each in _VERSIONS},
     }
 
 
@@ -61,18 +56,18 @@ def _resources(version: str) -> Json:
 
 
 def _entries(version: str) -> Iterator[Json]:
-    for kind, shape in SHAPES.items():
-        if shape.api_version != version:
-            continue
-        yield _entry(
-            kind, shape.name, _ALL, _SHORT.get(kind, ""), namespaced=shape.namespaced
-        )
-        if shape.status_apart:
-            name = f"{kind}/status"
-            yield _entry(name, shape.name, _STATUS, namespaced=shape.namespaced)
+    for kind in _kinds(version):
+        name, namespaced = kind.resource.kind, kind.resource.namespaced
+        yield _entry(kind, name, _ALL, _SHORT.get(kind, ""), namespaced=namespaced)
+        if kind in STATUS_APART:
+            yield _entry(f"{kind}/status", name, _STATUS, namespaced=namespaced)
     if version == "v1":
         yield _entry("pods/binding", "Binding", ("create",))
         yield _entry("namespaces", "Namespace", ("get", "list"), "ns", namespaced=False)
+
+
+def _kinds(version: str) -> Iterator[Kind]:
+    return (kind for kind in Kind if kind.resource.api_version == version)
 
 
 def _entry(
@@ -97,14 +92,13 @@ def _openapi(version: str) -> Json:
     group, _, short = version.rpartition("/")
     field = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
     paths = {}
-    for kind, shape in SHAPES.items():
-        if shape.api_version == version:
-            named = {"group": group, "version": short, "kind": shape.name}
-            patch = {
-                "parameters": [field],
-                "responses": {"200": {"description": "OK"}},
-                "x-kubernetes-group-version-kind": named,
-            }
-            paths[f"{path_of(version)}/{kind}/{{name}}"] = {"patch": patch}
+    for kind in _kinds(version):
+        named = {"group": group, "version": short, "kind": kind.resource.kind}
+        patch = {
+            "parameters": [field],
+            "responses": {"200": {"description": "OK"}},
+            "x-kubernetes-group-version-kind": named,
+        }
+        paths[f"{kind.resource.collection()}/{{name}}"] = {"patch": patch}
     info = {"title": "gpusharectl demo", "version": VERSION}
     return {"openapi": "3.0.0", "info": info, "paths": paths}

@@ -18,11 +18,6 @@ from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.testbed.objects import new_namespace
 from tests.testbed.rest import Rest
 
-GROUPS = {
-    Kind.BUDGETS: "/apis/policy/v1",
-    Kind.CLAIMS: "/apis/resource.k8s.io/v1",
-    Kind.SLICES: "/apis/resource.k8s.io/v1",
-}
 PATIENCE_S = 20.0
 
 
@@ -177,7 +172,7 @@ class Seat:
 
 
 def path(kind: Kind, namespace: str, name: str = "") -> str:
-    parts = [GROUPS.get(kind, "/api/v1")]
+    parts = [kind.resource.version_path]
     parts += ["namespaces", namespace] if namespace else []
     return "/".join([*parts, kind.value, *([name] if name else [])])
 

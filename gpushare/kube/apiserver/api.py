@@ -9,9 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 import orjson
 from kubernetes import client
@@ -28,11 +26,13 @@ from gpushare.kube.cluster import (
     Json,
     Kind,
     ListPage,
+    Resource,
     Target,
     WatchEvent,
     marked,
     pod_event,
     tainted,
+    version_path,
 )
 from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
 from gpushare.kube.names import COMPONENT
@@ -43,39 +43,6 @@ _APPLY = "application/apply-patch+yaml"
 _JSON_PATCH = "application/json-patch+json"
 _OURS = {"fieldManager": FIELD_MANAGER}
 _DRY_RUN = {"dryRun": "All"}
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A kind as discovery describes it."""
-
-    path: str
-    """Of its group and version: ``/api/v1``, ``/apis/apps/v1``."""
-    plural: str
-    namespaced: bool = True
-
-    def collection(self, namespace: str = "") -> str:
-        """Return the path of all objects, or of those in a namespace."""
-        if self.namespaced and namespace:
-            inside = quote(namespace, safe="")
-            return f"{self.path}/namespaces/{inside}/{self.plural}"
-        return f"{self.path}/{self.plural}"
-
-    def object(self, namespace: str, name: str) -> str:
-        """Return the path of one object."""
-        return f"{self.collection(namespace)}/{quote(name, safe='')}"
-
-
-_RESOURCES = {
-    Kind.PODS: Resource("/api/v1", "pods"),
-    Kind.NODES: Resource("/api/v1", "nodes", namespaced=False),
-    Kind.EVENTS: Resource("/api/v1", "events"),
-    Kind.BUDGETS: Resource("/apis/policy/v1", "poddisruptionbudgets"),
-    Kind.CLAIMS: Resource("/apis/resource.k8s.io/v1", "resourceclaims"),
-    Kind.SLICES: Resource(
-        "/apis/resource.k8s.io/v1", "resourceslices", namespaced=False
-    ),
-}
 
 
 class ApiServer(ApiConnection):
@@ -107,7 +74,7 @@ class ApiServer(ApiConnection):
             fieldSelector=field_selector,
             **{"continue": continue_token},
         )
-        path = _RESOURCES[kind].collection()
+        path = kind.resource.collection()
         page = self._read_page(
             path,
             timeout_s=self.LIST_TIMEOUT_S,
@@ -134,7 +101,7 @@ class ApiServer(ApiConnection):
             timeoutSeconds=str(max(1, round(timeout_s))),
             fieldSelector=field_selector,
         )
-        path = _RESOURCES[kind].collection()
+        path = kind.resource.collection()
         silence_s = timeout_s + self._watch_grace_s
         for line in self._read_lines(path, timeout_s=silence_s, query=query):
             with translated():
@@ -143,24 +110,24 @@ class ApiServer(ApiConnection):
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; see ``Cluster``."""
-        path = _RESOURCES[kind].object(namespace, name)
+        path = kind.resource.object(namespace, name)
         return self._read(path, timeout_s=self.GET_TIMEOUT_S)
 
     def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
         """Add an object; see ``Cluster``."""
-        path = _RESOURCES[kind].collection(body["metadata"].get("namespace", ""))
+        path = kind.resource.collection(body["metadata"].get("namespace", ""))
         return self._written("POST", path, body, _DRY_RUN if dry_run else None)
 
     def replace(self, kind: Kind, body: Json) -> Json:
         """Replace an object; see ``Cluster``."""
         metadata = body["metadata"]
         namespace = metadata.get("namespace", "")
-        path = _RESOURCES[kind].object(namespace, metadata["name"])
+        path = kind.resource.object(namespace, metadata["name"])
         return self._written("PUT", path, body)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object; see ``Cluster``."""
-        path = _RESOURCES[kind].object(namespace, name)
+        path = kind.resource.object(namespace, name)
         self._exchange("DELETE", path, timeout_s=self.WRITE_TIMEOUT_S)
 
     def bind(
@@ -179,7 +146,7 @@ class ApiServer(ApiConnection):
             "metadata": metadata | {"annotations": dict(annotations)},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = _RESOURCES[Kind.PODS].object(pod.namespace, pod.name)
+        path = Kind.PODS.resource.object(pod.namespace, pod.name)
         self._post(f"{path}/binding", body, timeout_s)
 
     def annotate(
@@ -208,7 +175,7 @@ class ApiServer(ApiConnection):
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        path = _RESOURCES[Kind.PODS].object(pod.namespace, pod.name)
+        path = Kind.PODS.resource.object(pod.namespace, pod.name)
         self._post(f"{path}/eviction", body, self.WRITE_TIMEOUT_S)
 
     def event(
@@ -224,13 +191,13 @@ class ApiServer(ApiConnection):
         """Write an event about a pod; see ``Cluster``."""
         source = {"component": component, "host": host}
         body = pod_event(pod, kind, reason, message, source, datetime.now(UTC))
-        path = _RESOURCES[Kind.EVENTS].collection(pod.namespace)
+        path = Kind.EVENTS.resource.collection(pod.namespace)
         self._post(path, body, self.WRITE_TIMEOUT_S)
 
     def _merge(self, kind: Kind, namespace: str, name: str, patch: Json) -> None:
         self._exchange(
             "PATCH",
-            _RESOURCES[kind].object(namespace, name),
+            kind.resource.object(namespace, name),
             timeout_s=self.WRITE_TIMEOUT_S,
             body=patch,
             content_type=_MERGE,
@@ -267,18 +234,17 @@ def _event(line: bytes) -> WatchEvent:
     raise error_for(int(status.get("code") or 0), message)
 
 
-def _resources(
-    api_version: str, path: str, listed: Json
-) -> dict[tuple[str, str], Resource]:
+def _resources(api_version: str, discovery: Json) -> Iterator[Resource]:
     try:
-        return {
-            (api_version, one["kind"]): Resource(path, one["name"], one["namespaced"])
-            for one in listed["resources"]
+        for entry in discovery["resources"]:
             # Subresources have kinds too: pods/status is also a Pod.
-            if "/" not in one["name"]
-        }
+            if "/" not in (name := entry["name"]):
+                namespaced = entry["namespaced"]
+                yield Resource(api_version, entry["kind"], name, namespaced)
     except (KeyError, TypeError) as error:
-        raise Unavailable(f"the list of {path} is not understood: {error!r}") from error
+        raise Unavailable(
+            f"the list of {version_path(api_version)} is not understood: {error!r}"
+        ) from error
 
 
 class ApiObjects(ApiConnection):
@@ -448,9 +414,10 @@ class ApiObjects(ApiConnection):
         """
         key = (api_version, kind)
         if key not in self._known:
-            path = f"/{'apis' if '/' in api_version else 'api'}/{api_version}"
             with suppress(NotFound):
-                self._known |= _resources(api_version, path, self._ask(path))
+                discovery = self._ask(version_path(api_version))
+                for resource in _resources(api_version, discovery):
+                    self._known[api_version, resource.kind] = resource
         if key not in self._known:
             raise NotFound(f"the API server does not serve {kind} of {api_version}")
         return self._known[key]

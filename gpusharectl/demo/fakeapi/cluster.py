@@ -24,7 +24,7 @@ from gpushare.kube.cluster import (
 from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.names import COMPONENT
 from gpusharectl.demo.fakeapi import rules
-from gpusharectl.demo.fakeapi.rules import SHAPES, merge
+from gpusharectl.demo.fakeapi.rules import merge, named
 from gpusharectl.demo.fakeapi.selectors import Selector
 from gpusharectl.demo.fakeapi.store import Change, Key, Store, Stored, stamped, start_of
 
@@ -44,9 +44,7 @@ def _events(changes: list[Change], selector: Selector) -> Iterator[WatchEvent]:
 
 
 def _bookmark(kind: Kind, version: int) -> WatchEvent:
-    shape = SHAPES[kind]
-    bare = {"apiVersion": shape.api_version, "kind": shape.name, "metadata": {}}
-    return WatchEvent("BOOKMARK", stamped(bare, version))
+    return WatchEvent("BOOKMARK", stamped(named(kind, {"metadata": {}}), version))
 
 
 def utc_now() -> datetime:
@@ -312,7 +310,7 @@ class Embedded:
 
 
 def _key(kind: Kind, namespace: str, name: str) -> Key:
-    return (namespace if rules.SHAPES[kind].namespaced else "", name)
+    return (namespace if kind.resource.namespaced else "", name)
 
 
 def _present(kind: Kind, name: str, found: Json | None) -> Json:

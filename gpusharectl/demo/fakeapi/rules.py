@@ -9,7 +9,6 @@ for order are ignored (``k8s.io/apimachinery/pkg/util/strategicpatch``).
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,27 +22,8 @@ from gpushare.kube.json_reader import Malformed, Reader
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The ``apiVersion``, ``kind`` and other properties of a collection's objects."""
-
-    api_version: str
-    name: str
-    namespaced: bool = True
-    status_apart: bool = True
-    """The status is written only through the subresource ``status``."""
-
-
-SHAPES: Mapping[Kind, Shape] = {
-    Kind.PODS: Shape("v1", "Pod"),
-    Kind.NODES: Shape("v1", "Node", namespaced=False),
-    Kind.EVENTS: Shape("v1", "Event", status_apart=False),
-    Kind.BUDGETS: Shape("policy/v1", "PodDisruptionBudget"),
-    Kind.CLAIMS: Shape("resource.k8s.io/v1", "ResourceClaim"),
-    Kind.SLICES: Shape(
-        "resource.k8s.io/v1", "ResourceSlice", namespaced=False, status_apart=False
-    ),
-}
+STATUS_APART = frozenset({Kind.PODS, Kind.NODES, Kind.BUDGETS, Kind.CLAIMS})
+"""The status of these is written only through the subresource ``status``."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -61,7 +41,7 @@ def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
     metadata |= {"name": name, "uid": uid, "creationTimestamp": timestamp(moment)}
     metadata.pop("deletionTimestamp", None)
     metadata.pop("resourceVersion", None)
-    if SHAPES[kind].namespaced:
+    if kind.resource.namespaced:
         metadata["namespace"] = metadata.get("namespace") or "default"
     else:
         metadata.pop("namespace", None)
@@ -93,8 +73,8 @@ def check(kind: Kind, thing: Json) -> None:
 
 def named(kind: Kind, thing: Json) -> Json:
     """Return the object with the ``apiVersion`` and ``kind`` of its collection."""
-    shape = SHAPES[kind]
-    return {**thing, "apiVersion": shape.api_version, "kind": shape.name}
+    resource = kind.resource
+    return {**thing, "apiVersion": resource.api_version, "kind": resource.kind}
 
 
 def containers(spec: Reader) -> Iterator[Reader]:
@@ -167,7 +147,7 @@ def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
     metadata = {key: value for key, value in kept.items() if value is not None}
     given = {k: v for k, v in after["metadata"].items() if k not in _KEPT}
     result = {**named(kind, after), "metadata": given | metadata}
-    if SHAPES[kind].status_apart:
+    if kind in STATUS_APART:
         result.pop("status", None)
         result |= {"status": before["status"]} if "status" in before else {}
     if kind is Kind.PODS:
