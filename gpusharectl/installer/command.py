@@ -18,15 +18,21 @@ from gpusharectl.access import Access, access_options, reach
 from gpusharectl.completion import all_node_names
 from gpusharectl.installer import run as installing
 from gpusharectl.installer import uninstall as leaving
-from gpusharectl.installer.context import Context, SchedulerTarget
+from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import HostCertificates, desired_now
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host import Patience as HostPatience
-from gpusharectl.installer.kube_scheduler.host_files import FileChange, HostFiles
-from gpusharectl.installer.kube_scheduler.job import Action, SchedulerJobs
+from gpusharectl.installer.kube_scheduler.host_files import (
+    FileChange,
+    HostFiles,
+    Obstacle,
+)
 from gpusharectl.installer.kube_scheduler.job import (
-    host_scheduler as set_host_scheduler,
+    Action,
+    SchedulerJobs,
+    SchedulerTarget,
+    act_on_files,
 )
 from gpusharectl.installer.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
@@ -96,15 +102,7 @@ def _opened(
             LiveScreen(console) if console.is_terminal else Screen(console),
             load,
             lambda target: _host(access, files, target, patience),
-            lambda target: SchedulerJobs(
-                access.objects,
-                target.image,
-                target.version,
-                target.tls,
-                target.frag,
-                target.pull_secrets,
-                patience,
-            ),
+            lambda target: SchedulerJobs(access.objects, target, patience),
             lambda target: _certificates(files, target),
             Patience(options.timeout_s or DEFAULT_TIMEOUT_S),
         )
@@ -252,9 +250,11 @@ def host_scheduler(
 ) -> None:
     """Set up or restore kube-scheduler's files of a mounted host, in a Job."""
     desired = desired_now(kubernetes, tls=tls, frag=frag)
-    done = set_host_scheduler(Action(action), root, desired, into)
-    click.echo(done.words, nl=False, err=bool(done.code))
-    sys.exit(done.code)
+    try:
+        click.echo(act_on_files(Action(action), root, desired, into), nl=False)
+    except Obstacle as obstacle:
+        click.echo(str(obstacle), nl=False, err=True)
+        sys.exit(1)
 
 
 @click.command(hidden=True)

@@ -7,29 +7,12 @@ from datetime import UTC, datetime
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Objects
-from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host_files import FileChange, HostFiles
-from gpusharectl.installer.kube_scheduler.job import SchedulerJobs
+from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTarget
 from gpusharectl.installer.progress import Patience, Screen, Waiting
 
 _API_SERVER = "the API server"
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerTarget:
-    """Which kube-scheduler is set up, and how."""
-
-    flavour: Flavour
-    node: str
-    version: str
-    image: str
-    restart: bool = False
-    tls: bool = False
-    frag: bool = False
-    """Whether the policy is ``frag``: the extender's score outweighs all others."""
-    pull_secrets: tuple[str, ...] = ()
-    """The Secrets with which the image is pulled."""
 
 
 @dataclass(frozen=True, slots=True)

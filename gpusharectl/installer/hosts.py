@@ -13,7 +13,7 @@ from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import EXTENDER, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.context import Context, SchedulerTarget
+from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.apply import configure, prove
 from gpusharectl.installer.kube_scheduler.drift import (
     KUBEADM_SCHEDULER,
@@ -22,6 +22,7 @@ from gpusharectl.installer.kube_scheduler.drift import (
 )
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host_files import FileChange, Obstacle
+from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
 from gpusharectl.installer.kube_scheduler.k3s import restart_command
 from gpusharectl.installer.kube_scheduler.verify import lease_holder
 from gpusharectl.installer.options import CommonOptions, InstallOptions

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpushare.kube.apiserver.api import ApiObjects
+from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import desired_now
 from gpusharectl.installer.kube_scheduler.host import Patience
 from gpusharectl.installer.kube_scheduler.host_files import (
@@ -20,7 +21,7 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     HostFiles,
     HostPath,
 )
-from gpusharectl.installer.kube_scheduler.job import SchedulerJobs
+from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTarget
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.installer.kube_scheduler.verify import Said
 from tests.cluster.fresh import Fresh, Tree
@@ -281,7 +282,8 @@ def test_job_on_a_control_plane_node(
     """Our image does the same from a Job: tries first, writes, waits, puts back."""
     before = tree(files)
     image = f"gpushare:{app_version()}"
-    jobs = SchedulerJobs(objects, image, objects.version())
+    target = SchedulerTarget(Flavour.KUBEADM, NODE, objects.version(), image)
+    jobs = SchedulerJobs(objects, target)
     heard: list[str] = []
     assert jobs.run("apply", NODE, heard.append) == ""
     assert host.plan() == []

@@ -17,6 +17,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import SYSTEM, is_silent
 from gpushare.kube.objects import Objects, Ref
+from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import (
     CONFIG_NAME,
     STAYS,
@@ -62,26 +63,19 @@ class Action(StrEnum):
     """Print the certificate of the host's authority, and write nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What to print, and the exit code."""
-
-    words: str
-    code: int = 0
-
-
-def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> Done:
+def act_on_files(action: Action, root: Path, desired: Desired, into: Path) -> str:
     """Do it to the files below ``root``, and return the manifest as it is then.
 
-    This is what the Job runs: ``gpusharectl host-scheduler``. An obstacle is returned
-    in words. For ``look`` it is one if kube-scheduler uses another API server.
+    This is what the Job runs: ``gpusharectl host-scheduler``. Raises ``Obstacle``; for
+    ``look`` also if kube-scheduler uses another API server.
     """
     host = HostFiles(root)
     files = SchedulerFiles(host, KubeadmFile(), desired)
     try:
         if action is Action.LOOK:
-            why = files.why_elsewhere()
-            return Done(why, 1) if why else Done(files.authority.decode())
+            if why := files.why_elsewhere():
+                raise Obstacle(why)
+            return files.authority.decode()
         changes = files.restore() if action is Action.RESTORE else files.plan()
         if action is Action.TRY:
             # The present files are copied beside the new ones.
@@ -95,11 +89,26 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
             if action is Action.APPLY:
                 # An init container has tried them.
                 files.finish()
-        return Done((host.read(KubeadmFile.path) or b"").decode())
-    except Obstacle as obstacle:
-        return Done(str(obstacle), 1)
+        return (host.read(KubeadmFile.path) or b"").decode()
     except OSError as error:
-        return Done(f"{error.filename or KubeadmFile.path}: {error.strerror}", 1)
+        path = error.filename or KubeadmFile.path
+        raise Obstacle(f"{path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerTarget:
+    """Which kube-scheduler is set up, and how."""
+
+    flavour: Flavour
+    node: str
+    version: str
+    image: str
+    restart: bool = False
+    tls: bool = False
+    frag: bool = False
+    """Whether the policy is ``frag``: the extender's score outweighs all others."""
+    pull_secrets: tuple[str, ...] = ()
+    """The Secrets with which the image is pulled."""
 
 
 NAME = "gpushare-scheduler"
@@ -115,15 +124,11 @@ _LONGEST_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class HostJob:
-    """What to do on a node, and with which image of gpushare."""
+    """What to do on a node, as ``target`` says it of this host."""
 
     action: Action
     node: str
-    image: str
-    kubernetes: str
-    tls: bool = False
-    frag: bool = False
-    pull_secrets: tuple[str, ...] = ()
+    target: SchedulerTarget
 
     @property
     def name(self) -> str:
@@ -154,7 +159,7 @@ class HostJob:
             "nodeName": self.node,
             "hostNetwork": True,
             "priorityClassName": "system-node-critical",
-            **pulled_with(self.pull_secrets),
+            **pulled_with(self.target.pull_secrets),
             "initContainers": self._trial(mirror),
             "containers": [{**last, "volumeMounts": mounts}],
             "volumes": [
@@ -204,14 +209,16 @@ class HostJob:
         return [step, {**check, "volumeMounts": [*own, mount]}]
 
     def _step(self, name: str, action: Action) -> Json:
-        told = [f"--root={_ROOT}", f"--into={_INTO}", f"--kubernetes={self.kubernetes}"]
-        flags = {"--tls": self.tls, "--packs": self.frag}
-        more = [flag for flag, given in flags.items() if given]
+        target = self.target
+        paths = [f"--root={_ROOT}", f"--into={_INTO}"]
+        switches = {"--tls": target.tls, "--packs": target.frag}
+        more = [switch for switch, given in switches.items() if given]
+        flags = [*paths, f"--kubernetes={target.version}", *more]
         return {
             "name": name,
-            "image": self.image,
+            "image": target.image,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["gpusharectl", "host-scheduler", str(action), *told, *more],
+            "command": ["gpusharectl", "host-scheduler", str(action), *flags],
             "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
             "securityContext": {
                 "runAsUser": 0,
@@ -255,11 +262,7 @@ class SchedulerJobs:
     """The kube-schedulers on the other control-plane nodes."""
 
     objects: Objects
-    image: str
-    kubernetes: str
-    tls: bool = False
-    frag: bool = False
-    pull_secrets: tuple[str, ...] = ()
+    target: SchedulerTarget
     patience: Patience = field(default_factory=Patience)
 
     def run(self, action: str, node: str, say: Say) -> str:
@@ -281,16 +284,12 @@ class SchedulerJobs:
         The obstacle is also that its kube-scheduler uses no API server of its host.
         """
         try:
-            job = self._job(Action.LOOK, node)
+            job = HostJob(Action.LOOK, node, self.target)
             return self._done(job, self._mirror(node), say).encode()
         except Obstacle as obstacle:
             return obstacle
         except ClusterError as error:
             return Obstacle(f"the Job for {node} could not be run: {error}")
-
-    def _job(self, action: Action, node: str) -> HostJob:
-        how = (self.kubernetes, self.tls, self.frag, self.pull_secrets)
-        return HostJob(action, node, self.image, *how)
 
     def _mirror(self, node: str) -> Json:
         """Return the pod of a node's kube-scheduler; ``Obstacle`` if there is none."""
@@ -313,7 +312,7 @@ class SchedulerJobs:
 
     def _run(self, action: Action, node: str, say: Say) -> str:
         mirror = self._mirror(node)
-        log = self._done(self._job(action, node), mirror, say)
+        log = self._done(HostJob(action, node, self.target), mirror, say)
         manifest = SchedulerPod.read(log)
         pace, wait_s = self.patience.pace, self.patience.wait_s
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)

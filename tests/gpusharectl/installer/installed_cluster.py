@@ -25,12 +25,13 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer import run, uninstall
-from gpusharectl.installer.context import Context, SchedulerTarget
+from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
     Obstacle,
 )
+from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
 from gpusharectl.installer.manifests import load, settings_of
 from gpusharectl.installer.options import InstallOptions, UninstallOptions
 from gpusharectl.installer.pki import make_authority

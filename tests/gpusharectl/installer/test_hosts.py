@@ -8,8 +8,8 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, EXTENDER, SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer.context import SchedulerTarget
 from gpusharectl.installer.hosts import install_hosts
+from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
 from gpusharectl.installer.manifests import load, with_settings
 from gpusharectl.installer.options import POLICY, InstallOptions
 from gpusharectl.installer.progress import Exit

@@ -4,6 +4,7 @@ How many nodes kube-scheduler scores: for frag all, and later as many as before.
 """
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from os import mkfifo
@@ -24,7 +25,7 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     HostFiles,
     Obstacle,
 )
-from gpusharectl.installer.kube_scheduler.job import Action, host_scheduler
+from gpusharectl.installer.kube_scheduler.job import Action, act_on_files
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.installer.kube_scheduler.static_pod import STAMP
 
@@ -84,12 +85,11 @@ def test_another_file_with_a_pod_of_that_name(
     """kubelet starts it too, whatever its ending; then nothing is written."""
     path = f"{PurePosixPath(MANIFEST).parent}/{name}"
     host.write(path, content)
-    done = host_scheduler(Action.APPLY, host.root, PLAIN, host.root)
-    assert (done.code == 1) is counts
+    words = f"^{path} holds a pod kube-system/kube-scheduler .* move it to another fold"
+    refused = pytest.raises(Obstacle, match=words) if counts else nullcontext()
+    with refused:
+        act_on_files(Action.APPLY, host.root, PLAIN, host.root)
     assert (host.read(CONFIG) is None) is counts
-    if counts:
-        assert done.words.startswith(f"{path} holds a pod kube-system/kube-scheduler ")
-        assert done.words.endswith("move it to another folder")
 
 
 def test_what_cannot_be_read_there_is_left_to_kubelet(host: HostFiles) -> None:
@@ -99,18 +99,19 @@ def test_what_cannot_be_read_there_is_left_to_kubelet(host: HostFiles) -> None:
     (folder / "nowhere").symlink_to("/nowhere")
     mkfifo(folder / "pipe")
     host.write(f"{PurePosixPath(MANIFEST).parent}/deep", b"[" * 2000)
-    assert host_scheduler(Action.APPLY, host.root, PLAIN, host.root).code == 0
+    assert act_on_files(Action.APPLY, host.root, PLAIN, host.root)
 
 
 def test_all_other_files_are_named(host: HostFiles) -> None:
     """Also behind a link. What ours has written can still be taken back."""
-    host_scheduler(Action.APPLY, host.root, PLAIN, host.root)
+    act_on_files(Action.APPLY, host.root, PLAIN, host.root)
     host.write("/root/old.yaml", KUBEADM)
     host.place(f"{MANIFEST}.old").symlink_to("/root/old.yaml")
     host.write(BESIDE, KUBEADM)
-    done = host_scheduler(Action.APPLY, host.root, PLAIN, host.root)
-    assert done.words.startswith(f"{BESIDE} and {MANIFEST}.old hold a pod kube-system/")
-    assert host_scheduler(Action.RESTORE, host.root, PLAIN, host.root).code == 0
+    words = f"^{BESIDE} and {MANIFEST}.old hold a pod kube-system/"
+    with pytest.raises(Obstacle, match=words):
+        act_on_files(Action.APPLY, host.root, PLAIN, host.root)
+    act_on_files(Action.RESTORE, host.root, PLAIN, host.root)
     assert host.read(MANIFEST) == KUBEADM
 
 
@@ -502,19 +503,16 @@ def test_from_a_job(host: HostFiles, tmp_path: Path) -> None:
     """
     into = tmp_path / "try"
     root, before = host.root, tree(host)
-    done = host_scheduler(Action.TRY, root, TLS, into)
-    assert (done.code, done.words) == (0, KUBEADM.decode())
+    assert act_on_files(Action.TRY, root, TLS, into) == KUBEADM.decode()
     tried = tree(HostFiles(into))
     assert {CONFIG, f"{FOLDER}/tls/client.key"} <= tried.keys()
     assert {path: text for path, text in tree(host).items() if path in before} == before
-    done = host_scheduler(Action.APPLY, root, PLAIN, into)
-    assert (done.code, done.words.encode()) == (0, host.read(MANIFEST))
-    done = host_scheduler(Action.RESTORE, root, PLAIN, into)
-    assert (done.code, done.words) == (0, KUBEADM.decode())
+    manifest = act_on_files(Action.APPLY, root, PLAIN, into)
+    assert manifest.encode() == host.read(MANIFEST)
+    assert act_on_files(Action.RESTORE, root, PLAIN, into) == KUBEADM.decode()
     host.write(MANIFEST, b"")
-    done = host_scheduler(Action.APPLY, root, PLAIN, into)
-    assert done.code == 1
-    assert done.words.startswith(f"{MANIFEST} is empty")
+    with pytest.raises(Obstacle, match=f"^{MANIFEST} is empty"):
+        act_on_files(Action.APPLY, root, PLAIN, into)
 
 
 LOST = pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])

@@ -10,6 +10,7 @@ import yaml
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.api_server import KUBEADM_APISERVER
+from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import Desired, shipped_extender
 from gpusharectl.installer.kube_scheduler.host import Patience
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
@@ -17,7 +18,8 @@ from gpusharectl.installer.kube_scheduler.job import (
     Action,
     HostJob,
     SchedulerJobs,
-    host_scheduler,
+    SchedulerTarget,
+    act_on_files,
 )
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.installer.kube_scheduler.verify import Pace, last_words
@@ -27,12 +29,18 @@ from tests.testbed.rest import Json
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = KubeadmFile.folder
 CONFIG = f"{FOLDER}/scheduler.yaml"
+TARGET = SchedulerTarget(Flavour.KUBEADM, "cp", "v1.36.3", "gpushare:1")
 
 
 def job(
     action: Action = Action.APPLY, node: str = "cp-2", *, tls: bool = False
 ) -> HostJob:
-    return HostJob(action, node, "gpushare:1", "v1.36.3", tls)
+    return HostJob(action, node, replace(TARGET, tls=tls))
+
+
+def look_at(root: Path) -> str:
+    """What the Job that only looks prints."""
+    return act_on_files(Action.LOOK, root, DESIRED, Path("/none"))
 
 
 def mirror(name: str) -> Json:
@@ -58,7 +66,8 @@ def test_the_image_is_pulled_as_that_of_the_extender() -> None:
     """With TLS this Job runs there first, before the extender has pulled anything."""
     plain = job()
     assert "imagePullSecrets" not in pod(plain, mirror("kubeadm.yaml"))
-    secret = replace(plain, pull_secrets=("registry",))
+    target = replace(TARGET, pull_secrets=("registry",))
+    secret = replace(plain, target=target)
     named = [{"name": "registry"}]
     assert pod(secret, mirror("kubeadm.yaml"))["imagePullSecrets"] == named
 
@@ -188,9 +197,9 @@ class OtherHost(FakeObjects):
         ended = {"conditions": self.ends}
         if end == {"phase": "Succeeded"}:
             action = Action(command[2])
-            done = host_scheduler(action, self.files.root, DESIRED, Path("/none"))
+            manifest = act_on_files(action, self.files.root, DESIRED, Path("/none"))
             ended = {"conditions": [{"type": "Complete", "status": "True"}]}
-            self.logs[ref.name] = done.words
+            self.logs[ref.name] = manifest
         made = self.kept[Ref("batch/v1", "Job", name, "kube-system")]
         made["status"] = ended
         metadata = {
@@ -218,7 +227,7 @@ class OtherHost(FakeObjects):
         clock = iter(range(1000))
         pace = Pace(1.0, lambda: float(next(clock)), self._pass)
         patience = Patience(wait_s=3, job_s=3, pace=pace)
-        return SchedulerJobs(self, "gpushare:1", "v1.36.3", patience=patience)
+        return SchedulerJobs(self, TARGET, patience)
 
     def _pass(self, _: float) -> None:
         while self.gone_after:
@@ -297,10 +306,9 @@ def test_a_look_returns_the_authority(tmp_path: Path) -> None:
     host.files.write("/etc/kubernetes/scheduler.conf", balanced)
     host.end, host.logs["gpushare-scheduler-look-cp-2-x"] = [ended("look", 1)], "no"
     assert str(host.look()) == "no"
-    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
     words = "names https://lb:6443, which is not this host's API server, 10.0.0.2"
-    assert done.code == 1
-    assert done.words.startswith(f"/etc/kubernetes/scheduler.conf {words}")
+    with pytest.raises(Obstacle, match=f"^/etc/kubernetes/scheduler.conf {words}"):
+        look_at(tmp_path)
     assert host.files.names(FOLDER) == (*before, "tls")
     assert host.manifest == (GOLDEN / "kubeadm.yaml").read_bytes()
 
@@ -317,8 +325,7 @@ def test_the_kubeconfig_is_read_where_the_host_has_it(tmp_path: Path) -> None:
     )
     assert moved != host.manifest
     host.files.write(KubeadmFile.path, moved)
-    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
-    assert (done.code, done.words) == (0, "")
+    assert look_at(tmp_path) == ""
 
 
 def test_a_flag_that_replaces_the_kubeconfigs_api_server(tmp_path: Path) -> None:
@@ -330,18 +337,17 @@ def test_a_flag_that_replaces_the_kubeconfigs_api_server(tmp_path: Path) -> None
     master = b"    - --master=https://lb:6443\n"
     changed = (host.manifest or b"").replace(flag, flag + master)
     host.files.write(KubeadmFile.path, changed)
-    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
-    assert done.code == 1
-    assert f"{KubeadmFile.path} has --master=https://lb:6443, and" in done.words
+    with pytest.raises(Obstacle, match=r"has --master=https://lb:6443, and"):
+        look_at(tmp_path)
 
 
 def test_a_kube_scheduler_that_is_told_no_kubeconfig(tmp_path: Path) -> None:
     host = OtherHost(tmp_path)
     flag = b"    - --kubeconfig=/etc/kubernetes/scheduler.conf\n"
     host.files.write(KubeadmFile.path, (host.manifest or b"").replace(flag, b""))
-    done = host_scheduler(Action.LOOK, tmp_path, DESIRED, Path("/none"))
     words = f"kube-scheduler's configuration in {CONFIG} has no kubeconfig"
-    assert (done.code, done.words) == (1, words)
+    with pytest.raises(Obstacle, match=f"^{words}$"):
+        look_at(tmp_path)
 
 
 def test_a_look_that_cannot_be(tmp_path: Path) -> None:
