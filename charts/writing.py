@@ -18,7 +18,12 @@ from gpushare.kube.facts import SECOND_SCHEDULER, WEBHOOK
 from gpushare.settings import PREFIX
 from gpushare.yaml_edit import YamlText
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.manifests import STAMP, WORKLOADS, load, loaded
+from gpusharectl.installer.manifests import (
+    STAMP,
+    WORKLOADS,
+    compose_install,
+    load_manifests,
+)
 from gpusharectl.installer.options import ISOLATION, POLICY, QUOTA, UI, InstallOptions
 
 ROOT = Path(__file__).parents[1]
@@ -299,7 +304,7 @@ def _of_second(policy: str, kind: str) -> Any:  # noqa: ANN401
     options = InstallOptions(second_scheduler=True, policy=policy or None)
     return next(
         body
-        for body in loaded(load, Flavour.MANAGED, options, image="")
+        for body in compose_install(load_manifests, Flavour.MANAGED, options, image="")
         if (body["kind"], body["metadata"]["name"]) == (kind, SECOND_SCHEDULER)
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusharectl.installer.run import first_pod
+from gpusharectl.installer.run import first_pod_commands
 from tests.conftest import CLUSTER_OF, LONGEST
 from tests.machine import needs
 
@@ -189,7 +189,7 @@ def test_the_first_pod_of_the_documents_is_the_one_that_install_prints() -> None
     """Only the lines that a cluster needs of its own may differ."""
     page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    printed = first_pod("", "")
+    printed = first_pod_commands("", "")
     assert f"<<EOF\n{block}EOF\n" in printed
     *_, wait, logs, _ = printed.splitlines()
     assert f"{wait}\n{logs}\n" in page

@@ -22,7 +22,7 @@ from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import HostCertificates, desired_now
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
-from gpusharectl.installer.kube_scheduler.host import Patience as HostPatience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts as HostPatience
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
@@ -36,10 +36,10 @@ from gpusharectl.installer.kube_scheduler.job import (
 )
 from gpusharectl.installer.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.installer.lock import alone
-from gpusharectl.installer.manifests import load
+from gpusharectl.installer.lock import hold_lease
+from gpusharectl.installer.manifests import load_manifests
 from gpusharectl.installer.nodes.check import check_nodes, checks_data, draw_checks
-from gpusharectl.installer.nodes.cleanup import MOUNT, clean
+from gpusharectl.installer.nodes.cleanup import MOUNT, remove_host_files
 from gpusharectl.installer.options import (
     CheckOptions,
     CommonOptions,
@@ -52,8 +52,8 @@ from gpusharectl.installer.progress import (
     DEFAULT_TIMEOUT_S,
     Exit,
     InstallError,
+    InstallPatience,
     LiveScreen,
-    Patience,
     Screen,
 )
 from gpusharectl.installer.rollout import last_lines
@@ -100,11 +100,11 @@ def _opened(
             access.objects,
             files,
             LiveScreen(console) if console.is_terminal else Screen(console),
-            load,
+            load_manifests,
             lambda target: _host(access, files, target, patience),
             lambda target: SchedulerJobs(access.objects, target, patience),
             lambda target: _certificates(files, target),
-            Patience(options.timeout_s or DEFAULT_TIMEOUT_S),
+            InstallPatience(options.timeout_s or DEFAULT_TIMEOUT_S),
         )
         yield opened, replace(options, access=tuple(words))
     except KeyboardInterrupt:
@@ -124,7 +124,7 @@ def _run_alone(
     if options.dry_run:
         return act(context, options)
     try:
-        with alone(context, options.command):
+        with hold_lease(context, options.command):
             return act(context, options)
     except (InstallError, ClusterError) as error:
         context.screen.note(f"Stopped before the checks: {error}.")
@@ -184,7 +184,7 @@ def install(kubeconfig: str | None, context: str | None, **options: Any) -> None
     chosen = InstallOptions(webhook=WebhookOptions(**webhook), **options)
     _check(chosen)
     with _opened(kubeconfig, context, chosen) as (opened, again):
-        code = _run_alone(installing.install, opened, again)
+        code = _run_alone(installing.run_install, opened, again)
     sys.exit(code)
 
 
@@ -198,7 +198,7 @@ def uninstall(kubeconfig: str | None, context: str | None, **options: Any) -> No
     stopped.
     """
     with _opened(kubeconfig, context, UninstallOptions(**options)) as (opened, again):
-        code = _run_alone(leaving.uninstall, opened, again)
+        code = _run_alone(leaving.run_uninstall, opened, again)
     sys.exit(code)
 
 
@@ -262,7 +262,7 @@ def host_scheduler(
 def host_clean(folder: Path) -> None:
     """Remove the device plugin's files below FOLDER, the host's /var/lib, in a pod."""
     try:
-        for gone in clean(folder):
+        for gone in remove_host_files(folder):
             click.echo(f"removed {gone}")
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error

@@ -10,7 +10,7 @@ from gpushare.kube.objects import Objects
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTarget
-from gpusharectl.installer.progress import Patience, Screen, Waiting
+from gpusharectl.installer.progress import InstallPatience, Screen, Waiting
 
 _API_SERVER = "the API server"
 
@@ -23,13 +23,13 @@ class Context:
     files: HostFiles
     screen: Screen
     load: Callable[..., tuple[Json, ...]]
-    """``manifests.load``."""
+    """``manifests.load_manifests``."""
     host: Callable[[SchedulerTarget], HostScheduler]
     others: Callable[[SchedulerTarget], SchedulerJobs]
     """The kube-schedulers on other control-plane nodes."""
     certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
     """The TLS files of this host that have to be written."""
-    patience: Patience = field(default_factory=Patience)
+    patience: InstallPatience = field(default_factory=InstallPatience)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def until(

@@ -14,11 +14,14 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import EXTENDER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.kube_scheduler.apply import configure, prove
+from gpusharectl.installer.kube_scheduler.apply import (
+    configure_scheduler,
+    prove_scheduler,
+)
 from gpusharectl.installer.kube_scheduler.drift import (
     KUBEADM_SCHEDULER,
     Flavour,
-    flavour,
+    read_flavour,
 )
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host_files import FileChange, Obstacle
@@ -27,24 +30,24 @@ from gpusharectl.installer.kube_scheduler.k3s import restart_command
 from gpusharectl.installer.kube_scheduler.verify import lease_holder
 from gpusharectl.installer.options import CommonOptions, InstallOptions
 from gpusharectl.installer.preflight import (
-    Finding,
+    PreflightFinding,
     Weight,
     judge_host,
     judge_rights,
-    no_scheduler,
+    refuse_no_scheduler,
     weigh_findings,
 )
 from gpusharectl.installer.progress import (
     NOTHING_DONE,
     Exit,
     InstallError,
+    InstallStep,
     Screen,
-    Step,
-    follow,
+    run_steps,
 )
-from gpusharectl.installer.rights import PROBE, REVISIONS, needed
+from gpusharectl.installer.rights import PROBE, REVISIONS, needed_rights
 from gpusharectl.installer.rollout import wait_for_rollout
-from gpusharectl.installer.survey import ClusterFacts, survey
+from gpusharectl.installer.survey import ClusterFacts, survey_cluster
 
 _EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
 _NOT_READ = ClusterFacts("", Flavour.MANAGED, ())
@@ -162,18 +165,18 @@ class HostsPlan:
         ]
         return [*files, *self.restart_lines(), *by_jobs]
 
-    def host_steps(self, rollout: Step) -> list[Step]:
+    def host_steps(self, rollout: InstallStep) -> list[InstallStep]:
         """Return the steps that set up the hosts, around the extender's rollout."""
         # With TLS a host's Job writes the certificates, which the extender needs.
         early = self.other_hosts if self.target.tls else ()
         here = partial(
-            configure,
+            configure_scheduler,
             screen=self.screen,
             alone=not self.other_hosts,
             at_once=not self._read_later,
         )
         name = "the proof that kube-scheduler calls the extender"
-        proof = Step(name, lambda: prove(self.host, self.screen))
+        proof = InstallStep(name, lambda: prove_scheduler(self.host, self.screen))
         return [
             *(self.host_step(node, "apply", here) for node in early),
             rollout,
@@ -187,7 +190,7 @@ class HostsPlan:
 
     def host_step(
         self, node: str, action: str, here: Callable[[HostScheduler], None]
-    ) -> Step:
+    ) -> InstallStep:
         """Return the step that does something to one host's kube-scheduler."""
 
         def act() -> None:
@@ -199,11 +202,13 @@ class HostsPlan:
             if why:
                 raise InstallError(f"on {node}: {why}")
 
-        return Step(f"kube-scheduler's configuration on {node}", act, "Scheduler")
+        return InstallStep(
+            f"kube-scheduler's configuration on {node}", act, "Scheduler"
+        )
 
-    def certificate_steps(self) -> list[Step]:
+    def certificate_steps(self) -> list[InstallStep]:
         """Return the step that writes what the extender needs at its start with TLS."""
-        step = Step("the certificates", self._write_certificates, "TLS")
+        step = InstallStep("the certificates", self._write_certificates, "TLS")
         return [step] if self.target.tls else []
 
     def _write_certificates(self) -> None:
@@ -231,20 +236,20 @@ def install_hosts(context: Context, options: InstallOptions) -> Exit:
     """Set up the hosts, or with ``dry_run`` show what that would change."""
     plan = HostOnlyPlan(context, options)
     first = [
-        Step("the checks", plan.check, "Checking"),
-        Step("the confirmation", plan.confirm),
+        InstallStep("the checks", plan.check, "Checking"),
+        InstallStep("the confirmation", plan.confirm),
     ]
-    code = follow(first, context.screen, plan.again)
+    code = run_steps(first, context.screen, plan.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    return follow(plan.steps(), context.screen, plan.again, begun=True)
+    return run_steps(plan.steps(), context.screen, plan.again, begun=True)
 
 
-def judge_hosts(facts: ClusterFacts) -> Iterator[Finding]:
+def judge_hosts(facts: ClusterFacts) -> Iterator[PreflightFinding]:
     """Judge whether there is an extender that a kube-scheduler here has to call."""
     yield judge_rights(facts)
     if facts.installed.second and facts.stamped:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             "the second scheduler is installed, and kube-scheduler on "
             f"{', '.join(facts.stamped)} still calls an extender that is gone",
@@ -252,24 +257,24 @@ def judge_hosts(facts: ClusterFacts) -> Iterator[Finding]:
             "configuration; then helm install again (docs/helm.md)",
         )
     elif facts.installed.second:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             "the second scheduler is installed, whose pod has its own extender",
             "nothing is left to do on the hosts; pods choose it by schedulerName",
         )
     elif not facts.installed.extended:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             f"no extender is installed ({_EXTENDER})",
             "first helm install (docs/helm.md); or gpusharectl install without "
             "--host-only, which installs everything",
         )
     elif facts.flavour is Flavour.MANAGED:
-        yield no_scheduler(facts)
+        yield refuse_no_scheduler(facts)
     else:
         yield from judge_host(facts)
         if facts.installed.dra:
-            yield Finding(
+            yield PreflightFinding(
                 Weight.WARNING,
                 "cards are offered to ResourceClaims (DRA), and --host-only does not "
                 "tell the API server of new hosts or authorities: until it knows "
@@ -287,9 +292,11 @@ class HostOnlyPlan(HostsPlan):
     def check(self) -> None:
         """Read the extender's settings and this host; refuse what cannot work."""
         context = self.context
-        kubeadm = flavour(context.files) is Flavour.KUBEADM
-        rights = needed((_EXTENDER,), "get", more=(PROBE, REVISIONS), jobs=kubeadm)
-        facts = self.facts = survey(
+        kubeadm = read_flavour(context.files) is Flavour.KUBEADM
+        rights = needed_rights(
+            (_EXTENDER,), "get", more=(PROBE, REVISIONS), jobs=kubeadm
+        )
+        facts = self.facts = survey_cluster(
             context.objects, context.files, rights, told=self.options.this_node
         )
         weigh_findings(judge_hosts(facts), context.screen)
@@ -304,13 +311,15 @@ class HostOnlyPlan(HostsPlan):
         """Show the changes, and ask for consent."""
         self.agree("Changes", self.host_lines(), ())
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[InstallStep]:
         """Return the steps in their order."""
         wait = partial(wait_for_rollout, self.context, [_EXTENDER])
         return [
             *self.certificate_steps(),
-            *self.host_steps(Step("the rollout of the extender", wait, "Waiting")),
-            Step("the summary", self.close),
+            *self.host_steps(
+                InstallStep("the rollout of the extender", wait, "Waiting")
+            ),
+            InstallStep("the summary", self.close),
         ]
 
     def close(self) -> None:

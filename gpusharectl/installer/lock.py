@@ -27,7 +27,7 @@ RENEWED_EVERY_S = 3.0
 
 
 @contextmanager
-def alone(
+def hold_lease(
     context: Context, command: str, *, every_s: float = RENEWED_EVERY_S
 ) -> Iterator[None]:
     """Hold the Lease; wait for another command that holds it.

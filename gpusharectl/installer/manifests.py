@@ -64,7 +64,7 @@ class ManifestError(ValueError):
     """No such overlay, or a patch of it cannot be applied; the message says which."""
 
 
-def load(
+def load_manifests(
     overlay: str, *, image: str = "", components: Sequence[str] = ()
 ) -> tuple[Json, ...]:
     """Return the objects of an overlay in the order in which they are applied.
@@ -81,10 +81,12 @@ def load(
             raise ManifestError(
                 f"there is no {kind} {name!r}; use one of {', '.join(known)}"
             )
-    return assemble(files("manifests"), overlay, image=image, components=components)
+    return compose_overlay(
+        files("manifests"), overlay, image=image, components=components
+    )
 
 
-def assemble(
+def compose_overlay(
     root: Traversable, folder: str, *, image: str = "", components: Sequence[str] = ()
 ) -> tuple[Json, ...]:
     """Compose the kustomization of a folder below ``root``."""
@@ -104,18 +106,18 @@ def assemble(
 
 def _composed(root: Traversable, folder: str, below: list[Json]) -> list[Json]:
     """Return ``below`` with a folder's resources, then its components and patches."""
-    (content,) = documents(root, f"{folder}/kustomization.yaml")
+    (content,) = read_documents(root, f"{folder}/kustomization.yaml")
     found = list(below)
     for one in content.get("resources") or ():
         path = posixpath.normpath(f"{folder}/{one}")
         is_folder = root.joinpath(*path.split("/")).is_dir()
-        found += _composed(root, path, []) if is_folder else documents(root, path)
+        found += _composed(root, path, []) if is_folder else read_documents(root, path)
     # In kustomize's order: components first.
     for one in content.get("components") or ():
         found = _composed(root, posixpath.normpath(f"{folder}/{one}"), found)
     for patch in content.get("patches") or ():
         path, target = f"{folder}/{patch['path']}", patch["target"]
-        (steps,) = documents(root, path)
+        (steps,) = read_documents(root, path)
         meant = [body for body in found if _is(body, target)]
         # As in kustomize: a component is for several overlays.
         if len(meant) != 1 and not (content["kind"] == "Component" and not meant):
@@ -166,7 +168,7 @@ def _is(body: Json, target: Json) -> bool:
     return (body["kind"], body["metadata"]["name"]) == (target["kind"], target["name"])
 
 
-def documents(root: Traversable, path: str) -> list[Any]:
+def read_documents(root: Traversable, path: str) -> list[Any]:
     """Return what a file of the manifests holds; its path is from their folder on."""
     text = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
     # With the C library if it is there: 8 times faster.
@@ -174,7 +176,7 @@ def documents(root: Traversable, path: str) -> list[Any]:
     return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
 
 
-def loaded(
+def compose_install(
     load: Callable[..., tuple[Json, ...]],
     kind: Flavour,
     options: InstallOptions,
@@ -254,12 +256,14 @@ def with_images(
 def image_of(manifests: Sequence[Json]) -> str:
     """Return the image of gpushare that these workloads run; "" if none does."""
     images = (
-        str(one["image"]) for one in containers(manifests) if one["name"] != SCHEDULER
+        str(one["image"])
+        for one in workload_containers(manifests)
+        if one["name"] != SCHEDULER
     )
     return next(images, "")
 
 
-def containers(manifests: Iterable[Json]) -> Iterator[Json]:
+def workload_containers(manifests: Iterable[Json]) -> Iterator[Json]:
     """Return the containers of all workloads."""
     for body in manifests:
         if body["kind"] in WORKLOADS:
@@ -283,11 +287,11 @@ def with_containers(
     return tuple(put(body) if body["kind"] in WORKLOADS else body for body in manifests)
 
 
-def settings_of(workloads: Iterable[Json], container: str) -> Mapping[str, str]:
+def container_settings(workloads: Iterable[Json], container: str) -> Mapping[str, str]:
     """Return the variables of all containers of this name."""
     return {
         one["name"]: one.get("value", "")
-        for each in containers(workloads)
+        for each in workload_containers(workloads)
         if each["name"] == container
         for one in each.get("env") or ()
     }

@@ -15,7 +15,7 @@ import click
 
 from gpushare.domain.policies import POLICIES
 from gpushare.settings import PREFIX
-from gpusharectl.installer.kube_scheduler.host import Patience as HostPatience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts as HostPatience
 from gpusharectl.installer.progress import DEFAULT_TIMEOUT_S
 
 ON = "on"
@@ -101,7 +101,7 @@ def _typed(options: Any) -> Iterator[str]:  # noqa: ANN401
                 yield said if isinstance(said, str) else f"{said:g}"
 
 
-def node_names(text: str) -> tuple[str, ...]:
+def parse_node_names(text: str) -> tuple[str, ...]:
     """Return the names in a text, separated by commas or spaces, each once.
 
     >>> node_names(" gpu-1, gpu-2 gpu-1,")
@@ -111,7 +111,7 @@ def node_names(text: str) -> tuple[str, ...]:
 
 
 def _nodes(_context: object, _parameter: object, text: str | None) -> tuple[str, ...]:
-    found = node_names(text or "")
+    found = parse_node_names(text or "")
     if text is not None and not found:
         raise click.UsageError("--nodes names no node; give --nodes gpu-1,gpu-2")
     return found

@@ -1,9 +1,9 @@
 """The certificates of extender, kube-scheduler and webhook: what to write, and when.
 
-Pure: ``plan`` takes the existing files and the time, and returns the files to write.
-They are PEM, named ``<name>.crt`` and ``<name>.key``; the authority is ``ca``. Each
-host has its own, because an extender serves only the kube-scheduler beside it. The
-webhook has one for the whole cluster. Keys are ECDSA P-256.
+Pure: ``plan_certificates`` takes the existing files and the time, and returns the files
+to write. They are PEM, named ``<name>.crt`` and ``<name>.key``; the authority is
+``ca``. Each host has its own, because an extender serves only the kube-scheduler beside
+it. The webhook has one for the whole cluster. Keys are ECDSA P-256.
 
 A certificate is renewed when less than a third of its time is left. So the authority,
 valid for ten years, outlives what it signs for one year.
@@ -33,7 +33,7 @@ CLIENT_SIDE = ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCertificate:
     """A certificate that must exist."""
 
     name: str
@@ -59,7 +59,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate with its key."""
 
     certificate: x509.Certificate
@@ -80,15 +80,17 @@ class Pair:
         )
 
 
-def make_authority(now: datetime) -> Pair:
+def make_authority(now: datetime) -> CertificatePair:
     """Make an authority that may sign certificates, but no further authority."""
     key, name = ec.generate_private_key(ec.SECP256R1()), "gpushare CA"
     builder = _builder(name, key, now, AUTHORITY_LASTS, signs=True)
     builder = builder.issuer_name(_name(name))
-    return Pair(builder.sign(key, hashes.SHA256()), key)
+    return CertificatePair(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: Pair, wanted: Wanted, now: datetime) -> Pair:
+def issue_certificate(
+    authority: CertificatePair, wanted: WantedCertificate, now: datetime
+) -> CertificatePair:
     """Sign a certificate for a new key."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(
@@ -102,7 +104,7 @@ def issue(authority: Pair, wanted: Wanted, now: datetime) -> Pair:
     )
     if wanted.alternatives:
         builder = builder.add_extension(wanted.alternatives, critical=False)
-    return Pair(builder.sign(authority.key, hashes.SHA256()), key)
+    return CertificatePair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def _builder(
@@ -153,15 +155,15 @@ def _alternative(host: str) -> x509.GeneralName:
 AUTHORITY = "ca"
 EXTENDER_UID = 65532
 """The extender runs as this user, so of all keys it can read only its own."""
-EXTENDER = Wanted(
+EXTENDER = WantedCertificate(
     "server",
     "gpushare-extender",
     SERVER_SIDE,
     ("127.0.0.1", "::1", "localhost", EXTENDER_SERVER_NAME),
     EXTENDER_UID,
 )
-SCHEDULER = Wanted("client", "gpushare-kube-scheduler", CLIENT_SIDE)
-WEBHOOK = Wanted(
+SCHEDULER = WantedCertificate("client", "gpushare-kube-scheduler", CLIENT_SIDE)
+WEBHOOK = WantedCertificate(
     "tls", "gpushare-webhook", SERVER_SIDE, ("gpushare-webhook.kube-system.svc",)
 )
 """The API server calls the Service by this name."""
@@ -177,10 +179,10 @@ class TlsFile:
     uid: int = 0
 
 
-def plan(
+def plan_certificates(
     existing: Mapping[str, bytes],
     now: datetime,
-    wanted: Sequence[Wanted] = (EXTENDER, SCHEDULER),
+    wanted: Sequence[WantedCertificate] = (EXTENDER, SCHEDULER),
 ) -> Mapping[str, TlsFile]:
     """Return the files to write, by name; empty if all exist and are valid.
 
@@ -190,7 +192,7 @@ def plan(
     """
     files: dict[str, TlsFile] = {}
     authority = read_pair(existing, AUTHORITY)
-    if authority is None or due(authority.certificate, now):
+    if authority is None or is_renewal_due(authority.certificate, now):
         authority = make_authority(now)
         files |= _files(AUTHORITY, authority, uid=0)
     for one in wanted:
@@ -198,7 +200,7 @@ def plan(
         if held is None or not _serves(
             held.certificate, one, authority.certificate, now
         ):
-            files |= _files(one.name, issue(authority, one, now), one.uid)
+            files |= _files(one.name, issue_certificate(authority, one, now), one.uid)
     return files
 
 
@@ -213,7 +215,7 @@ def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, b
     if authority and held and _serves(held.certificate, WEBHOOK, authority, now):
         return {}
     made = make_authority(now)
-    pair = issue(made, WEBHOOK, now)
+    pair = issue_certificate(made, WEBHOOK, now)
     return {
         f"{AUTHORITY}.crt": made.certificate_pem,
         f"{WEBHOOK.name}.crt": pair.certificate_pem,
@@ -221,7 +223,7 @@ def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, b
     }
 
 
-def bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
+def join_bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
     """Join authorities in PEM: the newest first, each once, without expired ones.
 
     If ``others`` cannot be read, they are left out.
@@ -245,7 +247,7 @@ def scheduler_stamp(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(b"".join(own)).hexdigest()
 
 
-def due(certificate: x509.Certificate, now: datetime) -> bool:
+def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
     """Return whether to renew: less than a third of its time is left.
 
     A certificate that is not valid yet is due, too: the clock was wrong.
@@ -254,8 +256,8 @@ def due(certificate: x509.Certificate, now: datetime) -> bool:
     return now < begin or end - now < (end - begin) / 3
 
 
-def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
-    """Read ``name.crt`` and ``name.key``; None if ``plan`` writes no such pair."""
+def read_pair(files: Mapping[str, bytes], name: str) -> CertificatePair | None:
+    """Read ``name.crt`` and ``name.key``; None if none is as the plan writes it."""
     try:
         certificate = x509.load_pem_x509_certificate(files[f"{name}.crt"])
         key = serialization.load_pem_private_key(files[f"{name}.key"], None)
@@ -265,7 +267,7 @@ def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
         return None
     if not fits or not isinstance(key, ec.EllipticCurvePrivateKey):
         return None
-    return Pair(certificate, key)
+    return CertificatePair(certificate, key)
 
 
 def _certificate(pem: bytes) -> x509.Certificate | None:
@@ -276,7 +278,10 @@ def _certificate(pem: bytes) -> x509.Certificate | None:
 
 
 def _serves(
-    held: x509.Certificate, wanted: Wanted, authority: x509.Certificate, now: datetime
+    held: x509.Certificate,
+    wanted: WantedCertificate,
+    authority: x509.Certificate,
+    now: datetime,
 ) -> bool:
     """Return whether it is valid, signed by this authority, and as wanted."""
     try:
@@ -285,13 +290,13 @@ def _serves(
     except (InvalidSignature, ValueError, TypeError):
         return False
     return (
-        not due(held, now)
+        not is_renewal_due(held, now)
         and found.get(x509.ExtendedKeyUsage) == wanted.key_usage
         and found.get(x509.SubjectAlternativeName) == wanted.alternatives
     )
 
 
-def _files(name: str, pair: Pair, uid: int) -> dict[str, TlsFile]:
+def _files(name: str, pair: CertificatePair, uid: int) -> dict[str, TlsFile]:
     return {
         f"{name}.crt": TlsFile(pair.certificate_pem, 0o644),
         f"{name}.key": TlsFile(pair.key_pem, 0o600, uid),

@@ -6,27 +6,27 @@ from itertools import chain
 
 from gpushare.domain.policies import FRAG
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.dra.apply import trusted_now
+from gpusharectl.installer.dra.apply import trusted_configuration
 from gpusharectl.installer.dra.checks import RIGHTS as DRA_RIGHTS
 from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_dra, read_dra
 from gpusharectl.installer.dra.objects import InstalledDra
 from gpusharectl.installer.hosts import HostsPlan
-from gpusharectl.installer.kube_scheduler.drift import Flavour, flavour
+from gpusharectl.installer.kube_scheduler.drift import Flavour, read_flavour
 from gpusharectl.installer.manifests import (
     DRA,
     NVIDIA,
     WORKLOADS,
+    compose_install,
     image_of,
-    loaded,
     with_images,
     with_settings,
     with_spec,
 )
-from gpusharectl.installer.nodes.facts import LABELLED, to_label, unknown_nodes
+from gpusharectl.installer.nodes.facts import LABELLED, nodes_to_label, why_unknown
 from gpusharectl.installer.options import (
     CARD_CLASSES,
     InstallOptions,
-    node_names,
+    parse_node_names,
 )
 from gpusharectl.installer.preflight import (
     judge_cluster,
@@ -45,18 +45,22 @@ from gpusharectl.installer.rights import (
     REVISIONS,
     WEBHOOKS,
     Right,
-    missing,
-    needed,
+    missing_rights,
+    needed_rights,
 )
 from gpusharectl.installer.survey import (
     ClusterFacts,
     kube_scheduler_image,
-    owned_by,
-    served,
-    survey,
+    owned_objects,
+    served_objects,
+    survey_cluster,
     takes_nvidia,
 )
-from gpusharectl.installer.webhook.apply import WebhookPlan, split, still_there
+from gpusharectl.installer.webhook.apply import (
+    WebhookPlan,
+    find_webhook_objects,
+    plan_webhook_objects,
+)
 from gpusharectl.installer.webhook.objects import DEPLOYMENT, SECRET
 from gpusharectl.output import ObjectChange, object_changes
 
@@ -113,9 +117,9 @@ class InstallPlan(HostsPlan):
         context, options = self.context, self.options
         self._load()
         proof = () if options.second_scheduler else (PROBE,)
-        kubeadm = flavour(context.files) is Flavour.KUBEADM
+        kubeadm = read_flavour(context.files) is Flavour.KUBEADM
         rights = self._rights(*proof, jobs=kubeadm)
-        facts = self.facts = survey(
+        facts = self.facts = survey_cluster(
             context.objects,
             context.files,
             rights,
@@ -125,7 +129,7 @@ class InstallPlan(HostsPlan):
         weigh_findings(judge_cluster(facts, options), context.screen)
         self.options = with_preserved_settings(options, facts)
         if options.webhook.wanted is False:
-            self.going = still_there(context)
+            self.going = find_webhook_objects(context)
         self._load()
         self.set_target(
             image_of(self.manifests),
@@ -190,7 +194,7 @@ class InstallPlan(HostsPlan):
                     f"the same command with {_NAME_THEM}",
                     Exit.USAGE,
                 )
-        if wrong := unknown_nodes(self.facts.nodes, found):
+        if wrong := why_unknown(self.facts.nodes, found):
             why = f"{wrong} {NOTHING_DONE.capitalize()}"
             remedy = "the same command with --nodes and names of these nodes"
             raise InstallError(why, remedy, Exit.USAGE)
@@ -207,7 +211,7 @@ class InstallPlan(HostsPlan):
             said = self.screen.ask(
                 "Which nodes share their cards?", ", ".join(default), _NAME_THEM
             )
-            wrong = unknown_nodes(self.facts.nodes, wanted := node_names(said))
+            wrong = why_unknown(self.facts.nodes, wanted := parse_node_names(said))
             if not wrong:
                 return wanted
             self.screen.say(wrong)
@@ -217,7 +221,7 @@ class InstallPlan(HostsPlan):
         context, bodies = self.context, list(self.manifests)
         if self.options.webhook.wanted:
             by_installer = not self.facts.installed.by_cert_manager
-            self.manifests, self.webhook = split(
+            self.manifests, self.webhook = plan_webhook_objects(
                 context.objects,
                 self.manifests,
                 context.now(),
@@ -228,7 +232,7 @@ class InstallPlan(HostsPlan):
         if self.options.dra:
             others, own = self.other_hosts, self.host.authority
             here, objects = self.facts.here, context.objects
-            bodies.append(trusted_now(objects, here, own, alone=not others))
+            bodies.append(trusted_configuration(objects, here, own, alone=not others))
             if self.options.dry_run and self.facts.installed.dra and others:
                 self.screen.say(
                     f"a dry run does not look at {', '.join(others)}: whether the API "
@@ -239,13 +243,13 @@ class InstallPlan(HostsPlan):
 
     def _refuse_owned(self) -> None:
         """Refuse to change any other object that another tool owns."""
-        owned = owned_by(one.before for one in self.changes if one.before)
+        owned = owned_objects(one.before for one in self.changes if one.before)
         remedy = "remove it there first, or change it there"
         weigh_findings(judge_owners(owned, remedy), self.screen)
 
     def confirm(self) -> None:
         """Show the changes, and ask for consent."""
-        labels = to_label(self.facts.nodes, self.chosen)
+        labels = nodes_to_label(self.facts.nodes, self.chosen)
         # Diffs take time, and only a dry run shows them.
         diffs = chain(
             (change.diff() for change in self.changes),
@@ -314,14 +318,14 @@ class InstallPlan(HostsPlan):
         if wanted and (why := self.host.why_elsewhere()):
             raise InstallError(f"{why}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
         if self.dra_going:
-            rights = needed(self.dra.left, "get", "delete", more=RIGHTS_BACK)
+            rights = needed_rights(self.dra.left, "get", "delete", more=RIGHTS_BACK)
             self._weigh_rights(rights)
 
     def _check_more_rights(self) -> None:
         """Check the rights that are needed only because of what is installed."""
         facts, rights = self.facts, tuple[Right, ...]()
         if self.going:
-            rights = needed(self.going, "get", "delete")
+            rights = needed_rights(self.going, "get", "delete")
         elif facts.installed.webhook is not None or facts.installed.by_cert_manager:
             rights = self._rights()
         if self.options.dra:
@@ -331,7 +335,7 @@ class InstallPlan(HostsPlan):
         self._weigh_rights(rights)
 
     def _weigh_rights(self, rights: Sequence[Right]) -> None:
-        if lacking := missing(self.context.objects, tuple(rights)):
+        if lacking := missing_rights(self.context.objects, tuple(rights)):
             weigh_findings(
                 [judge_rights(replace(self.facts, missing=lacking))], self.screen
             )
@@ -343,22 +347,22 @@ class InstallPlan(HostsPlan):
             more += WEBHOOKS
             refs += [] if self.facts.installed.by_cert_manager else [SECRET]
         more += (REVISIONS, *(DRA_RIGHTS if self.options.dra else ()))
-        return needed(refs, "get", "create", "patch", more=more, jobs=jobs)
+        return needed_rights(refs, "get", "create", "patch", more=more, jobs=jobs)
 
     def _load(self, *components: str) -> None:
         """Compose the manifests from what is known so far."""
         facts = self.facts
         kept = {} if self.options.image else facts.installed.images
         # All parts run the same image, so a new part gets the one that runs.
-        bodies = loaded(
+        bodies = compose_install(
             self.context.load,
-            flavour(self.context.files),
+            read_flavour(self.context.files),
             self.options,
             image=self.options.image or next(iter(kept.values()), ""),
             components=components,
             by_cert_manager=self.facts.installed.by_cert_manager,
         )
-        found = served(self.context.objects, bodies)
+        found = served_objects(self.context.objects, bodies)
         found = with_images(found, kept, self.scheduler_image)
         replicas = facts.installed.webhook.replicas if facts.installed.webhook else None
         # 0 is not kept: no pod that asks for a card could be created.

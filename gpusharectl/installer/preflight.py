@@ -12,7 +12,7 @@ from gpushare.kube import names
 from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import NVIDIA
-from gpusharectl.installer.nodes.facts import SurveyedNode, minor, named
+from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, minor_version
 from gpusharectl.installer.options import AUTO, NO_TIER, InstallOptions
 from gpusharectl.installer.progress import NOTHING_DONE, Exit, InstallError, Screen
 from gpusharectl.installer.survey import ClusterFacts
@@ -45,7 +45,7 @@ class Weight(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PreflightFinding:
     """One result of the checks, in a sentence; ``remedy`` says what to do about it."""
 
     weight: Weight
@@ -53,19 +53,21 @@ class Finding:
     remedy: str = ""
 
 
-def _ok(text: str) -> Finding:
-    return Finding(Weight.OK, text)
+def _ok(text: str) -> PreflightFinding:
+    return PreflightFinding(Weight.OK, text)
 
 
-def _warning(text: str) -> Finding:
-    return Finding(Weight.WARNING, text)
+def _warning(text: str) -> PreflightFinding:
+    return PreflightFinding(Weight.WARNING, text)
 
 
-def _refusal(text: str, remedy: str) -> Finding:
-    return Finding(Weight.REFUSAL, text, remedy)
+def _refusal(text: str, remedy: str) -> PreflightFinding:
+    return PreflightFinding(Weight.REFUSAL, text, remedy)
 
 
-def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
+def judge_cluster(
+    facts: ClusterFacts, options: InstallOptions
+) -> Iterator[PreflightFinding]:
     """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
@@ -99,7 +101,7 @@ def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Find
     yield from _webhook(facts, options)
 
 
-def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
+def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFinding]:
     """Say what a change of the isolation tier means; the pods' owners have to know."""
     before = facts.installed.isolation or NO_TIER
     after = options.isolation or before
@@ -113,8 +115,8 @@ def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
         )
 
 
-def _version(facts: ClusterFacts) -> Finding:
-    number = minor(facts.version)
+def _version(facts: ClusterFacts) -> PreflightFinding:
+    number = minor_version(facts.version)
     words = f"Kubernetes {facts.version.removeprefix('v')}"
     if number is None:
         return _warning(f"{words} is an unknown version; {_BOUNDS}")
@@ -136,7 +138,7 @@ def _version(facts: ClusterFacts) -> Finding:
     )
 
 
-def judge_rights(facts: ClusterFacts) -> Finding:
+def judge_rights(facts: ClusterFacts) -> PreflightFinding:
     """Judge the user's rights; all missing ones are named at once."""
     if not facts.missing:
         return _ok("you have all needed rights")
@@ -147,14 +149,16 @@ def judge_rights(facts: ClusterFacts) -> Finding:
     )
 
 
-def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[Finding]:
+def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[PreflightFinding]:
     """Refuse to change what another tool keeps: no object has two owners."""
     for owner in dict.fromkeys(owned.values()):
         them = ", ".join(name for name in owned if owned[name] == owner)
         yield _refusal(f"{owner} owns {them}", remedy)
 
 
-def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
+def _schedulers(
+    facts: ClusterFacts, options: InstallOptions
+) -> Iterator[PreflightFinding]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
     if options.second_scheduler and facts.installed.extended:
         yield _refusal(
@@ -171,7 +175,7 @@ def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Findin
             "install with --second-scheduler, or first: gpusharectl uninstall",
         )
     elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
-        yield no_scheduler(facts)
+        yield refuse_no_scheduler(facts)
     elif options.second_scheduler and facts.installed.dra and options.dra is None:
         yield _refusal(
             "the device plugin offers cards to ResourceClaims (GPUSHARE_DRA=on), and "
@@ -180,7 +184,7 @@ def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Findin
         )
 
 
-def no_scheduler(facts: ClusterFacts) -> Finding:
+def refuse_no_scheduler(facts: ClusterFacts) -> PreflightFinding:
     """Refuse a host without a kube-scheduler; say where one is."""
     text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
     if not facts.schedulers:
@@ -191,12 +195,14 @@ def no_scheduler(facts: ClusterFacts) -> Finding:
     return _refusal(f"{text}; {where}", remedy)
 
 
-def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Finding]:
+def judge_host(
+    facts: ClusterFacts, *, leaving: bool = False
+) -> Iterator[PreflightFinding]:
     """Judge whether this host's kube-scheduler belongs to this cluster."""
-    node = named(facts.nodes, facts.here)
+    node = find_node(facts.nodes, facts.here)
     if facts.flavour is Flavour.MANAGED:
         if leaving and (facts.installed.extended or facts.stamped):
-            yield no_scheduler(facts)
+            yield refuse_no_scheduler(facts)
         return
     if node is None:
         them = ", ".join(one.name for one in facts.nodes) or "none"
@@ -224,7 +230,7 @@ def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Findin
         )
 
 
-def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
+def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFinding]:
     """Report what stays because no option says anything of it."""
     installed = facts.installed
     going = set() if options.with_monitoring else {EXPORTER}
@@ -252,10 +258,12 @@ def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
         yield _ok("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
 
 
-def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
+def _webhook(
+    facts: ClusterFacts, options: InstallOptions
+) -> Iterator[PreflightFinding]:
     """Judge what is wanted of the webhook, and report what stays."""
     wanted, installed = options.webhook.wanted, facts.installed.webhook
-    number = minor(facts.version)
+    number = minor_version(facts.version)
     if wanted is False:
         if installed:
             yield _ok(
@@ -293,7 +301,9 @@ def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[Finding]:
         )
 
 
-def _staying(installed: InstalledWebhook, options: InstallOptions) -> Iterator[Finding]:
+def _staying(
+    installed: InstalledWebhook, options: InstallOptions
+) -> Iterator[PreflightFinding]:
     if options.webhook.wanted is None:
         yield _ok("the webhook is installed and stays; --no-webhook removes it")
     settled = options.webhook.with_preserved(installed.settings).settings()
@@ -312,7 +322,7 @@ def _staying(installed: InstalledWebhook, options: InstallOptions) -> Iterator[F
 
 def judge_nodes(
     facts: ClusterFacts, chosen: Sequence[str], *, second_scheduler: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[PreflightFinding]:
     """Judge the chosen nodes; a second kube-scheduler needs a node without cards."""
     room = any(
         node.takes_scheduler or not (node.labelled or node.name in chosen)
@@ -326,7 +336,7 @@ def judge_nodes(
             f"{chosen[0]} {names.SCHEDULER_NODE_LABEL}=true",
         )
     for name in chosen:
-        node = named(facts.nodes, name)
+        node = find_node(facts.nodes, name)
         if node is not None:
             signs = ", ".join(node.signs) or "the driver is loaded"
             judged = [one for _, one in judge_node(node, facts)]
@@ -337,7 +347,7 @@ def judge_nodes(
 
 def judge_node(
     node: SurveyedNode, facts: ClusterFacts
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, PreflightFinding]]:
     """Judge one node by what the API server says; each finding with its subject."""
     yield "node", _readiness(node)
     yield "kubelet", _kubelet(node)
@@ -346,18 +356,18 @@ def judge_node(
     yield "runtime", _runtime(node, facts)
 
 
-def _readiness(node: SurveyedNode) -> Finding:
+def _readiness(node: SurveyedNode) -> PreflightFinding:
     if not node.ready:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
-        return Finding(Weight.WARNING, text, remedy)
+        return PreflightFinding(Weight.WARNING, text, remedy)
     them = ", ".join(node.taints)
     taints = f" · pods need a toleration for {them}" if them else ""
     return _ok(f"Ready · {node.runtime.name}{taints}")
 
 
-def _kubelet(node: SurveyedNode) -> Finding:
-    number = minor(node.runtime.kubelet)
+def _kubelet(node: SurveyedNode) -> PreflightFinding:
+    number = minor_version(node.runtime.kubelet)
     if number is None:
         return _warning(f"kubelet's version is unknown; {_BOUNDS}")
     if number >= OLDEST:
@@ -368,14 +378,14 @@ def _kubelet(node: SurveyedNode) -> Finding:
     )
 
 
-def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> Finding:
+def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     if node.offered and not facts.installed.plugin:
         return _refusal(
             f"another device plugin already offers {', '.join(node.offered)}",
             "remove that plugin first, or leave the node out of --nodes",
         )
     if node.others:
-        return Finding(
+        return PreflightFinding(
             Weight.DOUBT,
             f"another device plugin offers the same cards ({', '.join(node.others)}); "
             "pods of both would use them without knowing of each other",
@@ -384,7 +394,7 @@ def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> Finding:
     return _ok("no other device plugin offers cards")
 
 
-def _signs(node: SurveyedNode, facts: ClusterFacts) -> Finding:
+def _signs(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     here = node.name == facts.here
     if here and not facts.driver_here and not node.has_cards:
         return _warning("no NVIDIA driver is loaded on this host")
@@ -393,7 +403,7 @@ def _signs(node: SurveyedNode, facts: ClusterFacts) -> Finding:
     return _ok(", ".join(node.signs) or "it is loaded")
 
 
-def _runtime(node: SurveyedNode, facts: ClusterFacts) -> Finding:
+def _runtime(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     runtime = node.runtime
     nvidia = any("nvidia" in handler for handler in runtime.handlers)
     if runtime.handlers and not nvidia:
@@ -421,7 +431,7 @@ def _runtime(node: SurveyedNode, facts: ClusterFacts) -> Finding:
 
 
 def weigh_findings(
-    findings: Iterable[Finding], screen: Screen, *, sure: bool = False
+    findings: Iterable[PreflightFinding], screen: Screen, *, sure: bool = False
 ) -> None:
     """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
     grouped = group_findings(findings)
@@ -439,12 +449,12 @@ def weigh_findings(
         screen.confirm("Share these cards anyway?", remedy)
 
 
-def group_findings(findings: Iterable[Finding]) -> list[Finding]:
+def group_findings(findings: Iterable[PreflightFinding]) -> list[PreflightFinding]:
     """Return findings, equal ones of several nodes once, with their names.
 
     Of more than ten nodes that are well the first ones are named.
     """
-    nodes_of: dict[Finding, list[str]] = {}
+    nodes_of: dict[PreflightFinding, list[str]] = {}
     for finding in findings:
         node = _OF_NODE.match(finding.text)
         rest = finding.text[node.end() :] if node else finding.text

@@ -75,7 +75,7 @@ class Waiting:
         return f"{self.who}: {self.what}"
 
 
-def together(waits: Sequence[Waiting]) -> list[Waiting]:
+def group_waits(waits: Sequence[Waiting]) -> list[Waiting]:
     """Return waits, those for the same as one, since the first of them began."""
     by_what: dict[tuple[str, str], list[Waiting]] = {}
     for one in waits:
@@ -129,7 +129,7 @@ class Screen:
         """Show what is waited for now."""
         shown = self._shown
         new = [one for one in waits if shown.get(one.who) != (one.topic or one.what)]
-        for one in together(new):
+        for one in group_waits(new):
             self.say(f"waiting for {one}")
         self._shown = {one.who: one.topic or one.what for one in waits}
 
@@ -175,10 +175,10 @@ def _answered(option: str) -> Iterator[None]:
         click.echo()
         if isinstance(error.__context__, KeyboardInterrupt):
             raise InstallError(f"interrupted; {NOTHING_DONE}") from error
-        raise no_terminal(option) from error
+        raise no_answer_error(option) from error
 
 
-def no_terminal(option: str) -> InstallError:
+def no_answer_error(option: str) -> InstallError:
     """Return that a question has no answer, and which option answers it."""
     at_one = sys.stdin is not None and sys.stdin.isatty()
     why = "no answer was given" if at_one else "there is no terminal to ask at"
@@ -198,7 +198,7 @@ class LiveScreen(Screen):
         if self._live is None:
             self._live = Live(console=self.console, transient=True, auto_refresh=False)
             self._live.start()
-        self._live.update(drawn(waits, datetime.now(UTC)), refresh=True)
+        self._live.update(draw_waits(waits, datetime.now(UTC)), refresh=True)
 
     def settle(self) -> None:
         """Remove the list."""
@@ -207,17 +207,17 @@ class LiveScreen(Screen):
             self._live = None
 
 
-def drawn(waits: Sequence[Waiting], now: datetime) -> Padding:
+def draw_waits(waits: Sequence[Waiting], now: datetime) -> Padding:
     """Return the list of waits, each with its duration."""
     lines = []
-    for one in together(waits):
+    for one in group_waits(waits):
         line, lasted = f"waiting for {one}", age(one.since, now)
         lines.append(line if lasted == UNKNOWN else f"{line}, {lasted}")
     return Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class InstallPatience:
     """How long to wait and how often to look, in seconds."""
 
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -227,7 +227,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstallStep:
     """One thing to do; ``name`` completes both *Done:* and *Not done:*.
 
     ``title`` stands beside its lines on the screen.
@@ -245,17 +245,17 @@ class InstallHook:
     Its other objects are applied with all objects.
     """
 
-    first: Sequence[Step] = ()
+    first: Sequence[InstallStep] = ()
     """Before anything is changed."""
-    before_objects: Sequence[Step] = ()
-    after_objects: Sequence[Step] = ()
-    after_hosts: Sequence[Step] = ()
+    before_objects: Sequence[InstallStep] = ()
+    after_objects: Sequence[InstallStep] = ()
+    after_hosts: Sequence[InstallStep] = ()
     """When the extender runs and kube-scheduler calls it."""
-    after_cards: Sequence[Step] = ()
+    after_cards: Sequence[InstallStep] = ()
 
 
-def follow(
-    steps: Sequence[Step],
+def run_steps(
+    steps: Sequence[InstallStep],
     screen: Screen,
     again: Callable[[], str],
     ways_back: Callable[[], Mapping[str, str]] = dict,

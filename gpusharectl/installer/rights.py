@@ -25,7 +25,7 @@ class Right:
         return f"{self.verb} {self.resource}{where}"
 
 
-def resource(api_version: str, kind: str) -> str:
+def resource_of_kind(api_version: str, kind: str) -> str:
     """Return a kind's resource as rights name it.
 
     >>> resource("rbac.authorization.k8s.io/v1", "ClusterRole")
@@ -59,7 +59,7 @@ CHECK_RIGHTS = (
 _JOBS = (*(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),)
 PROBE = Right("patch", "pods", SYSTEM)
 """To prove that kube-scheduler calls the extender: the probe pod is changed."""
-REVISIONS = Right("list", resource(*REVISION), SYSTEM)
+REVISIONS = Right("list", resource_of_kind(*REVISION), SYSTEM)
 """To tell which pods of a DaemonSet are made from its present template."""
 STATUS = Right("patch", "nodes/status")
 """To remove the capacity of 0 that kubelet keeps."""
@@ -70,13 +70,16 @@ LEFTOVERS = (
 """To remove the webhook's certificate, and Jobs that a killed run has left."""
 WEBHOOKS = (
     Right("create", "pods", NAMESPACE),
-    Right("list", resource(*RUNTIME_CLASS)),
-    *(Right("delete", resource(one.api_version, one.kind)) for one in CONFIGURATIONS),
+    Right("list", resource_of_kind(*RUNTIME_CLASS)),
+    *(
+        Right("delete", resource_of_kind(one.api_version, one.kind))
+        for one in CONFIGURATIONS
+    ),
 )
 """For the webhook's probe pod, its configurations, and the RuntimeClasses."""
 
 
-def needed(
+def needed_rights(
     refs: Iterable[Ref], *verbs: str, more: Iterable[Right] = (), jobs: bool = False
 ) -> tuple[Right, ...]:
     """Return the rights for these verbs on all objects, and what is always needed.
@@ -85,12 +88,12 @@ def needed(
     """
     found = [*_ALWAYS, *more, *(_JOBS if jobs else ())]
     for ref in refs:
-        name = resource(ref.api_version, ref.kind)
+        name = resource_of_kind(ref.api_version, ref.kind)
         found += [Right(verb, name, ref.namespace) for verb in verbs]
     return tuple(dict.fromkeys(found))
 
 
-def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
+def missing_rights(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
     """Return those of the rights that the user does not have."""
     return tuple(
         one for one in rights if not objects.may(one.verb, one.resource, one.namespace)
@@ -99,4 +102,6 @@ def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
 
 def may_get(objects: Objects, ref: Ref) -> bool:
     """Return whether the user may read an object."""
-    return objects.may("get", resource(ref.api_version, ref.kind), ref.namespace)
+    return objects.may(
+        "get", resource_of_kind(ref.api_version, ref.kind), ref.namespace
+    )

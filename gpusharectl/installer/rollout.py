@@ -19,7 +19,12 @@ from gpushare.kube.node_filters import bar, constraints_of, properties_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.nodes.facts import SurveyedNode, survey_node
-from gpusharectl.installer.progress import InstallError, Step, Waiting, together
+from gpusharectl.installer.progress import (
+    InstallError,
+    InstallStep,
+    Waiting,
+    group_waits,
+)
 from gpusharectl.installer.rights import REVISION
 from gpusharectl.output import ObjectChange
 
@@ -65,7 +70,9 @@ def apply_changed(
     context.screen.say(f"{objects}, {number}")
 
 
-def prune_step(context: Context, refs: Sequence[Ref], name: str, title: str) -> Step:
+def prune_step(
+    context: Context, refs: Sequence[Ref], name: str, title: str
+) -> InstallStep:
     """Return the step that deletes these objects, in this order."""
 
     def act() -> None:
@@ -73,7 +80,7 @@ def prune_step(context: Context, refs: Sequence[Ref], name: str, title: str) -> 
         number = f"{len(gone)} objects deleted" if gone else NOTHING_LEFT
         context.screen.say(number)
 
-    return Step(name, act, title)
+    return InstallStep(name, act, title)
 
 
 def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
@@ -82,7 +89,7 @@ def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
     if not left:
         context.screen.say(f"{', '.join(ref.name for ref in refs)}: running")
         return
-    them = "; ".join(map(str, together(left)))
+    them = "; ".join(map(str, group_waits(left)))
     if any(one.hopeless for one in left):
         raise InstallError(f"cannot succeed by waiting: {them}")
     raise InstallError(f"not ready within {context.patience.timeout_s:g} s: {them}")
@@ -98,18 +105,18 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
         if workload is None:
             found.append(Waiting(ref.name, "it does not exist", hopeless=True))
             continue
-        where = meant_for(workload, nodes)
+        where = daemonset_nodes(workload, nodes)
         labels = workload["spec"]["selector"]["matchLabels"]
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
         pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector)
-        events, log = partial(events_of, objects), partial(_log, objects)
+        events, log = partial(list_events, objects), partial(_log, objects)
         revision = ""
         if workload["kind"] == "DaemonSet":
             revisions = objects.list(*REVISION, namespace=SYSTEM)
             revision = newest_revision(workload, revisions)
         why_barred = partial(_why_barred, workload, bodies)
         rollout = Rollout(workload, pods, events, log, revision, why_barred)
-        found += waits(rollout, where)
+        found += rollout_waits(rollout, where)
         if not where and workload["kind"] == "DaemonSet":
             found.append(Waiting(ref.name, _no_fitting_node(every, why_barred)))
     return found
@@ -136,7 +143,7 @@ def _no_fitting_node(
     return f"a Ready node that it fits ({'; '.join(each) or 'there is no node'})"
 
 
-def meant_for(
+def daemonset_nodes(
     workload: Json, nodes: Sequence[SurveyedNode], chosen: Sequence[str] = ()
 ) -> list[str]:
     """Return the nodes on which a DaemonSet runs once the chosen ones are labelled."""
@@ -174,7 +181,7 @@ class Rollout:
         return bool(seen >= self.workload["metadata"].get("generation", 0))
 
 
-def events_of(objects: Objects, name: str) -> Sequence[Json]:
+def list_events(objects: Objects, name: str) -> Sequence[Json]:
     """Return the events of one object in kube-system, the latest last."""
     where = f"involvedObject.name={name}"
     found = objects.list("v1", "Event", namespace=SYSTEM, field_selector=where)
@@ -189,7 +196,7 @@ def _log(objects: Objects, pod: str) -> str:
         return ""
 
 
-def waits(seen: Rollout, nodes: Sequence[str]) -> list[Waiting]:
+def rollout_waits(seen: Rollout, nodes: Sequence[str]) -> list[Waiting]:
     """Return what a workload waits for; empty once it runs as it is configured now.
 
     ``nodes`` are those on which a DaemonSet must have a pod. All replicas of a
@@ -230,7 +237,7 @@ def _deployment_waits(seen: Rollout) -> list[Waiting]:
             found += _pod_waits(who, pod, seen)
     short = f"{ready} of {wanted} pods are up to date and ready"
     return found or [
-        told_by_events(seen.name, seen.events(seen.name)) or Waiting(seen.name, short)
+        wait_by_events(seen.name, seen.events(seen.name)) or Waiting(seen.name, short)
     ]
 
 
@@ -250,7 +257,7 @@ def _no_pod(who: str, seen: Rollout, node: str) -> Waiting:
     nowhere = [pod for pod in seen.pods if not node_of(pod) and _aims_at(pod, node)]
     if nowhere:
         return pod_wait(who, nowhere[0], (), "")
-    if told := told_by_events(who, seen.events(seen.name)):
+    if told := wait_by_events(who, seen.events(seen.name)):
         return told
     what = "its pod to be created"
     if why := seen.why_barred(node):
@@ -282,7 +289,7 @@ def newest_revision(daemonset: Json, revisions: Sequence[Json]) -> str:
     return ""
 
 
-def image_before(objects: Objects, refs: Sequence[Ref]) -> str:
+def previous_image(objects: Objects, refs: Sequence[Ref]) -> str:
     """Return the image that DaemonSets ran before their present one; "" if none."""
     revisions = objects.list(*REVISION, namespace=SYSTEM)
     for body in filter(None, map(objects.get, refs)):
@@ -343,7 +350,7 @@ def pod_wait(who: str, pod: Json, events: Sequence[Json], last_words: str) -> Wa
     if not status.get("containerStatuses"):
         what = "kubelet to start its pod"
     since = str(condition(pod, "Ready").get("lastTransitionTime", ""))
-    return told_by_events(who, events) or Waiting(who, what, since)
+    return wait_by_events(who, events) or Waiting(who, what, since)
 
 
 def _container_wait(
@@ -366,14 +373,14 @@ def _container_wait(
         log = last_words or "nothing"
         return Waiting(who, f"its container has ended {times}. Its log says: {log}")
     if reason in _BEING_MADE:
-        told = told_by_events(who, events)
+        told = wait_by_events(who, events)
         return told or Waiting(who, "its containers to be created")
     if reason:
         return Waiting(who, f"{reason}: {said}")
     return None
 
 
-def told_by_events(who: str, events: Sequence[Json]) -> Waiting | None:
+def wait_by_events(who: str, events: Sequence[Json]) -> Waiting | None:
     """Return what the latest event says about the wait; None if none does."""
     for event in reversed(events):
         if event.get("reason") == "Pulling":

@@ -29,14 +29,14 @@ from gpusharectl.installer.nodes.cards import (
     shared_together,
     wait_for_cards,
 )
-from gpusharectl.installer.nodes.check import found_on, is_older
-from gpusharectl.installer.nodes.facts import read_nodes, to_label
+from gpusharectl.installer.nodes.check import is_older_image, judge_trials
+from gpusharectl.installer.nodes.facts import nodes_to_label, read_nodes
 from gpusharectl.installer.nodes.pods import (
     TRIAL,
-    in_words,
-    remove_left,
+    delete_leftover_pods,
+    failures_in_words,
     run_trials,
-    trials,
+    trial_pods,
 )
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.plan import InstallPlan
@@ -46,12 +46,12 @@ from gpusharectl.installer.progress import (
     Exit,
     InstallError,
     InstallHook,
-    Step,
-    follow,
+    InstallStep,
+    run_steps,
 )
 from gpusharectl.installer.rollout import (
     apply_changed,
-    image_before,
+    previous_image,
     prune_step,
     wait_for_rollout,
 )
@@ -76,22 +76,22 @@ kubectl logs first
 kubectl delete pod first"""
 
 
-def install(context: Context, options: InstallOptions) -> Exit:
+def run_install(context: Context, options: InstallOptions) -> Exit:
     """Install, or with ``dry_run`` show what that would change."""
     if options.host_only:
         return install_hosts(context, options)
     plan = InstallPlan(context, options)
     first = [
-        Step("the checks", plan.check, "Checking"),
-        Step("the choice of nodes", plan.choose),
-        Step("the dry run", plan.rehearse),
-        Step("the confirmation", plan.confirm),
+        InstallStep("the checks", plan.check, "Checking"),
+        InstallStep("the choice of nodes", plan.choose),
+        InstallStep("the dry run", plan.rehearse),
+        InstallStep("the confirmation", plan.confirm),
     ]
-    code = follow(first, context.screen, options.again)
+    code = run_steps(first, context.screen, options.again)
     if code is not Exit.DONE or options.dry_run:
         return code
     run = InstallRun(plan)
-    return follow(run.steps(), context.screen, plan.again, run.ways_back, begun=True)
+    return run_steps(run.steps(), context.screen, plan.again, run.ways_back, begun=True)
 
 
 @dataclass
@@ -102,7 +102,7 @@ class InstallRun:
     replaced_image: str = ""
     """The image before the one whose rollout failed."""
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[InstallStep]:
         """Return the steps in their order."""
         plan, options = self.plan, self.plan.options
         began = plan.context.patience.clock()
@@ -112,7 +112,7 @@ class InstallRun:
         # before it: the hook applies it.
         last = PLUGIN if options.dra else HOSTS_EXTENDER if plan.dra_going else None
         return [
-            Step("the trial of the image", self.try_image, "Image"),
+            InstallStep("the trial of the image", self.try_image, "Image"),
             *(step for hook in hooks for step in hook.first),
             *plan.certificate_steps(),
             *(step for hook in hooks for step in hook.before_objects),
@@ -120,9 +120,9 @@ class InstallRun:
             *(step for hook in hooks for step in hook.after_objects),
             *plan.host_steps(self._rollout(what, EXTENDER, SECOND_SCHEDULER)),
             *(step for hook in hooks for step in hook.after_hosts),
-            Step("the labels of nodes", self.label_nodes, "Labels"),
+            InstallStep("the labels of nodes", self.label_nodes, "Labels"),
             self._rollout("device plugins", DEVICE_PLUGIN),
-            Step(
+            InstallStep(
                 "the search for cards",
                 lambda: wait_for_cards(plan.context, plan.chosen, options),
                 "Cards",
@@ -130,7 +130,7 @@ class InstallRun:
             *(step for hook in hooks for step in hook.after_cards),
             # Last, because cards are shared without the exporters too.
             *([self._rollout("exporters", EXPORTER)] * options.with_monitoring),
-            Step("the summary", lambda: self.close(began)),
+            InstallStep("the summary", lambda: self.close(began)),
         ]
 
     def _hooks(self) -> Iterator[InstallHook]:
@@ -165,21 +165,23 @@ class InstallRun:
     def try_image(self) -> None:
         """Start a new image on its nodes before it replaces anything that runs."""
         plan, context, image = self.plan, self.plan.context, self.plan.target.image
-        remove_left(context.objects, TRIAL)
-        pods = trials(context.objects, plan.changes, plan.chosen)
+        delete_leftover_pods(context.objects, TRIAL)
+        pods = trial_pods(context.objects, plan.changes, plan.chosen)
         ran = run_trials(context, pods)
-        failed = {node: why for node, why in ran.failed.items() if not is_older(why)}
+        failed = {
+            node: why for node, why in ran.failed.items() if not is_older_image(why)
+        }
         if failed:
             runs = "; what runs stays as it is" if plan.facts.installed.images else ""
             raise InstallError(
-                f"{image} does not start on all nodes. {in_words(failed)}. "
+                f"{image} does not start on all nodes. {failures_in_words(failed)}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
                 "let these nodes start it (docs/install-reference.md, The image), or "
                 f"choose another image:\n  {plan.again(image='IMAGE')}",
             )
         if pods:
             plan.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")
-        weigh_findings(found_on(ran), plan.screen, sure=plan.options.yes)
+        weigh_findings(judge_trials(ran), plan.screen, sure=plan.options.yes)
 
     def ways_back(self) -> Mapping[str, str]:
         """Return the commands that undo what a step has begun."""
@@ -196,7 +198,7 @@ class InstallRun:
     def label_nodes(self) -> None:
         """Label the chosen nodes, which starts the device plugin there."""
         chosen, objects = self.plan.chosen, self.plan.context.objects
-        missing = to_label(read_nodes(objects), chosen)
+        missing = nodes_to_label(read_nodes(objects), chosen)
         patch = {"metadata": {"labels": {names.GPU_NODE_LABEL: "true"}}}
         for name in missing:
             objects.merge(Ref("v1", "Node", name), patch)
@@ -209,7 +211,7 @@ class InstallRun:
     def close(self, began: float) -> None:
         """Say what is shared now, and how to see it and to use it."""
         plan, screen = self.plan, self.plan.screen
-        summary = f"Done in {minutes(plan.context.patience.clock() - began)}"
+        summary = f"Done in {duration_in_words(plan.context.patience.clock() - began)}"
         plan.note_restart()
         try:
             nodes = read_nodes(plan.context.objects)
@@ -226,7 +228,7 @@ class InstallRun:
         if any(not node.has_cards for node in before):
             scheduler = _SECOND_NAME if plan.options.second_scheduler else ""
             screen.note("\nA first pod, with 1 GiB of one card:")
-            screen.show(first_pod(scheduler, self._runtime_class()))
+            screen.show(first_pod_commands(scheduler, self._runtime_class()))
             screen.note(
                 "The log has one line: GPU 0, its model and its UUID. With a driver "
                 "older than 550 use a tag of the CUDA version that nvidia-smi shows on "
@@ -240,7 +242,7 @@ class InstallRun:
 
     def _applying(
         self, name: str, ref: Ref | None, *, other_objects: bool = False
-    ) -> Step:
+    ) -> InstallStep:
         """Return the step that applies this object, or all others."""
         plan = self.plan
         bodies = [
@@ -249,7 +251,7 @@ class InstallRun:
             if (Ref.of(body) == ref) is not other_objects
         ]
         apply = partial(apply_changed, plan.context, bodies, plan.changes)
-        return Step(name, apply, "Applying")
+        return InstallStep(name, apply, "Applying")
 
     def _with_cards(self) -> list[str]:
         """Return the chosen nodes whose device plugins offer cards now."""
@@ -257,7 +259,7 @@ class InstallRun:
         offering = {node.name for node in nodes if node.ready and node.offered}
         return [name for name in self.plan.chosen if name in offering]
 
-    def _rollout(self, what: str, *workloads: str) -> Step:
+    def _rollout(self, what: str, *workloads: str) -> InstallStep:
         refs = [
             Ref.of(body)
             for body in self.plan.manifests
@@ -271,13 +273,13 @@ class InstallRun:
             except InstallError:
                 # An earlier run may have changed the image.
                 with suppress(ClusterError):
-                    self.replaced_image = image_before(context.objects, refs)
+                    self.replaced_image = previous_image(context.objects, refs)
                 raise
 
-        return Step(f"the rollout of the {what}", wait, "Waiting")
+        return InstallStep(f"the rollout of the {what}", wait, "Waiting")
 
 
-def minutes(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """Return a duration in minutes and seconds.
 
     >>> minutes(72)
@@ -287,7 +289,7 @@ def minutes(seconds: float) -> str:
     return f"{whole} min {rest} s" if whole else f"{rest} s"
 
 
-def first_pod(scheduler: str, runtime_class: str) -> str:
+def first_pod_commands(scheduler: str, runtime_class: str) -> str:
     """Return the commands that create a pod with a share of a card and show its log.
 
     ``scheduler`` and ``runtime_class`` are names for its spec, if it needs them.

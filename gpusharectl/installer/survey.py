@@ -17,14 +17,19 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.kube_scheduler.drift import (
     Flavour,
-    flavour,
+    find_this_node,
     has_driver,
-    this_node,
+    read_flavour,
 )
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.static_pod import STAMP
-from gpusharectl.installer.manifests import NVIDIA, SCHEDULER, image_of, settings_of
-from gpusharectl.installer.nodes.facts import SurveyedNode, named, read_nodes
+from gpusharectl.installer.manifests import (
+    NVIDIA,
+    SCHEDULER,
+    container_settings,
+    image_of,
+)
+from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, read_nodes
 from gpusharectl.installer.options import DRA, ISOLATION, ON, POLICY, TLS, UI
 from gpusharectl.installer.rights import (
     LIST_NODES,
@@ -32,15 +37,15 @@ from gpusharectl.installer.rights import (
     RUNTIME_CLASS,
     Right,
     may_get,
-    missing,
-    resource,
+    missing_rights,
+    resource_of_kind,
 )
 from gpusharectl.installer.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
     SECRET,
     InstalledWebhook,
-    is_cert_managers,
+    is_of_cert_manager,
 )
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
@@ -150,7 +155,7 @@ _WORKLOADS = tuple(
 _INSTANCE = "app.kubernetes.io/instance"
 
 
-def owner_of(body: Json) -> str:
+def object_owner(body: Json) -> str:
     """Return which tool keeps an object as it is, such as Helm's release gpushare.
 
     "" if none is known: Helm, Argo CD and Flux mark what they apply.
@@ -171,15 +176,16 @@ def owner_of(body: Json) -> str:
     return ""
 
 
-def owned_by(bodies: Iterable[Json]) -> Mapping[str, str]:
+def owned_objects(bodies: Iterable[Json]) -> Mapping[str, str]:
     """Return the owners of those that have one, by the object as ``Kind name``."""
     owners = {
-        f"{body['kind']} {body['metadata']['name']}": owner_of(body) for body in bodies
+        f"{body['kind']} {body['metadata']['name']}": object_owner(body)
+        for body in bodies
     }
     return {name: owner for name, owner in owners.items() if owner}
 
 
-def survey(
+def survey_cluster(
     objects: Objects,
     files: HostFiles,
     rights: Iterable[Right],
@@ -193,12 +199,12 @@ def survey(
     installed, so it matters who makes its certificate. If a right to read is missing,
     the fact is empty and ``missing`` names the right.
     """
-    lacking = missing(objects, tuple(rights))
+    lacking = missing_rights(objects, tuple(rights))
     nodes = () if LIST_NODES in lacking else read_nodes(objects)
-    kind = flavour(files)
-    here = this_node(files, kind, {node.name: node.addresses for node in nodes})
+    kind = read_flavour(files)
+    here = find_this_node(files, kind, {node.name: node.addresses for node in nodes})
     if told:
-        here = told if named(nodes, told) else ""
+        here = told if find_node(nodes, told) else ""
     schedulers = () if LIST_PODS in lacking else _schedulers(objects)
     serves = ServedKinds(
         guard=objects.serves(*GUARD),
@@ -214,7 +220,7 @@ def survey(
         missing=lacking,
         schedulers=_nodes_of(schedulers),
         stamped=_nodes_of(filter(_is_stamped, schedulers)),
-        runtime_classes=runtime_classes(objects),
+        runtime_classes=read_runtime_classes(objects),
         serves=serves,
         installed=_installed_parts(objects, webhook=webhook),
     )
@@ -223,17 +229,17 @@ def survey(
 def _installed_parts(objects: Objects, *, webhook: bool) -> InstalledParts:
     bodies = [body for ref in _WORKLOADS for body in _one(objects, ref)]
     workloads = {body["metadata"]["name"]: body for body in bodies}
-    extender = settings_of(bodies, "extender")
-    plugin = settings_of(bodies, "device-plugin")
+    extender = container_settings(bodies, "extender")
+    plugin = container_settings(bodies, "device-plugin")
     configurations = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
     installed = InstalledWebhook({}) if configurations else None
     if deployment := workloads.get(WEBHOOK):
-        variables = settings_of([deployment], "webhook")
+        variables = container_settings([deployment], "webhook")
         installed = InstalledWebhook(variables, deployment["spec"].get("replicas", 1))
     return InstalledParts(
         images={name: image_of([body]) for name, body in workloads.items()},
         pull_secrets=_pull_secrets(bodies),
-        owned=owned_by((*bodies, *configurations)),
+        owned=owned_objects((*bodies, *configurations)),
         tls=TLS in extender,
         ui=extender.get(UI) == ON,
         policy=extender.get(POLICY, ""),
@@ -263,7 +269,7 @@ def takes_nvidia(facts: ClusterFacts, chosen: Sequence[str]) -> bool:
     )
 
 
-def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
+def served_objects(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
     """Leave out objects whose kind the API server may not know, if it does not.
 
     These are admission policies and DRA on an old cluster, and the kinds of Prometheus
@@ -296,10 +302,10 @@ def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
 
     It would overwrite the installer's, also while the configurations are deleted.
     """
-    if any(map(is_cert_managers, configurations)):
+    if any(map(is_of_cert_manager, configurations)):
         return True
     secret = _one(objects, SECRET)
-    return any(map(is_cert_managers, secret)) or bool(_one(objects, CERTIFICATE))
+    return any(map(is_of_cert_manager, secret)) or bool(_one(objects, CERTIFICATE))
 
 
 def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
@@ -308,12 +314,12 @@ def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
     return () if found is None else (found,)
 
 
-def runtime_classes(objects: Objects) -> tuple[str, ...]:
+def read_runtime_classes(objects: Objects) -> tuple[str, ...]:
     """Return the RuntimeClasses whose handlers provide cards.
 
     Without the right to list them only the class nvidia is read.
     """
-    if objects.may("list", resource(*RUNTIME_CLASS), ""):
+    if objects.may("list", resource_of_kind(*RUNTIME_CLASS), ""):
         found = objects.list(*RUNTIME_CLASS)
     else:
         found = _one(objects, Ref(*RUNTIME_CLASS, NVIDIA))

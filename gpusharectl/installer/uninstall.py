@@ -24,17 +24,17 @@ from gpushare.kube.facts import (
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.dra.apply import PLUGIN, take_slices
+from gpusharectl.installer.dra.apply import PLUGIN, delete_slices
 from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_used
 from gpusharectl.installer.dra.objects import (
     CLASS,
     CONFIGURATION,
-    nodes_of_claims,
-    used_claims,
+    list_used_claims,
+    nodes_with_claims,
 )
 from gpusharectl.installer.hosts import HostsPlan
-from gpusharectl.installer.kube_scheduler.apply import restore
-from gpusharectl.installer.kube_scheduler.drift import Flavour, flavour
+from gpusharectl.installer.kube_scheduler.apply import restore_scheduler
+from gpusharectl.installer.kube_scheduler.drift import Flavour, read_flavour
 from gpusharectl.installer.kube_scheduler.files import STAYS, kept_configuration
 from gpusharectl.installer.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.installer.nodes.cleanup import (
@@ -42,7 +42,12 @@ from gpusharectl.installer.nodes.cleanup import (
     clean_nodes,
     remove_stale_capacity,
 )
-from gpusharectl.installer.nodes.facts import LABELLED, SurveyedNode, named, read_nodes
+from gpusharectl.installer.nodes.facts import (
+    LABELLED,
+    SurveyedNode,
+    find_node,
+    read_nodes,
+)
 from gpusharectl.installer.options import UninstallOptions
 from gpusharectl.installer.preflight import (
     judge_host,
@@ -54,13 +59,13 @@ from gpusharectl.installer.progress import (
     NOTHING_DONE,
     Exit,
     InstallError,
-    Step,
+    InstallStep,
     Waiting,
-    follow,
+    run_steps,
 )
-from gpusharectl.installer.rights import LEFTOVERS, STATUS, needed
+from gpusharectl.installer.rights import LEFTOVERS, STATUS, needed_rights
 from gpusharectl.installer.rollout import NOTHING_LEFT, prune_step
-from gpusharectl.installer.survey import owned_by, served, survey
+from gpusharectl.installer.survey import owned_objects, served_objects, survey_cluster
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS, SECRETS
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
@@ -78,24 +83,24 @@ _SHOWN = 20
 _MANY = 4
 
 
-def uninstall(context: Context, options: UninstallOptions) -> Exit:
+def run_uninstall(context: Context, options: UninstallOptions) -> Exit:
     """Remove everything, or with ``dry_run`` show what that would change."""
     plan = UninstallPlan(context, options)
     first = [
-        Step("the checks", plan.check, "Checking"),
-        Step("the check for pods with cards", plan.pods),
-        Step("the confirmation", plan.confirm),
+        InstallStep("the checks", plan.check, "Checking"),
+        InstallStep("the check for pods with cards", plan.pods),
+        InstallStep("the confirmation", plan.confirm),
     ]
-    code = follow(first, context.screen, plan.again)
+    code = run_steps(first, context.screen, plan.again)
     if code is not Exit.DONE or options.dry_run:
         return code
     if not plan.summary():
         context.screen.note("Nothing of gpushare is installed here.")
         return Exit.DONE
-    return follow(plan.steps(), context.screen, plan.again, begun=True)
+    return run_steps(plan.steps(), context.screen, plan.again, begun=True)
 
 
-def installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, Json]:
+def find_installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, Json]:
     """Return all objects of gpushare in the order of deletion, workloads first.
 
     They are found by their names in the manifests, and by gpushare's label, which
@@ -126,7 +131,7 @@ def _rank(ref: Ref) -> tuple[int, str, str, str]:
     return (rank, "" if rank == 0 else ref.kind, ref.name, ref.namespace)
 
 
-def holding(pods: Iterable[Json]) -> list[tuple[str, str]]:
+def pods_with_cards(pods: Iterable[Json]) -> list[tuple[str, str]]:
     """Return the node and name of bound pods with cards that have not ended, sorted."""
     return sorted(
         (node_of(pod), full_name(pod))
@@ -168,15 +173,15 @@ class UninstallPlan(HostsPlan):
         loaded = [
             body for name in ALL for body in context.load(name, image=options.image)
         ]
-        self.manifests = served(objects, loaded)
-        kubeadm = flavour(context.files) is Flavour.KUBEADM
+        self.manifests = served_objects(objects, loaded)
+        kubeadm = read_flavour(context.files) is Flavour.KUBEADM
         more = (*LEFTOVERS, STATUS) if options.wait else LEFTOVERS
         self.has_claims = any(Ref.of(body) == CLASS for body in self.manifests)
         if self.has_claims:
             more += RIGHTS_BACK
         refs = map(Ref.of, self.manifests)
-        rights = needed(refs, "get", "list", "delete", more=more, jobs=kubeadm)
-        facts = self.facts = survey(
+        rights = needed_rights(refs, "get", "list", "delete", more=more, jobs=kubeadm)
+        facts = self.facts = survey_cluster(
             objects, context.files, rights, told=options.this_node
         )
         found = [judge_rights(facts), *judge_host(facts, leaving=True)]
@@ -185,11 +190,11 @@ class UninstallPlan(HostsPlan):
         # Pods use claims also after the driver was switched off.
         if self.has_claims and not options.force:
             forced = replace(options, force=True).again()
-            weigh_findings(judge_used(used_claims(objects), forced), self.screen)
-        there = installed(objects, self.manifests)
+            weigh_findings(judge_used(list_used_claims(objects), forced), self.screen)
+        there = find_installed(objects, self.manifests)
         # Also without workloads, as a release that has failed.
         weigh_findings(
-            judge_owners(owned_by(there.values()), _THERE_FIRST), self.screen
+            judge_owners(owned_objects(there.values()), _THERE_FIRST), self.screen
         )
         self.found = tuple(there)
         # Any version of the image can clean the nodes.
@@ -205,8 +210,8 @@ class UninstallPlan(HostsPlan):
     def pods(self) -> None:
         """Refuse while pods hold cards, unless forced."""
         objects = self.context.objects
-        self.held = holding(objects.list("v1", "Pod"))
-        self.in_use = nodes_of_claims(objects) if self.has_claims else frozenset()
+        self.held = pods_with_cards(objects.list("v1", "Pod"))
+        self.in_use = nodes_with_claims(objects) if self.has_claims else frozenset()
         if not self.held:
             self.screen.say("no pod holds a card")
             return
@@ -260,33 +265,35 @@ class UninstallPlan(HostsPlan):
             shown += [f"- Node {node.name}: {what}" for what in whats]
         self.agree("Removes", self.summary(), shown)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[InstallStep]:
         """Return the steps in their order."""
         asking = [ref for ref in self.found if ref in CONFIGURATIONS]
         plugin = [ref for ref in self.found if ref == PLUGIN]
         claims = {CLASS, CONFIGURATION} & {*self.found}
         others = (*asking, *plugin, CONFIGURATION)
         rest = [ref for ref in self.found if ref not in others]
-        slices = Step("the ResourceSlices", lambda: take_slices(self.context), "DRA")
+        slices = InstallStep(
+            "the ResourceSlices", lambda: delete_slices(self.context), "DRA"
+        )
         name = "the webhook's configurations"
         first = prune_step(self.context, asking, name, "Webhook")
-        here = partial(restore, screen=self.screen)
+        here = partial(restore_scheduler, screen=self.screen)
         forget = partial(remove_stale_capacity, self.context)
-        capacity = Step("the stale capacity of nodes", forget, "Kubelet")
+        capacity = InstallStep("the stale capacity of nodes", forget, "Kubelet")
         return [
             *([first] if asking else []),
-            Step(
+            InstallStep(
                 "the device plugins",
                 lambda: self._delete(plugin, PLUGIN.name),
                 "Plugins",
             ),
             *([slices] if claims or self.facts.installed.dra else []),
-            Step("their files on the nodes", self.files, "Files"),
+            InstallStep("their files on the nodes", self.files, "Files"),
             *(self.host_step(node, "restore", here) for node in self.hosts),
-            Step("all other objects", lambda: self._delete(rest), "Objects"),
-            Step("labels and annotations of nodes", self.nodes, "Nodes"),
+            InstallStep("all other objects", lambda: self._delete(rest), "Objects"),
+            InstallStep("labels and annotations of nodes", self.nodes, "Nodes"),
             *([capacity] if self.options.wait else []),
-            Step("the final check", self.close),
+            InstallStep("the final check", self.close),
         ]
 
     def files(self) -> None:
@@ -372,7 +379,7 @@ class UninstallPlan(HostsPlan):
             ref = Ref.of(pod)
             if name and not is_part(pod, name):
                 continue
-            node = named(nodes, node_of(pod))
+            node = find_node(nodes, node_of(pod))
             if node is not None and node.ready:
                 found.append(Waiting(f"{ref.name} on {node.name}", "its end"))
             else:

@@ -20,9 +20,9 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.manifests import load, loaded
+from gpusharectl.installer.manifests import compose_install, load_manifests
 from gpusharectl.installer.options import CARD_CLASSES, InstallOptions, WebhookOptions
-from gpusharectl.installer.webhook.objects import SECRET, bundle_of
+from gpusharectl.installer.webhook.objects import SECRET, read_bundle
 from tests.testbed.helm import CHART, KUBERNETES, Helm, settings
 
 K3S_TLS = "/etc/rancher/k3s/vcuda/tls"
@@ -62,8 +62,8 @@ class Case:
         self.options = InstallOptions(**options)
 
     def objects(self) -> dict[Ref, Json]:
-        found = loaded(
-            load,
+        found = compose_install(
+            load_manifests,
             self.kind,
             self.options,
             image=self.image,
@@ -220,7 +220,7 @@ def test_helms_own_certificate_is_trusted(helm: Helm) -> None:
     authority, leaf = (
         x509.load_pem_x509_certificate(data[key]) for key in ("ca.crt", "tls.crt")
     )
-    assert bundle_of(hooks(bodies)).strip() == data["ca.crt"].strip()
+    assert read_bundle(hooks(bodies)).strip() == data["ca.crt"].strip()
     leaf.verify_directly_issued_by(authority)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert names.value.get_values_for_type(x509.DNSName) == [SERVICE]
@@ -257,7 +257,9 @@ def test_what_only_the_chart_has(helm: Helm) -> None:
     (webhook,) = pod("Deployment", "gpushare-webhook")["containers"]
     assert {"name": CARD_CLASSES, "value": "cards,others"} in webhook["env"]
     assert of_kind(bodies, "Deployment", "gpushare-webhook")["spec"]["replicas"] == 3
-    evicting = objects_in_order(load("exporter", components=["exporter-evict"]))
+    evicting = objects_in_order(
+        load_manifests("exporter", components=["exporter-evict"])
+    )
     for ref, body in evicting.items():
         if ref.kind != "DaemonSet":
             assert bodies[ref] == body

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.installer.manifests import BIE, load
+from gpusharectl.installer.manifests import BIE, load_manifests
 from tests.cluster.gpus import Gpus
 from tests.cluster.manifests import TWO_P4
 from tests.cluster.site import Site
@@ -52,7 +52,7 @@ def test_baetyl_is_told_of_the_cards(
     none = {"deviceNum": 0, "devices": [], **card(0, 0)}
     assert collected(site, pod) == {"cp": none}
     # Equal to kustomize's: tests/controlplane/test_manifests.py.
-    (body,) = load(overlay, components=["nvidia-runtime"])
+    (body,) = load_manifests(overlay, components=["nvidia-runtime"])
     file = tmp_path / "bie.yaml"
     file.write_text(yaml.safe_dump(body))
     site.kubectl("apply", "-f", str(file))

@@ -18,7 +18,12 @@ from typing import Any
 import pytest
 
 from gpushare.kube.names import MEMORY
-from gpusharectl.installer.pki import SERVER_SIDE, Wanted, issue, make_authority
+from gpusharectl.installer.pki import (
+    SERVER_SIDE,
+    WantedCertificate,
+    issue_certificate,
+    make_authority,
+)
 from tests.cluster.exporter import Exporter, process_of
 from tests.cluster.manifests import IDLE, IMAGE, RTX_3090
 from tests.cluster.site import Site
@@ -64,7 +69,9 @@ def _credentials(cluster: Cluster, folder: Path) -> tuple[ssl.SSLContext, bytes]
     now = datetime.now(UTC)
     authority = make_authority(now)
     host = f"{NAME}.{SPACE}.svc"
-    pair = issue(authority, Wanted(NAME, host, SERVER_SIDE, (host,)), now)
+    pair = issue_certificate(
+        authority, WantedCertificate(NAME, host, SERVER_SIDE, (host,)), now
+    )
     both = folder / "metrics-api.pem"
     both.touch(0o600)
     both.write_bytes(pair.certificate_pem + pair.key_pem)

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gpushare.kube.apiserver.api import ApiObjects
-from gpusharectl.installer.manifests import load
-from gpusharectl.installer.nodes.facts import named, read_nodes
+from gpusharectl.installer.manifests import load_manifests
+from gpusharectl.installer.nodes.facts import find_node, read_nodes
 from gpusharectl.installer.nodes.pods import check_pod
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
@@ -124,10 +124,10 @@ def test_a_node_is_checked_before(host: Fresh, before: Before) -> None:
 def test_what_checks_a_node_can_write_nowhere_on_it(host: Fresh) -> None:
     """It is root's, and sees the host's whole tree with all that is mounted in it."""
     objects = ApiObjects.connect(str(host.cluster.kubeconfig))
-    node = named(read_nodes(objects), "cp")
+    node = find_node(read_nodes(objects), "cp")
     plugin = next(
         one
-        for one in load("kubeadm")
+        for one in load_manifests("kubeadm")
         if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", PLUGIN)
     )
     assert node is not None

@@ -15,7 +15,7 @@ import yaml
 from gpushare.kube.apiserver.api import ApiObjects
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import desired_now
-from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
@@ -23,7 +23,7 @@ from gpusharectl.installer.kube_scheduler.host_files import (
 )
 from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTarget
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.installer.kube_scheduler.verify import Said
+from gpusharectl.installer.kube_scheduler.verify import TrialResult
 from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant
@@ -108,7 +108,7 @@ def test_put_proved_and_taken_back(
     before = tree(files)
     assert "bound without a call to the extender" in host.probe()
     plan = host.plan()
-    assert host.verdict(plan).said is Said.WELL
+    assert host.verdict(plan).said is TrialResult.WELL
     assert tree(files) == before
     heard: list[str] = []
     host.apply(plan)
@@ -134,13 +134,13 @@ def test_tried_with_certificates(
     asked = desired_now(objects.version(), tls=True)
     with_tls = KubeadmScheduler(files, objects, NODE, asked)
     plan = with_tls.plan()
-    assert with_tls.verdict(plan).said is Said.WELL
+    assert with_tls.verdict(plan).said is TrialResult.WELL
     spoiled = [
         replace(each, after=b"nonsense") if each.path.endswith("ca.crt") else each
         for each in plan
     ]
     verdict = with_tls.verdict(spoiled)
-    assert verdict.said is Said.BAD
+    assert verdict.said is TrialResult.BAD
     assert "certificate" in verdict.words
     assert tree(files) == before
     assert pods_of_ours(objects) == []
@@ -150,11 +150,11 @@ def test_tried_with_certificates(
 def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
     """That it could not be tried is no reason against it, and is said."""
     asked = desired_now(objects.version())
-    patience = Patience(check_s=2, wait_s=2)
+    patience = SchedulerTimeouts(check_s=2, wait_s=2)
     host = KubeadmScheduler(files, objects, "nowhere", asked, patience)
     before = tree(files)
     plan = host.plan()
-    assert host.verdict(plan).said is Said.UNKNOWN
+    assert host.verdict(plan).said is TrialResult.UNKNOWN
     assert host.check(plan) == ""
     heard: list[str] = []
     assert "kubelet has to start the new pod" in host.wait(heard.append)
@@ -172,7 +172,7 @@ def test_broken_one_is_told_and_rolled_back(
     before = tree(files)
     asked = desired_now(objects.version())
     broken = replace(asked, extender={**asked.extender, "weight": -1})
-    host = KubeadmScheduler(files, objects, NODE, broken, Patience(wait_s=120))
+    host = KubeadmScheduler(files, objects, NODE, broken, SchedulerTimeouts(wait_s=120))
     plan = host.plan()
     assert "must have a positive weight" in host.check(plan)
     assert tree(files) == before

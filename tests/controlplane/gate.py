@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare.addresses import free_address
-from gpusharectl.installer.manifests import assemble
+from gpusharectl.installer.manifests import compose_overlay
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
@@ -163,7 +163,7 @@ class Gate:
 
 def shipped(kind: str, components: Sequence[str] = ()) -> Json:
     """Give the one object of this kind that the webhook is installed by."""
-    bodies = assemble(FOLDER, "webhook", components=components)
+    bodies = compose_overlay(FOLDER, "webhook", components=components)
     (found,) = (body for body in bodies if body["kind"] == kind)
     return found
 

@@ -34,8 +34,8 @@ from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     SECRET,
     SECRETS,
-    bundle_of,
-    files_of,
+    read_bundle,
+    secret_files,
 )
 from tests.controlplane.gate import (
     GROUP,
@@ -88,7 +88,7 @@ class Site:
     numbers: Iterator[int]
 
     def secret(self, ref: Ref = SECRET) -> Mapping[str, bytes]:
-        return files_of(self.objects.get(ref))
+        return secret_files(self.objects.get(ref))
 
     def serial(self, ref: Ref = SECRET) -> int:
         """Give that of the Secret's certificate; 0 while there is none."""
@@ -126,7 +126,7 @@ class Site:
         return [body for body in found if body is not None]
 
     def bundle(self) -> bytes:
-        return bundle_of(self.configurations())
+        return read_bundle(self.configurations())
 
     def injected(self) -> bool:
         """Whether each entry trusts the Secret's authority."""

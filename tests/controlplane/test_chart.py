@@ -16,13 +16,13 @@ from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import OURS, SYSTEM, WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer.manifests import WORKLOADS, load
-from gpusharectl.installer.survey import owned_by
+from gpusharectl.installer.manifests import WORKLOADS, load_manifests
+from gpusharectl.installer.survey import owned_objects
 from gpusharectl.installer.webhook.objects import (
     SECRET,
-    bundle_of,
-    files_of,
-    secret_of,
+    certificate_secret,
+    read_bundle,
+    secret_files,
     with_bundle,
 )
 from tests.testbed.controlplane import ControlPlane
@@ -64,7 +64,7 @@ def helm(
     for name in yaml.safe_load(user.must("list", "-o=json")):
         user.must("uninstall", name["name"], "--no-hooks")
     for overlay in ("kubeadm", "monitoring", "webhook"):
-        for body in load(overlay):
+        for body in load_manifests(overlay):
             if body["kind"] not in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
                 objects.delete(Ref.of(body))
     objects.delete(SECRET)
@@ -102,7 +102,9 @@ def plain(body: Json) -> Json:
 def there(objects: Objects, *overlays: str) -> dict[Ref, Json]:
     """The objects of these overlays as the API server has them."""
     found = {}
-    for ref in (Ref.of(body) for overlay in overlays for body in load(overlay)):
+    for ref in (
+        Ref.of(body) for overlay in overlays for body in load_manifests(overlay)
+    ):
         body = objects.get(ref)
         if body is not None:
             found[ref] = body
@@ -165,7 +167,9 @@ def test_a_release_lives_as_any_other(
     helm.must("upgrade", "gpushare", CHART, *more)
     parts = ("kubeadm", "exporter", "webhook")
     installed = there(objects, *parts)
-    assert installed.keys() == {Ref.of(b) for part in parts for b in load(part)}
+    assert installed.keys() == {
+        Ref.of(b) for part in parts for b in load_manifests(part)
+    }
     # So a tool that compares the two sees no difference.
     for body in yaml.safe_load_all(helm.must("get", "manifest", "gpushare")):
         kept = objects.get(Ref.of(body))
@@ -174,9 +178,9 @@ def test_a_release_lives_as_any_other(
     helm.must("upgrade", "gpushare", CHART, "--reuse-values")
     again = there(objects, *parts)
     assert generations(again) == generations(installed)
-    assert files_of(objects.get(SECRET)) == files_of(secret)
+    assert secret_files(objects.get(SECRET)) == secret_files(secret)
     asked = [again[ref] for ref in WEBHOOK_CONFIGURATIONS]
-    assert bundle_of(asked).strip() == files_of(secret)["ca.crt"].strip()
+    assert read_bundle(asked).strip() == secret_files(secret)["ca.crt"].strip()
 
     helm.must("rollback", "gpushare", "1")
     assert image(objects) == f"gpushare:{BEFORE}"
@@ -202,8 +206,8 @@ def test_a_release_can_take_over_an_install(helm: Helm, objects: Objects) -> Non
     """
     parts = ("kubeadm", "webhook")
     authority = {f"{name}.{end}": b"PEM" for name, end in CERTIFICATE}
-    objects.create(secret_of(authority))
-    for body in (body for part in parts for body in load(part)):
+    objects.create(certificate_secret(authority))
+    for body in (body for part in parts for body in load_manifests(part)):
         hooks = "webhooks" in body
         objects.apply(with_bundle(body, b"PEM") if hooks else body)
     ours = there(objects, *parts)
@@ -221,9 +225,9 @@ def test_a_release_can_take_over_an_install(helm: Helm, objects: Objects) -> Non
     assert {ref: plain(body) for ref, body in taken.items()} == {
         ref: plain(body) for ref, body in ours.items()
     }
-    assert files_of(objects.get(SECRET)) == authority
-    assert set(owned_by(taken.values()).values()) == {"Helm's release gpushare"}
-    assert len(owned_by(taken.values())) == len(taken)
+    assert secret_files(objects.get(SECRET)) == authority
+    assert set(owned_objects(taken.values()).values()) == {"Helm's release gpushare"}
+    assert len(owned_objects(taken.values())) == len(taken)
 
 
 def test_cert_managers_authority_stays(helm: Helm, objects: Objects) -> None:

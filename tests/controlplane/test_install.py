@@ -23,20 +23,24 @@ from gpushare.kube.errors import Conflict
 from gpushare.kube.facts import OURS, SYSTEM, is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.command import install, uninstall
-from gpusharectl.installer.lock import LASTS_S, LEASE, alone
-from gpusharectl.installer.manifests import load, settings_of
+from gpusharectl.installer.lock import LASTS_S, LEASE, hold_lease
+from gpusharectl.installer.manifests import container_settings, load_manifests
 from gpusharectl.installer.options import WebhookOptions
 from gpusharectl.installer.pki import make_authority
 from gpusharectl.installer.progress import Exit, InstallError
 from gpusharectl.installer.rights import Right
 from gpusharectl.installer.webhook import apply
-from gpusharectl.installer.webhook.apply import GuardedWriter, narrowed, probed
+from gpusharectl.installer.webhook.apply import (
+    GuardedWriter,
+    narrow_to_probe,
+    probe_webhook,
+)
 from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
     SECRET,
-    files_of,
-    secret_of,
+    certificate_secret,
+    secret_files,
 )
 from tests.controlplane.gate import raised
 from tests.gpusharectl.installer.installed_cluster import (
@@ -119,7 +123,7 @@ def there(world: InstalledCluster, ref: Ref) -> Json:
 
 
 def settings(world: InstalledCluster) -> dict[str, str]:
-    return dict(settings_of([there(world, DEPLOYMENT)], "webhook"))
+    return dict(container_settings([there(world, DEPLOYMENT)], "webhook"))
 
 
 def entries(world: InstalledCluster) -> list[str]:
@@ -369,7 +373,7 @@ def test_the_command_line_all_the_way(
 def test_one_command_at_a_time(world: InstalledCluster) -> None:
     """A Lease that nobody renews is taken by the next command."""
     context = world.context()
-    with alone(context, "uninstall"), alone(context, "install"):
+    with hold_lease(context, "uninstall"), hold_lease(context, "install"):
         # On a busy machine the first one may come to renew it meanwhile.
         assert world.clock.now_s >= LASTS_S
         holder = there(world, LEASE)["spec"]["holderIdentity"]
@@ -451,11 +455,11 @@ def test_the_trial_of_an_earlier_version_is_finished(
     earlier = {**apply._PROBE_ONLY, "name": "the-installers-trial-alone"}
     with monkeypatch.context() as patched:
         patched.setattr(apply, "_PROBE_ONLY", earlier)
-        patched.setattr(apply, "probed", interrupted)
+        patched.setattr(apply, "probe_webhook", interrupted)
         assert world.install(webhook=WANTED) == Exit.STOPPED
     assert is_narrowed(there(world, CONFIGURATIONS[0]))
     assert world.install() == Exit.DONE, world.screen.text
-    for body in load("webhook"):
+    for body in load_manifests("webhook"):
         if (ref := Ref.of(body)) in CONFIGURATIONS:
             wanted = [one.get("matchConditions") for one in body["webhooks"]]
             found = [
@@ -499,7 +503,9 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     there(world, DEPLOYMENT)
     objects.lost = False
     assert world.install() == Exit.DONE, world.screen.text
-    whole = [body for body in load("webhook") if Ref.of(body) in CONFIGURATIONS]
+    whole = [
+        body for body in load_manifests("webhook") if Ref.of(body) in CONFIGURATIONS
+    ]
     for body in whole:
         found = there(world, Ref.of(body))["webhooks"]
         assert [one["matchConditions"] for one in found] == [
@@ -527,16 +533,16 @@ def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -
     world.objects.merge(SECRET, {"metadata": {"labels": {"a": "b"}}})
     with pytest.raises(Conflict):
         world.objects.apply(stale)
-    assert files_of(there(world, SECRET)) == files_of(made(b"3"))
+    assert secret_files(there(world, SECRET)) == secret_files(made(b"3"))
     # A label of somebody's is no reason to give way.
     first.put(made(b"6"))
     found = there(world, SECRET)
-    assert files_of(found) == files_of(made(b"6"))
+    assert secret_files(found) == secret_files(made(b"6"))
     assert found["metadata"]["labels"]["a"] == "b"
 
 
 def made(content: bytes) -> Json:
-    return secret_of(dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), content))
+    return certificate_secret(dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), content))
 
 
 def test_the_trial_before_the_real_webhook(plane: ControlPlane, tmp_path: Path) -> None:
@@ -545,16 +551,16 @@ def test_the_trial_before_the_real_webhook(plane: ControlPlane, tmp_path: Path) 
     wrong = pod("wrong", units=4, cores=150)
     with raised(plane, tmp_path) as gate:
         objects = ApiObjects.connect(str(config))
-        assert probed(objects).reached is True
+        assert probe_webhook(objects).reached is True
         assert gate.post(wrong)[0] == 400
         alone = replace(
-            gate, configurations=[narrowed(body) for body in gate.configurations]
+            gate, configurations=[narrow_to_probe(body) for body in gate.configurations]
         )
         alone.register()
         wait_until(lambda: gate.post(wrong)[0] == 201, "the narrowed ones to count")
-        assert probed(objects).reached is True
+        assert probe_webhook(objects).reached is True
         gate.webhook.stop()
-        trial = probed(objects)
+        trial = probe_webhook(objects)
         assert trial.reached is False
         assert 'failed calling webhook "pods.vcuda.baidu.com"' in trial.words
         gate.admitted(wrong)

@@ -17,11 +17,11 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.dra.objects import (
     CONFIGURATION,
-    authorities_of,
-    configuration,
-    joined,
+    claims_configuration,
+    join_authorities,
+    list_slices,
     shares_devices,
-    slices,
+    trusted_authorities,
 )
 from gpusharectl.installer.manifests import (
     BIE,
@@ -30,7 +30,7 @@ from gpusharectl.installer.manifests import (
     OVERLAYS,
     WEBHOOK_OVERLAYS,
     WORKLOADS,
-    load,
+    load_manifests,
 )
 from gpusharectl.installer.pki import make_authority
 from tests.testbed.controlplane import ControlPlane
@@ -86,7 +86,7 @@ def objects(alone: ControlPlane) -> Iterator[Objects]:
 def overlay(request: pytest.FixtureRequest, objects: Objects) -> Iterator[str]:
     """One after the other, and nothing of it left."""
     yield request.param
-    for body in load(request.param):
+    for body in load_manifests(request.param):
         objects.delete(Ref.of(body))
 
 
@@ -124,7 +124,7 @@ def way_to_manifests(folder: Path) -> Path:
 def there(objects: Objects, overlay: str) -> dict[Ref, Json]:
     """The overlay's objects as the API server has them."""
     found = {}
-    for ref in map(Ref.of, load(overlay)):
+    for ref in map(Ref.of, load_manifests(overlay)):
         body = objects.get(ref)
         assert body is not None, ref
         found[ref] = body
@@ -160,7 +160,7 @@ def essence(body: Json) -> Json:
 @pytest.mark.parametrize("overlay", WHOLES)
 def test_kubectl_builds_the_same(alone: ControlPlane, overlay: str) -> None:
     """Object for object: this holds the installer and ``apply -k`` together."""
-    assert built(alone, FOLDER / overlay) == by_ref(list(load(overlay)))
+    assert built(alone, FOLDER / overlay) == by_ref(list(load_manifests(overlay)))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,9 @@ def test_kubectl_builds_the_same_from_a_users_own(
     way = way_to_manifests(tmp_path)
     text = MINE.format(folder=way, overlay=overlay, component=component)
     (tmp_path / "kustomization.yaml").write_text(text)
-    ours = load(overlay, image="local.test/gpushare:9", components=[component])
+    ours = load_manifests(
+        overlay, image="local.test/gpushare:9", components=[component]
+    )
     assert built(alone, tmp_path) == by_ref(list(ours))
 
 
@@ -195,15 +197,15 @@ def test_the_api_server_takes_every_object(
     shown = json.loads(said)
     # Of one object there is no list.
     names = {Ref.of(item) for item in shown.get("items", [shown])}
-    assert names == {Ref.of(body) for body in load(overlay)}
-    for body in load(overlay):
+    assert names == {Ref.of(body) for body in load_manifests(overlay)}
+    for body in load_manifests(overlay):
         assert essence(objects.apply(body, dry_run=True))["kind"] == body["kind"]
         assert objects.get(Ref.of(body)) is None
 
 
 def test_the_api_server_takes_every_pod(objects: Objects) -> None:
     """A workload's template is looked at once more when a pod is made of it."""
-    for body in (body for each in (*OVERLAYS, *MORE) for body in load(each)):
+    for body in (body for each in (*OVERLAYS, *MORE) for body in load_manifests(each)):
         if body["kind"] in WORKLOADS:
             template = body["spec"]["template"]
             name = {"name": "tried", "namespace": "kube-system"}
@@ -221,9 +223,9 @@ def test_both_ways_make_the_same(
     The same once more changes nothing.
     """
     for _ in range(2):
-        made = {Ref.of(body): objects.apply(body) for body in load(overlay)}
+        made = {Ref.of(body): objects.apply(body) for body in load_manifests(overlay)}
     ours = there(objects, overlay)
-    for body in load(overlay):
+    for body in load_manifests(overlay):
         objects.apply(body)
     assert versions(objects, overlay) == version_of(made) == version_of(ours)
     for ref in ours:
@@ -238,7 +240,7 @@ def test_both_ways_make_the_same(
     assert all(line.endswith(" unchanged") for line in others), said
     theirs = essences(there(objects, overlay))
     assert theirs == essences(ours)
-    for body in load(overlay):
+    for body in load_manifests(overlay):
         objects.apply(body)
     assert essences(there(objects, overlay)) == theirs
 
@@ -289,7 +291,7 @@ def test_kubelets_other_folder(alone: ControlPlane, tmp_path: Path) -> None:
     """The example of docs/deviceplugin.md moves one folder of the host, no more."""
     write_examples("deviceplugin.md", tmp_path)
     found = built(alone, tmp_path)
-    usual = by_ref([*load("kubeadm"), *load("exporter")])
+    usual = by_ref([*load_manifests("kubeadm"), *load_manifests("exporter")])
     changed = {ref: body for ref, body in found.items() if body != usual[ref]}
     names = ["gpushare-device-plugin", "gpushare-exporter"]
     assert sorted(ref.name for ref in changed) == names
@@ -309,13 +311,13 @@ def test_kubelets_other_folder(alone: ControlPlane, tmp_path: Path) -> None:
 def test_dra_is_accepted(objects: Objects) -> None:
     """The trial of a shared device stores nothing; the webhook trusts all hosts."""
     assert shares_devices(objects)
-    assert slices(objects) == []
+    assert list_slices(objects) == []
     hosts = {
         name: make_authority(datetime.now(UTC)).certificate_pem
         for name in ("cp", "cp-2")
     }
     both = b"".join(hosts.values())
-    objects.apply(configuration(joined(hosts)))
-    assert authorities_of(objects) == both
+    objects.apply(claims_configuration(join_authorities(hosts)))
+    assert trusted_authorities(objects) == both
     assert objects.delete(CONFIGURATION)
-    assert authorities_of(objects) == b""
+    assert trusted_authorities(objects) == b""

@@ -9,7 +9,7 @@ import yaml
 
 from gpushare.kube.apiserver.api import ApiObjects
 from gpushare.kube.cluster import Json
-from gpusharectl.installer.manifests import load
+from gpusharectl.installer.manifests import load_manifests
 from tests.controlplane.extender import extender
 from tests.controlplane.world import card_node
 from tests.testbed import scheduler
@@ -61,7 +61,7 @@ def apply(plane: ControlPlane) -> None:
     """Install all of the overlay; nothing makes pods of its workloads here."""
     admin = plane.kubeconfig(plane.admin.token, "admin")
     objects = ApiObjects.connect(str(admin))
-    for body in load("second-scheduler"):
+    for body in load_manifests("second-scheduler"):
         objects.apply(body)
     objects.close()
 
@@ -72,7 +72,9 @@ def started(plane: ControlPlane, kubeconfig: Path, url: str) -> Scheduler:
     Of it only that is changed which a pod has and a process here has not: the account
     by itself, and a loopback of its own.
     """
-    (body,) = [one for one in load("second-scheduler") if one["kind"] == "ConfigMap"]
+    (body,) = [
+        one for one in load_manifests("second-scheduler") if one["kind"] == "ConfigMap"
+    ]
     config: Json = yaml.safe_load(body["data"]["scheduler.yaml"])
     config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
     config["extenders"][0]["urlPrefix"] = url
@@ -132,7 +134,7 @@ def test_it_stays_off_nodes_with_cards(pair: Pair) -> None:
     """Unless an operator says so by a label, where there are no others."""
     (body,) = [
         one
-        for one in load("second-scheduler")
+        for one in load_manifests("second-scheduler")
         if one["metadata"]["name"] == "gpushare-scheduler"
         and one["kind"] == "Deployment"
     ]

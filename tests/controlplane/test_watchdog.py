@@ -18,7 +18,7 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Reflector, ReflectorPace
-from gpusharectl.installer.manifests import load
+from gpusharectl.installer.manifests import load_manifests
 from tests.builders import AT as WRITTEN
 from tests.builders import placement
 from tests.deviceplugin.node_fixture import found_card
@@ -43,7 +43,7 @@ def shipped_rules(components: Sequence[str]) -> list[Json]:
     """What the exporter's ClusterRole allows, with these components laid over it."""
     (role,) = (
         one
-        for one in load("exporter", components=components)
+        for one in load_manifests("exporter", components=components)
         if one["kind"] == "ClusterRole"
     )
     rules: list[Json] = role["rules"]

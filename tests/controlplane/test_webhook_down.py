@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from gpusharectl.installer.pki import plan
+from gpusharectl.installer.pki import plan_certificates
 from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY, pod
@@ -72,7 +72,9 @@ def test_a_new_authority_without_a_gap(gate: Gate) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = [pool.submit(busy) for _ in range(4)]
         try:
-            new = {name: file.content for name, file in plan({}, now).items()}
+            new = {
+                name: file.content for name, file in plan_certificates({}, now).items()
+            }
             gate.register(old["ca.crt"] + new["ca.crt"])
             settled(gate)
             for name in ("server.key", "server.crt"):

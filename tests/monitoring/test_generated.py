@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.installer.manifests import load
+from gpusharectl.installer.manifests import load_manifests
 from monitoring.boards import BOARDS
 from monitoring.writing import ROOT, rendered, write
 from tests.testbed.manifests import FOLDER, documents
@@ -54,7 +54,7 @@ def test_the_config_map_has_every_board() -> None:
 
 def monitored() -> tuple[Json, Json, Json]:
     """The exporter's Service, its ServiceMonitor and the others' PodMonitor."""
-    found = {one["kind"]: one for one in load("monitoring")}
+    found = {one["kind"]: one for one in load_manifests("monitoring")}
     return found["Service"], found["ServiceMonitor"], found["PodMonitor"]
 
 
@@ -85,7 +85,7 @@ def test_the_operator_finds_the_others() -> None:
     asked = [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]]
     seen = set()
     for overlay in ("kubeadm", "second-scheduler", "webhook"):
-        for body in load(overlay):
+        for body in load_manifests(overlay):
             if body["kind"] not in ("DaemonSet", "Deployment"):
                 continue
             template = body["spec"]["template"]

@@ -8,10 +8,10 @@ from pathlib import Path
 from gpushare.kube.names import EXTENDER_SERVER_NAME
 from gpusharectl.installer.pki import (
     CLIENT_SIDE,
-    Wanted,
-    issue,
+    WantedCertificate,
+    issue_certificate,
     make_authority,
-    plan,
+    plan_certificates,
     read_pair,
 )
 from tests.testbed.rest import Json
@@ -31,7 +31,7 @@ class Certificates:
 
     def write(self) -> None:
         """Write what is missing or due now, as an installer does: each file at once."""
-        for name, file in plan(self.read(), datetime.now(UTC)).items():
+        for name, file in plan_certificates(self.read(), datetime.now(UTC)).items():
             self.replace(name, file.content)
 
     def replace(self, name: str, content: bytes) -> None:
@@ -51,17 +51,17 @@ class Certificates:
         """Put a client there that the right authority signed, long ago."""
         authority = read_pair(self.read(), "ca")
         assert authority
-        wanted = Wanted("expired", "expired", CLIENT_SIDE)
+        wanted = WantedCertificate("expired", "expired", CLIENT_SIDE)
         long_ago = datetime.now(UTC) - timedelta(days=366)
-        pair = issue(authority, wanted, long_ago)
+        pair = issue_certificate(authority, wanted, long_ago)
         self.replace("expired.crt", pair.certificate_pem)
         self.replace("expired.key", pair.key_pem)
 
     def stranger(self) -> None:
         """Put a client there that another authority signed, of the same name."""
-        wanted = Wanted("stranger", "stranger", CLIENT_SIDE)
+        wanted = WantedCertificate("stranger", "stranger", CLIENT_SIDE)
         now = datetime.now(UTC)
-        pair = issue(make_authority(now), wanted, now)
+        pair = issue_certificate(make_authority(now), wanted, now)
         self.replace("stranger.crt", pair.certificate_pem)
         self.replace("stranger.key", pair.key_pem)
 

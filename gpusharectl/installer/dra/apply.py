@@ -29,18 +29,18 @@ from gpushare.settings import PREFIX
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.dra.objects import (
     CONFIGURATION,
-    authorities_of,
-    configuration,
-    joined,
-    slices,
+    claims_configuration,
+    join_authorities,
+    list_slices,
+    trusted_authorities,
 )
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
-from gpusharectl.installer.manifests import settings_of
+from gpusharectl.installer.manifests import container_settings
 from gpusharectl.installer.options import DRA, ON
 from gpusharectl.installer.progress import (
     InstallError,
     InstallHook,
-    Step,
+    InstallStep,
     Waiting,
 )
 from gpusharectl.installer.rollout import prune_step
@@ -78,23 +78,26 @@ class DraSteps:
     """The authority of each host."""
 
     def hook(
-        self, plugins: Step, nodes: Callable[[], Sequence[str]], *, is_new: bool
+        self, plugins: InstallStep, nodes: Callable[[], Sequence[str]], *, is_new: bool
     ) -> InstallHook:
         """Return the steps that switch DRA on: ``plugins`` lets them offer cards.
 
         Then these ``nodes`` have to do so.
         """
         name = "the look at the other control-plane hosts"
-        look = Step(name, self.look_at_others, "DRA")
-        offer = Step("the ResourceSlices", lambda: self.wait_for(nodes()), "DRA")
+        look = InstallStep(name, self.look_at_others, "DRA")
+        offer = InstallStep("the ResourceSlices", lambda: self.wait_for(nodes()), "DRA")
         return InstallHook(
             first=[look] if is_new and self.others else (),
-            after_hosts=(Step("the webhook for claims", self.ask, "DRA"), plugins),
+            after_hosts=(
+                InstallStep("the webhook for claims", self.ask, "DRA"),
+                plugins,
+            ),
             after_cards=(offer,),
         )
 
     def hook_back(
-        self, rollout: Sequence[Step], extender: Step, refs: Sequence[Ref]
+        self, rollout: Sequence[InstallStep], extender: InstallStep, refs: Sequence[Ref]
     ) -> InstallHook:
         """Return the steps that take cards back from claims, then stop the asking.
 
@@ -104,9 +107,11 @@ class DraSteps:
         due = [ref for ref in refs if ref != CONFIGURATION]
         return InstallHook(
             after_objects=(
-                Step("DRA off", lambda: plugins_without(self.context)),
+                InstallStep("DRA off", lambda: check_plugins_without(self.context)),
                 *rollout,
-                Step("the ResourceSlices", lambda: take_slices(self.context), "DRA"),
+                InstallStep(
+                    "the ResourceSlices", lambda: delete_slices(self.context), "DRA"
+                ),
                 extender,
             ),
             after_hosts=(prune_step(self.context, due, "the objects of DRA", "DRA"),),
@@ -132,14 +137,14 @@ class DraSteps:
                 )
         objects, screen = self.context.objects, self.context.screen
         left = self.context.until(
-            lambda: unanswered(objects, self.found), ANSWERS_WITHIN_S
+            lambda: find_unanswered(objects, self.found), ANSWERS_WITHIN_S
         )
         if left:
             them = "; ".join(map(str, left))
             raise InstallError(
                 f"not all arbiters answer, so no card is offered to claims yet: {them}"
             )
-        wanted = configuration(joined(self.found))
+        wanted = claims_configuration(join_authorities(self.found))
         them = ", ".join(sorted(self.found))
         if not object_changes(objects, [wanted]):
             screen.say(f"as before, the API server of {them} asks the extender there")
@@ -155,7 +160,7 @@ class DraSteps:
         objects, screen = self.context.objects, self.context.screen
 
         def look() -> list[Waiting]:
-            there = {one["spec"].get("nodeName") for one in slices(objects)}
+            there = {one["spec"].get("nodeName") for one in list_slices(objects)}
             missing = [name for name in nodes if name not in there]
             return [Waiting(name, "its ResourceSlice") for name in missing]
 
@@ -172,7 +177,7 @@ class DraSteps:
             )
 
 
-def unanswered(objects: Objects, hosts: Mapping[str, bytes]) -> list[Waiting]:
+def find_unanswered(objects: Objects, hosts: Mapping[str, bytes]) -> list[Waiting]:
     """Return the hosts whose arbiter does not answer with a certificate of theirs.
 
     ``hosts`` has the certificate of each one's authority. An arbiter that wants to see
@@ -202,13 +207,13 @@ def _why_no_answer(objects: Objects, pod: Json, authority: bytes) -> str:
     return ""
 
 
-def plugins_without(context: Context) -> None:
+def check_plugins_without(context: Context) -> None:
     """Make sure that the device plugins' DaemonSet has DRA off.
 
     A variable that somebody has set with another tool stays when objects are applied.
     """
     body = context.objects.get(PLUGIN)
-    if settings_of([body] if body else [], "device-plugin").get(DRA) == ON:
+    if container_settings([body] if body else [], "device-plugin").get(DRA) == ON:
         raise InstallError(
             f"{PLUGIN} still has {DRA}={ON}, set by somebody else",
             "remove it, then the same command again:\n  kubectl -n kube-system set "
@@ -216,20 +221,22 @@ def plugins_without(context: Context) -> None:
         )
 
 
-def take_slices(context: Context) -> None:
+def delete_slices(context: Context) -> None:
     """Delete the driver's slices, then let the API server ask no arbiter any more."""
     objects = context.objects
-    gone = [one for one in slices(objects) if objects.delete(Ref.of(one))]
+    gone = [one for one in list_slices(objects) if objects.delete(Ref.of(one))]
     asked = objects.delete(CONFIGURATION)
     number = f"{len(gone)} ResourceSlice{'' if len(gone) == 1 else 's'} deleted"
     context.screen.say(f"{number}{f', {CONFIGURATION} deleted' if asked else ''}")
 
 
-def trusted_now(objects: Objects, here: str, own: bytes, *, alone: bool) -> Json:
+def trusted_configuration(
+    objects: Objects, here: str, own: bytes, *, alone: bool
+) -> Json:
     """Return the configuration as far as it is known before the hosts are looked at.
 
     ``alone``: there is no other host, so it is known.
     """
     if alone and own:
-        return configuration(joined({here: own}))
-    return configuration(authorities_of(objects) or own)
+        return claims_configuration(join_authorities({here: own}))
+    return claims_configuration(trusted_authorities(objects) or own)

@@ -13,19 +13,19 @@ from gpusharectl.installer.dra.objects import (
     OLDEST,
     SLICE,
     InstalledDra,
-    left_of,
+    existing_in_order,
+    list_used_claims,
     shares_devices,
-    used_claims,
 )
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.nodes.facts import minor
+from gpusharectl.installer.nodes.facts import minor_version
 from gpusharectl.installer.options import InstallOptions
-from gpusharectl.installer.preflight import Finding, Weight
-from gpusharectl.installer.rights import Right, may_get, resource
+from gpusharectl.installer.preflight import PreflightFinding, Weight
+from gpusharectl.installer.rights import Right, may_get, resource_of_kind
 from gpusharectl.installer.survey import ClusterFacts
 
-_SLICES, _CLAIMS = resource(*SLICE), resource(*CLAIM)
-_ASKING = resource(CONFIGURATION.api_version, CONFIGURATION.kind)
+_SLICES, _CLAIMS = resource_of_kind(*SLICE), resource_of_kind(*CLAIM)
+_ASKING = resource_of_kind(CONFIGURATION.api_version, CONFIGURATION.kind)
 RIGHTS = (
     *(Right(verb, _SLICES) for verb in ("create", "list")),
     *(Right(verb, _ASKING) for verb in ("get", "create", "patch")),
@@ -50,25 +50,25 @@ def read_dra(
     deleted last, so without it there are none.
     """
     if wanted:
-        number = minor(facts.version)
+        number = minor_version(facts.version)
         old = number is not None and number < OLDEST
         served = not old and objects.serves(*SLICE)
         return InstalledDra(
             facts.installed.dra, shares=shares_devices(objects) if served else None
         )
     found = objects.get(CLASS) if may_get(objects, CLASS) else None
-    left = left_of(objects, refs) if found and is_part(found) else ()
+    left = existing_in_order(objects, refs) if found and is_part(found) else ()
     # Claims outlive a driver that somebody has switched off, or an install that was
     # cut off. A missing right to list them is refused with the others.
     asks = (facts.installed.dra or left) and objects.may("list", _CLAIMS, "")
     return InstalledDra(
-        facts.installed.dra, left, used=used_claims(objects) if asks else ()
+        facts.installed.dra, left, used=list_used_claims(objects) if asks else ()
     )
 
 
 def judge_dra(
     facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
-) -> Iterator[Finding]:
+) -> Iterator[PreflightFinding]:
     """Judge DRA, with the settings that are kept filled in ``options``."""
     if options.dra:
         yield from _wanted(facts, options, seen)
@@ -76,21 +76,21 @@ def judge_dra(
         forced = replace(options, dra=False, force=True).again()
         yield from judge_used(seen.used, forced)
     if seen.left and not seen.on:
-        yield Finding(
+        yield PreflightFinding(
             Weight.OK,
             "what an earlier install has begun of DRA, or not taken back, is removed; "
             "--dra switches it on",
         )
 
 
-def judge_used(used: Sequence[str], forced: str) -> Iterator[Finding]:
+def judge_used(used: Sequence[str], forced: str) -> Iterator[PreflightFinding]:
     """Refuse to take the driver from pods, which kubelet could not end without it.
 
     ``forced`` is the command that does it all the same.
     """
     if used:
         more = f"; and {len(used) - _SHOWN} more" if len(used) > _SHOWN else ""
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             f"pods use ResourceClaims with cards: {'; '.join(used[:_SHOWN])}{more}. "
             "Without the driver kubelet cannot end these pods, and what their claims "
@@ -101,19 +101,19 @@ def judge_used(used: Sequence[str], forced: str) -> Iterator[Finding]:
 
 def _wanted(
     facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
-) -> Iterator[Finding]:
+) -> Iterator[PreflightFinding]:
     without = (
         "install with --no-dra" if facts.installed.dra else "install without --dra"
     )
     if seen.shares is None:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             f"DRA needs Kubernetes 1.{OLDEST[1]} or newer, which serves {GROUP}, and "
             f"this is {facts.version.removeprefix('v')}",
             f"{without}, or upgrade the cluster first",
         )
     elif not seen.shares:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             "the API server lets only one claim use a device: the feature gate "
             "DRAConsumableCapacity is off",
@@ -121,19 +121,19 @@ def _wanted(
             f"default from 1.{OLDEST[1]}), or {without}",
         )
     if options.tls is False:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             "DRA needs the certificates that --no-tls removes: by them the API server "
             "asks the extender",
             "leave out --no-tls, or add --no-dra",
         )
     elif not facts.installed.tls:
-        yield Finding(
+        yield PreflightFinding(
             Weight.OK,
             "DRA needs the certificates of --tls, so TLS is switched on too",
         )
     if facts.flavour is Flavour.K3S and len(facts.control_plane) > 1:
-        yield Finding(
+        yield PreflightFinding(
             Weight.REFUSAL,
             "DRA on k3s with several servers is not supported: the API server has to "
             "know the authorities of all of them, and this command reads only one",

@@ -11,8 +11,8 @@ from gpushare.kube.facts import CLAIMS_CONFIGURATION, full_name
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import DRA_CLASS, DRA_DRIVER
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer.manifests import documents
-from gpusharectl.installer.webhook.objects import bundle_of, with_bundle
+from gpusharectl.installer.manifests import read_documents
+from gpusharectl.installer.webhook.objects import read_bundle, with_bundle
 
 GROUP = "resource.k8s.io/v1"
 CLASS = Ref(GROUP, "DeviceClass", DRA_CLASS)
@@ -43,7 +43,7 @@ class InstalledDra:
         return self.on or bool(self.left)
 
 
-def left_of(objects: Objects, refs: Iterable[Ref]) -> tuple[Ref, ...]:
+def existing_in_order(objects: Objects, refs: Iterable[Ref]) -> tuple[Ref, ...]:
     """Return those objects that exist, in the order in which they are deleted.
 
     What makes the API server ask is first, and what binds a right before the right.
@@ -80,7 +80,7 @@ def _trial() -> Json:
     }
 
 
-def slices(objects: Objects) -> list[Json]:
+def list_slices(objects: Objects) -> list[Json]:
     """Return the slices of the driver; none where the API server serves none."""
     chosen = f"spec.driver={DRA_DRIVER}"
     try:
@@ -89,12 +89,12 @@ def slices(objects: Objects) -> list[Json]:
         return []
 
 
-def used_claims(objects: Objects) -> tuple[str, ...]:
+def list_used_claims(objects: Objects) -> tuple[str, ...]:
     """Return the claims of ours that pods use, each with its pods, in words."""
     return tuple(sorted(words for words, _ in _used(objects)))
 
 
-def nodes_of_claims(objects: Objects) -> frozenset[str]:
+def nodes_with_claims(objects: Objects) -> frozenset[str]:
     """Return the nodes on which pods use claims of ours; "" if one is not known."""
     return frozenset(node for _, node in _used(objects))
 
@@ -117,19 +117,19 @@ def _used(objects: Objects) -> Iterator[tuple[str, str]]:
             yield f"{claim} on {claim.node}, used by {pods}", claim.node
 
 
-def configuration(authorities: bytes) -> Json:
+def claims_configuration(authorities: bytes) -> Json:
     """Return the webhook's configuration; the API server trusts these authorities."""
-    (body,) = documents(files("manifests"), "dra/webhook.yaml")
+    (body,) = read_documents(files("manifests"), "dra/webhook.yaml")
     return with_bundle(body, authorities)
 
 
-def authorities_of(objects: Objects) -> bytes:
+def trusted_authorities(objects: Objects) -> bytes:
     """Return the authorities that the API server trusts now; empty for none."""
     found = objects.get(CONFIGURATION)
-    return bundle_of([found] if found else [])
+    return read_bundle([found] if found else [])
 
 
-def joined(authorities: Mapping[str, bytes]) -> bytes:
+def join_authorities(authorities: Mapping[str, bytes]) -> bytes:
     """Return the certificates of several hosts' authorities, in the hosts' order."""
     texts = [text.strip() + b"\n" for _, text in sorted(authorities.items())]
     return b"".join(dict.fromkeys(texts))

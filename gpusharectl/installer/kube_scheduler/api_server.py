@@ -22,7 +22,7 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9
 _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns)")
 
 
-def advertised(files: HostFiles) -> str:
+def advertised_address(files: HostFiles) -> str:
     """Return the address of this host's API server by kubeadm's manifest, or ""."""
     return _flag(files, "advertise-address")
 
@@ -39,7 +39,7 @@ def why_elsewhere(files: HostFiles, kubeconfig: HostPath) -> str:
         host, port = parts.hostname or "", parts.port or _HTTPS
     except (KeyError, IndexError, TypeError, ValueError):
         return f"{kubeconfig} cannot be read, or names no API server"
-    own = advertised(files)
+    own = advertised_address(files)
     well = host == own or _is_loopback(host)
     if files.read(KUBEADM_APISERVER) is not None:
         well = well and str(port) == (_flag(files, "secure-port") or _USUAL_PORT)
@@ -68,7 +68,7 @@ def _why_too_late(files: HostFiles) -> str:
 
 
 def _server(files: HostFiles, kubeconfig: HostPath) -> str:
-    body = parsed(files.read(kubeconfig))
+    body = parse_yaml_file(files.read(kubeconfig))
     context = _named(body["contexts"], body["current-context"])["context"]
     return str(_named(body["clusters"], context["cluster"])["cluster"]["server"])
 
@@ -86,7 +86,7 @@ def _is_loopback(host: str) -> bool:
 
 def _flag(files: HostFiles, name: str) -> str:
     """Return a flag of kubeadm's API server, or ""."""
-    body = parsed(files.read(KUBEADM_APISERVER))
+    body = parse_yaml_file(files.read(KUBEADM_APISERVER))
     try:
         words = body["spec"]["containers"][0]["command"]
     except (KeyError, IndexError, TypeError):
@@ -96,7 +96,7 @@ def _flag(files: HostFiles, name: str) -> str:
     return found[-1].removeprefix(begin) if found else ""
 
 
-def parsed(content: bytes | None) -> Any:  # noqa: ANN401
+def parse_yaml_file(content: bytes | None) -> Any:  # noqa: ANN401
     """Return a file's YAML; empty if it has none."""
     try:
         return load((content or b"").decode()) or {}

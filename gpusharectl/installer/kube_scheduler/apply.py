@@ -9,14 +9,15 @@ from gpusharectl.installer.kube_scheduler.verify import LEFT
 from gpusharectl.installer.progress import Exit, InstallError, Screen
 
 
-def configure(
+def configure_scheduler(
     host: HostScheduler, screen: Screen, *, alone: bool = True, at_once: bool = True
 ) -> None:
     """Add the extender to this host's kube-scheduler; on failure restore the files.
 
     If the host is ``alone``, it is proved here that kube-scheduler calls the extender;
-    of several hosts only the leader schedules, so ``prove`` does it later. ``at_once``
-    is false if kube-scheduler reads the files only when somebody restarts it.
+    of several hosts only the leader schedules, so ``prove_scheduler`` does it later.
+    ``at_once`` is false if kube-scheduler reads the files only when somebody restarts
+    it.
     """
     plan = host.plan()
     if isinstance(plan, Obstacle):
@@ -44,7 +45,7 @@ def configure(
     screen.say("kube-scheduler runs and calls the extender")
 
 
-def prove(host: HostScheduler, screen: Screen) -> None:
+def prove_scheduler(host: HostScheduler, screen: Screen) -> None:
     """Prove, with several control-plane hosts, that the leader calls the extender."""
     why = host.probe()
     if why:
@@ -52,7 +53,7 @@ def prove(host: HostScheduler, screen: Screen) -> None:
     screen.say("the kube-scheduler that holds the lease calls the extender")
 
 
-def restore(host: HostScheduler, screen: Screen) -> None:
+def restore_scheduler(host: HostScheduler, screen: Screen) -> None:
     """Restore the configuration that this host's kube-scheduler had before."""
     plan = host.restore()
     if isinstance(plan, Obstacle):

@@ -39,7 +39,7 @@ configuration: None if it has no value. Profiles without a value are left out.""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedConfiguration:
     """What to write into the configuration."""
 
     extender: Json
@@ -62,7 +62,7 @@ class Wanted:
     are written back if it is off."""
 
 
-def api_for(version: str) -> str:
+def configuration_api(version: str) -> str:
     """Return the configuration's API version for a Kubernetes such as ``v1.36.3``.
 
     v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22; older is an ``Obstacle``.
@@ -81,12 +81,16 @@ def api_for(version: str) -> str:
     )
 
 
-def with_stanza(old: str | None, wanted: Wanted) -> str:
+def with_stanza(old: str | None, wanted: WantedConfiguration) -> str:
     """Return the configuration with the extender and everything else unchanged.
 
     The caller puts the file's name before an ``Obstacle``'s text.
     """
-    config = read(old) if old is not None else configured_by(wanted.flags)
+    config = (
+        read_configuration(old)
+        if old is not None
+        else configuration_of_flags(wanted.flags)
+    )
     for extender in _others(config):
         if extender.get("bindVerb") or _manages_ours(extender):
             other = extender.get("urlPrefix", "without an urlPrefix")
@@ -117,7 +121,7 @@ def without_stanza(text: str, scored: Percentages) -> str:
     Comments stay, unless ``scored`` has to be written back: the values that
     ``all_nodes`` has overwritten.
     """
-    config = read(text)
+    config = read_configuration(text)
     if not has_stanza(text):
         return text
     _set_back(config, scored)
@@ -126,14 +130,17 @@ def without_stanza(text: str, scored: Percentages) -> str:
         del config["extenders"]
     with suppress(Obstacle, NotEditable):
         cut = _cut(text)
-        if read(cut) == config:
+        if read_configuration(cut) == config:
             return cut
     return _text(config)
 
 
 def _cut(text: str) -> str:
     """Return the text without gpushare's entries, and otherwise byte for byte."""
-    yaml_text, extenders = YamlText(text), read(text).get(_EXTENDERS) or ()
+    yaml_text, extenders = (
+        YamlText(text),
+        read_configuration(text).get(_EXTENDERS) or (),
+    )
     root = yaml_text.document
     items = items_of(child(root, _EXTENDERS))
     ours = [
@@ -161,12 +168,12 @@ def is_weighted(text: str, extender: Json) -> bool:
     return any(each.get("weight") != extender.get("weight") for each in _ours(text))
 
 
-def packing(extender: Json) -> Json:
+def with_packing_weight(extender: Json) -> Json:
     """Return the extender's entry for ``frag``: its score outweighs all others."""
     return {**extender, "weight": PACKING_WEIGHT}
 
 
-def read(text: str) -> Json:
+def read_configuration(text: str) -> Json:
     """Parse a configuration; an ``Obstacle`` says why the text is none."""
     try:
         documents = [each for each in load_all(text) if each is not None]
@@ -224,7 +231,7 @@ def _places(config: Json) -> Iterator[tuple[str, Json]]:
 def _ours(text: str) -> list[Json]:
     """Return gpushare's entries in ``extenders``; none if this is no configuration."""
     try:
-        extenders = read(text).get("extenders") or []
+        extenders = read_configuration(text).get("extenders") or []
     except Obstacle:
         return []
     return [each for each in extenders if _is_ours(each)]
@@ -254,8 +261,12 @@ def _manages_ours(extender: Json) -> bool:
     return any(str(each.get("name", "")).startswith(PREFIX) for each in managed)
 
 
-def _extender(wanted: Wanted) -> Json:
-    extender = packing(wanted.extender) if wanted.all_nodes else dict(wanted.extender)
+def _extender(wanted: WantedConfiguration) -> Json:
+    extender = (
+        with_packing_weight(wanted.extender)
+        if wanted.all_nodes
+        else dict(wanted.extender)
+    )
     if wanted.tls is None:
         return extender
     extender["urlPrefix"] = str(extender["urlPrefix"]).replace("http:", "https:", 1)
@@ -287,7 +298,7 @@ _GONE = frozenset(
 """Flags of 1.22 that a configuration replaces by profiles, without a message."""
 
 
-def parsed(words: Sequence[str]) -> dict[str, str]:
+def parse_flags(words: Sequence[str]) -> dict[str, str]:
     """Parse flags as kube-scheduler does; the last of one name counts.
 
     Forms are ``--name=value``, ``--name value`` and ``--name`` for true; ``_`` in a
@@ -306,7 +317,7 @@ def parsed(words: Sequence[str]) -> dict[str, str]:
     return flags
 
 
-def configured_by(flags: Mapping[str, str]) -> Json:
+def configuration_of_flags(flags: Mapping[str, str]) -> Json:
     """Return the part of a configuration that says what these flags say."""
     old = sorted(_GONE & flags.keys())
     if old:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
-from gpusharectl.installer.kube_scheduler.api_server import advertised
+from gpusharectl.installer.kube_scheduler.api_server import advertised_address
 from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
-from gpusharectl.installer.kube_scheduler.k3s import K3sFile, node_name
+from gpusharectl.installer.kube_scheduler.k3s import K3sFile, k3s_node_name
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.state.read import Trouble
 
@@ -31,7 +31,7 @@ class Flavour(StrEnum):
     MANAGED = "managed"
 
 
-def flavour(files: HostFiles) -> Flavour:
+def read_flavour(files: HostFiles) -> Flavour:
     """Read it off this host's files; ``MANAGED``: no kube-scheduler is started here."""
     if files.read(KUBEADM_SCHEDULER) is not None:
         return Flavour.KUBEADM
@@ -45,7 +45,7 @@ def has_driver(files: HostFiles) -> bool:
     return any(files.place(path).exists() for path in DRIVER_SIGNS)
 
 
-def this_node(
+def find_this_node(
     files: HostFiles,
     kind: Flavour,
     nodes: Mapping[str, Sequence[str]],
@@ -58,14 +58,14 @@ def this_node(
     or the one that k3s is told.
     """
     if kind is Flavour.KUBEADM:
-        address = advertised(files)
+        address = advertised_address(files)
         for name, addresses in nodes.items():
             if address and address in addresses:
                 return name
         if address:
             return ""
     own = hostname or socket.gethostname()
-    told = node_name(files) if kind is Flavour.K3S else ""
+    told = k3s_node_name(files) if kind is Flavour.K3S else ""
     for name in (told, own.lower(), own.lower().split(".")[0]):
         if name and name in nodes:
             return name
@@ -82,11 +82,11 @@ def host_troubles(
     server's version.
     """
     try:
-        kind = flavour(files)
+        kind = read_flavour(files)
         if kind is Flavour.MANAGED:
             return ()
         addresses = {facts.name_of(one): facts.addresses(one) for one in nodes}
-        node = this_node(files, kind, addresses, hostname)
+        node = find_this_node(files, kind, addresses, hostname)
         starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
         words = SchedulerFiles(files, starter, desired_now(kubernetes)).missing()
     except OSError:

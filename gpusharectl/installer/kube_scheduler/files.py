@@ -31,14 +31,14 @@ from gpusharectl.installer.kube_scheduler.api_server import why_elsewhere
 from gpusharectl.installer.kube_scheduler.config import (
     KIND,
     Percentages,
-    Wanted,
-    api_for,
+    WantedConfiguration,
+    configuration_api,
     is_weighted,
     names_extender,
     overwritten_percentages,
-    packing,
     percentages,
-    read,
+    read_configuration,
+    with_packing_weight,
     with_stanza,
     without_stanza,
 )
@@ -52,8 +52,8 @@ from gpusharectl.installer.kube_scheduler.host_files import (
 from gpusharectl.installer.kube_scheduler.ports import (
     AT_BOOT,
     RESERVED,
-    released,
-    reserved,
+    plan_released_ports,
+    plan_reserved_ports,
 )
 from gpusharectl.installer.kube_scheduler.static_pod import Additions
 
@@ -64,7 +64,7 @@ READABLE = 0o644
 """The configuration has no secret, and a kube-scheduler without root has to read it."""
 
 
-class Found(NamedTuple):
+class FormerSetup(NamedTuple):
     """What kube-scheduler read before gpushare was installed."""
 
     config: str
@@ -109,7 +109,7 @@ class Starter(Protocol):
         """Return whether kube-scheduler is told to read gpushare's configuration."""
         ...
 
-    def found(self, without_gpushare: str | None) -> Found:
+    def found(self, without_gpushare: str | None) -> FormerSetup:
         """Return what kube-scheduler reads according to a text without additions."""
         ...
 
@@ -157,7 +157,7 @@ def packing_configuration(text: str) -> str:
     if KIND not in text:
         return text
     config = yaml.safe_load(text)
-    config["extenders"] = [packing(each) for each in config["extenders"]]
+    config["extenders"] = [with_packing_weight(each) for each in config["extenders"]]
     return yaml.safe_dump(config, sort_keys=False)
 
 
@@ -173,7 +173,7 @@ class Digests(BaseModel):
     after: str
 
 
-class Record(BaseModel):
+class HostRecord(BaseModel):
     """``state.json``: what was done to which files, and by which ``gpusharectl``."""
 
     gpusharectl: str
@@ -191,7 +191,7 @@ class Record(BaseModel):
         return f"{self.model_dump_json(indent=2, exclude_defaults=True)}\n"
 
     @classmethod
-    def decoded(cls, content: bytes | None) -> "Record | None":
+    def decoded(cls, content: bytes | None) -> "HostRecord | None":
         """Parse ``state.json``; None if there is none, or if it cannot be read."""
         try:
             return cls.model_validate_json(content or b"")
@@ -209,7 +209,7 @@ class HostState:
     """The starter's file without gpushare's additions."""
     config: bytes | None
     """gpushare's configuration."""
-    record: Record | None
+    record: HostRecord | None
 
     @property
     def text(self) -> str:
@@ -236,7 +236,7 @@ class HostCertificates:
             FileChange(
                 f"{self.folder}/{name}", there.get(name), one.content, one.mode, one.uid
             )
-            for name, one in pki.plan(there, now).items()
+            for name, one in pki.plan_certificates(there, now).items()
         ]
 
     def stamp(self, planned: Sequence[FileChange]) -> str:
@@ -305,7 +305,7 @@ class SchedulerFiles:
             )
         # The record and the backup are written before what they are about.
         written = self._change(self.state, record.text)
-        due = [*reserved(self._files), written, backup, *changes]
+        due = [*plan_reserved_ports(self._files), written, backup, *changes]
         return list(filter(_differs, due))
 
     def restore(self) -> Sequence[FileChange]:
@@ -334,7 +334,7 @@ class SchedulerFiles:
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
         wanted |= dict.fromkeys(gone)
         changes = [self._change(path, text) for path, text in wanted.items()]
-        return list(filter(_differs, [*changes, *released(self._files)]))
+        return list(filter(_differs, [*changes, *plan_released_ports(self._files)]))
 
     def overruled(self) -> str:
         """Return which other file makes the starter's ineffective, or ""."""
@@ -353,7 +353,9 @@ class SchedulerFiles:
                 "that API server, not its kubeconfig's; remove the flag, or leave DRA "
                 "off (--no-dra)"
             )
-        told = (read(text).get("clientConnection") or {}).get("kubeconfig") or ""
+        told = (read_configuration(text).get("clientConnection") or {}).get(
+            "kubeconfig"
+        ) or ""
         if not told:
             return f"kube-scheduler's configuration in {self.config} has no kubeconfig"
         with Obstacle.about(self._starter.path):
@@ -374,19 +376,19 @@ class SchedulerFiles:
     @property
     def unfinished(self) -> bool:
         """Whether kube-scheduler was not seen running since the first installation."""
-        record = Record.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._files.read(self.state))
         return record is not None and record.unfinished
 
     def finish(self) -> None:
         """Record that kube-scheduler was seen running with these files."""
-        record = Record.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._files.read(self.state))
         if record is not None and record.unfinished:
             done = record.model_copy(update={"unfinished": False})
             self._files.write(self.state, done.text.encode())
 
     def missing(self) -> str:
         """Return in words how somebody has undone the configuration, or ""."""
-        record = Record.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._files.read(self.state))
         if record is None or self._starter.path not in record.files:
             return ""
         if overruled := self.overruled():
@@ -422,7 +424,7 @@ class SchedulerFiles:
 
     def _read(self) -> HostState:
         content = self._files.read(self._starter.path)
-        record = Record.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._files.read(self.state))
         backup = self._files.read(self.backup)
         digests = record.files.get(self._starter.path) if record else None
         with Obstacle.about(self._starter.path):
@@ -443,19 +445,19 @@ class SchedulerFiles:
     def _is_read(self, state: HostState) -> bool:
         return self._starter.is_edited(state.main, self._additions("", ()))
 
-    def _built(self, state: HostState, desired: Desired) -> tuple[str, Record]:
+    def _built(self, state: HostState, desired: Desired) -> tuple[str, HostRecord]:
         """Return gpushare's configuration to write, and the record without its files.
 
         It has the extender, and everything else as it was.
         """
-        api = api_for(desired.kubernetes)
+        api = configuration_api(desired.kubernetes)
         found, edited = self._found(state), self._is_edited(state)
         source = self.config if edited else found.config
         old = self._files.read(source) if source else b""
         if old is None:
             raise Obstacle(f"{self._starter.path} names {source}, which does not exist")
         known = self._known(state) if edited else {}
-        wanted = Wanted(
+        wanted = WantedConfiguration(
             desired.extender,
             api,
             found.flags,
@@ -476,7 +478,7 @@ class SchedulerFiles:
         files, unfinished = {}, not self._is_read(state)
         if state.record:
             files, unfinished = dict(state.record.files), state.record.unfinished
-        return head + text, Record(
+        return head + text, HostRecord(
             gpusharectl=desired.program,
             files=files,
             scored=scored,
@@ -499,11 +501,13 @@ class SchedulerFiles:
         try:
             built, _ = self._built(replace(state, config=None, record=None), plain)
             left = without_stanza(state.text, self._known(state))
-            return read(without_stanza(built, {})) != read(left)
+            return read_configuration(without_stanza(built, {})) != read_configuration(
+                left
+            )
         except Obstacle:
             return True
 
-    def _found(self, state: HostState) -> Found:
+    def _found(self, state: HostState) -> FormerSetup:
         with Obstacle.about(self._starter.path):
             return self._starter.found(state.without_gpushare)
 
@@ -561,6 +565,6 @@ def _differs(change: FileChange) -> bool:
 
 def _parsed(text: str | None) -> Json:
     try:
-        return {} if text is None else read(text)
+        return {} if text is None else read_configuration(text)
     except Obstacle:
         return {}

@@ -17,13 +17,13 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     HostFiles,
     Obstacle,
 )
-from gpusharectl.installer.kube_scheduler.verify import Pace, Say
+from gpusharectl.installer.kube_scheduler.verify import PollPace, Say
 
 _LEAST_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SchedulerTimeouts:
     """How long each step may take, in seconds."""
 
     check_s: float = 60.0
@@ -33,7 +33,7 @@ class Patience:
     """A lease that was not released expires after 15 s."""
     job_s: float = 600.0
     """Another node may have to pull gpushare's image first."""
-    pace: Pace = field(default_factory=Pace)
+    pace: PollPace = field(default_factory=PollPace)
 
     @classmethod
     def within(cls, timeout_s: float | None) -> Self:
@@ -63,12 +63,12 @@ class HostScheduler(ABC):
         node: str,
         starter: Starter,
         desired: Desired,
-        patience: Patience | None,
+        patience: SchedulerTimeouts | None,
     ) -> None:
         self._host = files
         self._objects = objects
         self._node = node
-        self._patience = patience or Patience()
+        self._patience = patience or SchedulerTimeouts()
         self._files = SchedulerFiles(files, starter, desired)
         self._applied: Sequence[FileChange] = ()
 

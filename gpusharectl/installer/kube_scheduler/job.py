@@ -24,7 +24,7 @@ from gpusharectl.installer.kube_scheduler.files import (
     Desired,
     SchedulerFiles,
 )
-from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
@@ -35,20 +35,20 @@ from gpusharectl.installer.kube_scheduler.ports import AT_BOOT, RESERVED
 from gpusharectl.installer.kube_scheduler.static_pod import (
     PROGRAM,
     SchedulerPod,
-    container,
+    scheduler_container,
 )
 from gpusharectl.installer.kube_scheduler.verify import (
     LEFT,
     REJECTED,
     MirrorPod,
     Say,
-    check_container,
+    container_wait,
     is_made_from,
     last_words,
     pulled_with,
     short_pod,
-    temporary,
-    waits_for,
+    temporary_object,
+    trial_container,
 )
 
 
@@ -199,7 +199,7 @@ class HostJob:
         mounts = [{**etc, "readOnly": True}, *others, copies]
         step = {**self._step("prepare", Action.TRY), "volumeMounts": mounts}
         folder = KubeadmFile.folder
-        check = check_container(container(mirror), f"{folder}/{CONFIG_NAME}")
+        check = trial_container(scheduler_container(mirror), f"{folder}/{CONFIG_NAME}")
         own = [
             each
             for each in check.get("volumeMounts", ())
@@ -263,7 +263,7 @@ class SchedulerJobs:
 
     objects: Objects
     target: SchedulerTarget
-    patience: Patience = field(default_factory=Patience)
+    patience: SchedulerTimeouts = field(default_factory=SchedulerTimeouts)
 
     def run(self, action: str, node: str, say: Say) -> str:
         """Do ``apply`` or ``restore`` on a node; return why that failed, or "".
@@ -331,7 +331,7 @@ class SchedulerJobs:
         """Run the Job to its end, and return what it has printed."""
         pace, most_s = self.patience.pace, self.patience.job_s
         self._end_others(job)
-        with temporary(self.objects, job.body(mirror), pace) as ref:
+        with temporary_object(self.objects, job.body(mirror), pace) as ref:
             does = "reads" if job.action is Action.LOOK else "writes"
             say(f"Job {SYSTEM}/{job.name} {does} the files")
             told = ""
@@ -339,7 +339,7 @@ class SchedulerJobs:
             def look() -> bool | None:
                 nonlocal told
                 body = self.objects.get(ref)
-                waiting = waits_for(self._pod(job, body) or {})
+                waiting = container_wait(self._pod(job, body) or {})
                 reason, _, message = waiting.partition(": ")
                 # The message of one reason may change at each try.
                 if message and reason != told:
@@ -364,7 +364,7 @@ class SchedulerJobs:
     def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> str:
         pod = self._pod(job, body)
         if not _ended(body):
-            why = (waits_for(pod) if pod else "") or "it did not start"
+            why = (container_wait(pod) if pod else "") or "it did not start"
             if "Image" in why.partition(":")[0]:
                 why += "; with --image you name an image that the node can get"
             raise Obstacle(f"the Job did not end within {most_s:g} s: {why}")

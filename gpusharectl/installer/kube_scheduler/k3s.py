@@ -27,16 +27,16 @@ from gpushare.yaml_edit import (
     items_of,
     load,
 )
-from gpusharectl.installer.kube_scheduler.config import CONFIG, parsed
-from gpusharectl.installer.kube_scheduler.files import Desired, Found
-from gpusharectl.installer.kube_scheduler.host import HostScheduler, Patience
+from gpusharectl.installer.kube_scheduler.config import CONFIG, parse_flags
+from gpusharectl.installer.kube_scheduler.files import Desired, FormerSetup
+from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
     Obstacle,
 )
 from gpusharectl.installer.kube_scheduler.static_pod import Additions
-from gpusharectl.installer.kube_scheduler.verify import Say, probed
+from gpusharectl.installer.kube_scheduler.verify import Say, probe_scheduler
 
 ARGS = "kube-scheduler-arg"
 _KEYS = (ARGS, f"{ARGS}+")
@@ -111,7 +111,7 @@ class K3sFile:
 
     def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
-        own = settings(without_gpushare)
+        own = parse_k3s_settings(without_gpushare)
         told = {**self._variables, **own, **self._elsewhere}.get(_DATA_DIR)
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
@@ -124,7 +124,10 @@ class K3sFile:
         if self.is_edited(text, additions):
             return text or ""
         without_gpushare = self.without_gpushare(text, additions)
-        body, argument = settings(without_gpushare), f"config={additions.config}"
+        body, argument = (
+            parse_k3s_settings(without_gpushare),
+            f"config={additions.config}",
+        )
         key = _key(body)
         wanted = {**body, key: [*_listed(body.get(key)), argument]}
         edit = partial(_with_argument, without_gpushare or "", argument)
@@ -138,7 +141,7 @@ class K3sFile:
             key: [each for each in _listed(given) if not _is_added(each, additions)]
             if key in _KEYS
             else given
-            for key, given in settings(text).items()
+            for key, given in parse_k3s_settings(text).items()
         }
         made = _checked(partial(_without_argument, text or "", additions), kept)
         if made != text:
@@ -150,13 +153,16 @@ class K3sFile:
     def is_edited(self, text: str | None, additions: Additions) -> bool:
         """Return whether kube-scheduler is told to read gpushare's configuration."""
         try:
-            return _flags(_arguments(settings(text))).get(CONFIG) == additions.config
+            return (
+                _flags(_arguments(parse_k3s_settings(text))).get(CONFIG)
+                == additions.config
+            )
         except Obstacle:
             return False
 
-    def found(self, without_gpushare: str | None) -> Found:
+    def found(self, without_gpushare: str | None) -> FormerSetup:
         """Return its own configuration and its flags; paths are the host's."""
-        body = settings(without_gpushare)
+        body = parse_k3s_settings(without_gpushare)
         disabled = {**body, **self._elsewhere}.get(_DISABLED, "")
         if str(disabled).lower() in _TRUE:
             raise Obstacle(
@@ -165,7 +171,7 @@ class K3sFile:
             )
         more = self._elsewhere.get(ARGS, ())
         flags = _flags([*_arguments(body), *more])
-        return Found(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
+        return FormerSetup(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
 
     def overruled(self, files: HostFiles) -> str:
         """Return which other file overrules gpushare's configuration, or ""."""
@@ -197,7 +203,7 @@ class K3sFile:
         return ""
 
 
-def settings(text: str | None) -> dict[str, Any]:
+def parse_k3s_settings(text: str | None) -> dict[str, Any]:
     """Parse k3s's settings; empty if there is no file, or only comments."""
     if text is None or not _has_content(text):
         return {}
@@ -231,7 +237,7 @@ def _checked(edit: Callable[[], str], wanted: dict[str, Any]) -> str:
     """Return an edited text if it has the wanted settings; else an ``Obstacle``."""
     try:
         made = edit()
-        body = settings(made)
+        body = parse_k3s_settings(made)
     except (Obstacle, NotEditable):
         raise Obstacle(_ODD) from None
     if _normal(body) != _normal(wanted):
@@ -266,7 +272,7 @@ def _arguments(body: Mapping[str, Any]) -> list[str]:
 
 def _flags(arguments: list[str]) -> dict[str, str]:
     """Parse arguments, which k3s takes with dashes or without."""
-    return parsed([f"--{each.lstrip('-')}" for each in arguments])
+    return parse_flags([f"--{each.lstrip('-')}" for each in arguments])
 
 
 def _is_added(argument: str, additions: Additions) -> bool:
@@ -277,7 +283,7 @@ def _with_argument(text: str, argument: str) -> str:
     if not _has_content(text):
         start = text if not text or text.endswith("\n") else f"{text}\n"
         return f"{start}{ARGS}:\n- {argument}\n"
-    body = settings(text)
+    body = parse_k3s_settings(text)
     yaml_text, key = YamlText(text), _key(body)
     root = yaml_text.document
     node = child(root, key)
@@ -323,7 +329,7 @@ def _in_form_of(backup: str | None, text: str) -> str:
 
     To add gpushare's argument, a word or an alias has become a list in brackets.
     """
-    former, body = settings(backup), settings(text)
+    former, body = parse_k3s_settings(backup), parse_k3s_settings(text)
     key = _key(former)
     if not (
         key in former and key in body and _listed(former[key]) == _listed(body[key])
@@ -348,7 +354,7 @@ class K3sScheduler(HostScheduler):
         node: str,
         desired: Desired,
         run: Run | None = None,
-        patience: Patience | None = None,
+        patience: SchedulerTimeouts | None = None,
     ) -> None:
         variables = {
             key: v for _, body in _environments(files) for key, v in body.items()
@@ -422,7 +428,7 @@ class K3sScheduler(HostScheduler):
         if self._unread:
             return ""
         pace, probe_s = self._patience.pace, self._patience.probe_s
-        why = probed(self._objects, self._node, _NO_IMAGE, pace, probe_s)
+        why = probe_scheduler(self._objects, self._node, _NO_IMAGE, pace, probe_s)
         command = " ".join(restart_command(self._host))
         return f"{why}; if k3s was not restarted since, run: {command}" if why else ""
 
@@ -464,13 +470,15 @@ def _drop_in_paths(files: HostFiles) -> list[str]:
 
 
 def _drop_in(files: HostFiles, path: str) -> Mapping[str, Any]:
-    return settings((files.read(path) or b"").decode(errors="replace"))
+    return parse_k3s_settings((files.read(path) or b"").decode(errors="replace"))
 
 
-def node_name(files: HostFiles) -> str:
+def k3s_node_name(files: HostFiles) -> str:
     """Return the node's name that k3s is told here; "" if it takes the host's."""
     try:
-        own = settings((files.read(K3sFile.path) or b"").decode(errors="replace"))
+        own = parse_k3s_settings(
+            (files.read(K3sFile.path) or b"").decode(errors="replace")
+        )
     except Obstacle:
         own = {}
     bodies = [body for _, body in _environments(files)]

@@ -9,8 +9,8 @@ import yaml
 
 from gpushare.kube.objects import Objects
 from gpusharectl.installer.kube_scheduler import static_pod
-from gpusharectl.installer.kube_scheduler.files import READABLE, Desired, Found
-from gpusharectl.installer.kube_scheduler.host import HostScheduler, Patience
+from gpusharectl.installer.kube_scheduler.files import READABLE, Desired, FormerSetup
+from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
@@ -24,12 +24,12 @@ from gpusharectl.installer.kube_scheduler.static_pod import (
 )
 from gpusharectl.installer.kube_scheduler.verify import (
     MirrorPod,
-    Said,
     Say,
-    Verdict,
-    check_pod,
-    checked,
-    probed,
+    TrialResult,
+    TrialVerdict,
+    probe_scheduler,
+    run_trial,
+    trial_pod,
 )
 
 _ABSENT = (
@@ -62,7 +62,7 @@ class KubeadmFile:
         """Return the manifest with the additions."""
         if text is None:
             raise Obstacle(_ABSENT)
-        return static_pod.edited(text, additions)
+        return static_pod.edit_static_pod(text, additions)
 
     def without_gpushare(
         self,
@@ -71,18 +71,18 @@ class KubeadmFile:
         backup: str | None = None,  # noqa: ARG002
     ) -> str | None:
         """Return the manifest without it."""
-        return None if text is None else static_pod.taken_out(text, additions)
+        return None if text is None else static_pod.restore_static_pod(text, additions)
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
         """Return whether kube-scheduler is told to read gpushare's configuration."""
-        return text is not None and static_pod.is_edited(text, additions)
+        return text is not None and static_pod.is_static_pod_edited(text, additions)
 
-    def found(self, without_gpushare: str | None) -> Found:
+    def found(self, without_gpushare: str | None) -> FormerSetup:
         """Return its own configuration, by its path on the host, and its flags."""
         if without_gpushare is None:
             raise Obstacle(_ABSENT)
         pod = SchedulerPod.read(without_gpushare)
-        return Found(pod.on_host(pod.config) if pod.config else "", pod.flags)
+        return FormerSetup(pod.on_host(pod.config) if pod.config else "", pod.flags)
 
     def overruled(self, files: HostFiles) -> str:
         """Return which other static pods have kube-scheduler's name, or "".
@@ -134,7 +134,7 @@ class KubeadmScheduler(HostScheduler):
         objects: Objects,
         node: str,
         desired: Desired,
-        patience: Patience | None = None,
+        patience: SchedulerTimeouts | None = None,
     ) -> None:
         super().__init__(files, objects, node, KubeadmFile(), desired, patience)
         self._mirror = MirrorPod(objects, node, self._patience.pace)
@@ -146,10 +146,10 @@ class KubeadmScheduler(HostScheduler):
         If it cannot be tried, that is no reason against it; ``wait`` says so.
         """
         verdict = self.verdict(plan)
-        self._untried = verdict.words if verdict.said is Said.UNKNOWN else ""
-        return verdict.words if verdict.said is Said.BAD else ""
+        self._untried = verdict.words if verdict.said is TrialResult.UNKNOWN else ""
+        return verdict.words if verdict.said is TrialResult.BAD else ""
 
-    def verdict(self, plan: Sequence[FileChange]) -> Verdict:
+    def verdict(self, plan: Sequence[FileChange]) -> TrialVerdict:
         """Try the new configuration in a pod of its own beside kube-scheduler.
 
         Its files lie beside the real ones meanwhile, with the ending ``.next``.
@@ -158,17 +158,17 @@ class KubeadmScheduler(HostScheduler):
         manifest = after.get(KubeadmFile.path) or self._host.read(KubeadmFile.path)
         config = after.get(self._files.config)
         if config is None:
-            return Verdict(Said.WELL)
+            return TrialVerdict(TrialResult.WELL)
         try:
             pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
         except Obstacle:
-            return Verdict(Said.WELL)
+            return TrialVerdict(TrialResult.WELL)
         tried = self._trial(plan, config)
         try:
             self._host.make(tried)
-            body = check_pod(pod, self._node, self._files.next)
+            body = trial_pod(pod, self._node, self._files.next)
             patience = self._patience
-            return checked(self._objects, body, patience.pace, patience.check_s)
+            return run_trial(self._objects, body, patience.pace, patience.check_s)
         finally:
             self._files.make([FileChange(each.path, None, None) for each in tried])
 
@@ -194,7 +194,7 @@ class KubeadmScheduler(HostScheduler):
         if isinstance(pod, Obstacle):
             return str(pod)
         patience = self._patience
-        return probed(
+        return probe_scheduler(
             self._objects, self._node, pod.image, patience.pace, patience.probe_s
         )
 

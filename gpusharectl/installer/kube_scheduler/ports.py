@@ -29,7 +29,7 @@ net.ipv4.ip_local_reserved_ports = {}
 """
 
 
-def reserved(files: HostFiles) -> Sequence[FileChange]:
+def plan_reserved_ports(files: HostFiles) -> Sequence[FileChange]:
     """Return what reserves the ports beside those that are reserved already.
 
     Nothing if they are, or if this host does not let the setting be written.
@@ -44,7 +44,7 @@ def reserved(files: HostFiles) -> Sequence[FileChange]:
     ]
 
 
-def released(files: HostFiles) -> Sequence[FileChange]:
+def plan_released_ports(files: HostFiles) -> Sequence[FileChange]:
     """Return what undoes it; nothing if somebody else has reserved the ports."""
     if files.read(AT_BOOT) is None:
         return []

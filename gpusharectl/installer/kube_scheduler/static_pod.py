@@ -1,11 +1,11 @@
 """Read and edit kube-scheduler's static pod; the rest of its text stays. Pure.
 
-``edited`` adds ``--config``, the volume and mount of gpushare's folder, and an
-annotation whose change makes kubelet restart the pod. ``taken_out`` removes exactly
-that and returns the old text, byte for byte. Comments, order and style of everything
-else stay; flags that the configuration replaces stay too, since they say the same. The
-result is parsed again and compared with what was meant, so a manifest in an unexpected
-form is refused.
+``edit_static_pod`` adds ``--config``, the volume and mount of gpushare's folder, and an
+annotation whose change makes kubelet restart the pod. ``restore_static_pod`` removes
+exactly that and returns the old text, byte for byte. Comments, order and style of
+everything else stay; flags that the configuration replaces stay too, since they say the
+same. The result is parsed again and compared with what was meant, so a manifest in an
+unexpected form is refused.
 """
 
 import copy
@@ -18,7 +18,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import PREFIX
 from gpushare.yaml_edit import NotEditable, YamlText, child, items_of, load, text_of
-from gpusharectl.installer.kube_scheduler.config import CONFIG, parsed
+from gpusharectl.installer.kube_scheduler.config import CONFIG, parse_flags
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 
 PROGRAM = "kube-scheduler"
@@ -60,7 +60,7 @@ class SchedulerPod:
     @property
     def main(self) -> Json:
         """kube-scheduler's container as plain data."""
-        return container(self.body)
+        return scheduler_container(self.body)
 
     @property
     def image(self) -> str:
@@ -70,7 +70,7 @@ class SchedulerPod:
     @property
     def flags(self) -> dict[str, str]:
         """kube-scheduler's flags, without dashes."""
-        return parsed(words(self.main))
+        return parse_flags(command_words(self.main))
 
     @property
     def config(self) -> str:
@@ -119,13 +119,13 @@ class SchedulerPod:
         )
 
 
-def container(body: Json) -> Json:
+def scheduler_container(body: Json) -> Json:
     """Return kube-scheduler's container of a pod that has one."""
     containers: list[Json] = body["spec"]["containers"]
     return next(each for each in containers if each.get("name") == PROGRAM)
 
 
-def words(main: Json) -> list[str]:
+def command_words(main: Json) -> list[str]:
     """Return the flags of kube-scheduler's container: ``command``, then ``args``."""
     command = [str(word) for word in main.get("command") or []]
     return [*command[1:], *(str(word) for word in main.get("args") or [])]
@@ -181,7 +181,7 @@ class Additions:
         return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
 
 
-def edited(manifest: str, additions: Additions) -> str:
+def edit_static_pod(manifest: str, additions: Additions) -> str:
     """Return the manifest with the additions; unchanged if it has them.
 
     If the pod mounts the folder by itself, that mount stays the only one: the API
@@ -189,7 +189,7 @@ def edited(manifest: str, additions: Additions) -> str:
     """
     if _has_all(SchedulerPod.read(manifest), additions):
         return manifest
-    pod = SchedulerPod.read(taken_out(manifest, additions))
+    pod = SchedulerPod.read(restore_static_pod(manifest, additions))
     annotations = _add_flag(pod, additions)
     if additions.stamp:
         annotations[STAMP] = additions.stamp
@@ -201,8 +201,8 @@ def edited(manifest: str, additions: Additions) -> str:
     return _checked(pod, additions, _has_all)
 
 
-def taken_out(manifest: str, additions: Additions) -> str:
-    """Return the manifest without what ``edited`` adds; unchanged if there is none."""
+def restore_static_pod(manifest: str, additions: Additions) -> str:
+    """Return the manifest without what ``edit_static_pod`` adds, if it is there."""
     pod = SchedulerPod.read(manifest)
     _drop_flag(pod, additions)
     pod.yaml.drop_entries(pod.metadata, "annotations", (STAMP, FORMER))
@@ -213,7 +213,7 @@ def taken_out(manifest: str, additions: Additions) -> str:
     return _checked(pod, additions, lambda pod, _: pod.config != additions.config)
 
 
-def is_edited(manifest: str, additions: Additions) -> bool:
+def is_static_pod_edited(manifest: str, additions: Additions) -> bool:
     """Return whether kube-scheduler is told to read gpushare's configuration."""
     try:
         return SchedulerPod.read(manifest).config == additions.config
@@ -307,7 +307,7 @@ def _mounts_below(pod: SchedulerPod, folder: str) -> list[Json]:
 def _without_additions(body: Json, additions: Additions) -> Json:
     """Return the pod without the additions, and without lists that are then empty."""
     body = copy.deepcopy(body)
-    main, metadata, spec = container(body), body["metadata"], body["spec"]
+    main, metadata, spec = scheduler_container(body), body["metadata"], body["spec"]
     annotations = metadata.get("annotations") or {}
     former = annotations.pop(FORMER, None)
     annotations.pop(STAMP, None)

@@ -1,6 +1,6 @@
 """Check kube-scheduler on a node: its new configuration, its restart, its calls.
 
-``checked``: would kube-scheduler load the new configuration? A pod with its image and
+``run_trial``: would kube-scheduler load the new configuration? A pod with its image and
 its mounts writes the configuration out and exits (``--write-config-to``). It validates
 the file, opens the kubeconfig and builds the extenders, and connects to nobody.
 
@@ -8,12 +8,12 @@ the file, opens the kubeconfig and builds the extenders, and connects to nobody.
 checks only every 10 to 15 s whether the old pod has ended, but at once when the mirror
 pod changes, so this module changes it.
 
-``probed``: does kube-scheduler call the extender? A pod asks ``vcuda-core: "0"``, which
-makes it the extender's (contracts 1.2), and has an annotation that only the extender
-refuses, with a message of its own. That message on the pod proves filter. Then the
-annotation is removed, and the pod is bound; kube-scheduler allows only one binder, so
-that proves bind. A kube-scheduler that does not call the extender binds the pod at
-once.
+``probe_scheduler``: does kube-scheduler call the extender? A pod asks ``vcuda-core:
+"0"``, which makes it the extender's (contracts 1.2), and has an annotation that only
+the extender refuses, with a message of its own. That message on the pod proves filter.
+Then the annotation is removed, and the pod is bound; kube-scheduler allows only one
+binder, so that proves bind. A kube-scheduler that does not call the extender binds the
+pod at once.
 """
 
 import copy
@@ -34,8 +34,8 @@ from gpusharectl.installer.kube_scheduler.static_pod import (
     PROGRAM,
     STAMP,
     SchedulerPod,
-    container,
-    words,
+    command_words,
+    scheduler_container,
 )
 
 INSTALLER = "gpushare-installer"
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollPace:
     """How often to look; times in seconds."""
 
     every_s: float = 0.5
@@ -110,7 +110,7 @@ def pulled_with(secrets: Sequence[str]) -> Json:
 
 
 @contextmanager
-def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
+def temporary_object(objects: Objects, body: Json, pace: PollPace) -> Iterator[Ref]:
     """Create a pod or Job, and delete it afterwards; an old one is deleted first."""
     ref = Ref.of(body)
     if objects.delete(ref, grace_period_s=0):
@@ -124,7 +124,7 @@ def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
             objects.delete(ref, grace_period_s=0)
 
 
-def waits_for(pod: Json) -> str:
+def container_wait(pod: Json) -> str:
     """Return what a pod's container waits for; "" if it waits for nothing."""
     init = (pod.get("status") or {}).get("initContainerStatuses") or ()
     for each in (*init, *_states(pod)):
@@ -156,7 +156,7 @@ LEFT = "it has run with gpushare's configuration before, which stays as it is"
 """Why a kube-scheduler that does not start is not restored."""
 
 
-class Said(StrEnum):
+class TrialResult(StrEnum):
     """Result of a check."""
 
     WELL = "well"
@@ -165,39 +165,43 @@ class Said(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """Result of a check; ``words`` say what is wrong, or why it is not known."""
 
-    said: Said
+    said: TrialResult
     words: str = ""
 
 
-def checked(objects: Objects, pod: Json, pace: Pace, timeout_s: float) -> Verdict:
-    """Run a pod of ``check_pod`` to its end and return what it has shown."""
+def run_trial(
+    objects: Objects, pod: Json, pace: PollPace, timeout_s: float
+) -> TrialVerdict:
+    """Run a pod of ``trial_pod`` to its end and return what it has shown."""
     try:
-        with temporary(objects, pod, pace) as ref:
+        with temporary_object(objects, pod, pace) as ref:
             ended = pace.until(lambda: _ended(objects.get(ref)), timeout_s)
             if ended is not None:
                 return _verdict(objects, ref, ended)
-            why = waits_for(objects.get(ref) or {}) or "kubelet has not started it"
-            return Verdict(Said.UNKNOWN, f"not within {timeout_s:g} s: {why}")
+            why = container_wait(objects.get(ref) or {}) or "kubelet has not started it"
+            return TrialVerdict(
+                TrialResult.UNKNOWN, f"not within {timeout_s:g} s: {why}"
+            )
     except InvalidObject as error:
-        return Verdict(
-            Said.BAD,
+        return TrialVerdict(
+            TrialResult.BAD,
             "the API server rejects a pod of the new manifest, as kubelet would: "
             f"{error}",
         )
     except ClusterError as error:
-        return Verdict(Said.UNKNOWN, str(error))
+        return TrialVerdict(TrialResult.UNKNOWN, str(error))
 
 
-def check_pod(pod: SchedulerPod, node: str, config: str) -> Json:
+def trial_pod(pod: SchedulerPod, node: str, config: str) -> Json:
     """Return the pod that loads ``config`` as this kube-scheduler would."""
     body = pod.body["spec"]
     spec = {
         "nodeName": node,
         "hostNetwork": True,
-        "containers": [check_container(pod.main, config)],
+        "containers": [trial_container(pod.main, config)],
     }
     for key in ("volumes", "securityContext", "hostAliases", "imagePullSecrets"):
         if key in body:
@@ -205,7 +209,7 @@ def check_pod(pod: SchedulerPod, node: str, config: str) -> Json:
     return short_pod(f"{CHECK_NAME}-{node}", spec)
 
 
-def check_container(main: Json, config: str) -> Json:
+def trial_container(main: Json, config: str) -> Json:
     """Return the container that loads ``config``, made from kube-scheduler's own."""
     kept = ("image", "command", "args", "env", "securityContext", "volumeMounts")
     own = {key: copy.deepcopy(main[key]) for key in kept if key in main}
@@ -221,19 +225,19 @@ def _ended(pod: Json | None) -> Json | None:
     return pod if pod is not None and phase in {"Succeeded", "Failed"} else None
 
 
-def _verdict(objects: Objects, ref: Ref, pod: Json) -> Verdict:
+def _verdict(objects: Objects, ref: Ref, pod: Json) -> TrialVerdict:
     status = pod["status"]
     if status["phase"] == "Succeeded":
-        return Verdict(Said.WELL)
+        return TrialVerdict(TrialResult.WELL)
     ended = [(each.get("state") or {}).get("terminated") or {} for each in _states(pod)]
     # Of programs that ran and failed by themselves.
     codes = [int(one["exitCode"]) for one in ended if one.get("reason") == "Error"]
     if not codes:
         why = status.get("message") or status.get("reason") or "it did not start"
-        return Verdict(Said.UNKNOWN, str(why))
+        return TrialVerdict(TrialResult.UNKNOWN, str(why))
     said = _logged(objects, ref)
     said = said or f"it ended with code {codes[0]}"
-    return Verdict(Said.BAD, f"{REJECTED}: {said}")
+    return TrialVerdict(TrialResult.BAD, f"{REJECTED}: {said}")
 
 
 def _logged(objects: Objects, pod: Ref) -> str:
@@ -249,8 +253,8 @@ _MARK = "gpusharectl-probe"
 _LEASE = Ref("coordination.k8s.io/v1", "Lease", "kube-scheduler", SYSTEM)
 
 
-def probed(
-    objects: Objects, node: str, image: str, pace: Pace, timeout_s: float
+def probe_scheduler(
+    objects: Objects, node: str, image: str, pace: PollPace, timeout_s: float
 ) -> str:
     """Prove with a pod that kube-scheduler calls the extender; why it does not, or "".
 
@@ -258,7 +262,7 @@ def probed(
     the node does not have is not pulled.
     """
     try:
-        with temporary(objects, probe_pod(node, image), pace) as ref:
+        with temporary_object(objects, scheduler_probe_pod(node, image), pace) as ref:
             return _filtered(objects, ref, pace, timeout_s) or _bound(
                 objects, ref, pace, timeout_s
             )
@@ -266,7 +270,7 @@ def probed(
         return f"the probe pod {SYSTEM}/{PROBE_NAME} cannot be created or read: {error}"
 
 
-def probe_pod(node: str, image: str) -> Json:
+def scheduler_probe_pod(node: str, image: str) -> Json:
     """Return the pod; only ``node`` suits it, whatever its taints."""
     probe = {
         "name": "probe",
@@ -282,7 +286,7 @@ def probe_pod(node: str, image: str) -> Json:
     return short_pod(PROBE_NAME, spec, {names.CONTAINERS: _MARK})
 
 
-def _filtered(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
+def _filtered(objects: Objects, ref: Ref, pace: PollPace, timeout_s: float) -> str:
     """Wait for the extender's message; return what came instead, or ""."""
 
     def look() -> str | None:
@@ -303,7 +307,7 @@ def _filtered(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
     return _nothing(objects, ref, timeout_s) if seen is None else seen
 
 
-def _bound(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
+def _bound(objects: Objects, ref: Ref, pace: PollPace, timeout_s: float) -> str:
     """Remove the annotation, and wait until the pod has its node."""
     try:
         objects.merge(ref, {"metadata": {"annotations": {names.CONTAINERS: None}}})
@@ -354,7 +358,7 @@ _ENDED_TOO_OFTEN = 2
 class MirrorPod:
     """kube-scheduler's pod on one node, as the API server shows it."""
 
-    def __init__(self, objects: Objects, node: str, pace: Pace) -> None:
+    def __init__(self, objects: Objects, node: str, pace: PollPace) -> None:
         self._objects = objects
         self._node = node
         self._pace = pace
@@ -436,7 +440,7 @@ def _waits(pod: Json | None, manifest: SchedulerPod) -> str:
     ready = condition(pod, "Ready").get("status") == "True"
     if ready and not pod["metadata"].get("deletionTimestamp"):
         return ""
-    return waits_for(pod) or "the pod is starting"
+    return container_wait(pod) or "the pod is starting"
 
 
 def _failed(container: Json) -> bool:
@@ -453,4 +457,6 @@ def is_made_from(pod: Json, manifest: SchedulerPod) -> bool:
     """Return whether the pod has this manifest's stamp and flags."""
     annotations = pod["metadata"].get("annotations") or {}
     same_stamp = annotations.get(STAMP, "") == manifest.annotation(STAMP)
-    return same_stamp and words(container(pod)) == words(manifest.main)
+    return same_stamp and command_words(scheduler_container(pod)) == command_words(
+        manifest.main
+    )

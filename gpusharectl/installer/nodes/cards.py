@@ -8,7 +8,7 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.nodes.facts import SurveyedNode, named, read_nodes
+from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, read_nodes
 from gpusharectl.installer.options import NO_TIER, InstallOptions
 from gpusharectl.installer.progress import InstallError, Waiting
 from gpusharectl.installer.rollout import last_lines
@@ -42,7 +42,7 @@ def wait_for_cards(
     without = {wait.who: wait.what for wait in waits}
     nodes, nodes_of = read_nodes(objects), dict[str, list[str]]()
     for name in chosen:
-        node = named(nodes, name)
+        node = find_node(nodes, name)
         if name not in searched or node is None:
             result = "not Ready; cards are found when it is"
         elif name in without:
@@ -79,7 +79,7 @@ def _without_cards(
 ) -> list[Waiting]:
     waits = []
     for name in chosen:
-        node = named(nodes, name)
+        node = find_node(nodes, name)
         if node is None or not node.has_cards:
             waits.append(Waiting(name, "no NVIDIA driver answered"))
         elif not node.offered:

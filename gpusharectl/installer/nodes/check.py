@@ -21,16 +21,26 @@ from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import image_of, with_images
-from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes, unknown_nodes
-from gpusharectl.installer.nodes.pods import Ran, check_pod, run_trials
+from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes, why_unknown
+from gpusharectl.installer.nodes.pods import PodResults, check_pod, run_trials
 from gpusharectl.installer.options import CheckOptions
-from gpusharectl.installer.preflight import Finding, Weight, judge_node, judge_rights
+from gpusharectl.installer.preflight import (
+    PreflightFinding,
+    Weight,
+    judge_node,
+    judge_rights,
+)
 from gpusharectl.installer.progress import InstallError
-from gpusharectl.installer.rights import CHECK_RIGHTS, LIST_NODES, may_get, missing
+from gpusharectl.installer.rights import (
+    CHECK_RIGHTS,
+    LIST_NODES,
+    may_get,
+    missing_rights,
+)
 from gpusharectl.installer.survey import (
     ClusterFacts,
     InstalledParts,
-    runtime_classes,
+    read_runtime_classes,
     takes_nvidia,
 )
 from gpusharectl.output import Words
@@ -54,7 +64,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """What ``deviceplugin.check`` prints, which says what each field means."""
 
     module: str | None
@@ -104,7 +114,7 @@ def _todo(about: str, text: str, remedy: str) -> Check:
     return Check(about, ok=False, text=text, remedy=remedy)
 
 
-def judged(report: Report) -> Iterator[Check]:
+def judge_report(report: NodeReport) -> Iterator[Check]:
     """Judge what the pod has found on its node."""
     answers = bool(report.driver or report.left_out)
     if report.cards and not answers:
@@ -119,7 +129,7 @@ def judged(report: Report) -> Iterator[Check]:
     yield from _injection(report)
 
 
-def _driver(report: Report, *, answers: bool) -> Iterator[Check]:
+def _driver(report: NodeReport, *, answers: bool) -> Iterator[Check]:
     if not answers and report.module is None:
         yield _todo(
             "driver",
@@ -142,7 +152,7 @@ def _driver(report: Report, *, answers: bool) -> Iterator[Check]:
     )
 
 
-def _cards(report: Report) -> Check:
+def _cards(report: NodeReport) -> Check:
     kinds: Counter[str] = Counter()
     for model, mib, _, count in report.cards:
         kinds[f"{model or 'unnamed'} of {mib} MiB"] += count
@@ -161,7 +171,7 @@ def _cards(report: Report) -> Check:
     return _todo("cards", "the driver lists no card", "see nvidia-smi -L there")
 
 
-def _injection(report: Report) -> Iterator[Check]:
+def _injection(report: NodeReport) -> Iterator[Check]:
     generate = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
     match report.injection:
         case None:
@@ -184,18 +194,20 @@ def _injection(report: Report) -> Iterator[Check]:
 _OF_POD = ("driver", "NVML", "cards", "injection")
 
 
-def of_pod(image: str, ran: Ran, node: str) -> list[Check]:
+def judge_check_pod(image: str, ran: PodResults, node: str) -> list[Check]:
     """Judge what came of a node's check pod of this image."""
     started = _ok("image", f"{image} starts")
     failed = ran.failed.get(node, "")
-    if is_older(failed):
+    if is_older_image(failed):
         return [started, *_unknown("the image is older than this program", *_OF_POD)]
     if failed:
         remedy = _IMAGE if "image" in failed else "the log of kubelet there says more"
         wrong = _todo("image", failed, remedy)
         return [wrong, *_unknown("the pod did not run", *_OF_POD)]
     try:
-        found = {one.about: one for one in judged(Report.read(ran.said[node]))}
+        found = {
+            one.about: one for one in judge_report(NodeReport.read(ran.said[node]))
+        }
     except Malformed as error:
         return [started, *_unknown(f"the pod's answer is not valid: {error}", *_OF_POD)]
     if node in ran.refused:
@@ -213,12 +225,12 @@ def _unknown(why: str, *subjects: str) -> list[Check]:
     return [Check(about, ok=None, text=why) for about in subjects]
 
 
-def found_on(ran: Ran) -> Iterator[Finding]:
+def judge_trials(ran: PodResults) -> Iterator[PreflightFinding]:
     """Judge the answers of check pods for an install; equal nodes are one finding."""
-    nodes: dict[Finding, list[str]] = {}
+    nodes: dict[PreflightFinding, list[str]] = {}
     for node, answer in ran.said.items():
         # The trial of a workload that needs no card has no answer.
-        for one in _findings(of_pod("", ran, node)) if answer else ():
+        for one in _findings(judge_check_pod("", ran, node)) if answer else ():
             nodes.setdefault(one, []).append(node)
     for one, them in nodes.items():
         node_s = "node" if len(them) == 1 else "nodes"
@@ -226,17 +238,17 @@ def found_on(ran: Ran) -> Iterator[Finding]:
         yield replace(one, text=f"{where}: {one.text}")
 
 
-def _findings(checks: Sequence[Check]) -> Iterator[Finding]:
+def _findings(checks: Sequence[Check]) -> Iterator[PreflightFinding]:
     cards = next(one for one in checks if one.about == "cards")
     for one in checks:
         if one.ok is False:
             weight = Weight.WARNING if cards.ok else Weight.DOUBT
-            yield Finding(weight, one.text, one.remedy)
+            yield PreflightFinding(weight, one.text, one.remedy)
     if cards.ok:
-        yield Finding(Weight.OK, cards.text)
+        yield PreflightFinding(Weight.OK, cards.text)
 
 
-def is_older(failed: str) -> bool:
+def is_older_image(failed: str) -> bool:
     """Return whether a check pod failed only because its image has no such command."""
     return _NO_SUCH_COMMAND in failed
 
@@ -259,7 +271,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
     """Check nodes at the same time; nothing is left in the cluster."""
     objects = context.objects
     facts = _facts(objects)
-    if wrong := unknown_nodes(facts.nodes, options.nodes):
+    if wrong := why_unknown(facts.nodes, options.nodes):
         raise InstallError(wrong)
     nodes = [node for node in facts.nodes if node.name in options.nodes]
     pods = {
@@ -277,7 +289,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
         ]
         if node.name in pods:
             image = pods[node.name]["spec"]["containers"][0]["image"]
-            checks += of_pod(image, ran, node.name)
+            checks += judge_check_pod(image, ran, node.name)
         elif facts.missing:
             rights = judge_rights(facts)
             checks += [_todo("rights", rights.text, rights.remedy)]
@@ -290,7 +302,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
 
 def _facts(objects: Objects) -> ClusterFacts:
     """Read what is needed to judge nodes; ``InstallError`` if they cannot be read."""
-    lacking = missing(objects, CHECK_RIGHTS)
+    lacking = missing_rights(objects, CHECK_RIGHTS)
     facts = ClusterFacts("", Flavour.MANAGED, (), missing=lacking)
     if LIST_NODES in lacking:
         rights = judge_rights(facts)
@@ -300,12 +312,12 @@ def _facts(objects: Objects) -> ClusterFacts:
     return replace(
         facts,
         nodes=read_nodes(objects),
-        runtime_classes=runtime_classes(objects),
+        runtime_classes=read_runtime_classes(objects),
         installed=InstalledParts(images),
     )
 
 
-def _is_well(found: Finding) -> bool | None:
+def _is_well(found: PreflightFinding) -> bool | None:
     if found.weight is Weight.OK:
         return True
     return False if found.remedy else None

@@ -18,7 +18,7 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.verify import pulled_with
 from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes
-from gpusharectl.installer.nodes.pods import run_on_nodes, short_lived
+from gpusharectl.installer.nodes.pods import run_on_nodes, short_lived_pod
 from gpusharectl.installer.progress import InstallError, Waiting
 
 NAME = "gpushare-clean"
@@ -41,7 +41,7 @@ FORGOTTEN_WITHIN_S = 360.0
 """kubelet needs five minutes."""
 
 
-def clean(folder: Path) -> list[str]:
+def remove_host_files(folder: Path) -> list[str]:
     """Remove gpushare's files below a host's /var/lib, and its CDI specifications.
 
     Returns their paths, sorted. ``/var/run`` is beside the folder.
@@ -78,7 +78,7 @@ def cleaning_pod(node: str, image: str, pull_secrets: Sequence[str] = ()) -> Jso
     cdi = {"path": f"/var/{_CDI}", "type": "DirectoryOrCreate"}
     volumes = [lib, {"name": "cdi", "hostPath": cdi}]
     secrets = pulled_with(pull_secrets)
-    return short_lived(NAME, node, container, volumes=volumes, **secrets)
+    return short_lived_pod(NAME, node, container, volumes=volumes, **secrets)
 
 
 def clean_nodes(

@@ -177,25 +177,27 @@ def read_nodes(objects: Objects) -> tuple[SurveyedNode, ...]:
     return tuple(sorted(nodes, key=lambda node: node.name))
 
 
-def to_label(nodes: Sequence[SurveyedNode], chosen: Sequence[str]) -> tuple[str, ...]:
+def nodes_to_label(
+    nodes: Sequence[SurveyedNode], chosen: Sequence[str]
+) -> tuple[str, ...]:
     """Return the chosen nodes that lack gpushare's label."""
     return tuple(
         node.name for node in nodes if node.name in chosen and not node.labelled
     )
 
 
-def minor(version: str) -> tuple[int, int] | None:
+def minor_version(version: str) -> tuple[int, int] | None:
     """Return ``v1.36.3`` as (1, 36); None if it is no version."""
     number = _VERSION.match(version)
     return (int(number[1]), int(number[2])) if number else None
 
 
-def named(nodes: Sequence[SurveyedNode], name: str) -> SurveyedNode | None:
+def find_node(nodes: Sequence[SurveyedNode], name: str) -> SurveyedNode | None:
     """Return the node of this name; None if there is none."""
     return next((node for node in nodes if node.name == name), None)
 
 
-def unknown_nodes(nodes: Sequence[SurveyedNode], wanted: Sequence[str]) -> str:
+def why_unknown(nodes: Sequence[SurveyedNode], wanted: Sequence[str]) -> str:
     """Return what is wrong with the names of nodes; "" if all are nodes."""
     there = [node.name for node in nodes]
     unknown = [name for name in wanted if name not in there]

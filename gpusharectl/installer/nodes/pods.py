@@ -24,10 +24,15 @@ from gpushare.kube.facts import (
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.manifests import image_of
-from gpusharectl.installer.nodes.facts import SurveyedNode, minor, named, read_nodes
+from gpusharectl.installer.nodes.facts import (
+    SurveyedNode,
+    find_node,
+    minor_version,
+    read_nodes,
+)
 from gpusharectl.installer.progress import Waiting
 from gpusharectl.installer.rights import may_get
-from gpusharectl.installer.rollout import events_of, meant_for, pod_wait
+from gpusharectl.installer.rollout import daemonset_nodes, list_events, pod_wait
 from gpusharectl.output import ObjectChange
 
 TRIAL = "gpushare-image-trial"
@@ -48,7 +53,7 @@ _KUBELET_BELOW = (1, 31)
 _SHOWN = 3
 
 
-def trials(
+def trial_pods(
     objects: Objects, changes: Sequence[ObjectChange], chosen: Sequence[str]
 ) -> list[Json]:
     """Return a pod for each Ready node where a DaemonSet gets another image.
@@ -72,12 +77,12 @@ def trials(
             "command": ["gpusharectl", "--version"],
             "securityContext": {"runAsUser": 65532, "runAsNonRoot": True},
         }
-        for name in meant_for(body, ready, chosen):
-            node = named(ready, name)
+        for name in daemonset_nodes(body, ready, chosen):
+            node = find_node(ready, name)
             if change.ref.name == DEVICE_PLUGIN and node is not None:
                 pods[name] = check_pod(objects, body, node)
             else:
-                pods.setdefault(name, short_lived(TRIAL, name, container, **spec))
+                pods.setdefault(name, short_lived_pod(TRIAL, name, container, **spec))
     return [pod for _, pod in sorted(pods.items())]
 
 
@@ -93,7 +98,7 @@ def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
     own = template["containers"][0]
     status = f"--status={json.dumps(node.runtime.status)}"
     root = {"name": "host", "mountPath": _HOST, "readOnly": True}
-    if (minor(node.runtime.kubelet) or (0, 0)) >= _KUBELET_BELOW:
+    if (minor_version(node.runtime.kubelet) or (0, 0)) >= _KUBELET_BELOW:
         root |= _READ_ONLY_BELOW
     container = {
         "name": _CHECK_NAME,
@@ -116,7 +121,7 @@ def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
     ]
     if _CLASS in template:
         spec[_CLASS] = template[_CLASS]
-    return short_lived(TRIAL, node.name, container, **spec)
+    return short_lived_pod(TRIAL, node.name, container, **spec)
 
 
 def _pull_secrets(objects: Objects, workload: Json) -> Json:
@@ -133,7 +138,7 @@ def _pull_secrets(objects: Objects, workload: Json) -> Json:
     return kept
 
 
-def in_words(failed: Mapping[str, str]) -> str:
+def failures_in_words(failed: Mapping[str, str]) -> str:
     """Return why pods failed, equal reasons once.
 
     >>> in_words({"cp": "no image", "gpu-1": "no image", "gpu-2": "no room"})
@@ -148,7 +153,7 @@ def in_words(failed: Mapping[str, str]) -> str:
     return "; ".join([*told[:_SHOWN], *more])
 
 
-def remove_left(objects: Objects, name: str) -> None:
+def delete_leftover_pods(objects: Objects, name: str) -> None:
     """Delete the short-lived pods of this name that a killed run has left."""
     selector = f"{PART_NAME}={name}"
     for pod in objects.list("v1", "Pod", namespace=SYSTEM, label_selector=selector):
@@ -161,7 +166,7 @@ _LEFT_S = 3600
 """A pod that a killed run has left ends by itself then."""
 
 
-def short_lived(name: str, node: str, container: Json, **spec: object) -> Json:
+def short_lived_pod(name: str, node: str, container: Json, **spec: object) -> Json:
     """Return a pod that runs once on a node, without the scheduler or credentials."""
     security = {
         "allowPrivilegeEscalation": False,
@@ -199,7 +204,7 @@ def short_lived(name: str, node: str, container: Json, **spec: object) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class PodResults:
     """What came of short-lived pods, by node."""
 
     failed: Mapping[str, str]
@@ -214,7 +219,7 @@ class Ran:
 
 def run_trials(
     context: Context, pods: Sequence[Json], most_s: float | None = None
-) -> Ran:
+) -> PodResults:
     """Run trials. A check that fails at once is run again without the driver.
 
     So a runtime that cannot give the driver to a container is told from a bad image.
@@ -229,7 +234,7 @@ def run_trials(
     second = run_on_nodes(context, again, most_s)
     refused = {node: ran.failed[node] for node in second.said}
     failed = {node: why for node, why in ran.failed.items() if node not in refused}
-    return Ran(failed, {**ran.said, **second.said}, ran.ended, refused)
+    return PodResults(failed, {**ran.said, **second.said}, ran.ended, refused)
 
 
 def _without_driver(check: Json) -> Json:
@@ -243,7 +248,7 @@ def _without_driver(check: Json) -> Json:
 
 def run_on_nodes(
     context: Context, pods: Sequence[Json], most_s: float | None = None
-) -> Ran:
+) -> PodResults:
     """Run short-lived pods at the same time; they are deleted in any case."""
     objects, clock = context.objects, context.patience.clock
     refs = {node_of(pod): Ref.of(pod) for pod in pods}
@@ -282,7 +287,7 @@ def run_on_nodes(
             one.who: one.what if one.topic else f"no result in time: {one.what}"
             for one in left
         }
-        return Ran(failed | late, said, frozenset(ended))
+        return PodResults(failed | late, said, frozenset(ended))
     finally:
         for ref in refs.values():
             # An error here must not hide the result.
@@ -299,7 +304,7 @@ def _unfinished(objects: Objects, node: str, name: str, pod: Json | None) -> Wai
         return Waiting(node, why, hopeless=True)
     if phase(pod) == "Running":
         return Waiting(node, "its pod to end")
-    return pod_wait(node, pod, events_of(objects, name), "")
+    return pod_wait(node, pod, list_events(objects, name), "")
 
 
 def _last_words(pod: Json) -> str:

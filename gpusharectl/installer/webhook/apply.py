@@ -24,16 +24,16 @@ from gpushare.kube.facts import PROBE_ONLY, is_narrowed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.manifests import BY_CERT_MANAGER, with_stamp
-from gpusharectl.installer.pki import AUTHORITY, WEBHOOK, bundle, plan_webhook
+from gpusharectl.installer.pki import AUTHORITY, WEBHOOK, join_bundle, plan_webhook
 from gpusharectl.installer.progress import (
     InstallError,
     InstallHook,
-    Step,
+    InstallStep,
     Waiting,
 )
 from gpusharectl.installer.rights import may_get
 from gpusharectl.installer.rollout import wait_for_rollout
-from gpusharectl.installer.survey import served
+from gpusharectl.installer.survey import served_objects
 from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
@@ -41,9 +41,9 @@ from gpusharectl.installer.webhook.objects import (
     SECRET,
     SECRETS,
     STAMP,
-    bundle_of,
-    files_of,
-    secret_of,
+    certificate_secret,
+    read_bundle,
+    secret_files,
     with_bundle,
 )
 from gpusharectl.output import ObjectChange
@@ -93,7 +93,7 @@ class WebhookPlan:
         )
 
 
-def split(
+def plan_webhook_objects(
     objects: Objects, manifests: Sequence[Json], now: datetime, *, by_installer: bool
 ) -> tuple[tuple[Json, ...], WebhookPlan]:
     """Split the manifests into those to apply first, and a plan for the webhook.
@@ -104,24 +104,24 @@ def split(
     asking = tuple(body for body in manifests if Ref.of(body) in CONFIGURATIONS)
     others = tuple(body for body in manifests if body not in asking)
     there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
-    present = bundle_of(body for body in there.values() if body)
+    present = read_bundle(body for body in there.values() if body)
     if not by_installer:
         # Applied without the caBundle of cert-manager, one that the installer once
         # wrote would be removed.
         kept = (_with_present_bundle(body, there[Ref.of(body)]) for body in asking)
         return others, WebhookPlan(tuple(kept), there)
     secret = objects.get(SECRET)
-    made = plan_webhook(files_of(secret), now)
-    files = made or files_of(secret)
+    made = plan_webhook(secret_files(secret), now)
+    files = made or secret_files(secret)
     newest = files[f"{AUTHORITY}.crt"]
     plan = WebhookPlan(
         tuple(with_bundle(body, newest) for body in asking),
         there,
-        secret_of(made) if made else None,
+        certificate_secret(made) if made else None,
         seen={**there, SECRET: secret},
     )
     if made:
-        both = bundle(newest, present, now)
+        both = join_bundle(newest, present, now)
         old = (body for body in asking if Ref.of(body) not in plan.new)
         plan = replace(plan, trusting=tuple(with_bundle(body, both) for body in old))
     digest = hashlib.sha256(files[f"{WEBHOOK.name}.crt"]).hexdigest()
@@ -129,7 +129,7 @@ def split(
 
 
 def _with_present_bundle(body: Json, present: Json | None) -> Json:
-    authorities = bundle_of([present] if present else [])
+    authorities = read_bundle([present] if present else [])
     return with_bundle(body, authorities) if authorities else body
 
 
@@ -176,11 +176,11 @@ def _mark(ref: Ref, body: Json | None) -> Mapping[str, bytes] | None:
     """Return the part of an object that only one install may change at a time."""
     if body is None:
         return None
-    return files_of(body) if ref == SECRET else {"authorities": bundle_of([body])}
+    return secret_files(body) if ref == SECRET else {"authorities": read_bundle([body])}
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ProbeResult:
     """One attempt; ``words`` say why the webhook is not ``reached``.
 
     ``reached`` is None if it is not known: the pod was refused for other reasons, or
@@ -212,13 +212,13 @@ class WebhookSteps:
 
         These come when every replica is as it is now.
         """
-        certificate = Step("the webhook's certificate", self.certify, "TLS")
+        certificate = InstallStep("the webhook's certificate", self.certify, "TLS")
         wait = partial(wait_for_rollout, self._context, [DEPLOYMENT])
         return InstallHook(
             before_objects=[certificate] if self._plan.secret else (),
             after_cards=(
-                Step("the webhook's rollout", wait, "Waiting"),
-                Step("the webhook's configurations", self.ask, "Webhook"),
+                InstallStep("the webhook's rollout", wait, "Waiting"),
+                InstallStep("the webhook's configurations", self.ask, "Webhook"),
             ),
         )
 
@@ -243,7 +243,7 @@ class WebhookSteps:
             for body in plan.asking
             if body not in new and (plan.trusting or Ref.of(body) in self._changing)
         ]
-        self._apply([*due, *map(narrowed, new)])
+        self._apply([*due, *map(narrow_to_probe, new)])
         result = self._probe()
         if result.reached is False:
             for body in new:
@@ -270,13 +270,13 @@ class WebhookSteps:
         told = "from now on," if new or due else "as before,"
         screen.say(f"{told} the API server asks the webhook about pods with cards")
 
-    def _probe(self) -> Result:
+    def _probe(self) -> ProbeResult:
         """Try until the API server reaches the webhook, or time is up."""
-        last = Result(reached=False)
+        last = ProbeResult(reached=False)
 
         def look() -> list[Waiting]:
             nonlocal last
-            last = probed(self._context.objects)
+            last = probe_webhook(self._context.objects)
             what = f"its connection to the webhook: {last.words}"
             return [Waiting("the API server", what)] if last.reached is False else []
 
@@ -292,7 +292,7 @@ class WebhookSteps:
                 self._context.objects.apply(body)
 
 
-def still_there(context: Context) -> tuple[Ref, ...]:
+def find_webhook_objects(context: Context) -> tuple[Ref, ...]:
     """Return the existing objects of a webhook in the order in which they are deleted.
 
     The configurations are first. Each object is looked for, since an earlier removal
@@ -300,32 +300,34 @@ def still_there(context: Context) -> tuple[Ref, ...]:
     count as existing, so that the right to them is asked for.
     """
     objects = context.objects
-    rest = map(Ref.of, reversed(served(objects, context.load(BY_CERT_MANAGER))))
+    rest = map(Ref.of, reversed(served_objects(objects, context.load(BY_CERT_MANAGER))))
     refs = list(dict.fromkeys([*CONFIGURATIONS, *rest, *SECRETS]))
     unknown = [ref for ref in refs if not may_get(objects, ref)]
     there = [ref for ref in refs if ref not in unknown and objects.get(ref)]
     return tuple(ref for ref in refs if ref in (*there, *unknown)) if there else ()
 
 
-def probed(objects: Objects) -> Result:
+def probe_webhook(objects: Objects) -> ProbeResult:
     """Let the API server create the probe pod as a dry run; a refusal is no error."""
     try:
-        made = objects.create(probe_pod(), dry_run=True)
+        made = objects.create(webhook_probe_pod(), dry_run=True)
     except ClusterError as error:
         # It answers 500 for a webhook that it cannot reach. A definite refusal comes
         # from elsewhere, such as a policy for that namespace.
         if error.definite and not error.retryable:
-            return Result(None, f"the probe pod was refused: {error}")
-        return Result(reached=False, words=str(error))
+            return ProbeResult(None, f"the probe pod was refused: {error}")
+        return ProbeResult(reached=False, words=str(error))
     changed = _is_changed(made)
     if changed is None:
-        return Result(None, "the probe pod was changed by another webhook")
+        return ProbeResult(None, "the probe pod was changed by another webhook")
     if changed:
-        return Result(reached=True)
-    return Result(reached=False, words="it creates pods without asking the webhook")
+        return ProbeResult(reached=True)
+    return ProbeResult(
+        reached=False, words="it creates pods without asking the webhook"
+    )
 
 
-def probe_pod() -> Json:
+def webhook_probe_pod() -> Json:
     """Return a pod that every level of Pod Security admits."""
     return {
         "apiVersion": "v1",
@@ -342,7 +344,7 @@ def probe_pod() -> Json:
     }
 
 
-def narrowed(configuration: Json) -> Json:
+def narrow_to_probe(configuration: Json) -> Json:
     """Limit a configuration to the probe pod."""
     found = deepcopy(configuration)
     for one in found["webhooks"]:

@@ -42,7 +42,7 @@ class InstalledWebhook:
     """The wanted number; None if there is no Deployment."""
 
 
-def is_cert_managers(body: Json) -> bool:
+def is_of_cert_manager(body: Json) -> bool:
     """Return whether cert-manager writes this configuration or Secret.
 
     It annotates what it makes, and gpushare's overlay annotates the configurations.
@@ -61,7 +61,7 @@ def with_bundle(configuration: Json, authorities: bytes) -> Json:
     return {**configuration, "webhooks": webhooks}
 
 
-def bundle_of(configurations: Iterable[Json]) -> bytes:
+def read_bundle(configurations: Iterable[Json]) -> bytes:
     """Return the authorities of the present caBundles, as PEM."""
     found = [
         _decoded(one["clientConfig"].get("caBundle", ""))
@@ -71,7 +71,7 @@ def bundle_of(configurations: Iterable[Json]) -> bytes:
     return b"\n".join(dict.fromkeys(found))
 
 
-def secret_of(files: Mapping[str, bytes]) -> Json:
+def certificate_secret(files: Mapping[str, bytes]) -> Json:
     """Return the Secret with a certificate's files."""
     return {
         "apiVersion": SECRET.api_version,
@@ -88,7 +88,7 @@ def secret_of(files: Mapping[str, bytes]) -> Json:
     }
 
 
-def files_of(secret: Json | None) -> Mapping[str, bytes]:
+def secret_files(secret: Json | None) -> Mapping[str, bytes]:
     """Return a Secret's files; none if there is no Secret."""
     held = (secret or {}).get("data") or {}
     return {name: _decoded(text) for name, text in held.items()}

@@ -32,15 +32,15 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     Obstacle,
 )
 from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
-from gpusharectl.installer.manifests import load, settings_of
+from gpusharectl.installer.manifests import container_settings, load_manifests
 from gpusharectl.installer.options import InstallOptions, UninstallOptions
 from gpusharectl.installer.pki import make_authority
 from gpusharectl.installer.progress import (
     Exit,
     InstallError,
-    Patience,
+    InstallPatience,
     Waiting,
-    no_terminal,
+    no_answer_error,
 )
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.testbed.objects import node as any_node
@@ -103,7 +103,9 @@ class Nodes:
             self.objects.list("apps/v1", kind, namespace=SYSTEM)
             for kind in ("DaemonSet", "Deployment")
         )
-        on = "on" in [settings_of([one], DEVICE).get("GPUSHARE_DRA") for one in sets]
+        on = "on" in [
+            container_settings([one], DEVICE).get("GPUSHARE_DRA") for one in sets
+        ]
         for one in sets:
             self._run(one, [node for node in nodes if _is_meant(one, node)])
         for one in deployments:
@@ -251,8 +253,8 @@ class Clock:
     nodes: Nodes
     now_s: float = 0.0
 
-    def patience(self, timeout_s: float = 60.0) -> Patience:
-        return Patience(timeout_s, 1.0, self.pause, lambda: self.now_s)
+    def patience(self, timeout_s: float = 60.0) -> InstallPatience:
+        return InstallPatience(timeout_s, 1.0, self.pause, lambda: self.now_s)
 
     def pause(self, seconds: float) -> None:
         self.now_s += seconds
@@ -297,7 +299,7 @@ class Listener:
 
     def _answer(self, option: str) -> str:
         if not self.answers:
-            raise no_terminal(option)
+            raise no_answer_error(option)
         return self.answers.pop(0)
 
 
@@ -456,7 +458,7 @@ EVERY_KIND = (*KINDS, *OPERATORS_KINDS, *WEBHOOKS_KINDS, *DRA_KINDS)
 
 @cache
 def _loaded(overlay: str, image: str, components: tuple[str, ...]) -> bytes:
-    return orjson.dumps(load(overlay, image=image, components=components))
+    return orjson.dumps(load_manifests(overlay, image=image, components=components))
 
 
 def shipped(
@@ -519,11 +521,13 @@ class InstalledCluster:
 
     def install(self, *answers: str, **options: Any) -> Exit:
         wanted = {"nodes": ("gpu-1",), "yes": not answers, **options}
-        return run.install(self.context(*answers), InstallOptions(**wanted))
+        return run.run_install(self.context(*answers), InstallOptions(**wanted))
 
     def uninstall(self, *answers: str, **options: Any) -> Exit:
         wanted = {"yes": not answers, **options}
-        return uninstall.uninstall(self.context(*answers), UninstallOptions(**wanted))
+        return uninstall.run_uninstall(
+            self.context(*answers), UninstallOptions(**wanted)
+        )
 
     def label(self, name: str) -> str | None:
         body = self.objects.get(Ref("v1", "Node", name)) or {}

@@ -10,10 +10,10 @@ from gpushare.kube.facts import DEVICE_PLUGIN, EXTENDER, SYSTEM
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.hosts import install_hosts
 from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
-from gpusharectl.installer.manifests import load, with_settings
+from gpusharectl.installer.manifests import load_manifests, with_settings
 from gpusharectl.installer.options import POLICY, InstallOptions
 from gpusharectl.installer.progress import Exit
-from gpusharectl.installer.survey import owner_of
+from gpusharectl.installer.survey import object_owner
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.gpusharectl.installer.installed_cluster import (
     AFTER,
@@ -40,7 +40,7 @@ PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
 
 def release(objects: Objects, overlay: str = "kubeadm", **settings: str) -> None:
     """What ``helm install`` makes."""
-    bodies = with_settings(load(overlay), "extender", settings)
+    bodies = with_settings(load_manifests(overlay), "extender", settings)
     for body in bodies:
         objects.create(body)
         objects.merge(Ref.of(body), {"metadata": HELMS})
@@ -65,7 +65,7 @@ def test_install_changes_no_object_of_a_release(world: InstalledCluster) -> None
 
 def test_nor_what_a_failed_release_has_left(world: InstalledCluster) -> None:
     """Any object that would be changed is looked at, before one is."""
-    (account, *_) = load("kubeadm")
+    (account, *_) = load_manifests("kubeadm")
     metadata = {
         **account["metadata"],
         "annotations": HELMS["annotations"],
@@ -93,7 +93,7 @@ def test_uninstall_leaves_a_release_to_helm(world: InstalledCluster) -> None:
     assert "Helm's release gpu owns" in world.screen.text
     assert "remove it there first" in world.screen.text
     assert world.versions() == before
-    for body in load("kubeadm"):
+    for body in load_manifests("kubeadm"):
         world.objects.delete(Ref.of(body))
     world.nodes.step()
     assert world.uninstall() is Exit.DONE, world.screen.text
@@ -124,7 +124,7 @@ def test_uninstall_leaves_a_release_to_helm(world: InstalledCluster) -> None:
 )
 def test_the_owner_of_an_object(metadata: Json, owner: str) -> None:
     """By what each tool writes on all that it applies."""
-    assert owner_of({"kind": "DaemonSet", "metadata": metadata}) == owner
+    assert object_owner({"kind": "DaemonSet", "metadata": metadata}) == owner
 
 
 def test_hosts_only_sets_up_kube_scheduler(world: InstalledCluster) -> None:

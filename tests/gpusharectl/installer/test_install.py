@@ -12,7 +12,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.progress import Exit, Screen
-from gpusharectl.installer.run import install
+from gpusharectl.installer.run import run_install
 from tests.gpusharectl.golden import assert_as_kept
 from tests.gpusharectl.installer.installed_cluster import (
     AFTER,
@@ -82,7 +82,7 @@ def test_the_screen(world: InstalledCluster, dry_run: bool) -> None:
     world.objects.create(control_plane("cp-2"))
     context = replace(world.context(), screen=Agreeing(shown))
     options = InstallOptions(nodes=("gpu-1",), dry_run=dry_run)
-    assert install(context, options) == Exit.DONE
+    assert run_install(context, options) == Exit.DONE
     lines = [f"{line.rstrip()}\n" for line in page.getvalue().splitlines()]
     short = "".join([*lines[:12], "...\n", *lines[-2:]] if dry_run else lines)
     assert_as_kept(f"install-{'dry-run' if dry_run else 'first'}", short)

@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, Unavailable
-from gpusharectl.installer.lock import LASTS_S, LEASE, _Lease, alone
+from gpusharectl.installer.lock import LASTS_S, LEASE, _Lease, hold_lease
 from gpusharectl.installer.progress import Exit, InstallError
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -53,7 +53,7 @@ def test_it_is_held_while_the_command_runs(
 ) -> None:
     """And gone afterwards, however that ends."""
     try:
-        with alone(world.context(), "install"):
+        with hold_lease(world.context(), "install"):
             assert holder(world).startswith("install on ")
             if error:
                 raise error
@@ -66,7 +66,7 @@ def test_the_second_waits_for_the_end_of_the_first(world: InstalledCluster) -> N
     """Longer than a Lease lasts, as long as it is renewed."""
     lease = take(world)
     at_each_pause(world, lambda turn: renewed(lease) if turn < 20 else lease.release())
-    with alone(world.context(), "uninstall"):
+    with hold_lease(world.context(), "uninstall"):
         assert world.clock.now_s == 20
         assert holder(world).startswith("uninstall on ")
     (one, *_) = world.screen.waits
@@ -76,7 +76,7 @@ def test_the_second_waits_for_the_end_of_the_first(world: InstalledCluster) -> N
 def test_it_does_not_wait_for_ever(world: InstalledCluster) -> None:
     lease = take(world)
     at_each_pause(world, lambda _: renewed(lease))
-    with pytest.raises(InstallError) as error, alone(world.context(), "install"):
+    with pytest.raises(InstallError) as error, hold_lease(world.context(), "install"):
         pytest.fail("two at once")
     assert error.value.exit_code is Exit.REFUSED
     assert error.value.why == f"gpusharectl {WORDS} still runs; nothing was changed"
@@ -87,17 +87,17 @@ def test_a_killed_command_is_not_waited_for(world: InstalledCluster) -> None:
     """Whatever its clock says, which may be another host's."""
     take(world)
     world.objects.merge(LEASE, {"spec": {"renewTime": "2099-01-01T00:00:00.000000Z"}})
-    with alone(world.context(), "install"):
+    with hold_lease(world.context(), "install"):
         assert world.clock.now_s == LASTS_S
         assert holder(world) != OTHER
 
 
 def test_two_containers_are_two_commands(world: InstalledCluster) -> None:
     """Though host name and process number are the same in both."""
-    with alone(world.context(), "install"):
+    with hold_lease(world.context(), "install"):
         first = holder(world)
     take(world, first)
-    with alone(world.context(), "install"):
+    with hold_lease(world.context(), "install"):
         assert world.clock.now_s == LASTS_S
 
 
@@ -111,7 +111,7 @@ def test_of_two_that_find_a_left_lease_one_has_it(world: InstalledCluster) -> No
         return merge(ref, patch, **more)
 
     world.objects.merge = late
-    with alone(world.context(), "install"):
+    with hold_lease(world.context(), "install"):
         assert world.clock.now_s > 2 * LASTS_S
 
 
@@ -130,7 +130,7 @@ def test_a_lost_answer_is_no_other_command(
     world: InstalledCluster, objects: FakeObjects
 ) -> None:
     objects.fails(1, lambda: Unavailable("no answer"), done=True)
-    with alone(world.context(), "install"):
+    with hold_lease(world.context(), "install"):
         assert world.clock.now_s == 1
 
 
@@ -138,7 +138,7 @@ def test_without_the_right_the_checks_say_so(
     world: InstalledCluster, objects: FakeObjects
 ) -> None:
     objects.fails(1, lambda: Forbidden("no"), done=False)
-    with alone(world.context(), "install"):
+    with hold_lease(world.context(), "install"):
         assert holder(world) == ""
     objects.denied.add("create leases.coordination.k8s.io")
     assert world.install() == Exit.REFUSED

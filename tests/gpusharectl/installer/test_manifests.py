@@ -23,8 +23,8 @@ from gpusharectl.installer.manifests import (
     WEBHOOK_OVERLAYS,
     WORKLOADS,
     ManifestError,
-    assemble,
-    load,
+    compose_overlay,
+    load_manifests,
 )
 from tests.testbed.manifests import FOLDER, stanza
 
@@ -38,7 +38,7 @@ PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 @cache
 def shipped(overlay: str) -> tuple[Json, ...]:
     """An overlay as it is loaded; nobody may change it."""
-    return load(overlay)
+    return load_manifests(overlay)
 
 
 def of_kind(overlay: str, *kinds: str) -> list[Json]:
@@ -92,7 +92,7 @@ def test_no_right_is_too_wide(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", EVERY)
 def test_containers_can_do_little_and_are_looked_after(overlay: str) -> None:
     """A read-only root, no capabilities; probes, room, and an image of this version."""
-    swapped = load(overlay, image="local.test:5000/gpushare:9")
+    swapped = load_manifests(overlay, image="local.test:5000/gpushare:9")
     for spec in pods(overlay).values():
         for one in spec["containers"]:
             assert one["securityContext"] == {
@@ -202,7 +202,7 @@ def test_mutual_tls_brings_its_settings() -> None:
     }
     mount = {"name": "tls", "mountPath": "/etc/vcuda/tls", "readOnly": True}
     assert mount in tls["volumeMounts"]
-    assert load("kubeadm", components=["tls"]) == shipped("with-tls")
+    assert load_manifests("kubeadm", components=["tls"]) == shipped("with-tls")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_mutual_tls_brings_its_settings() -> None:
 )
 def test_names_that_nobody_knows(overlay: str, component: list[str], says: str) -> None:
     with pytest.raises(ManifestError, match=says):
-        load(overlay, components=component)
+        load_manifests(overlay, components=component)
 
 
 @pytest.mark.parametrize(
@@ -245,13 +245,14 @@ def test_a_patch_that_cannot_be_applied(
     for name, text in files.items():
         (tmp_path / "top" / f"{name}.yaml").write_text(text)
     with pytest.raises(ManifestError, match=says):
-        assemble(tmp_path, "top")
+        compose_overlay(tmp_path, "top")
 
 
 def test_dra_is_switched_on_by_a_component() -> None:
     """With its folders, one of them to write to, and the rights; else with none."""
     (before, after) = (
-        load("kubeadm", components=components) for components in ((), ("dra-plugin",))
+        load_manifests("kubeadm", components=components)
+        for components in ((), ("dra-plugin",))
     )
     for bodies, on in ((before, False), (after, True)):
         found = {(one["kind"], one["metadata"]["name"]): one for one in bodies}
@@ -279,7 +280,7 @@ def test_the_arbiter_is_switched_on_by_a_component() -> None:
         for components in ((), ("dra-extender",)):
             (spec,) = (
                 body["spec"]["template"]["spec"]
-                for body in load(overlay, components=components)
+                for body in load_manifests(overlay, components=components)
                 if Ref.of(body).name == "gpushare-extender"
                 and body["kind"] == "DaemonSet"
             )
@@ -291,7 +292,7 @@ def test_the_arbiter_is_switched_on_by_a_component() -> None:
             if found.claims and found.tls:
                 assert found.claims.tls.cert == found.tls.cert
     with pytest.raises(ManifestError, match="dra-extender"):
-        load("kubeadm", components=["dra-extender"])
+        load_manifests("kubeadm", components=["dra-extender"])
 
 
 def test_our_kustomizations_use_what_the_loader_knows() -> None:

@@ -5,7 +5,7 @@ import pytest
 from exporter.telemetry.fields import GROUPS, MEMORY
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.manifests import BIE, OVERLAYS, WORKLOADS, load
+from gpusharectl.installer.manifests import BIE, OVERLAYS, WORKLOADS, load_manifests
 from tests.gpusharectl.installer.test_manifests import NAME, of_kind, pods, shipped
 from tests.testbed.manifests import rights
 
@@ -101,7 +101,7 @@ def test_what_the_exporter_may() -> None:
     assert binding["roleRef"]["name"] == "gpushare-exporter"
     plain, evicting = (
         shipped("exporter"),
-        load("exporter", components=["exporter-evict"]),
+        load_manifests("exporter", components=["exporter-evict"]),
     )
     changed = [new for old, new in zip(plain, evicting, strict=True) if old != new]
     role, daemonset = sorted(changed, key=lambda body: body["kind"])

@@ -23,12 +23,12 @@ from gpusharectl.installer.pki import (
     SCHEDULER,
     SERVER_SIDE,
     TlsFile,
-    Wanted,
-    bundle,
-    due,
-    issue,
+    WantedCertificate,
+    is_renewal_due,
+    issue_certificate,
+    join_bundle,
     make_authority,
-    plan,
+    plan_certificates,
     plan_webhook,
     read_pair,
     scheduler_stamp,
@@ -49,7 +49,7 @@ def written(planned: Mapping[str, TlsFile], before: Files | None = None) -> File
 
 @pytest.fixture(scope="module")
 def files() -> Files:
-    return written(plan({}, NOW))
+    return written(plan_certificates({}, NOW))
 
 
 def certificate(files: Files, name: str) -> x509.Certificate:
@@ -96,7 +96,7 @@ def as_server(
 
 def test_from_nothing_come_three_pairs() -> None:
     """Keys are their owner's alone, and only the extender's is not root's."""
-    planned = plan({}, NOW)
+    planned = plan_certificates({}, NOW)
     assert {name: (file.mode, file.uid) for name, file in planned.items()} == {
         "ca.crt": (0o644, 0),
         "ca.key": (0o600, 0),
@@ -116,7 +116,7 @@ def test_who_believes_whom(files: Files) -> None:
     # What the extender holds does not let anybody bind.
     assert not as_client(files, "server")
     # Authorities of the same name differ by their keys.
-    other = written(plan({}, NOW))
+    other = written(plan_certificates({}, NOW))
     assert not as_client({"ca.crt": files["ca.crt"], "client.crt": other["client.crt"]})
 
 
@@ -139,9 +139,11 @@ def test_they_end(files: Files) -> None:
 
 
 def test_renewal_keeps_the_authority(files: Files) -> None:
-    assert plan(files, NOW) == plan(files, NOW + 243 * DAY) == {}
+    assert (
+        plan_certificates(files, NOW) == plan_certificates(files, NOW + 243 * DAY) == {}
+    )
     later = NOW + 244 * DAY
-    planned = plan(files, later)
+    planned = plan_certificates(files, later)
     assert planned.keys() == SERVER | CLIENT
     renewed = written(planned, files)
     assert end(renewed, "client") == later + 365 * DAY
@@ -153,16 +155,16 @@ def test_renewal_keeps_the_authority(files: Files) -> None:
 def test_an_authority_that_ends_is_made_anew_with_all_it_signed(files: Files) -> None:
     """Long before its end, so that it outlives what it signs."""
     early, late = NOW + 2434 * DAY, NOW + 2436 * DAY
-    assert plan(files, early).keys() == SERVER | CLIENT
-    assert plan(files, late).keys() == ALL
+    assert plan_certificates(files, early).keys() == SERVER | CLIENT
+    assert plan_certificates(files, late).keys() == ALL
     assert end(files, "ca") > early + 365 * DAY
 
 
 def test_one_that_is_not_valid_yet_is_due(files: Files) -> None:
     """The clock was wrong when it was made; an hour's correction does no harm."""
     client = certificate(files, "client")
-    assert not due(client, NOW - timedelta(minutes=59))
-    assert due(client, NOW - timedelta(minutes=61))
+    assert not is_renewal_due(client, NOW - timedelta(minutes=59))
+    assert is_renewal_due(client, NOW - timedelta(minutes=61))
 
 
 @pytest.mark.parametrize("name", ["ca", "server", "client"])
@@ -175,12 +177,12 @@ def test_what_is_broken_is_made_anew(
     file = f"{name}.{part}"
     broken = {key: text for key, text in files.items() if key != file}
     if damage != "missing":
-        other = plan({}, NOW)[file].content if damage == "another" else b""
+        other = plan_certificates({}, NOW)[file].content if damage == "another" else b""
         broken[file] = files[file][:100] if damage == "cut" else other
-    planned = plan(broken, NOW)
+    planned = plan_certificates(broken, NOW)
     assert planned.keys() == (ALL if name == "ca" else {f"{name}.crt", f"{name}.key"})
     mended = written(planned, broken)
-    assert plan(mended, NOW) == {}
+    assert plan_certificates(mended, NOW) == {}
     assert as_client(mended)
     assert as_server(mended)
 
@@ -195,31 +197,35 @@ def test_a_key_of_another_kind_is_made_anew(files: Files) -> None:
         pair.key.private_bytes(*form, secret),
         of_rsa.private_bytes(*form, serialization.NoEncryption()),
     ):
-        assert plan({**files, "client.key": key}, NOW).keys() == CLIENT
+        assert plan_certificates({**files, "client.key": key}, NOW).keys() == CLIENT
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("server", "x", SERVER_SIDE, (*EXTENDER.hosts, "10.0.0.7"), 65532),
-        Wanted("server", "x", SERVER_SIDE),
-        Wanted("server", "x", CLIENT_SIDE, EXTENDER.hosts),
+        WantedCertificate(
+            "server", "x", SERVER_SIDE, (*EXTENDER.hosts, "10.0.0.7"), 65532
+        ),
+        WantedCertificate("server", "x", SERVER_SIDE),
+        WantedCertificate("server", "x", CLIENT_SIDE, EXTENDER.hosts),
     ],
     ids=["more-hosts", "no-hosts", "another-purpose"],
 )
-def test_one_that_is_not_as_wanted_is_made_anew(files: Files, wanted: Wanted) -> None:
-    planned = plan(files, NOW, [wanted, SCHEDULER])
+def test_one_that_is_not_as_wanted_is_made_anew(
+    files: Files, wanted: WantedCertificate
+) -> None:
+    planned = plan_certificates(files, NOW, [wanted, SCHEDULER])
     assert planned.keys() == SERVER
-    assert plan(written(planned, files), NOW, [wanted, SCHEDULER]) == {}
+    assert plan_certificates(written(planned, files), NOW, [wanted, SCHEDULER]) == {}
 
 
 @pytest.mark.parametrize("count", range(7))
 def test_an_interrupted_call_is_mended_by_the_next(files: Files, count: int) -> None:
     for now in (NOW + 244 * DAY, NOW + 3000 * DAY):
-        some = dict(list(plan(files, now).items())[:count])
+        some = dict(list(plan_certificates(files, now).items())[:count])
         halfway = written(some, files)
-        mended = written(plan(halfway, now), halfway)
-        assert plan(mended, now) == {}
+        mended = written(plan_certificates(halfway, now), halfway)
+        assert plan_certificates(mended, now) == {}
         assert as_client(mended, now=now)
         assert as_server(mended, now=now)
 
@@ -229,7 +235,7 @@ def test_kube_scheduler_starts_anew_for_its_own_certificate_alone(files: Files) 
     stamp = scheduler_stamp(files)
     for missing, anew in (("server", False), ("client", True), ("ca", True)):
         kept = {name: text for name, text in files.items() if missing not in name}
-        planned = plan(kept, NOW)
+        planned = plan_certificates(kept, NOW)
         assert (scheduler_stamp(written(planned, kept)) != stamp) == anew
     assert len(scheduler_stamp({})) == 64
 
@@ -283,27 +289,27 @@ def test_what_is_broken_of_the_webhook_is_made_anew_as_a_whole(
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("tls", "x", CLIENT_SIDE, (NAME,)),
-        Wanted("tls", "x", SERVER_SIDE, ("gpushare-webhook.default.svc",)),
-        Wanted("tls", "x", SERVER_SIDE),
+        WantedCertificate("tls", "x", CLIENT_SIDE, (NAME,)),
+        WantedCertificate("tls", "x", SERVER_SIDE, ("gpushare-webhook.default.svc",)),
+        WantedCertificate("tls", "x", SERVER_SIDE),
         None,
     ],
 )
 def test_a_webhooks_for_something_else_is_made_anew(
-    webhook: Files, wanted: Wanted | None
+    webhook: Files, wanted: WantedCertificate | None
 ) -> None:
     authority = make_authority(NOW)
     other = {**webhook, "ca.crt": authority.certificate_pem}
     if wanted:
-        pair = issue(authority, wanted, NOW)
+        pair = issue_certificate(authority, wanted, NOW)
         other |= {"tls.crt": pair.certificate_pem, "tls.key": pair.key_pem}
     assert set(plan_webhook(other, NOW)) == WEBHOOK
 
 
 def test_a_bundle_has_each_once_and_the_newest_first() -> None:
     one, two = (make_authority(NOW).certificate_pem for _ in range(2))
-    assert bundle(one, two, NOW) == one + two
-    assert bundle(one, one + b"\n" + two + two, NOW) == one + two
+    assert join_bundle(one, two, NOW) == one + two
+    assert join_bundle(one, one + b"\n" + two + two, NOW) == one + two
     old = make_authority(NOW - 4000 * DAY).certificate_pem
     for others in (b"", old, b"what is this", one.replace(b"M", b"!")):
-        assert bundle(one, others, NOW) == one
+        assert join_bundle(one, others, NOW) == one

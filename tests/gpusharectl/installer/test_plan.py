@@ -17,9 +17,14 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.manifests import STAMP, load, loaded, settings_of
+from gpusharectl.installer.manifests import (
+    STAMP,
+    compose_install,
+    container_settings,
+    load_manifests,
+)
 from gpusharectl.installer.options import ISOLATION_CHOICES, InstallOptions
-from gpusharectl.installer.preflight import Finding, Weight, group_findings
+from gpusharectl.installer.preflight import PreflightFinding, Weight, group_findings
 from gpusharectl.installer.progress import Exit
 from tests.builders import card
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -27,7 +32,7 @@ from tests.gpusharectl.installer.installed_cluster import InstalledCluster
 
 def with_policy(policy: str | None) -> tuple[Json, ...]:
     choice = InstallOptions(second_scheduler=True, policy=policy)
-    return loaded(load, Flavour.KUBEADM, choice, image="i")
+    return compose_install(load_manifests, Flavour.KUBEADM, choice, image="i")
 
 
 def configuration(manifests: Iterable[Json]) -> Json:
@@ -45,8 +50,8 @@ def configuration(manifests: Iterable[Json]) -> Json:
 def test_the_extender_gets_the_policy_and_the_second_scheduler_the_weight() -> None:
     """All else in its configuration stays."""
     plain, packed = with_policy(None), with_policy("frag")
-    assert settings_of(packed, "extender")["GPUSHARE_POLICY"] == "frag"
-    assert "GPUSHARE_POLICY" not in settings_of(plain, "extender")
+    assert container_settings(packed, "extender")["GPUSHARE_POLICY"] == "frag"
+    assert "GPUSHARE_POLICY" not in container_settings(plain, "extender")
     before, after = configuration(plain), configuration(packed)
     (extender,) = after.pop("extenders")
     assert extender["weight"] == 100
@@ -72,7 +77,7 @@ def tier(world: InstalledCluster) -> str | None:
     """The setting of the installed device plugin."""
     ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
     body = world.objects.get(ref)
-    return settings_of([body] if body else [], "device-plugin").get(TIER)
+    return container_settings([body] if body else [], "device-plugin").get(TIER)
 
 
 def test_the_tier_is_the_device_plugins_setting_and_stays(
@@ -164,11 +169,17 @@ def test_only_our_zero_goes(
 
 def test_what_is_equal_of_many_nodes_is_told_once() -> None:
     """All names of those where something is wrong; of the others the first ones."""
-    many = [Finding(Weight.OK, f"node gpu-{number}: well") for number in range(12)]
-    bad = [Finding(Weight.WARNING, f"node {name}: no driver") for name in "abcdefghijk"]
-    alone = Finding(Weight.OK, "you have all needed rights")
+    many = [
+        PreflightFinding(Weight.OK, f"node gpu-{number}: well") for number in range(12)
+    ]
+    bad = [
+        PreflightFinding(Weight.WARNING, f"node {name}: no driver")
+        for name in "abcdefghijk"
+    ]
+    alone = PreflightFinding(Weight.OK, "you have all needed rights")
     assert [
-        one.text for one in group_findings([alone, *many, *bad, Finding(*OTHER)])
+        one.text
+        for one in group_findings([alone, *many, *bad, PreflightFinding(*OTHER)])
     ] == [
         alone.text,
         "nodes gpu-0, gpu-1, gpu-2 and 9 more: well",

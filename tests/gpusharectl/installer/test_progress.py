@@ -16,13 +16,13 @@ from gpushare.kube.errors import Forbidden, Unavailable, Unreachable
 from gpusharectl.installer.progress import (
     Exit,
     InstallError,
+    InstallStep,
     LiveScreen,
     Screen,
-    Step,
     Waiting,
-    drawn,
-    follow,
-    together,
+    draw_waits,
+    group_waits,
+    run_steps,
 )
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster, Listener
 
@@ -94,7 +94,7 @@ def test_plain_lines_say_each_change_once() -> None:
 def test_the_list_counts_how_long_each_waits() -> None:
     now = datetime(2026, 11, 21, 12, 0, 48, tzinfo=UTC)
     plain, out = console()
-    plain.print(drawn([PULLING, MADE], now))
+    plain.print(draw_waits([PULLING, MADE], now))
     assert [line.rstrip() for line in out.getvalue().splitlines()] == [
         "          waiting for plugin on gpu-1: pulling the image x, 48s",
         "          waiting for plugin on gpu-2: its containers to be created",
@@ -123,7 +123,7 @@ def test_those_who_wait_for_the_same_are_told_together() -> None:
     many = [replace(PULLING, who=f"plugin on gpu-{at}") for at in range(1, 6)]
     later = replace(many[0], who="plugin on gpu-0", since="2026-11-21T12:00:07Z")
     unknown, other = replace(later, since=""), replace(later, who="exporter on gpu-1")
-    (one, *others) = together([later, unknown, *many, MADE, other])
+    (one, *others) = group_waits([later, unknown, *many, MADE, other])
     assert one.who == "plugin on gpu-0, gpu-0, gpu-1 and 4 more"
     assert (one.since, others) == (PULLING.since, [MADE, other])
     plain, out = console()
@@ -234,10 +234,16 @@ def test_three_sentences(error: BaseException, why: str) -> None:
     def act() -> None:
         raise error
 
-    steps = [Step("one", well), Step("two", well, "Title"), Step("three", act)]
+    steps = [
+        InstallStep("one", well),
+        InstallStep("two", well, "Title"),
+        InstallStep("three", act),
+    ]
     screen = Listener()
     back = {"go back": "old", "undo all": "none"}
-    code = follow([*steps, Step("four", well)], screen, lambda: "again", lambda: back)
+    code = run_steps(
+        [*steps, InstallStep("four", well)], screen, lambda: "again", lambda: back
+    )
     assert code == Exit.STOPPED
     title, first, second, *ways = screen.lines
     assert (title, first.startswith(f"Stopped at three: {why}")) == ("== Title", True)
@@ -251,7 +257,7 @@ def test_what_was_refused_at_once_needs_no_undoing() -> None:
 
     screen = Listener()
     assert (
-        follow([Step("one", refuse)], screen, str, lambda: {"undo": "x"})
+        run_steps([InstallStep("one", refuse)], screen, str, lambda: {"undo": "x"})
         == Exit.REFUSED
     )
     assert screen.lines == [

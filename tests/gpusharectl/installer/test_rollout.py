@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpusharectl.installer.progress import Waiting
-from gpusharectl.installer.rollout import Rollout, newest_revision, waits
+from gpusharectl.installer.rollout import Rollout, newest_revision, rollout_waits
 
 NAME = "gpushare-device-plugin"
 WHO = f"{NAME} on gpu-1"
@@ -81,7 +81,7 @@ def rollout(
 
 
 def seen(*pods: Json, events: tuple[Json, ...] = (), **status: Any) -> list[Waiting]:
-    return waits(rollout(daemonset(**status), pods, events), ["gpu-1"])
+    return rollout_waits(rollout(daemonset(**status), pods, events), ["gpu-1"])
 
 
 CREATING = waiting("ContainerCreating")
@@ -95,7 +95,9 @@ CASES = {
     "all ready": (seen(pod(ready=True), pod("gpu-2")), None),
     "no pod yet": (seen(), "its pod to be created"),
     "no pod can be": (
-        waits(replace(rollout(daemonset(), ()), why_barred=lambda _: "x"), ["gpu-1"]),
+        rollout_waits(
+            replace(rollout(daemonset(), ()), why_barred=lambda _: "x"), ["gpu-1"]
+        ),
         "its pod, which is not made there: x",
     ),
     "the controller has not seen it": (
@@ -200,7 +202,7 @@ def test_the_revision_says_which_pods_are_old() -> None:
     body["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "3"}
     others = [revision(2, "bad"), revision(9, "x", of="another's")]
     newest = newest_revision(body, [revision(3, "good"), *others])
-    found = waits(
+    found = rollout_waits(
         replace(rollout(body, [kept, failed]), revision=newest), ["gpu-1", "gpu-2"]
     )
     assert found == [Waiting(f"{NAME} on gpu-2", OLD)]
@@ -221,7 +223,7 @@ def deployment(
             "replicas": number,
         },
     }
-    return waits(rollout(body, pods, (PULLING,)), [])
+    return rollout_waits(rollout(body, pods, (PULLING,)), [])
 
 
 DOWN = pod()

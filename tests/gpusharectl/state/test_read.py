@@ -18,7 +18,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from gpusharectl.installer.webhook.apply import narrowed
+from gpusharectl.installer.webhook.apply import narrow_to_probe
 from gpusharectl.state.read import (
     CLAIMS,
     Setup,
@@ -294,7 +294,7 @@ TOLD = quota("edge", hard={CORE: "100"})
 CALLED: Json = {"webhooks": [{"matchConditions": [{"name": "asks-for-cards"}]}]}
 MUTATING, VALIDATING = (ref.kind for ref in WEBHOOK_CONFIGURATIONS)
 BOTH = {MUTATING: CALLED, VALIDATING: CALLED}
-NARROWED = narrowed(CALLED)
+NARROWED = narrow_to_probe(CALLED)
 
 
 @pytest.mark.parametrize(

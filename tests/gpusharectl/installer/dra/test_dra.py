@@ -6,11 +6,11 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.dra.apply import unanswered
+from gpusharectl.installer.dra.apply import find_unanswered
 from gpusharectl.installer.dra.checks import judge_dra
 from gpusharectl.installer.dra.objects import CLASS, CONFIGURATION, InstalledDra
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.manifests import settings_of
+from gpusharectl.installer.manifests import container_settings
 from gpusharectl.installer.nodes.facts import survey_node
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.progress import Exit
@@ -45,7 +45,9 @@ def on(world: InstalledCluster) -> InstalledCluster:
 def offers(world: InstalledCluster) -> bool:
     """Whether the device plugin is told to offer cards to claims."""
     body = world.objects.get(PLUGIN)
-    return settings_of([body] if body else [], DEVICE).get("GPUSHARE_DRA") == "on"
+    return (
+        container_settings([body] if body else [], DEVICE).get("GPUSHARE_DRA") == "on"
+    )
 
 
 def trusted(world: InstalledCluster) -> bytes:
@@ -415,7 +417,7 @@ def test_who_is_waited_for(two: InstalledCluster) -> None:
     """A pod that is on its way; not one that would let in the API server alone."""
     assert two.install(dra=True) == Exit.DONE
     hosts = {"cp": authority_of("cp"), "cp-2": authority_of("cp-2")}
-    assert unanswered(two.objects, hosts) == []
+    assert find_unanswered(two.objects, hosts) == []
     pod = Ref("v1", "Pod", "gpushare-extender-cp-2", "kube-system")
     body = two.objects.get(pod) or {}
     two.objects.arbiters.clear()
@@ -423,11 +425,13 @@ def test_who_is_waited_for(two: InstalledCluster) -> None:
     env.append({"name": "GPUSHARE_CLAIMS_TLS_CLIENT_CA", "value": "/ca.crt"})
     two.objects.delete(pod)
     two.objects.create(body)
-    (left,) = unanswered(two.objects, hosts)
+    (left,) = find_unanswered(two.objects, hosts)
     assert str(left) == "the arbiter on cp: certificate verify failed"
     two.objects.delete(pod)
-    assert "the extender on cp-2: its pod" in map(str, unanswered(two.objects, hosts))
-    (left, _) = unanswered(two.objects, {"cp": b"no PEM", "cp-2": b""})
+    assert "the extender on cp-2: its pod" in map(
+        str, find_unanswered(two.objects, hosts)
+    )
+    (left, _) = find_unanswered(two.objects, {"cp": b"no PEM", "cp-2": b""})
     assert left.who == "the arbiter on cp"
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from gpusharectl.installer.kube_scheduler.api_server import (
     KUBEADM_APISERVER,
-    advertised,
+    advertised_address,
     why_elsewhere,
 )
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_not_taken_for_well(
 def test_a_manifest_of_another_form_has_no_address(tmp_path: Path) -> None:
     files = host(tmp_path, "https://10.0.0.1:6443")
     files.write(KUBEADM_APISERVER, b"spec: {}")
-    assert advertised(files) == ""
+    assert advertised_address(files) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from gpusharectl.installer.kube_scheduler.config import (
-    Wanted,
-    api_for,
-    configured_by,
+    WantedConfiguration,
+    configuration_api,
+    configuration_of_flags,
     has_stanza,
-    parsed,
+    parse_flags,
     with_stanza,
     without_stanza,
 )
@@ -42,10 +42,10 @@ KUBEADM_FLAGS = {
     "leader-elect": "true",
 }
 OURS = shipped_extender()
-WANTED = Wanted(OURS, "v1")
+WANTED = WantedConfiguration(OURS, "v1")
 
 
-def added(old: str | None, wanted: Wanted = WANTED) -> dict:
+def added(old: str | None, wanted: WantedConfiguration = WANTED) -> dict:
     text = with_stanza(old, wanted)
     assert has_stanza(text)
     return yaml.safe_load(text)
@@ -70,8 +70,8 @@ def test_every_flag_that_moves() -> None:
         --v=4
         --secure-port=10259
     """
-    flags = parsed(words.split())
-    assert configured_by(flags) == {
+    flags = parse_flags(words.split())
+    assert configuration_of_flags(flags) == {
         "clientConnection": {
             "kubeconfig": "/k",
             "qps": 12.5,
@@ -94,11 +94,11 @@ def test_every_flag_that_moves() -> None:
 
 def test_last_flag_of_a_name_counts() -> None:
     words = ["--config=/a", "--config", "/b", "--leader-elect", "-v", "2"]
-    assert parsed(words) == {"config": "/b", "leader-elect": "true", "v": "2"}
+    assert parse_flags(words) == {"config": "/b", "leader-elect": "true", "v": "2"}
 
 
 def test_kubeconfig_only_where_none_is_told() -> None:
-    told = Wanted(OURS, "v1", kubeconfig="/k3s")
+    told = WantedConfiguration(OURS, "v1", kubeconfig="/k3s")
     assert added(HEAD, told)["clientConnection"] == {"kubeconfig": "/k3s"}
     qps = f"{HEAD}clientConnection: {{qps: 9}}\n"
     assert added(qps, told)["clientConnection"] == {"qps": 9, "kubeconfig": "/k3s"}
@@ -117,12 +117,12 @@ def test_kubeconfig_only_where_none_is_told() -> None:
 )
 def test_flags_that_would_be_lost(flags: dict[str, str], words: str) -> None:
     with pytest.raises(Obstacle, match=words):
-        configured_by(flags)
+        configuration_of_flags(flags)
 
 
 def test_there_and_back() -> None:
     """All that was there stays, other extenders in their order; flags do not count."""
-    text = with_stanza(OWN, Wanted(OURS, "v1beta3", KUBEADM_FLAGS))
+    text = with_stanza(OWN, WantedConfiguration(OURS, "v1beta3", KUBEADM_FLAGS))
     found, expected = yaml.safe_load(text), yaml.safe_load(OWN)
     assert found.pop("extenders") == [*expected.pop("extenders"), OURS]
     assert found == expected
@@ -145,7 +145,7 @@ def test_comments_stay(other: str, end: str) -> None:
 
 def test_tls() -> None:
     files = {"caFile": "/t/ca.crt"}
-    text = with_stanza(HEAD, Wanted(OURS, "v1", tls=files))
+    text = with_stanza(HEAD, WantedConfiguration(OURS, "v1", tls=files))
     (found,) = yaml.safe_load(text)["extenders"]
     assert found["urlPrefix"] == "https://127.0.0.1:39999/scheduler"
     assert found["enableHTTPS"] is True
@@ -199,10 +199,10 @@ def test_what_is_no_configuration(text: str, words: str) -> None:
     ],
 )
 def test_version_of_the_configuration(version: str, api: str) -> None:
-    assert api_for(version) == api
+    assert configuration_api(version) == api
 
 
 @pytest.mark.parametrize("version", ["v1.21.9", "unknown"])
 def test_no_version_for_it(version: str) -> None:
     with pytest.raises(Obstacle, match=version):
-        api_for(version)
+        configuration_api(version)

@@ -6,10 +6,10 @@ import pytest
 
 from gpusharectl.installer.kube_scheduler.drift import (
     Flavour,
-    flavour,
+    find_this_node,
     has_driver,
     host_troubles,
-    this_node,
+    read_flavour,
 )
 from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.installer.kube_scheduler.host_files import (
@@ -37,7 +37,7 @@ NODES = {"a": ["10.0.0.0"], "b": ["10.0.0.1"]}
 def test_one_file_tells(tmp_path: Path, path: str, expected: Flavour) -> None:
     files = HostFiles(tmp_path)
     files.write(path, b"")
-    assert flavour(files) is expected
+    assert read_flavour(files) is expected
 
 
 def test_a_loaded_driver_leaves_signs(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_kubeadms_host_is_known_by_its_api_servers_address(
     """With an address of no node the cluster is another, whatever the name says."""
     files = HostFiles(tmp_path)
     files.make([FileChange(APISERVER, None, manifest)])
-    assert this_node(files, Flavour.KUBEADM, NODES, hostname) == expected
+    assert find_this_node(files, Flavour.KUBEADM, NODES, hostname) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_k3s_may_have_been_told_a_name(
 ) -> None:
     files = HostFiles(tmp_path)
     files.write("/etc/rancher/k3s/config.yaml", text)
-    assert this_node(files, Flavour.K3S, NODES, "b") == expected
+    assert find_this_node(files, Flavour.K3S, NODES, "b") == expected
 
 
 V = "v1.36.3"

@@ -16,7 +16,7 @@ import yaml
 from gpusharectl.installer.kube_scheduler.config import Percentages, percentages
 from gpusharectl.installer.kube_scheduler.files import (
     Desired,
-    Record,
+    HostRecord,
     SchedulerFiles,
     shipped_extender,
 )
@@ -416,8 +416,8 @@ def test_lost_record(host: HostFiles, spoiled: bytes | None) -> None:
 
 
 def test_record_of_an_older_version() -> None:
-    found = Record.decoded(b'{"gpusharectl": "1", "files": {}}')
-    assert found == Record(gpusharectl="1", files={}, scored={}, edited=False)
+    found = HostRecord.decoded(b'{"gpusharectl": "1", "files": {}}')
+    assert found == HostRecord(gpusharectl="1", files={}, scored={}, edited=False)
 
 
 def test_lost_stanza(host: HostFiles) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 
-USUAL = Patience()
+USUAL = SchedulerTimeouts()
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,6 @@ def test_an_operators_timeout(
     timeout_s: float | None, waits: float, probes: float, jobs: float
 ) -> None:
     """It may be longer than usual, but not for what only asks."""
-    found = Patience.within(timeout_s)
+    found = SchedulerTimeouts.within(timeout_s)
     asked = (found.check_s, found.probe_s)
     assert (found.wait_s, *asked, found.job_s) == (waits, probes, probes, jobs)

@@ -12,7 +12,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.api_server import KUBEADM_APISERVER
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import Desired, shipped_extender
-from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.job import (
     Action,
@@ -22,7 +22,7 @@ from gpusharectl.installer.kube_scheduler.job import (
     act_on_files,
 )
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
-from gpusharectl.installer.kube_scheduler.verify import Pace, last_words
+from gpusharectl.installer.kube_scheduler.verify import PollPace, last_words
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.testbed.rest import Json
 
@@ -225,8 +225,8 @@ class OtherHost(FakeObjects):
 
     def jobs(self) -> SchedulerJobs:
         clock = iter(range(1000))
-        pace = Pace(1.0, lambda: float(next(clock)), self._pass)
-        patience = Patience(wait_s=3, job_s=3, pace=pace)
+        pace = PollPace(1.0, lambda: float(next(clock)), self._pass)
+        patience = SchedulerTimeouts(wait_s=3, job_s=3, pace=pace)
         return SchedulerJobs(self, TARGET, patience)
 
     def _pass(self, _: float) -> None:

@@ -8,17 +8,17 @@ import pytest
 import yaml
 
 from gpusharectl.installer.kube_scheduler.files import Desired, shipped_extender
-from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.k3s import (
     K3sFile,
     K3sScheduler,
     Run,
-    node_name,
+    k3s_node_name,
     restart_command,
 )
 from gpusharectl.installer.kube_scheduler.static_pod import Additions
-from gpusharectl.installer.kube_scheduler.verify import Pace
+from gpusharectl.installer.kube_scheduler.verify import PollPace
 
 GOLDEN = Path(__file__).parent / "golden" / "k3s"
 ASKED = Desired(
@@ -73,7 +73,7 @@ def scheduler(
 ) -> K3sScheduler:
     """One that has been started before, so its credentials are there."""
     write(root, f"{data_dir}/server/cred/scheduler.kubeconfig", "")
-    patience = Patience(pace=Pace(clock=lambda: 0.0, pause=lambda _: None))
+    patience = SchedulerTimeouts(pace=PollPace(clock=lambda: 0.0, pause=lambda _: None))
     return K3sScheduler(HostFiles(root), Answering(), "edge", ASKED, run, patience)
 
 
@@ -467,12 +467,12 @@ def test_a_file_of_variables_that_a_unit_names(tmp_path: Path) -> None:
     files = HostFiles(tmp_path)
     unit = "[Service]\nEnvironment=K3S_NODE_NAME=unit\n"
     write(tmp_path, "/run/systemd/system/k3s-a.service", unit)
-    assert node_name(files) == "unit"
+    assert k3s_node_name(files) == "unit"
     # An operator's unit wins over one of a package.
     write(
         tmp_path, "/usr/lib/systemd/system/k3s-a.service", unit.replace("unit", "pkg")
     )
-    assert node_name(files) == "unit"
+    assert k3s_node_name(files) == "unit"
     for name, file in (
         ("=-/opt/k3s.env", "k3s.env"),
         (" = -/opt/%N.env", "k3s.env"),
@@ -481,7 +481,7 @@ def test_a_file_of_variables_that_a_unit_names(tmp_path: Path) -> None:
     ):
         write(tmp_path, UNIT, f"{unit}EnvironmentFile{name}\n{EXEC}\n")
         write(tmp_path, f"/opt/{file}", "K3S_NODE_NAME=file\n")
-        assert node_name(files) == "file"
+        assert k3s_node_name(files) == "file"
         write(tmp_path, f"/opt/{file}", "K3S_CONFIG_FILE=/etc/k3s.yaml\n")
         assert refused(tmp_path).startswith(f"/opt/{file} sets K3S_CONFIG_FILE=")
         files.remove(f"/opt/{file}")
@@ -503,11 +503,11 @@ def test_variables_of_k3s(tmp_path: Path, path: str) -> None:
     assert refused(tmp_path).startswith("/data/server/cred/scheduler.kubeconfig")
     write(tmp_path, path, form.format("K3S_NODE_NAME=edge"))
     files = HostFiles(tmp_path)
-    assert node_name(files) == "edge"
+    assert k3s_node_name(files) == "edge"
     write(tmp_path, FILE.path, "node-name: own\n")
-    assert node_name(files) == "own"
+    assert k3s_node_name(files) == "own"
     write(tmp_path, "/etc/init.d/k3s", "k3s server --node-name=flag\n")
-    assert node_name(files) == "flag"
+    assert k3s_node_name(files) == "flag"
 
 
 def test_restart_is_said(root: Path) -> None:

@@ -11,8 +11,8 @@ from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.installer.kube_scheduler.ports import (
     AT_BOOT,
     RESERVED,
-    released,
-    reserved,
+    plan_released_ports,
+    plan_reserved_ports,
 )
 from tests.gpusharectl.installer.kube_scheduler.test_files import KUBEADM, PLAIN
 
@@ -44,38 +44,38 @@ def now(files: HostFiles) -> str:
 def test_others_stay(tmp_path: Path, before: str, after: str) -> None:
     files = host_with(tmp_path, before)
     there = files.place(RESERVED).stat().st_ino
-    files.make(reserved(files))
+    files.make(plan_reserved_ports(files))
     assert now(files) == after
     assert (
         f"ip_local_reserved_ports = {after}\n" in (files.read(AT_BOOT) or b"").decode()
     )
-    assert not reserved(files)
+    assert not plan_reserved_ports(files)
     # A setting of the kernel's cannot be exchanged for a new file.
     assert files.place(RESERVED).stat().st_ino == there
 
 
 def test_what_came_later_stays(tmp_path: Path) -> None:
     files = host_with(tmp_path, "8080")
-    files.make(reserved(files))
+    files.make(plan_reserved_ports(files))
     files.place(RESERVED).write_text(f"8080,9000,{OURS}\n")
-    assert not reserved(files)
-    files.make(released(files))
+    assert not plan_reserved_ports(files)
+    files.make(plan_released_ports(files))
     assert now(files) == "8080,9000"
     assert files.read(AT_BOOT) is None
-    assert not released(files)
+    assert not plan_released_ports(files)
 
 
 def test_a_reservation_of_somebody_else_stays(tmp_path: Path) -> None:
     files = host_with(tmp_path, "39990-40000")
-    assert not reserved(files)
-    assert not released(files)
+    assert not plan_reserved_ports(files)
+    assert not plan_released_ports(files)
 
 
 def test_a_setting_that_was_lost_is_made_again(tmp_path: Path) -> None:
     files = host_with(tmp_path, "")
-    files.make(reserved(files))
+    files.make(plan_reserved_ports(files))
     files.place(RESERVED).write_text("\n")
-    files.make(reserved(files))
+    files.make(plan_reserved_ports(files))
     assert now(files) == OURS
 
 
@@ -85,8 +85,8 @@ def test_a_host_that_does_not_let_it_be_written_is_left_alone(
     """As containers that are used as hosts."""
     files = host_with(tmp_path, "")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert not reserved(files)
-    assert not reserved(HostFiles(tmp_path / "none"))
+    assert not plan_reserved_ports(files)
+    assert not plan_reserved_ports(HostFiles(tmp_path / "none"))
 
 
 def test_it_is_part_of_the_hosts_files(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from gpusharectl.installer.kube_scheduler.static_pod import (
     FORMER,
     Additions,
     SchedulerPod,
-    edited,
-    is_edited,
-    taken_out,
+    edit_static_pod,
+    is_static_pod_edited,
+    restore_static_pod,
 )
 
 OURS = Additions("/etc/kubernetes/vcuda/scheduler.yaml", "/etc/kubernetes/vcuda", "abc")
@@ -37,7 +37,7 @@ MOUNTS = """\
 def test_golden(name: str) -> None:
     """What kubeadm 1.36 writes, and comments, blank lines, brackets and quotes."""
     text, after = (GOLDEN / f"{name}{end}.yaml" for end in ("", "-edited"))
-    assert edited(text.read_text(), OURS) == after.read_text()
+    assert edit_static_pod(text.read_text(), OURS) == after.read_text()
 
 
 FORMS = {
@@ -78,13 +78,15 @@ FORMS = {
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
 def test_there_and_back(text: str) -> None:
-    after = edited(text, OURS)
-    assert is_edited(after, OURS)
-    assert not is_edited(text, OURS)
-    assert edited(after, OURS) == after
-    assert edited(after, replace(OURS, stamp="def")) == after.replace("abc", "def")
-    assert taken_out(after, OURS) == text
-    assert taken_out(text, OURS) == text
+    after = edit_static_pod(text, OURS)
+    assert is_static_pod_edited(after, OURS)
+    assert not is_static_pod_edited(text, OURS)
+    assert edit_static_pod(after, OURS) == after
+    assert edit_static_pod(after, replace(OURS, stamp="def")) == after.replace(
+        "abc", "def"
+    )
+    assert restore_static_pod(after, OURS) == text
+    assert restore_static_pod(text, OURS) == text
     found = SchedulerPod.read(after)
     assert found.on_host(OURS.config) == found.config == OURS.config
     if FORMER_FLAG in text:
@@ -118,20 +120,20 @@ def mounts_of_folder(text: str) -> int:
 )
 def test_a_mount_of_the_folder_is_used(text: str) -> None:
     """The API server and kubelet reject a pod with two mounts of one path."""
-    after = edited(text, OURS)
+    after = edit_static_pod(text, OURS)
     assert mounts_of_folder(after) == 1
-    assert edited(after, OURS) == after
-    assert taken_out(after, OURS) == text
+    assert edit_static_pod(after, OURS) == after
+    assert restore_static_pod(after, OURS) == text
 
 
 def test_a_mount_that_was_added_beside_it_takes_its_place() -> None:
     """Somebody may mount the folder after the installation."""
-    after = edited(KUBEADM, OURS)
+    after = edit_static_pod(KUBEADM, OURS)
     both = after.replace(MOUNTS, OWN_MOUNT % OURS.folder).replace(
         "  volumes:\n", OWN_VOLUME % OURS.folder
     )
     assert mounts_of_folder(both) == 2
-    assert mounts_of_folder(edited(both, OURS)) == 1
+    assert mounts_of_folder(edit_static_pod(both, OURS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_mount_that_was_added_beside_it_takes_its_place() -> None:
 )
 def test_another_mount_there_is_refused(at: str, path: str) -> None:
     with pytest.raises(Obstacle, match=f"mounts something at {at}, where"):
-        edited(mounting(at, path), OURS)
+        edit_static_pod(mounting(at, path), OURS)
 
 
 words = st.from_regex(r"--[a-z][a-z-]{0,12}(=[A-Za-z0-9/.]{1,12})?", fullmatch=True)
@@ -175,8 +177,8 @@ def test_any_manifest_there_and_back(
         "    - --leader-elect=true\n", listed
     )
     text = text.rstrip("\n").replace("\n", newline) + end
-    after = edited(text, OURS)
-    assert taken_out(after, OURS) == text
+    after = edit_static_pod(text, OURS)
+    assert restore_static_pod(after, OURS) == text
     assert SchedulerPod.read(after).config == OURS.config
 
 
@@ -207,7 +209,7 @@ REFUSED = {
 @pytest.mark.parametrize(("text", "words"), REFUSED.items(), ids=REFUSED.values())
 def test_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(Obstacle, match=words):
-        edited(text, OURS)
+        edit_static_pod(text, OURS)
 
 
 def test_files_of_the_pod_on_the_host() -> None:

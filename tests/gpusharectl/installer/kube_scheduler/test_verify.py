@@ -10,17 +10,17 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, Invalid, InvalidObject, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.files import desired_now
-from gpusharectl.installer.kube_scheduler.host import Patience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.installer.kube_scheduler.static_pod import STAMP, SchedulerPod
 from gpusharectl.installer.kube_scheduler.verify import (
     LOOK,
     MirrorPod,
-    Pace,
-    Said,
-    check_pod,
-    checked,
+    PollPace,
+    TrialResult,
+    run_trial,
+    trial_pod,
 )
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 
@@ -42,7 +42,7 @@ class Kubelet:
     def wait(self, most_s: float = 60.0) -> tuple[str, list[str]]:
         """Wait for the new one; give why it did not come, and what was heard."""
         heard: list[str] = []
-        pace = Pace(1.0, lambda: self.now, self.turn)
+        pace = PollPace(1.0, lambda: self.now, self.turn)
         mirror = MirrorPod(self.objects, "cp", pace)
         return mirror.wait(SchedulerPod.read(NEW), heard.append, most_s), heard
 
@@ -93,8 +93,8 @@ def test_a_copy_beside_the_manifest_is_named_though_the_pod_is_ready(
     files = HostFiles(tmp_path)
     stamped = NEW.replace("metadata:", f'metadata:\n  annotations: {{{STAMP}: "1"}}')
     kubelet = Kubelet(mirror(stamped, READY))
-    pace = Pace(1.0, lambda: kubelet.now, kubelet.turn)
-    patience = Patience(pace=pace)
+    pace = PollPace(1.0, lambda: kubelet.now, kubelet.turn)
+    patience = SchedulerTimeouts(pace=pace)
     desired = desired_now("v1.36.3")
     host = KubeadmScheduler(files, kubelet.objects, "cp", desired, patience)
     files.write(KubeadmFile.path, stamped.encode())
@@ -151,19 +151,21 @@ def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (InvalidObject("mountPath: must be unique"), Said.BAD),
-        (Invalid("a webhook has denied it"), Said.UNKNOWN),
-        (Forbidden("no privileged pods"), Said.UNKNOWN),
-        (Unavailable("no answer"), Said.UNKNOWN),
+        (InvalidObject("mountPath: must be unique"), TrialResult.BAD),
+        (Invalid("a webhook has denied it"), TrialResult.UNKNOWN),
+        (Forbidden("no privileged pods"), TrialResult.UNKNOWN),
+        (Unavailable("no answer"), TrialResult.UNKNOWN),
     ],
 )
-def test_a_check_pod_that_is_invalid_is_a_no(error: Exception, said: Said) -> None:
+def test_a_check_pod_that_is_invalid_is_a_no(
+    error: Exception, said: TrialResult
+) -> None:
     """kubelet would reject the static pod likewise; no webhook is asked about that."""
     objects = FakeObjects()
     # After the deletion of an old one.
     objects.fails(2, lambda: error, done=False)
-    body = check_pod(SchedulerPod.read(NEW), "cp", "/c.yaml")
-    verdict = checked(objects, body, Pace(1.0, lambda: 0.0, lambda _: None), 9.0)
+    body = trial_pod(SchedulerPod.read(NEW), "cp", "/c.yaml")
+    verdict = run_trial(objects, body, PollPace(1.0, lambda: 0.0, lambda _: None), 9.0)
     assert verdict.said is said
     assert str(error) in verdict.words
 

@@ -14,18 +14,18 @@ from deviceplugin.settings import DevicePluginSettings
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.manifests import load
+from gpusharectl.installer.manifests import load_manifests
 from gpusharectl.installer.nodes.check import (
     Check,
-    Report,
+    NodeReport,
     check_nodes,
     checks_data,
     draw_checks,
-    found_on,
-    judged,
-    of_pod,
+    judge_check_pod,
+    judge_report,
+    judge_trials,
 )
-from gpusharectl.installer.nodes.pods import Ran
+from gpusharectl.installer.nodes.pods import PodResults
 from gpusharectl.installer.options import CheckOptions
 from gpusharectl.installer.progress import Exit, InstallError
 from tests.gpusharectl.golden import assert_as_kept, drawn
@@ -46,7 +46,7 @@ MIG = {"left_out": ["GPU-2: it is in MIG mode; nvidia-smi -mig 0 ends that"]}
 
 
 def found_by(**differs: Any) -> dict[str, Check]:
-    checks = judged(Report.read(json.dumps(REPORT | differs)))
+    checks = judge_report(NodeReport.read(json.dumps(REPORT | differs)))
     return {one.about: one for one in checks}
 
 
@@ -98,21 +98,29 @@ def test_each_finding_says_what_to_do(
 def test_it_reads_what_the_device_plugin_prints() -> None:
     """Of a node without a driver, as this machine may be."""
     printed = json.dumps(report(DevicePluginSettings.read({})[0], [], {}))
-    assert Report.read(printed).cards == ()
+    assert NodeReport.read(printed).cards == ()
 
 
 @pytest.mark.parametrize(
     ("ran", "image", "words"),
     [
-        (Ran({"n": "the image x:1 cannot be pulled: not found"}, {}), False, "--image"),
-        (Ran({"n": "no runtime for nvidia"}, {}), False, "log of kubelet"),
-        (Ran({"n": "Error: No such command 'check'."}, {}), True, "older than this"),
-        (Ran({}, {"n": ""}), True, "answer is not valid"),
-        (Ran({}, {"n": '{"v": 2}'}), True, "this program knows 1"),
+        (
+            PodResults({"n": "the image x:1 cannot be pulled: not found"}, {}),
+            False,
+            "--image",
+        ),
+        (PodResults({"n": "no runtime for nvidia"}, {}), False, "log of kubelet"),
+        (
+            PodResults({"n": "Error: No such command 'check'."}, {}),
+            True,
+            "older than this",
+        ),
+        (PodResults({}, {"n": ""}), True, "answer is not valid"),
+        (PodResults({}, {"n": '{"v": 2}'}), True, "this program knows 1"),
     ],
 )
-def test_a_pod_without_an_answer(ran: Ran, image: bool, words: str) -> None:
-    first, *others = of_pod("x:1", ran, "n")
+def test_a_pod_without_an_answer(ran: PodResults, image: bool, words: str) -> None:
+    first, *others = judge_check_pod("x:1", ran, "n")
     assert first.ok is image
     assert [one.ok for one in others] == [None] * 4
     assert words in " ".join(f"{one.text} {one.remedy}" for one in [first, *others])
@@ -201,7 +209,7 @@ def test_the_pod_has_what_the_plugin_would_have(world: InstalledCluster) -> None
     (container,) = spec["containers"]
     (plugin,) = [
         one
-        for one in load("kubeadm", components=["nvidia-runtime"])
+        for one in load_manifests("kubeadm", components=["nvidia-runtime"])
         if one["metadata"]["name"] == DEVICE_PLUGIN and one["kind"] == "DaemonSet"
     ]
     (own,) = plugin["spec"]["template"]["spec"]["containers"]
@@ -268,7 +276,7 @@ def test_an_install_tells_what_it_finds_before_it_changes_anything(
 def test_equal_nodes_are_one_line_of_an_install() -> None:
     two = json.dumps(REPORT | {"injection": HELD})
     nodes = {f"n-{number}": json.dumps(REPORT) for number in range(7)}
-    found = list(found_on(Ran({}, {**nodes, "z": two, "cp": ""})))
+    found = list(judge_trials(PodResults({}, {**nodes, "z": two, "cp": ""})))
     assert [one.text for one in found] == [
         "nodes n-0, n-1, n-2, n-3, n-4 and 3 more: 1 Tesla P4 of 7611 MiB: 29 units",
         "node z: no CDI specification has GPU-1",

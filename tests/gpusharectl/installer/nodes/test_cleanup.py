@@ -6,7 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from gpusharectl.installer.command import host_clean
-from gpusharectl.installer.nodes.cleanup import clean, clean_nodes, cleaning_pod
+from gpusharectl.installer.nodes.cleanup import (
+    clean_nodes,
+    cleaning_pod,
+    remove_host_files,
+)
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
 
@@ -21,12 +25,12 @@ def test_the_folder_and_the_sockets_go_and_all_else_stays(tmp_path: Path) -> Non
     others = ["kubelet.sock", "nvidia.sock", "kubelet_internal_checkpoint"]
     for name in (*others, "baidu.com_vcuda-core.sock"):
         (lib / PLUGINS / name).touch()
-    assert clean(lib) == [
+    assert remove_host_files(lib) == [
         str(lib / PLUGINS / "baidu.com_vcuda-core.sock"),
         str(lib / "vcuda"),
     ]
     assert sorted(path.name for path in (lib / PLUGINS).iterdir()) == sorted(others)
-    assert clean(lib) == []
+    assert remove_host_files(lib) == []
 
 
 def test_what_the_dra_driver_left_goes_too(tmp_path: Path) -> None:
@@ -44,7 +48,7 @@ def test_what_the_dra_driver_left_goes_too(tmp_path: Path) -> None:
     others = [kubelet / "plugins_registry/other-reg.sock", cdi / "nvidia.yaml"]
     for path in (*ours[1:], *others):
         path.touch()
-    assert clean(lib) == [str(path) for path in ours]
+    assert remove_host_files(lib) == [str(path) for path in ours]
     assert all(path.exists() for path in (*others, kubelet / "plugins/other"))
 
 

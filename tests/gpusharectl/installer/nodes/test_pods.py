@@ -7,7 +7,7 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.nodes.pods import short_lived
+from gpusharectl.installer.nodes.pods import short_lived_pod
 from gpusharectl.installer.progress import Exit
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
 
@@ -117,7 +117,7 @@ def test_a_killed_runs_trial_is_removed(world: InstalledCluster) -> None:
     """By the next install, whatever it is run for, and by an uninstall."""
     assert world.install() == Exit.DONE
     for act in (world.install, world.uninstall):
-        world.objects.create(short_lived(TRIAL, "gone", {"image": TYPO}))
+        world.objects.create(short_lived_pod(TRIAL, "gone", {"image": TYPO}))
         assert act() == Exit.DONE, world.screen.text
         assert left(world) == []
 

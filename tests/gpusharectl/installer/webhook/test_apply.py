@@ -24,8 +24,8 @@ from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     SECRET,
     SECRETS,
-    files_of,
-    secret_of,
+    certificate_secret,
+    secret_files,
 )
 from tests.gpusharectl.installer.fake_objects import copied
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -206,7 +206,7 @@ def test_a_first_install_by_two(tmp_path: Path) -> None:
 def test_what_others_write_beside_it_is_no_conflict() -> None:
     """A label, say, between look and write: it is looked at again, and stays."""
     objects = TrustCheckingObjects(NOW)
-    objects.create(secret_of({"ca.crt": b"1"}))
+    objects.create(certificate_secret({"ca.crt": b"1"}))
     writes = GuardedWriter(objects, {SECRET: objects.get(SECRET)})
     get = objects.get
 
@@ -217,10 +217,10 @@ def test_what_others_write_beside_it_is_no_conflict() -> None:
         return found
 
     objects.get = labelled
-    writes.put(secret_of({"ca.crt": b"2"}))
-    assert files_of(objects.kept[SECRET]) == {"ca.crt": b"2"}
+    writes.put(certificate_secret({"ca.crt": b"2"}))
+    assert secret_files(objects.kept[SECRET]) == {"ca.crt": b"2"}
     assert objects.kept[SECRET]["metadata"]["labels"]["a"] == "b"
-    objects.merge(SECRET, {"data": secret_of({"ca.crt": b"3"})["data"]})
+    objects.merge(SECRET, {"data": certificate_secret({"ca.crt": b"3"})["data"]})
     with pytest.raises(InstallError, match="Secret kube-system/gpushare-webhook-tls"):
-        writes.put(secret_of({"ca.crt": b"1"}))
-    assert files_of(objects.kept[SECRET]) == {"ca.crt": b"3"}
+        writes.put(certificate_secret({"ca.crt": b"1"}))
+    assert secret_files(objects.kept[SECRET]) == {"ca.crt": b"3"}

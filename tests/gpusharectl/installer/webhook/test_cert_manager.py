@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.manifests import load
+from gpusharectl.installer.manifests import load_manifests
 from gpusharectl.installer.options import WebhookOptions
 from gpusharectl.installer.progress import Exit
 from gpusharectl.installer.webhook.objects import (
@@ -48,7 +48,7 @@ def world(objects: TrustCheckingObjects, world: InstalledCluster) -> InstalledCl
     authority: Json = copied(objects.kept[SECRET])
     authority["metadata"]["name"] = SECRETS[1].name
     objects.create(authority)
-    for body in load("webhook-cert-manager"):
+    for body in load_manifests("webhook-cert-manager"):
         if body["apiVersion"] == CERTIFICATE.api_version:
             objects.create(body)
     return world

@@ -8,7 +8,7 @@ import yaml
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpusharectl.installer.manifests import WEBHOOK_OVERLAYS, load
+from gpusharectl.installer.manifests import WEBHOOK_OVERLAYS, load_manifests
 from gpusharectl.installer.pki import WEBHOOK
 from gpusharectl.installer.webhook.objects import (
     CERTIFICATE,
@@ -29,7 +29,7 @@ def entries(*components: str) -> dict[str, Json]:
     """The entries of the configurations, by the start of their names."""
     return {
         f"{body['kind'][0]} {each['name'].partition('.')[0]}": each
-        for body in load("webhook", components=components)
+        for body in load_manifests("webhook", components=components)
         if body["kind"] in KINDS
         for each in body["webhooks"]
     }

@@ -12,10 +12,10 @@ from gpusharectl.installer.options import WebhookOptions
 from gpusharectl.installer.progress import Exit
 from gpusharectl.installer.webhook.apply import (
     NAME,
-    Result,
-    narrowed,
-    probe_pod,
-    probed,
+    ProbeResult,
+    narrow_to_probe,
+    probe_webhook,
+    webhook_probe_pod,
 )
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS, DEPLOYMENT
 from tests.gpusharectl.installer.fake_objects import FakeObjects
@@ -52,7 +52,7 @@ def test_what_an_earlier_version_left_is_finished(
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     whole = {ref: objects.kept[ref] for ref in CONFIGURATIONS}
     for ref in CONFIGURATIONS:
-        body = objects.kept[ref] = narrowed(whole[ref])
+        body = objects.kept[ref] = narrow_to_probe(whole[ref])
         for one in body["webhooks"]:
             one["matchConditions"][0]["name"] = "the-installers-trial-alone"
     assert world.install() == Exit.DONE, world.screen.text
@@ -137,7 +137,7 @@ def test_one_that_is_not_asked_at_all_is_no_way(world: InstalledCluster) -> None
     world.objects.admit = lambda pod: pod
     assert world.install(webhook=WANTED) == Exit.STOPPED
     assert "it creates pods without asking the webhook" in world.screen.text
-    (container,) = probe_pod()["spec"]["containers"]
+    (container,) = webhook_probe_pod()["spec"]["containers"]
     assert container["resources"] == {"limits": {names.MEMORY: "1"}}
 
 
@@ -173,7 +173,7 @@ def test_who_refuses_or_changes_such_pods_hides_the_way(
 ) -> None:
     """It is said, and is no reason to stop."""
     objects.admit = admit
-    assert probed(objects) == Result(None, said)
+    assert probe_webhook(objects) == ProbeResult(None, said)
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
     assert f"reaches the webhook: {said}" in world.screen.text
@@ -192,4 +192,4 @@ def test_a_sidecar_is_no_answer(world: InstalledCluster, objects: FakeObjects) -
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert "is not known" not in world.screen.text
     objects.admit = beside
-    assert probed(objects).reached is False
+    assert probe_webhook(objects).reached is False
