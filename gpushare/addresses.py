@@ -64,8 +64,8 @@ def _peer(address: Address) -> str:
         with suppress(OSError):
             lines = Path("/proc/self/net", name).read_text().splitlines()[1:]
         for line in lines:
-            _, own, other, state, *_ = line.split()
-            if int(own.rpartition(":")[2], 16) == address.port:
+            _, local, other, state, *_ = line.split()
+            if int(local.rpartition(":")[2], 16) == address.port:
                 ends.append("" if state == _LISTENS else _readable(other))
     return ends[0] if all(ends) and ends else ""
 
@@ -104,6 +104,6 @@ def ports_to_pick_from() -> range:
 
 def _lowest_outgoing() -> int:
     with suppress(OSError):
-        found = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
-        return min(int(found.split()[0]), _HIGHEST)
+        ports = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+        return min(int(ports.split()[0]), _HIGHEST)
     return _HIGHEST

@@ -44,8 +44,8 @@ def configure(level: str, form: LogFormat, stream: TextIO = sys.stderr) -> None:
 
 
 def _facts(record: logging.LogRecord) -> dict[str, object]:
-    own = {k: v for k, v in vars(record).items() if k not in _NOT_FACTS}
-    return {**(_ABOUT.get() or {}), **own}
+    fields = {k: v for k, v in vars(record).items() if k not in _NOT_FACTS}
+    return {**(_ABOUT.get() or {}), **fields}
 
 
 def _time(record: logging.LogRecord) -> str:

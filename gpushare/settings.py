@@ -63,14 +63,14 @@ class Reading:
         if raw is None:
             return default
         try:
-            found = float(raw)
+            number = float(raw)
         except ValueError:
-            found = float("nan")
-        if not least <= found <= most:
+            number = float("nan")
+        if not least <= number <= most:
             fix = f"give a number of seconds from {least:g} to {most:g}"
             self._complain(name, raw, fix)
             return default
-        return found
+        return number
 
     def whole(self, name: str, default: int, *, least: int, most: int) -> int:
         """Read a whole number within bounds."""

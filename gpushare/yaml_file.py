@@ -166,11 +166,11 @@ class YamlFile:
 
     def read(self, model: type[M]) -> M:
         """Return the document as ``model``; ``YamlError`` with all complaints."""
-        found = self.part(model, self.root)
+        value = self.part(model, self.root)
         self.check()
-        if found is None:
+        if value is None:
             raise AssertionError(model)
-        return found
+        return value
 
     def part(self, model: type[M], value: object, at: Location = ()) -> M | None:
         """Return the value at a location as ``model``; None and complaints if wrong.
@@ -180,9 +180,9 @@ class YamlFile:
         try:
             return model.model_validate(value)
         except ValidationError as error:
-            for one in error.errors():
-                location = tuple(part for part in one["loc"] if part != "[key]")
-                problem = self._problem(model, location, dict(one))
+            for mistake in error.errors():
+                location = tuple(part for part in mistake["loc"] if part != "[key]")
+                problem = self._problem(model, location, dict(mistake))
                 self.complain((*at, *location), problem)
         return None
 
@@ -197,8 +197,8 @@ class YamlFile:
     def check(self) -> None:
         """Raise ``YamlError`` with all complaints so far, in the file's order."""
         if self._found:
-            found = sorted(self._found, key=lambda one: one[0])
-            raise YamlError(*dict.fromkeys(complaint for _, complaint in found))
+            complaints = sorted(self._found, key=lambda one: one[0])
+            raise YamlError(*dict.fromkeys(complaint for _, complaint in complaints))
 
     def _tree(self, node: yaml.Node, location: Location, seen: dict[int, Any]) -> Any:  # noqa: ANN401
         if id(node) in seen:
@@ -208,8 +208,8 @@ class YamlFile:
         if isinstance(node, yaml.SequenceNode):
             tree = seen[id(node)] = _Items()
             tree.node = node
-            for number, one in enumerate(node.value):
-                tree.append(self._tree(one, (*location, number), seen))
+            for number, item in enumerate(node.value):
+                tree.append(self._tree(item, (*location, number), seen))
         elif isinstance(node, yaml.MappingNode):
             tree = seen[id(node)] = _Fields()
             tree.node, tree.keys_ = node, {}
@@ -275,7 +275,7 @@ def path(location: Location) -> str:
     >>> path(("pods", 0, "units"))
     'pods[0].units'
     """
-    parts = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in location)
+    parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)
     return "".join(parts).removeprefix(".")
 
 

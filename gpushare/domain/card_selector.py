@@ -26,8 +26,8 @@ def mig_profile(model: str) -> str:
     >>> mig_profile("NVIDIA A100-SXM4-40GB MIG 2g.10gb"), mig_profile("Tesla T4")
     ('2g.10gb', '')
     """
-    found = _PROFILE.fullmatch(model)
-    return found[1] if found else ""
+    match = _PROFILE.fullmatch(model)
+    return match[1] if match else ""
 
 
 class Limit(StrEnum):
@@ -48,16 +48,16 @@ class _Names:
 
     @classmethod
     def of_models(cls, entries: Iterable[str]) -> "_Names":
-        found: dict[tuple[bool, bool], list[str]] = {}
+        middles: dict[tuple[bool, bool], list[str]] = {}
         for entry in entries:
             stars = (entry.startswith(ANY), entry.endswith(ANY))
             middle = entry.removeprefix(ANY).removesuffix(ANY)
-            found.setdefault(stars, []).append(middle)
+            middles.setdefault(stars, []).append(middle)
         return cls(
-            frozenset(_with_and_without_vendor(found.get((False, False), ()))),
-            starts=tuple(_with_and_without_vendor(found.get((False, True), ()))),
-            ends=tuple(found.get((True, False), ())),
-            middles=tuple(found.get((True, True), ())),
+            frozenset(_with_and_without_vendor(middles.get((False, False), ()))),
+            starts=tuple(_with_and_without_vendor(middles.get((False, True), ()))),
+            ends=tuple(middles.get((True, False), ())),
+            middles=tuple(middles.get((True, True), ())),
         )
 
     @classmethod
@@ -74,7 +74,9 @@ class _Names:
             return True
         if not self.ends and not self.middles:
             return False
-        return name.endswith(self.ends) or any(one in name for one in self.middles)
+        return name.endswith(self.ends) or any(
+            middle in name for middle in self.middles
+        )
 
     def has_model(self, model: str) -> bool:
         profile = mig_profile(model)
@@ -93,8 +95,8 @@ class _Remembered(dict[str, bool]):
         self._answer = answer
 
     def __missing__(self, name: str) -> bool:
-        found = self[name] = self._answer(name)
-        return found
+        answer = self[name] = self._answer(name)
+        return answer
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,12 @@ class CardSelector:
         A card of unknown model matches no model that a list names, and is excluded by
         every list that denies a model.
         """
-        found = []
+        limits = []
         if not self._allowed_models[model]:
-            found.append(Limit.MODELS)
+            limits.append(Limit.MODELS)
         if self.uuids and not self._allows_card(uuid):
-            found.append(Limit.UUIDS)
-        return tuple(found)
+            limits.append(Limit.UUIDS)
+        return tuple(limits)
 
     def allows(self, uuid: str, model: str) -> bool:
         """Return whether the pod may have a card."""
@@ -166,12 +168,16 @@ class CardSelector:
     @cached_property
     def _models(self) -> list[_Names | None]:
         return [
-            _Names.of_models(each) if each else None for each in divided(self.models)
+            _Names.of_models(entries) if entries else None
+            for entries in divided(self.models)
         ]
 
     @cached_property
     def _uuids(self) -> list[_Names | None]:
-        return [_Names.of_uuids(each) if each else None for each in divided(self.uuids)]
+        return [
+            _Names.of_uuids(entries) if entries else None
+            for entries in divided(self.uuids)
+        ]
 
 
 def divided(entries: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -45,15 +45,15 @@ class Hosts:
 
         None if the node's capacity is not known.
         """
-        found = self._free.get(name)
-        if found is not None:
-            return found
+        free = self._free.get(name)
+        if free is not None:
+            return free
         with self._lock:
             has = self._allocatable.get(name)
             if has is None:
                 return None
-            found = self._free[name] = has - self._held.get(name, _NOTHING)
-            return found
+            free = self._free[name] = has - self._held.get(name, _NOTHING)
+            return free
 
     def allocatable(self, name: NodeName) -> HostAmount | None:
         """Return what a node has for all its pods together; None if unknown."""
@@ -61,8 +61,8 @@ class Hosts:
 
     def pod(self, uid: PodUID) -> HostUse | None:
         """Return what a pod holds of the node that it is bound to; None if unknown."""
-        found = self._pods.get(uid)
-        return None if found is None else found[1]
+        entry = self._pods.get(uid)
+        return None if entry is None else entry[1]
 
     def holders(self) -> frozenset[PodUID]:
         """Return all pods that are bound to a node."""
@@ -85,14 +85,14 @@ class Hosts:
     ) -> None:
         """Record a pod that is bound to a node, and what it asks now."""
         with self._lock:
-            held = self._shared(amount, priority)
+            host_use = self._shared(amount, priority)
             before = self._pods.get(uid)
             if before is not None:
-                if before == (name, held):
+                if before == (name, host_use):
                     return
                 self._subtract(before[0], before[1].amount)
             name = self._names.setdefault(name, name)
-            self._pods[uid] = (name, held)
+            self._pods[uid] = (name, host_use)
             self._held[name] = self._held.get(name, _NOTHING) + amount
             self._touch(name)
 
@@ -109,15 +109,15 @@ class Hosts:
         None if they were too many to keep: read all nodes then.
         """
         with self._lock:
-            found, self._changed = self._changed, set()
-            return None if found is None else frozenset(found)
+            changed, self._changed = self._changed, set()
+            return None if changed is None else frozenset(changed)
 
     def _subtract(self, name: NodeName, amount: HostAmount) -> None:
-        left = self._held.get(name, _NOTHING) - amount
-        if left == _NOTHING:
+        rest = self._held.get(name, _NOTHING) - amount
+        if rest == _NOTHING:
             self._held.pop(name, None)
         else:
-            self._held[name] = left
+            self._held[name] = rest
         self._touch(name)
 
     def _touch(self, name: NodeName) -> None:
@@ -134,9 +134,9 @@ class Hosts:
         # By identity, which is quick: pods of a kind have the same amount already, and
         # an amount that is kept here keeps its identity.
         key = id(amount), priority
-        found = self._kinds.get(key)
-        if found is None:
+        host_use = self._kinds.get(key)
+        if host_use is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
-            found = self._kinds[key] = HostUse(amount, priority)
-        return found
+            host_use = self._kinds[key] = HostUse(amount, priority)
+        return host_use

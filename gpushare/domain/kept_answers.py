@@ -127,12 +127,12 @@ class KeptAnswers:
         self,
         shape: RequestShape,
         judge: Judge,
-        asked: Collection[NodeName] | None,
+        wanted: Collection[NodeName] | None,
         asking: object,
     ) -> FilterAnswer:
-        kept = self._kept(shape, asked, asking)
+        kept = self._kept(shape, wanted, asking)
         if kept is None:
-            names = asked or ()
+            names = wanted or ()
             nodes = zip(names, map(self._ledger.node, names), strict=True)
             return FilterAnswer.of(nodes, judge)
         with kept.lock:
@@ -155,13 +155,13 @@ class KeptAnswers:
             yield name, [] if node is None else [judge(node)]
 
     def _kept(
-        self, shape: RequestShape, asked: Collection[NodeName] | None, asking: object
+        self, shape: RequestShape, wanted: Collection[NodeName] | None, asking: object
     ) -> _KeptAnswer | None:
         """Return what is kept of a shape; None if judging these names costs less."""
         with self._lock:
             kept = self._shapes.get(shape)
             if kept is None:
-                if asked is not None and self._has_few(shape, len(asked), asking):
+                if wanted is not None and self._has_few(shape, len(wanted), asking):
                     return None
                 kept = self._shapes[shape] = _KeptAnswer()
                 if len(self._shapes) > _MOST_SHAPES:
@@ -237,7 +237,7 @@ class KeptScores:
                 scores, names = {}, [node.name for node in self._ledger.nodes()]
             nodes = {name: self._ledger.node(name) for name in names}
             judged = ((name, judge(node)) for name, node in nodes.items() if node)
-            now = {name: found for name, found in judged if found is not None}
+            now = {name: value for name, value in judged if value is not None}
             gone = [name for name in nodes if name in scores and name not in now]
             if gone or any(scores.get(name) != now[name] for name in now):
                 scores = scores | now

@@ -150,8 +150,8 @@ class Ledger:
             node = self._nodes.get(name)
             if node is None:
                 return NO_CARDS
-            if (held := node.placements.get(request.pod.uid)) is not None:
-                return held
+            if (placement := node.placements.get(request.pod.uid)) is not None:
+                return placement
             planned = _planned(request, node, policy, beside)
             if isinstance(planned, Refusal):
                 return planned
@@ -276,8 +276,8 @@ class Ledger:
         """Stop charging a pod on every card; its request stays recorded."""
         if uid in self._unplaced and uid not in self._where:
             node = self._nodes[self._unplaced[uid][0]]
-            left = {u: r for u, r in node.unplaced.items() if u != uid}
-            self._store(replace(node, unplaced=left))
+            unplaced = {u: r for u, r in node.unplaced.items() if u != uid}
+            self._store(replace(node, unplaced=unplaced))
 
     def _remove(self, uid: PodUID) -> Placement | None:
         name = self._where.pop(uid, None)
@@ -286,8 +286,8 @@ class Ledger:
         self._claims.discard(uid)
         node = self._nodes[name]
         placement = node.placements[uid]
-        left = {u: p for u, p in node.placements.items() if u != uid}
-        self._store(replace(node, placements=left))
+        placements = {u: p for u, p in node.placements.items() if u != uid}
+        self._store(replace(node, placements=placements))
         return placement
 
     def _store(self, node: Node) -> None:

@@ -101,7 +101,9 @@ def with_links(scores: Sequence[int], linked: Sequence[int]) -> list[int]:
     """
     # At least 1, so that no node gains where no links are known.
     best = max(1, max(linked, default=0))
-    return [known + (one == best) for known, one in zip(scores, linked, strict=True)]
+    return [
+        known + (links == best) for known, links in zip(scores, linked, strict=True)
+    ]
 
 
 def are_known(cards: Iterable[Card], listed: Sequence[Card]) -> bool:
@@ -166,10 +168,10 @@ def _best_of(rows: Rows, number: int, larger: int) -> tuple[int, ...]:
         fewer = (_MOST_COMPARED / max(_MOST_COMPARED, len(rows))) ** 3
         del sets[max(1, int(_MOST_COMPARED * fewer)) :]
     best, most = sets[0], -1
-    for one in sets:
-        own, rest = search.score(one), everything.difference(one)
-        if own + search.most(rest) > most and own + search.rest(rest) > most:
-            best, most = one, own + search.rest(rest)
+    for cards in sets:
+        score, rest = search.score(cards), everything.difference(cards)
+        if score + search.most(rest) > most and score + search.rest(rest) > most:
+            best, most = cards, score + search.rest(rest)
     return best
 
 
@@ -209,24 +211,28 @@ class _Partitions:
 
     def grown(self, seed: Sequence[int], cards: frozenset[int]) -> tuple[int, ...]:
         """Return a set that grows by the card that adds most, the first of equals."""
-        chosen, left = list(seed), sorted(cards.difference(seed))
-        gains = [sum(self._rows[card][one] for one in chosen) for card in left]
+        chosen, candidates = list(seed), sorted(cards.difference(seed))
+        gains = [
+            sum(self._rows[card][other] for other in chosen) for card in candidates
+        ]
         while len(chosen) < self._number:
             at = gains.index(max(gains))
             del gains[at]
-            chosen.append(left.pop(at))
+            chosen.append(candidates.pop(at))
             row = self._rows[chosen[-1]]
-            gains = [gain + row[card] for gain, card in zip(gains, left, strict=True)]
+            gains = [
+                gain + row[card] for gain, card in zip(gains, candidates, strict=True)
+            ]
         return tuple(sorted(chosen))
 
     def _exact(self, cards: frozenset[int]) -> int:
         first, *others = sorted(cards)
         best = self.rest(cards - {first}) if len(cards) % self._number else 0
         for more in combinations(others, self._number - 1):
-            one = (first, *more)
-            own, rest = self.score(one), cards.difference(one)
-            if own + self.most(rest) > best:
-                best = max(best, own + self.rest(rest))
+            chosen = (first, *more)
+            score, rest = self.score(chosen), cards.difference(chosen)
+            if score + self.most(rest) > best:
+                best = max(best, score + self.rest(rest))
         return best
 
     def _bounded(self, cards: frozenset[int]) -> int:

@@ -139,7 +139,7 @@ def _by_kind(cards: Iterable[Card]) -> tuple[tuple[int, ...], ...]:
     for card in cards:
         if card.parent:
             kinds.setdefault(card.kind, []).append(card.units)
-    return tuple(sorted(tuple(sorted(one, reverse=True)) for one in kinds.values()))
+    return tuple(sorted(tuple(sorted(units, reverse=True)) for units in kinds.values()))
 
 
 NOTHING_LEFT = summarize((), ())
@@ -173,25 +173,25 @@ class Node:
         for placement in self._holders():
             for share in placement.shares:
                 cores, units = sums.get(share.card, (0, 0))
-                held = share.amount.units
+                charged_units = share.amount.units
                 if share.is_whole:
-                    held = max(held, sizes.get(share.card, 0))
-                sums[share.card] = (cores + share.amount.cores, units + held)
+                    charged_units = max(charged_units, sizes.get(share.card, 0))
+                sums[share.card] = (cores + share.amount.cores, units + charged_units)
         return sums
 
     @cached_property
     def free(self) -> Mapping[CardUUID, Amount]:
         """The free amount of each open card; below zero if it is over-placed."""
         charged = self.charged
-        left: dict[CardUUID, Amount] = {}
+        rooms: dict[CardUUID, Amount] = {}
         for card in self.cards:
             if card.open:
                 cores, units = charged.get(card.uuid, (0, 0))
-                left[card.uuid] = Amount(CORES_PER_CARD - cores, card.units - units)
+                rooms[card.uuid] = Amount(CORES_PER_CARD - cores, card.units - units)
         if self.unplaced:
             unknown = self.unknown
-            left = {uuid: room - unknown[uuid] for uuid, room in left.items()}
-        return left
+            rooms = {uuid: room - unknown[uuid] for uuid, room in rooms.items()}
+        return rooms
 
     @cached_property
     def unknown(self) -> Mapping[CardUUID, Amount]:
@@ -265,9 +265,9 @@ class Node:
         units = sum(card.units for card in self.cards if card.open)
         if not units:
             return 1.0
-        left = self.free.values()
-        cores_left = sum(max(0, room.cores) for room in left)
-        units_left = sum(max(0, room.units) for room in left)
+        rooms = self.free.values()
+        cores_left = sum(max(0, room.cores) for room in rooms)
+        units_left = sum(max(0, room.units) for room in rooms)
         return max(1 - cores_left / cores, 1 - units_left / units)
 
     def _holders(self) -> Iterator[Placement]:
@@ -365,10 +365,10 @@ class Node:
             if kept.pod.priority < pod.priority
         }
         stands = (self.placements, self.nominations, self.unplaced)
-        own = {pod.uid} if any(pod.uid in held for held in stands) else set()
-        if not outranked and not own:
+        own_uid = {pod.uid} if any(pod.uid in stand for stand in stands) else set()
+        if not outranked and not own_uid:
             return self
-        seen = self.without(own)
+        seen = self.without(own_uid)
         kept = {u: p for u, p in seen.nominations.items() if u not in outranked}
         return replace(seen, nominations=kept)
 

@@ -322,14 +322,14 @@ def whole_shares(claim: Claim, cards: Sequence[Card]) -> list[Share]:
     Containers take cores in the order in which kubelet admits them, and units from
     their own cards first. Later containers reuse what an init container had.
     """
-    left = {card.uuid: card.capacity for card in cards}
-    held: dict[CardUUID, list[ContainerAmount]] = {card.uuid: [] for card in cards}
+    rooms = {card.uuid: card.capacity for card in cards}
+    parts_on: dict[CardUUID, list[ContainerAmount]] = {card.uuid: [] for card in cards}
     for container in claim.containers:
-        pool = dict(left) if container.name in claim.passing else left
+        pool = dict(rooms) if container.name in claim.passing else rooms
         for uuid, part in _split(container.amount, pool).items():
-            held[uuid].append(ContainerAmount(container.name, part))
+            parts_on[uuid].append(ContainerAmount(container.name, part))
     return [
-        Share(card.uuid, Amount(CORES_PER_CARD, card.units), tuple(held[card.uuid]))
+        Share(card.uuid, Amount(CORES_PER_CARD, card.units), tuple(parts_on[card.uuid]))
         for card in cards
     ]
 
@@ -388,8 +388,8 @@ class Decider:
             total = self._search.total
             if total.cores >= CORES_PER_CARD or not summary.has_room(total):
                 # Else one card has room for all claims, and any order succeeds.
-                found = self._searched(card_capacities(node, self._request)[0])
-                no = found.no if found.ways is None else None
+                result = self._searched(card_capacities(node, self._request)[0])
+                no = result.no if result.ways is None else None
         if no is None or summary is node.summary:
             return no
         return _limited(no, self._request)
@@ -417,21 +417,21 @@ class Decider:
             return shares
         room = FreeCapacity.of(node, self._policy, self._request)
         ranked, cards = card_capacities(node, self._request)
-        found = self._searched(ranked)
-        if found.ways is None:
-            return found.no
+        result = self._searched(ranked)
+        if result.ways is None:
+            return result.no
         taken: list[Share] = []
-        for claim, way in zip(claims, found.ways, strict=True):
+        for claim, way in zip(claims, result.ways, strict=True):
             taken += room.take(claim, tuple(cards[i] for i in way))
         return join_shares(taken)
 
     def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
-        found = self._found.get(ranked)
-        if found is None:
+        result = self._found.get(ranked)
+        if result is None:
             most = min(self._steps, _MOST_STEPS)
-            found = self._found[ranked] = self._search.run(ranked, most)
-            self._steps = max(0, self._steps - found.steps)
-        return found
+            result = self._found[ranked] = self._search.run(ranked, most)
+            self._steps = max(0, self._steps - result.steps)
+        return result
 
     @cached_property
     def _search(self) -> ClaimSearch:

@@ -50,17 +50,17 @@ def build_claims(
     """
     asking = [spec for spec in containers if spec.amount]
     if not apart:
-        found = [_together(asking)] if asking else []
+        built = [_together(asking)] if asking else []
     elif any(spec.role is Role.INIT for spec in asking):
         return refuse_invalid("containers cannot be apart when an init container asks")
     elif len(asking) > MOST_APART:
         return refuse_invalid(_too_many(len(asking)))
     else:
-        found = [_alone(spec) for spec in asking]
-    for claim in found:
+        built = [_alone(spec) for spec in asking]
+    for claim in built:
         if not _possible(claim.amount.cores):
             return refuse_invalid(_about(claim.amount.cores))
-    return tuple(found)
+    return tuple(built)
 
 
 def peak_amount(containers: Sequence[ContainerSpec]) -> Amount:
@@ -100,10 +100,10 @@ def _too_many(asking: int) -> str:
 
 def _about(cores: int) -> str:
     below = cores // CORES_PER_CARD * CORES_PER_CARD
-    asked, less, more = (
+    wanted, less, more = (
         clean_text(str(number)) for number in (cores, below, below + CORES_PER_CARD)
     )
     return (
-        f"{asked} cores are neither a share of one card (1 to 99) nor whole cards; "
+        f"{wanted} cores are neither a share of one card (1 to 99) nor whole cards; "
         f"ask {less} or {more}"
     )

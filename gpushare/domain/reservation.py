@@ -38,7 +38,7 @@ def _complaints(node: Node, placement: Placement) -> Iterator[str]:
             yield _complaint(node, card, amount, whole=uuid in whole)
 
 
-def _complaint(node: Node, card: Card, asked: Amount, *, whole: bool) -> str:
+def _complaint(node: Node, card: Card, amount: Amount, *, whole: bool) -> str:
     name = f"card {card.uuid} of node {node.name}"
     if not card.healthy:
         return f"{name} is sick" + (f": {card.reason}" if card.reason else "")
@@ -46,12 +46,12 @@ def _complaint(node: Node, card: Card, asked: Amount, *, whole: bool) -> str:
         return f"{name} is cordoned"
     if whole and card not in node.untouched:
         return f"{name} is in use, and {CORES_PER_CARD} cores need a card alone"
-    left = node.free[card.uuid]
+    free = node.free[card.uuid]
     short = [
         f"{max(0, of)} {what} left, not {wanted}"
         for what, of, wanted in (
-            ("units", left.units, asked.units),
-            ("cores", left.cores, asked.cores),
+            ("units", free.units, amount.units),
+            ("cores", free.cores, amount.cores),
         )
         if wanted > of
     ]

@@ -48,21 +48,21 @@ TOPOLOGIES: Mapping[str, Callable[[int, int, int], int]] = MappingProxyType(
 the hybrid cube mesh of eight V100; the same PCIe with NVSwitch."""
 
 
-def scores(told: object, number: int) -> tuple[int, ...] | str:
-    """Return the scores of all pairs of so many cards, or a complaint about ``told``.
+def scores(topology: object, number: int) -> tuple[int, ...] | str:
+    """Return the scores of all pairs of so many cards, or what is wrong.
 
-    That is a name of ``TOPOLOGIES``, or a list with a row of scores for each card.
+    ``topology`` is a name of ``TOPOLOGIES``, or a list with a row for each card.
 
     >>> scores("pcie", 4)
     (50, 10, 10, 10, 10, 50)
     """
-    if not isinstance(told, str):
-        return _by_rows(told, number)
-    score = TOPOLOGIES.get(told)
+    if not isinstance(topology, str):
+        return _by_rows(topology, number)
+    score = TOPOLOGIES.get(topology)
     if score is None:
-        return f'is "{told}"; known are {", ".join(TOPOLOGIES)}'
+        return f'is "{topology}"; known are {", ".join(TOPOLOGIES)}'
     if score is _cube_mesh and number != _DGX_1:
-        return f'is "{told}", which has {_DGX_1} cards; here are {number}'
+        return f'is "{topology}", which has {_DGX_1} cards; here are {number}'
     return tuple(score(a, b, number) for a, b in pairs(number))
 
 
@@ -73,11 +73,10 @@ def _by_rows(rows: object, number: int) -> tuple[int, ...] | str:
     if len(rows) != number or any(len(row) != number for row in rows):
         return f"has another size; {number} cards need {number} rows of {number} scores"
     for a, b in pairs(number):
-        one, other = rows[a][b], rows[b][a]
-        if one != other:
-            return f"says {one} for cards {a} and {b}, and {other} for {b} and {a}"
-        if type(one) is not int or not 0 <= one <= MOST_SCORE:
-            return (
-                f"says {one} for cards {a} and {b}; give a number of 0 to {MOST_SCORE}"
-            )
+        score, other = rows[a][b], rows[b][a]
+        if score != other:
+            return f"says {score} for cards {a} and {b}, and {other} for {b} and {a}"
+        if type(score) is not int or not 0 <= score <= MOST_SCORE:
+            wrong = f"says {score} for cards {a} and {b}"
+            return f"{wrong}; give a number of 0 to {MOST_SCORE}"
     return tuple(rows[a][b] for a, b in pairs(number))

@@ -191,17 +191,17 @@ class ResourceClaimInformer(Sink):
         """Return the claims with a reservation that cannot take effect any more."""
         with self._lock:
             late = filter(self._is_overdue, chain.from_iterable(self._holds.values()))
-            found = {(one.claim.uid, str(one.claim)): one.claim for one in late}
-            return tuple(found.values())
+            overdue = {(hold.claim.uid, str(hold.claim)): hold.claim for hold in late}
+            return tuple(overdue.values())
 
-    def settle(self, claim: ResourceClaim, found: Json | None) -> None:
+    def settle(self, claim: ResourceClaim, stored: Json | None) -> None:
         """Confirm or give up an overdue reservation by what the API server has now.
 
-        ``found`` is the object of the claim's name, None if there is none. Then only
+        ``stored`` is the object of the claim's name, None if there is none. Then only
         what was reserved in this name is given up: that an allocated claim is gone is
         for the watch to tell.
         """
-        if found is None or found["metadata"]["uid"] != claim.uid:
+        if stored is None or stored["metadata"]["uid"] != claim.uid:
             name = str(claim)
             self._keep(
                 claim,
@@ -215,7 +215,7 @@ class ResourceClaimInformer(Sink):
                 return
             for hold in late:
                 hold.version = _NEVER
-            self._take(found)
+            self._take(stored)
 
     def _is_overdue(self, hold: _Hold) -> bool:
         waited_s = self._clock() - hold.since
@@ -246,22 +246,22 @@ class ResourceClaimInformer(Sink):
                     self._keep(holds[0].claim, lambda hold: _may_come(hold, now))
                 return
             placement = self._placement(claim, uid)
-            own = self._same(placement)
-            if own is None:
+            own_hold = self._same(placement)
+            if own_hold is None:
                 self._keep(claim, lambda hold: _may_come(hold, now))
                 if self._holds.get(uid):
                     placement = self._placement(claim, self._other_uid(uid))
-                own = _Hold(claim, placement, None, self._clock(), now)
-                self._holds.setdefault(uid, []).append(own)
-                self._log_strays(own)
-            elif _may_come(own, now):
+                own_hold = _Hold(claim, placement, None, self._clock(), now)
+                self._holds.setdefault(uid, []).append(own_hold)
+                self._log_strays(own_hold)
+            elif _may_come(own_hold, now):
                 # News from before the reservation.
                 return
             else:
-                own.claim, own.version, own.seen = claim, None, now
-                self._keep(claim, lambda hold: hold is own or _may_come(hold, now))
-            self._ledger.record(own.placement)
-            self._call_by_its_uid(own)
+                own_hold.claim, own_hold.version, own_hold.seen = claim, None, now
+                self._keep(claim, lambda hold: hold is own_hold or _may_come(hold, now))
+            self._ledger.record(own_hold.placement)
+            self._call_by_its_uid(own_hold)
         self._reconsider(claim.node)
 
     def _note_broken(self, uid: PodUID, metadata: Json, because: str) -> None:
@@ -281,9 +281,9 @@ class ResourceClaimInformer(Sink):
         with self._lock:
             holds = self._holds.get(claim.uid, [])
             gone = [hold for hold in holds if not wanted(hold)]
-            left = [hold for hold in holds if hold not in gone]
-            if left:
-                self._holds[claim.uid] = left
+            kept = [hold for hold in holds if hold not in gone]
+            if kept:
+                self._holds[claim.uid] = kept
             else:
                 self._holds.pop(claim.uid, None)
             for hold in gone:
@@ -297,8 +297,8 @@ class ResourceClaimInformer(Sink):
     def _same(self, placement: Placement) -> _Hold | None:
         """Return the claim's hold of the same shares, whichever UID it is under."""
         for hold in self._holds.get(placement.pod.uid, ()):
-            held = hold.placement
-            if (held.node, held.shares) == (placement.node, placement.shares):
+            known = hold.placement
+            if (known.node, known.shares) == (placement.node, placement.shares):
                 return hold
         return None
 
@@ -375,8 +375,8 @@ def place_resource_claim(
     """
     known = _by_device(cards)
     shares = tuple(
-        Share(known.get(CardUUID(one.name), CardUUID(one.name)), one.amount)
-        for one in claim.devices
+        Share(known.get(CardUUID(device.name), CardUUID(device.name)), device.amount)
+        for device in claim.devices
     )
     pod = PodRef(uid or claim.uid, claim.namespace, claim.name, is_claim=True)
     return Placement(pod, claim.node, shares)

@@ -61,7 +61,9 @@ class Nominations:
             if after is not None and after.nominated and not after.node:
                 here = self._nominees.setdefault(after.nominated, {})
                 here[after.pod.uid] = after
-            for name in {one for each in known for one in (each.node, each.nominated)}:
+            for name in {
+                node_name for pod in known for node_name in (pod.node, pod.nominated)
+            }:
                 self.reconsider(name, leaving)
 
     def reconsider(self, name: NodeName, leaving: Leaving) -> None:
@@ -81,10 +83,10 @@ class Nominations:
         kept: dict[PodUID, Placement] = {}
         nominees = self._nominees[name].values()
         for nominee in sorted(nominees, key=lambda r: (-r.pod.priority, r.pod.uid)):
-            found = self._place(nominee, node, gone)
-            if found is not None:
-                kept[nominee.pod.uid] = found
-                node = node.with_placement(found)
+            placement = self._place(nominee, node, gone)
+            if placement is not None:
+                kept[nominee.pod.uid] = placement
+                node = node.with_placement(placement)
         return kept
 
     def _place(
@@ -98,8 +100,8 @@ class Nominations:
             return None
         priority = nominee.pod.priority
         gone = {r.pod.uid for r in leaving if r.pod.priority < priority}
-        found = place(request, node.without(gone), policy)
-        return found if isinstance(found, Placement) else None
+        placement = place(request, node.without(gone), policy)
+        return placement if isinstance(placement, Placement) else None
 
 
 logger = logging.getLogger(__name__)
@@ -348,8 +350,11 @@ class PodInformer(Sink):
             if record.terminal or uid in self._ended:
                 return False
             self._charges.follow(record)
-            held = self._ledger.placement(uid)
-            return held is not None and held in (record.placement, record.plan)
+            placement = self._ledger.placement(uid)
+            return placement is not None and placement in (
+                record.placement,
+                record.plan,
+            )
 
     def _write(self, record: PodRecord) -> None:
         uid = record.pod.uid
@@ -369,13 +374,13 @@ class PodInformer(Sink):
 
 
 def _follow_host(
-    hosts: Hosts, uid: PodUID, pod: Json, asked: RequestedResources
+    hosts: Hosts, uid: PodUID, pod: Json, requested: RequestedResources
 ) -> None:
     """Record the CPU and memory that a pod holds from its binding to its end."""
     node = node_of(pod)
     if is_terminal(pod):
         hosts.release(uid)
-    elif node and (amount := asked.host()) is not None:
+    elif node and (amount := requested.host()) is not None:
         priority = pod["spec"].get("priority")
         known = priority if type(priority) is int else 0
         hosts.hold(uid, NodeName(node), amount, known)

@@ -54,12 +54,12 @@ def find_bars(
 
     A node without ``properties`` may be used.
     """
-    found = {}
+    bars_by_node = {}
     for node in nodes:
         known = properties.get(node.name)
         if known and (why := bar(known, record.constraints)):
-            found[node.name] = why.reason
-    return found
+            bars_by_node[node.name] = why.reason
+    return bars_by_node
 
 
 def find_shortage(
@@ -89,13 +89,13 @@ def find_shortage(
     if barred and not mine:
         return Shortage(_NOWHERE, barred=_listed(barred))
     never = _never(request, policy, mine)
-    left = [node.as_limited_by(request) for node in seen]
-    because = (never or _too_little(request, left)) + _excluded(request, mine)
+    limited = [node.as_limited_by(request) for node in seen]
+    because = (never or _too_little(request, limited)) + _excluded(request, mine)
     if mine and not any(request.allows(card) for node in mine for card in node.cards):
         because = _none_allowed(request)
     if barred:
-        its = "node" if len(mine) == 1 else "nodes"
-        because = f"on the {its} that it may use, {because}"
+        noun = "node" if len(mine) == 1 else "nodes"
+        because = f"on the {noun} that it may use, {because}"
     return Shortage(because, never=bool(never), barred=_listed(barred))
 
 
@@ -104,13 +104,15 @@ def _listed(barred: Mapping[NodeName, str]) -> str:
     by_reason: defaultdict[str, list[NodeName]] = defaultdict(list)
     for name, reason in barred.items():
         by_reason[reason].append(name)
-    most_first = sorted(by_reason.items(), key=lambda one: -len(one[1]))
-    shown, left = most_first[:_MOST_REASONS], most_first[_MOST_REASONS:]
-    found = [f"{words.listed(nodes, 2)} ({reason})" for reason, nodes in shown]
-    if left:
-        others = words.counted(sum(len(nodes) for _, nodes in left), "other node")
-        found.append(f"{others} for other reasons")
-    return ", ".join(found)
+    most_first = sorted(
+        by_reason.items(), key=lambda reason_and_nodes: -len(reason_and_nodes[1])
+    )
+    shown, rest = most_first[:_MOST_REASONS], most_first[_MOST_REASONS:]
+    sentences = [f"{words.listed(nodes, 2)} ({reason})" for reason, nodes in shown]
+    if rest:
+        others = words.counted(sum(len(nodes) for _, nodes in rest), "other node")
+        sentences.append(f"{others} for other reasons")
+    return ", ".join(sentences)
 
 
 def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
@@ -126,7 +128,7 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
     if not sorts or any(_could_hold(request, policy, one) for one in sorts.values()):
         return ""
     claim = max(request.claims, key=lambda one: (one.whole_cards, one.amount.units))
-    asked, cards = claim.amount.units, claim.whole_cards
+    units_needed, cards = claim.amount.units, claim.whole_cards
     instances = cards and any(kind for sort in sorts for _, kind in sort)
     which = " of one kind" if instances else ""
     which += " that it may use" if request.cards else ""
@@ -137,7 +139,7 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
         have = f"no node has more than {words.counted(most, 'card')}{which}"
         return f"{words.counted(cards, 'whole card')} are asked, but {have}, {never}"
     largest = max(sum(kind[-max(cards, 1) :]) for kind in sizes)
-    if asked <= largest:
+    if units_needed <= largest:
         many = len(request.claims)
         return f"no node{which} could hold its {many} containers apart, {never}"
     have = (
@@ -145,7 +147,7 @@ def _never(request: PodRequest, policy: Policy, nodes: Sequence[Node]) -> str:
         if cards > 1
         else f"largest card{which} has"
     )
-    return f"{words.units(asked)} are asked, but the {have} {largest}, {never}"
+    return f"{words.units(units_needed)} are asked, but the {have} {largest}, {never}"
 
 
 def _usable_together(
@@ -153,7 +155,10 @@ def _usable_together(
 ) -> list[list[int]]:
     """Return the units of the cards that one claim may have, kind by kind."""
     kinds = [(sort, kind) for sort in sorts for kind in {kind for _, kind in sort}]
-    return [[units for units, one in sort if one == kind] for sort, kind in kinds]
+    return [
+        [units for units, kind_of_card in sort if kind_of_card == kind]
+        for sort, kind in kinds
+    ]
 
 
 def _could_hold(request: PodRequest, policy: Policy, cards: Iterable[Card]) -> bool:
@@ -168,7 +173,7 @@ def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
     shut = [limits for card in cards if (limits := request.limits(card))]
     if not shut:
         return ""
-    by = sorted({limit for each in shut for limit in each})
+    by = sorted({limit for lists in shut for limit in lists})
     some = f"{len(shut)} of {words.counted(len(cards), 'card')}"
     return f"; {some} {words.excluded_by(by)}"
 
@@ -184,8 +189,10 @@ def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
         whose = " that the pod may use" if request.cards else ""
         return f"no node has a healthy, uncordoned card{whose}"
     if len(request.claims) > 1:
-        asked = len(request.claims)
-        return f"no node has room for its {asked} containers apart at the same time"
+        containers = len(request.claims)
+        return (
+            f"no node has room for its {containers} containers apart at the same time"
+        )
     (claim,) = request.claims
     if claim.whole_cards:
         return _too_few_cards(claim.whole_cards, claim.amount.units, nodes)
@@ -196,29 +203,31 @@ def _too_few_cards(cards: int, units: int, nodes: Sequence[Node]) -> str:
     best = max(nodes, key=lambda node: len(node.summary.wholes))
     have = len(best.summary.wholes)
     if have >= cards:
-        asked = f"{words.counted(cards, 'untouched card')} with {words.units(units)}"
-        return f"no node has {asked} in all"
-    asked = words.counted(cards, "untouched card")
+        needed = f"{words.counted(cards, 'untouched card')} with {words.units(units)}"
+        return f"no node has {needed} in all"
+    needed = words.counted(cards, "untouched card")
     most = f"the most is {have}, on {best.name}" if have else "no card is untouched"
-    return f"no node has {asked}; {most}"
+    return f"no node has {needed}; {most}"
 
 
-def _on_no_card(asked: Amount, found: Sequence[Block]) -> str:
-    with_cores = [one for one in found if one.free.cores] if asked.cores else found
-    if found and not with_cores:
-        left = words.units(sum(one.free.units for one in found))
-        return f"no card has a free core; {left} are free on cards without one"
-    most_units = max(with_cores, key=lambda one: one.free.units, default=None)
-    most_cores = max(with_cores, key=lambda one: one.free.cores, default=None)
+def _on_no_card(amount: Amount, blocks: Sequence[Block]) -> str:
+    with_cores = (
+        [block for block in blocks if block.free.cores] if amount.cores else blocks
+    )
+    if blocks and not with_cores:
+        free_units = words.units(sum(block.free.units for block in blocks))
+        return f"no card has a free core; {free_units} are free on cards without one"
+    most_units = max(with_cores, key=lambda block: block.free.units, default=None)
+    most_cores = max(with_cores, key=lambda block: block.free.cores, default=None)
     units = most_units.free.units if most_units else NOTHING.units
     cores = most_cores.free.cores if most_cores else NOTHING.cores
-    if asked.units > units:
+    if amount.units > units:
         where = f" is {units}, on {most_units}" if most_units else " is 0"
-        return f"no card has {words.units(asked.units)} free; the most{where}"
-    if asked.cores > cores:
+        return f"no card has {words.units(amount.units)} free; the most{where}"
+    if amount.cores > cores:
         where = f" is {cores}, on {most_cores}" if most_cores else " is 0"
-        return f"no card has {words.cores(asked.cores)} free; the most{where}"
+        return f"no card has {words.cores(amount.cores)} free; the most{where}"
     return (
-        f"no single card has {words.bare(asked)} free at the same time; some cards "
+        f"no single card has {words.bare(amount)} free at the same time; some cards "
         "have one of the two"
     )

@@ -84,18 +84,20 @@ def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, An
     placed = node.placements.values()
     claims = [
         {
-            **_placement(held),
-            "reserved": held.pod.key in reserved,
-            **_users(users.get(held.pod.uid)),
+            **_placement(placement),
+            "reserved": placement.pod.key in reserved,
+            **_users(users.get(placement.pod.uid)),
         }
-        for held in placed
-        if held.pod.is_claim
+        for placement in placed
+        if placement.pod.is_claim
     ]
     return {
         "name": node.name,
         "cards": cards,
         **links_json(node.cards),
-        "pods": [_placement(held) for held in placed if not held.pod.is_claim],
+        "pods": [
+            _placement(placement) for placement in placed if not placement.pod.is_claim
+        ],
         "unplaced": [_request(request) for request in node.unplaced.values()],
         "nominations": [_placement(kept) for kept in node.nominations.values()],
         **({"claims": claims} if claims else {}),
@@ -181,7 +183,7 @@ def read_snapshot(text: bytes) -> LedgerSnapshot:
         if claim.optional_boolean("reserved", default=False)
     )
     users = {
-        uid: tuple(_read_user(one) for one in claim.objects("for"))
+        uid: tuple(_read_user(user) for user in claim.objects("for"))
         for uid, claim in claims.items()
         if "for" in claim.raw
     }
@@ -204,20 +206,20 @@ def _read_choice(body: Reader) -> PolicyChoice:
 
 def _read_node(node: Reader) -> Node:
     name = NodeName(node.text("name"))
-    held, kept = (
+    placements, nominations = (
         {one.pod.uid: one for one in _read_placements(node, key, name)}
         for key in ("pods", "nominations")
     )
     for one in _read_placements(node, "claims", name) if "claims" in node.raw else ():
         claim = replace(one, pod=replace(one.pod, is_claim=True))
-        held[claim.pod.key] = claim
+        placements[claim.pod.key] = claim
     unplaced = [_read_request(one) for one in node.objects("unplaced")]
     return Node(
         name,
         linked(tuple(_read_card(card) for card in node.objects("cards")), node),
-        held,
-        kept,
-        {asked.pod.uid: asked for asked in unplaced},
+        placements,
+        nominations,
+        {request.pod.uid: request for request in unplaced},
     )
 
 
@@ -229,15 +231,21 @@ def _read_card(card: Reader) -> Card:
 def _read_placements(node: Reader, key: str, name: NodeName) -> list[Placement]:
     return [
         Placement(
-            _read_pod(one), name, tuple(read_share(s) for s in one.objects("shares"))
+            _read_pod(placement),
+            name,
+            tuple(read_share(s) for s in placement.objects("shares")),
         )
-        for one in node.objects(key)
+        for placement in node.objects(key)
     ]
 
 
-def _read_request(asked: Reader) -> PodRequest:
-    claims = tuple(Claim(_read_amount(claim), ()) for claim in asked.objects("claims"))
-    return PodRequest(_read_pod(asked), claims, asked.optional_text("policy") or None)
+def _read_request(request: Reader) -> PodRequest:
+    claims = tuple(
+        Claim(_read_amount(claim), ()) for claim in request.objects("claims")
+    )
+    return PodRequest(
+        _read_pod(request), claims, request.optional_text("policy") or None
+    )
 
 
 def _read_amount(amount: Reader) -> Amount:

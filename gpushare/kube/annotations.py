@@ -57,13 +57,13 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     """
     body = Reader.parse(text, names.CARDS)
     body.version(VERSION)
-    found = tuple(map(read_card, _listed(body)))
-    twice = [u for u, times in Counter(c.uuid for c in found).items() if times > 1]
+    cards = tuple(map(read_card, _listed(body)))
+    twice = [u for u, times in Counter(c.uuid for c in cards).items() if times > 1]
     if twice:
         raise Malformed(body.path("cards"), f"has {twice[0]} twice")
-    if problem := too_many(found):
+    if problem := too_many(cards):
         raise Malformed(body.path("cards"), problem)
-    return linked(found, body)
+    return linked(cards, body)
 
 
 def _listed(body: Reader) -> list[Reader]:
@@ -155,15 +155,15 @@ def linked(cards: tuple[Card, ...], body: Reader) -> tuple[Card, ...]:
 
 def _read_links(body: Reader, cards: int) -> tuple[int, ...]:
     number = cards * (cards - 1) // 2
-    found = body.raw.get(_LINKS)
-    if found is None:
+    listed = body.raw.get(_LINKS)
+    if listed is None:
         return ()
-    scores = found if isinstance(found, list) else [found]
-    if any(type(one) is not int or not 0 <= one <= MOST_SCORE for one in scores):
+    scores = listed if isinstance(listed, list) else [listed]
+    if any(type(score) is not int or not 0 <= score <= MOST_SCORE for score in scores):
         problem = f"must be whole numbers of 0 to {MOST_SCORE}"
         raise Malformed(body.path(_LINKS), problem)
-    if not isinstance(found, list):
-        return (found,) * number
+    if not isinstance(listed, list):
+        return (listed,) * number
     if len(scores) != number:
         problem = f"has {len(scores)} scores; {cards} cards have {number} pairs"
         raise Malformed(body.path(_LINKS), problem)
@@ -176,9 +176,9 @@ def card_json(card: Card) -> dict[str, Any]:
     ``parent`` is only there for a MIG instance, ``reason`` for a sick card.
     """
     keys = ("uuid", "index", "units", "healthy", "model")
-    told = {key: getattr(card, key) for key in keys}
+    fields = {key: getattr(card, key) for key in keys}
     rare = {"parent": card.parent, "reason": "" if card.healthy else card.reason}
-    return told | {key: text for key, text in rare.items() if text}
+    return fields | {key: text for key, text in rare.items() if text}
 
 
 def share_json(share: Share) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def share_json(share: Share) -> dict[str, Any]:
         "cores": share.amount.cores,
         "units": share.amount.units,
         "containers": {
-            held.name: [held.amount.cores, held.amount.units]
-            for held in share.containers
+            container.name: [container.amount.cores, container.amount.units]
+            for container in share.containers
         },
     }
 
@@ -213,8 +213,8 @@ def decode_placement(
         uid, card, rest = usual.groups()
         if uid != pod.uid:
             return None
-        held = _held(rest)
-        share = Share(CardUUID(intern(card)), held.amount, held.containers)
+        charged = _held(rest)
+        share = Share(CardUUID(intern(card)), charged.amount, charged.containers)
         return Placement(pod, node, (share,))
     body = Reader.parse(text, key)
     body.version(VERSION)
@@ -258,19 +258,19 @@ def placements(
     A placement is left out if it cannot be read or charges less than the pod asks:
     users can write annotations of their own pods and must not free a card by them.
     """
-    found: dict[str, Placement] = {}
+    by_key: dict[str, Placement] = {}
     complaint = ""
     for key in (names.PLACEMENT, names.ACTUAL):
         text = annotations.get(key)
         try:
-            one = None if text is None else decode_placement(text, ref, node, key)
+            placement = None if text is None else decode_placement(text, ref, node, key)
         except Malformed as error:
-            one, complaint = None, str(error)
-        if one is not None and _charges_all(one, request):
-            found[key] = _in_parts(one, request)
-        elif one is not None:
+            placement, complaint = None, str(error)
+        if placement is not None and _charges_all(placement, request):
+            by_key[key] = _in_parts(placement, request)
+        elif placement is not None:
             complaint = f"{key}: charges less than the pod asks"
-    return found, complaint
+    return by_key, complaint
 
 
 def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
@@ -294,17 +294,26 @@ def _in_parts(placement: Placement, request: PodRequest | Refusal) -> Placement:
     if isinstance(request, Refusal) or not any(s.is_whole for s in placement.shares):
         return placement
     parts = {
-        held.name
+        container.name
         for claim in request.claims
         if not claim.whole_cards
-        for held in claim.containers
+        for container in claim.containers
     }
     shares: list[Share] = []
     for share in placement.shares:
-        its = share.containers
-        added_up = sum((held.amount for held in its), NOTHING) == share.amount
-        if share.is_whole and added_up and parts.issuperset(one.name for one in its):
-            shares += [Share(share.card, held.amount, (held,)) for held in its]
+        containers = share.containers
+        added_up = (
+            sum((container.amount for container in containers), NOTHING) == share.amount
+        )
+        if (
+            share.is_whole
+            and added_up
+            and parts.issuperset(part.name for part in containers)
+        ):
+            shares += [
+                Share(share.card, container.amount, (container,))
+                for container in containers
+            ]
         else:
             shares.append(share)
     return replace(placement, shares=join_shares(shares))
@@ -330,9 +339,10 @@ def read_card(card: Reader) -> Card:
 
 def read_share(share: Reader) -> Share:
     """Read what ``share_json`` has written."""
-    held: dict[str, Any] = share.optional_object("containers").raw
+    by_name: dict[str, Any] = share.optional_object("containers").raw
     containers = tuple(
-        ContainerAmount(name, _pair(share, name, pair)) for name, pair in held.items()
+        ContainerAmount(name, _pair(share, name, pair))
+        for name, pair in by_name.items()
     )
     amount = Amount(share.integer("cores"), share.integer("units"))
     return Share(CardUUID(intern(share.text("card"))), amount, containers)
@@ -370,7 +380,7 @@ def card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | No
         text = annotations.get(key)
         if text is None:
             continue
-        entries = tuple(one.strip() for one in text.split(",") if one.strip())
+        entries = tuple(entry.strip() for entry in text.split(",") if entry.strip())
         wrong = _wrong(limit, entries)
         if wrong:
             return refuse_invalid(f"{key} {wrong}")

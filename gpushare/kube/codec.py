@@ -137,7 +137,7 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
 
 
 def _request(
-    asked: RequestedResources, ref: PodRef, annotations: Mapping[str, str]
+    requested: RequestedResources, ref: PodRef, annotations: Mapping[str, str]
 ) -> PodRequest | Refusal:
     where = annotations.get(names.CONTAINERS)
     if where not in (None, names.APART):
@@ -145,23 +145,23 @@ def _request(
             f'{names.CONTAINERS} is "{clean_text(where)}"; the only value is "apart"'
         )
     try:
-        found = asked.claims(apart=where == names.APART)
+        claims = requested.claims(apart=where == names.APART)
     except Unmeetable as error:
         return refuse_invalid(str(error))
-    if isinstance(found, Refusal):
-        return found
+    if isinstance(claims, Refusal):
+        return claims
     # Most pods have no annotation of gpushare, and filter reads many pods.
     chosen = card_selector(annotations) if annotations else None
     if isinstance(chosen, Refusal):
         return chosen
     policy = annotations.get(names.POLICY)
-    return PodRequest(ref, found, policy, chosen, asked.host())
+    return PodRequest(ref, claims, policy, chosen, requested.host())
 
 
-def pod_record(pod: Json, asked: RequestedResources | None = None) -> PodRecord:
+def pod_record(pod: Json, requested: RequestedResources | None = None) -> PodRecord:
     """Read all that is kept of a pod; ``Malformed`` as for the parts.
 
-    ``asked`` is given where it was read already, because at a start there are many.
+    ``requested`` is given where it was read already, because at a start there are many.
     """
     whole = Reader(pod)
     metadata, spec = whole.object("metadata"), whole.optional_object("spec")
@@ -169,19 +169,19 @@ def pod_record(pod: Json, asked: RequestedResources | None = None) -> PodRecord:
     ref = _ref(metadata, spec)
     node = NodeName(intern(spec.optional_text("nodeName")))
     annotations = metadata.optional_object("annotations").texts(names.PREFIX)
-    asked = asked or RequestedResources(pod)
-    request = _request(asked, ref, annotations)
-    charged = _by_spec(asked, ref, request) if node else request
-    found: dict[str, Placement] = {}
+    requested = requested or RequestedResources(pod)
+    request = _request(requested, ref, annotations)
+    charged = _by_spec(requested, ref, request) if node else request
+    by_key: dict[str, Placement] = {}
     complaint = ""
     if node:
-        found, complaint = placements(annotations, ref, charged, node)
-    plan = found.get(names.PLACEMENT)
+        by_key, complaint = placements(annotations, ref, charged, node)
+    plan = by_key.get(names.PLACEMENT)
     return PodRecord(
         pod=ref,
         request=request,
         node=node,
-        placement=found.get(names.ACTUAL, plan),
+        placement=by_key.get(names.ACTUAL, plan),
         terminal=status.optional_text("phase") in TERMINAL,
         terminating=metadata.raw.get("deletionTimestamp") is not None,
         nominated=NodeName(status.optional_text("nominatedNodeName")),
@@ -196,11 +196,11 @@ def pod_record(pod: Json, asked: RequestedResources | None = None) -> PodRecord:
 
 def _labels(metadata: Reader) -> Mapping[str, str]:
     """Read a pod's labels; the pods of a Deployment share theirs in memory."""
-    found = metadata.optional_object("labels").texts("")
-    if not found:
+    labels = metadata.optional_object("labels").texts("")
+    if not labels:
         return NO_LABELS
     # Any user can create pods, and with many labels.
-    return found if len(found) > _MOST_LABELS else _shared(tuple(found.items()))
+    return labels if len(labels) > _MOST_LABELS else _shared(tuple(labels.items()))
 
 
 @lru_cache(maxsize=1024)
@@ -209,7 +209,7 @@ def _shared(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
 
 
 def _by_spec(
-    asked: RequestedResources, ref: PodRef, request: PodRequest | Refusal
+    requested: RequestedResources, ref: PodRef, request: PodRequest | Refusal
 ) -> PodRequest | Refusal:
     """Return what a bound pod asks, ignoring annotations that make it invalid.
 
@@ -217,7 +217,7 @@ def _by_spec(
     """
     for notes in ({}, {names.CONTAINERS: names.APART}):
         if isinstance(request, Refusal):
-            request = _request(asked, ref, notes)
+            request = _request(requested, ref, notes)
     return request
 
 
@@ -239,8 +239,10 @@ def mib_left(pod: Json) -> Iterator[str]:
     """Yield a message if a pod asks for memory in MiB, which no node offers."""
     spec = pod.get("spec") or {}
     every = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    limits = ((one.get("resources") or {}).get("limits") or () for one in every)
-    if any(names.MEMORY_MIB in each for each in limits):
+    limits = (
+        (container.get("resources") or {}).get("limits") or () for container in every
+    )
+    if any(names.MEMORY_MIB in resources for resources in limits):
         yield (
             f"it asks for {names.MEMORY_MIB}, which no node offers: the webhook writes "
             f"{names.MEMORY} in its place, and was not called for this pod"
@@ -262,11 +264,11 @@ def is_ours(pod: Json) -> bool:
 def cards(node: Json) -> tuple[Card, ...]:
     """Read the node's cards, with cordons; empty without annotation; ``Malformed``."""
     text = _annotations(node).get(names.CARDS)
-    found = () if text is None else decode_cards(text)
+    listed = () if text is None else decode_cards(text)
     closed = cordon(node)
     if not closed:
-        return found
-    return tuple(replace(card, cordoned=card.uuid in closed) for card in found)
+        return listed
+    return tuple(replace(card, cordoned=card.uuid in closed) for card in listed)
 
 
 def cordon(node: Json) -> frozenset[CardUUID]:
@@ -282,8 +284,8 @@ def uuids(text: str) -> frozenset[CardUUID]:
     >>> sorted(uuids(" GPU-1, ,GPU-0,GPU-0=make-room-1f9c,"))
     ['GPU-0', 'GPU-1']
     """
-    entries = (one.strip() for one in text.split(","))
-    return frozenset(CardUUID(one) for one in entries if one and "=" not in one)
+    entries = (entry.strip() for entry in text.split(","))
+    return frozenset(CardUUID(entry) for entry in entries if entry and "=" not in entry)
 
 
 def _annotations(thing: Json) -> Mapping[str, str]:
@@ -299,7 +301,7 @@ def budgets(objects: Iterable[Json], pods: Iterable[PodRecord]) -> tuple[Budget,
     (``pkg/scheduler/framework/plugins/defaultpreemption``).
     """
     known = tuple(pods)
-    return tuple(_budget(Reader(each), known) for each in objects)
+    return tuple(_budget(Reader(budget), known) for budget in objects)
 
 
 def _budget(budget: Reader, pods: Iterable[PodRecord]) -> Budget:
@@ -328,15 +330,15 @@ def _selects(selector: Reader, labels: Mapping[str, str]) -> bool:
 
 
 def _holds(rule: Reader, labels: Mapping[str, str]) -> bool:
-    found = labels.get(rule.text("key"))
+    value = labels.get(rule.text("key"))
     values = rule.raw.get("values") or ()
     match rule.text("operator"):
         case "In":
-            return found in values
+            return value in values
         case "NotIn":
-            return found not in values
+            return value not in values
         case "Exists":
-            return found is not None
+            return value is not None
         case "DoesNotExist":
-            return found is None
+            return value is None
     return False

@@ -113,8 +113,8 @@ def is_terminal(pod: Json) -> bool:
 
 def condition(thing: Json, kind: str) -> Json:
     """Return one condition of a pod or node, empty if it is not there."""
-    found: list[Json] = (thing.get("status") or {}).get("conditions") or []
-    return next((each for each in found if each.get("type") == kind), {})
+    conditions: list[Json] = (thing.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 
 def holds(thing: Json, kind: str) -> bool | None:
@@ -160,10 +160,10 @@ def words_run(pod: Json) -> Iterator[str]:
 def settings_of(pod: Json) -> dict[str, str]:
     """Return the environment of a pod's containers: variables with a plain value."""
     return {
-        one["name"]: str(one["value"])
+        variable["name"]: str(variable["value"])
         for container in (pod.get("spec") or {}).get("containers") or ()
-        for one in container.get("env") or ()
-        if "value" in one
+        for variable in container.get("env") or ()
+        if "value" in variable
     }
 
 
@@ -180,17 +180,17 @@ def waits_because(pod: Json) -> str:
 
 def allocatable(node: Json, resource: str) -> int | None:
     """Return kubelet's allocatable amount of a resource; None if it is not known."""
-    told = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
+    quantity = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
     try:
-        return None if told is None else whole(told)
+        return None if quantity is None else whole(quantity)
     except (NotAQuantity, NotWhole):
         return None
 
 
 def addresses(node: Json) -> list[str]:
     """Return all addresses and host names of a node."""
-    found = (node.get("status") or {}).get("addresses") or ()
-    return [str(one.get("address", "")) for one in found]
+    entries = (node.get("status") or {}).get("addresses") or ()
+    return [str(entry.get("address", "")) for entry in entries]
 
 
 def host_capacity(node: Json) -> HostAmount | None:
@@ -234,8 +234,8 @@ def scheduler_of(pod: Json) -> str:
 
 def gates(pod: Json) -> list[str]:
     """Return the names of the pod's scheduling gates."""
-    told = (pod.get("spec") or {}).get("schedulingGates") or ()
-    return [str(one.get("name", "")) for one in told]
+    entries = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return [str(gate.get("name", "")) for gate in entries]
 
 
 def never_preempts(pod: Json) -> bool:
@@ -263,8 +263,8 @@ def scheduler_says(pod: Json) -> str:
 def end_words(pod: Json) -> str:
     """Return the status's reason and message; empty if there is none."""
     status = pod.get("status") or {}
-    told = (status.get("reason"), status.get("message"))
-    return ": ".join(str(one) for one in told if one)
+    texts = (status.get("reason"), status.get("message"))
+    return ": ".join(str(text) for text in texts if text)
 
 
 def nominated(pod: Json) -> str:
@@ -279,6 +279,6 @@ def is_narrowed(configuration: Json) -> bool:
     """
     return any(
         condition["name"] in _PROBE_ONLY_NAMES
-        for one in configuration.get("webhooks") or ()
-        for condition in one.get("matchConditions") or ()
+        for webhook in configuration.get("webhooks") or ()
+        for condition in webhook.get("matchConditions") or ()
     )

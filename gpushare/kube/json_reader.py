@@ -86,13 +86,13 @@ class Reader:
             return []
         if not isinstance(raw, list):
             raise Malformed(self.path(key), "must be a list")
-        return [Reader(one, f"{key}[{i}]", self) for i, one in enumerate(raw)]
+        return [Reader(item, f"{key}[{i}]", self) for i, item in enumerate(raw)]
 
     def text(self, key: str) -> str:
         """Read a string that must be there and not be empty."""
-        if not (found := self.optional_text(key)):
+        if not (text := self.optional_text(key)):
             raise Malformed(self.path(key), "is missing or empty")
-        return found
+        return text
 
     def optional_text(self, key: str) -> str:
         """Read a string, empty when it is not there."""
@@ -138,6 +138,6 @@ class Reader:
 
     def version(self, known: int) -> None:
         """Raise ``Malformed`` unless the format's version is the known one."""
-        found = self.integer("v")
-        if found != known:
-            raise Malformed(self.path("v"), f"is {found}; this program knows {known}")
+        number = self.integer("v")
+        if number != known:
+            raise Malformed(self.path("v"), f"is {number}; this program knows {known}")

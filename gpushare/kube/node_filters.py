@@ -98,12 +98,12 @@ def tolerations_of(bodies: Iterable[Reader]) -> tuple[Toleration, ...]:
     """Read tolerations, of a pod or of a claim's request."""
     return tuple(
         (
-            one.optional_text("key"),
-            one.optional_text("operator") or "Equal",
-            one.optional_text("value"),
-            one.optional_text("effect"),
+            body.optional_text("key"),
+            body.optional_text("operator") or "Equal",
+            body.optional_text("value"),
+            body.optional_text("effect"),
         )
-        for one in bodies
+        for body in bodies
     )
 
 
@@ -126,9 +126,13 @@ def properties_of(node: Json) -> NodeProperties:
 
 def hard_taints(holder: Json) -> Iterator[Taint]:
     """Return the taints of a node's spec, or of a device, that keep pods away."""
-    for one in holder.get("taints") or ():
-        if one.get("effect") in _HARD:
-            yield str(one.get("key", "")), str(one.get("value") or ""), one["effect"]
+    for taint in holder.get("taints") or ():
+        if taint.get("effect") in _HARD:
+            yield (
+                str(taint.get("key", "")),
+                str(taint.get("value") or ""),
+                taint["effect"],
+            )
 
 
 def intolerable(
@@ -136,7 +140,7 @@ def intolerable(
 ) -> Taint | None:
     """Return the first taint that is not tolerated; None if all are."""
     for taint in taints:
-        if not any(_covers(one, taint) for one in tolerations):
+        if not any(_covers(toleration, taint) for toleration in tolerations):
             return taint
     return None
 
@@ -154,7 +158,7 @@ def bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
         return None
     if len(terms) > 1 or not terms[0]:
         return Bar(_AFFINITY, "no term of its node affinity matches")
-    wrong = next(one for one in terms[0] if not _matches(one, labels))
+    wrong = next(rule for rule in terms[0] if not _matches(rule, labels))
     return _unmatched(f"its node affinity is {_written(wrong)}", wrong[0], labels)
 
 
@@ -172,9 +176,9 @@ def _tainted(taint: Taint) -> Bar:
     return Bar(message, f"it does not tolerate the taint {whole}")
 
 
-def _unmatched(asked: str, key: str, labels: Mapping[str, str]) -> Bar:
+def _unmatched(wanted: str, key: str, labels: Mapping[str, str]) -> Bar:
     has = f"{key}={labels[key]}" if key in labels else "no such label"
-    return Bar(_AFFINITY, f"{asked}, the node has {has}")
+    return Bar(_AFFINITY, f"{wanted}, the node has {has}")
 
 
 def _written(expression: Expression) -> str:
@@ -183,35 +187,35 @@ def _written(expression: Expression) -> str:
 
 
 def lacks(
-    asked: HostAmount | None, room: HostAmount | None, slots: int | None
+    amount: HostAmount | None, room: HostAmount | None, slots: int | None
 ) -> tuple[str, ...]:
     """Return what a node lacks of CPU, memory and number of pods.
 
     A resource that the pod does not ask for is never lacking, even on a full node.
     """
     crowded = slots is not None and slots < 1
-    if not crowded and (asked is None or asked.fits(room)):
+    if not crowded and (amount is None or amount.fits(room)):
         return ()
-    found = ["Too many pods"] if crowded else []
-    if asked is not None and room is not None:
-        if asked.cpu_milli and asked.cpu_milli > room.cpu_milli:
-            found.append("Insufficient cpu")
-        if asked.memory_mib and asked.memory_mib > room.memory_mib:
-            found.append("Insufficient memory")
-    return tuple(found)
+    missing = ["Too many pods"] if crowded else []
+    if amount is not None and room is not None:
+        if amount.cpu_milli and amount.cpu_milli > room.cpu_milli:
+            missing.append("Insufficient cpu")
+        if amount.memory_mib and amount.memory_mib > room.memory_mib:
+            missing.append("Insufficient memory")
+    return tuple(missing)
 
 
-def lacks_in_sum(asked: Amount, room: Amount | None) -> tuple[str, ...]:
+def lacks_in_sum(amount: Amount, room: Amount | None) -> tuple[str, ...]:
     """Return what a node lacks of the sums of cores and units, None limits nothing.
 
     ``room`` is ``card_capacity`` less the ``effective_request`` of the node's pods.
     kube-scheduler asks no extender about a node that lacks any.
     """
-    if room is None or asked.fits(room):
+    if room is None or amount.fits(room):
         return ()
     short = (
-        (names.CORE, asked.cores, room.cores),
-        (names.MEMORY, asked.units, room.units),
+        (names.CORE, amount.cores, room.cores),
+        (names.MEMORY, amount.units, room.units),
     )
     return tuple(
         f"Insufficient {name}" for name, wants, has in short if wants and wants > has
@@ -240,37 +244,39 @@ def _covers(toleration: Toleration, taint: Taint) -> bool:
             return bool(key) and value == taint[1]
     # The API server accepts Gt and Lt only with the gate
     # TaintTolerationComparisonOperators (off in 1.36); then zeros may not lead.
-    plain = all(is_number(one) and str(int(one)) == one for one in (taint[1], value))
+    plain = all(
+        is_number(number) and str(int(number)) == number for number in (taint[1], value)
+    )
     return plain and _compares(operator, taint[1], value)
 
 
 def _expressions(term: Reader) -> Iterator[Expression]:
     for kind in ("matchExpressions", "matchFields"):
-        for one in term.optional_objects(kind):
-            values = one.raw.get("values") or []
+        for rule in term.optional_objects(kind):
+            values = rule.raw.get("values") or []
             if not isinstance(values, list):
-                raise Malformed(one.path("values"), "must be a list")
-            yield one.text("key"), one.text("operator"), tuple(map(str, values))
+                raise Malformed(rule.path("values"), "must be a list")
+            yield rule.text("key"), rule.text("operator"), tuple(map(str, values))
 
 
 def _holds(term: tuple[Expression, ...], labels: Mapping[str, str]) -> bool:
     # An empty term matches no node, as in kube-scheduler.
-    return bool(term) and all(_matches(one, labels) for one in term)
+    return bool(term) and all(_matches(rule, labels) for rule in term)
 
 
 def _matches(expression: Expression, labels: Mapping[str, str]) -> bool:
     key, operator, values = expression
-    found = labels.get(key)
+    value = labels.get(key)
     match operator:
         case "In":
-            return found in values
+            return value in values
         case "NotIn":
-            return found not in values
+            return value not in values
         case "Exists":
-            return found is not None
+            return value is not None
         case "DoesNotExist":
-            return found is None
-    return found is not None and bool(values) and _compares(operator, found, values[0])
+            return value is None
+    return value is not None and bool(values) and _compares(operator, value, values[0])
 
 
 def _compares(operator: str, value: str, limit: str) -> bool:

@@ -75,14 +75,14 @@ class RequestedResources:
         Raises ``Malformed`` and ``Unmeetable`` as ``containers`` does.
         """
         kind = self._kind
-        found = kind.apart if apart else kind.together
-        if found is None:
-            found = build_claims_by_annotation(read_containers(self._pod), apart=apart)
+        claims = kind.apart if apart else kind.together
+        if claims is None:
+            claims = build_claims_by_annotation(read_containers(self._pod), apart=apart)
             if apart:
-                kind.apart = found
+                kind.apart = claims
             else:
-                kind.together = found
-        return found
+                kind.together = claims
+        return claims
 
     def host(self) -> HostAmount | None:
         """Return the CPU and memory that the pod needs at its peak (contracts 5).
@@ -117,7 +117,7 @@ def _key(pod: Json) -> bytes | None:
     spec = pod.get("spec")
     if type(spec) is not dict:
         return None
-    left = {"overhead": spec.get("overhead"), "resources": spec.get("resources")}
+    key_parts = {"overhead": spec.get("overhead"), "resources": spec.get("resources")}
     for key in _LISTS:
         containers = spec.get(key)
         if containers is None:
@@ -125,19 +125,19 @@ def _key(pod: Json) -> bytes | None:
         if type(containers) is not list:
             return None
         kept = []
-        for each in containers:
-            if type(each) is not dict:
+        for container in containers:
+            if type(container) is not dict:
                 return None
             kept.append(
                 {
-                    "name": each.get("name"),
-                    "resources": each.get("resources"),
-                    "restartPolicy": each.get("restartPolicy"),
+                    "name": container.get("name"),
+                    "resources": container.get("resources"),
+                    "restartPolicy": container.get("restartPolicy"),
                 }
             )
-        left[key] = kept
+        key_parts[key] = kept
     try:
-        return orjson.dumps(left)
+        return orjson.dumps(key_parts)
     except TypeError:
         # orjson parses deeper objects than it writes.
         return None
@@ -149,8 +149,8 @@ def _names_cards(pod: Json) -> bool:
         for container in spec.get(key) or ():
             resources = container.get("resources") or {}
             for part in ("requests", "limits"):
-                asked = resources.get(part) or {}
-                if names.MEMORY in asked or names.CORE in asked:
+                amounts = resources.get(part) or {}
+                if names.MEMORY in amounts or names.CORE in amounts:
                     return True
     return False
 
@@ -159,13 +159,13 @@ def build_claims_by_annotation(
     containers: Sequence[ContainerSpec], *, apart: bool
 ) -> tuple[Claim, ...] | Refusal:
     """Return the claims; a refusal names the annotation if that alone would help."""
-    found = build_claims(containers, apart=apart)
-    if apart or not isinstance(found, Refusal):
-        return found
+    built = build_claims(containers, apart=apart)
+    if apart or not isinstance(built, Refusal):
+        return built
     if isinstance(build_claims(containers, apart=True), Refusal):
-        return found
+        return built
     return refuse_invalid(
-        f'{found.detail}, or set {names.CONTAINERS} to "{names.APART}": each container '
+        f'{built.detail}, or set {names.CONTAINERS} to "{names.APART}": each container '
         "may then have a card of its own"
     )
 
@@ -176,14 +176,14 @@ def read_containers(pod: Json) -> list[ContainerSpec]:
     Raises ``Malformed``, or ``Unmeetable`` for an amount that no card can meet.
     """
     spec = Reader(pod).object("spec")
-    found = []
+    specs = []
     for container in spec.optional_objects("initContainers"):
         role = _first_role(container.optional_text("restartPolicy"))
-        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
+        specs.append(ContainerSpec(container.text("name"), role, _amount(container)))
     for container in spec.optional_objects("containers"):
         name = container.text("name")
-        found.append(ContainerSpec(name, Role.APP, _amount(container)))
-    return found
+        specs.append(ContainerSpec(name, Role.APP, _amount(container)))
+    return specs
 
 
 def _first_role(restart_policy: object) -> Role:
@@ -197,16 +197,18 @@ def effective_request(pod: Json) -> Amount:
     """
     first, rest = (pod["spec"].get(key) or () for key in _LISTS)
     specs = [
-        ContainerSpec("", _first_role(one.get("restartPolicy")), _counted(one))
-        for one in first
+        ContainerSpec(
+            "", _first_role(container.get("restartPolicy")), _counted(container)
+        )
+        for container in first
     ]
-    specs += [ContainerSpec("", Role.APP, _counted(one)) for one in rest]
+    specs += [ContainerSpec("", Role.APP, _counted(container)) for container in rest]
     return peak_amount(specs)
 
 
 def _counted(container: Json) -> Amount:
-    asked = _asked(container)
-    return Amount(_number(asked.get(names.CORE)), _number(asked.get(names.MEMORY)))
+    amounts = _asked(container)
+    return Amount(_number(amounts.get(names.CORE)), _number(amounts.get(names.MEMORY)))
 
 
 def _number(quantity: object) -> int:
@@ -225,14 +227,14 @@ def _amount(container: Reader) -> Amount:
 
 def _quantity(resources: Reader, resource: str) -> int:
     for part in ("requests", "limits"):
-        asked = resources.optional_object(part)
-        raw = asked.raw.get(resource)
+        amounts = resources.optional_object(part)
+        raw = amounts.raw.get(resource)
         if raw is None:
             continue
         try:
             number = whole(raw)
         except NotAQuantity as error:
-            raise Malformed(asked.path(resource), str(error)) from error
+            raise Malformed(amounts.path(resource), str(error)) from error
         except NotWhole as error:
             text = clean_text(str(raw))
             raise Unmeetable(f"{resource} is {text}; it must be whole") from error
@@ -288,11 +290,11 @@ def _peak(spec: Json) -> tuple[int, int]:
 def _sum(containers: Iterable[Json]) -> tuple[int, int]:
     cpu = memory = 0
     for container in containers:
-        asked = _asked(container)
-        if "cpu" in asked:
-            cpu += thousandths(asked["cpu"])
-        if "memory" in asked:
-            memory += mebibytes(asked["memory"])
+        amounts = _asked(container)
+        if "cpu" in amounts:
+            cpu += thousandths(amounts["cpu"])
+        if "memory" in amounts:
+            memory += mebibytes(amounts["memory"])
     return cpu, memory
 
 
@@ -301,6 +303,6 @@ def _asked(thing: Json) -> Json:
     resources = thing.get("resources")
     if not resources:
         return {}
-    asked: Json = resources.get("requests") or {}
+    amounts: Json = resources.get("requests") or {}
     limits = resources.get("limits")
-    return {**limits, **asked} if limits else asked
+    return {**limits, **amounts} if limits else amounts

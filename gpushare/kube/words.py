@@ -45,37 +45,37 @@ def memory_of(used: int, of: int) -> str:
     return f"{_gib(used)}/{_gib(of)}"
 
 
-def amount(asked: Amount) -> str:
+def amount(share: Amount) -> str:
     """Format a share, without empty parts: ``20 units (5 GiB) and 1 core``."""
     parts = []
-    if asked.units:
-        parts.append(f"{units(asked.units)} ({memory(asked.units)})")
-    if asked.cores:
-        parts.append(cores(asked.cores))
+    if share.units:
+        parts.append(f"{units(share.units)} ({memory(share.units)})")
+    if share.cores:
+        parts.append(cores(share.cores))
     return " and ".join(parts) or "nothing"
 
 
-def bare(asked: Amount) -> str:
+def bare(share: Amount) -> str:
     """Format an amount without its memory: ``20 units and 1 core``."""
-    parts = [units(asked.units)] if asked.units else []
-    parts += [cores(asked.cores)] if asked.cores else []
+    parts = [units(share.units)] if share.units else []
+    parts += [cores(share.cores)] if share.cores else []
     return " and ".join(parts) or "nothing"
 
 
-def claim(asked: Claim) -> str:
+def claim(wanted: Claim) -> str:
     """Format a claim: its amount on one card, or its whole cards."""
-    if not asked.whole_cards:
-        return amount(asked.amount)
-    whole = counted(asked.whole_cards, "whole card")
-    if not asked.amount.units:
+    if not wanted.whole_cards:
+        return amount(wanted.amount)
+    whole = counted(wanted.whole_cards, "whole card")
+    if not wanted.amount.units:
         return whole
-    number = asked.amount.units
+    number = wanted.amount.units
     return f"{whole} with {units(number)} ({memory(number)}) or more"
 
 
-def claims(asked: Sequence[Claim]) -> str:
+def claims(wanted: Sequence[Claim]) -> str:
     """Format all claims of a pod."""
-    return " and, on any card, ".join(claim(one) for one in asked)
+    return " and, on any card, ".join(claim(each_claim) for each_claim in wanted)
 
 
 def excluded_by(limits: Iterable[Limit]) -> str:
@@ -105,7 +105,7 @@ def allowed(cards: CardSelector) -> str:
     >>> allowed(CardSelector.of(models=["A1*", "!A10"], uuids=["!GPU-9f12f917"]))
     'of the model a1*, but not a10, and with any UUID but gpu-9f12f917'
     """
-    found = []
+    parts = []
     for thing, entries in (
         ("of {} model", cards.models),
         ("with {} UUID", cards.uuids),
@@ -114,10 +114,10 @@ def allowed(cards: CardSelector) -> str:
         if wanted:
             several = "s" if len(wanted) > 1 else ""
             but = f", but not {', '.join(denied)}" if denied else ""
-            found.append(f"{thing.format('the')}{several} {', '.join(wanted)}{but}")
+            parts.append(f"{thing.format('the')}{several} {', '.join(wanted)}{but}")
         elif denied:
-            found.append(f"{thing.format('any')} but {', '.join(denied)}")
-    return ", and ".join(found)
+            parts.append(f"{thing.format('any')} but {', '.join(denied)}")
+    return ", and ".join(parts)
 
 
 def listed(things: Iterable[str], most: int) -> str:
@@ -126,10 +126,10 @@ def listed(things: Iterable[str], most: int) -> str:
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
-    found = list(things)
-    if len(found) <= most:
-        return ", ".join(found)
-    return f"{', '.join(found[:most])} and {len(found) - most} more"
+    names = list(things)
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def _gib(number: int) -> str:

@@ -119,13 +119,13 @@ class LandingPrediction:
         return refusal(self.request, seen, self.policy) is None
 
     def has_host(
-        self, asked: HostAmount | None, name: NodeName, state: StateAfterMoves
+        self, amount: HostAmount | None, name: NodeName, state: StateAfterMoves
     ) -> bool:
         """Return whether a node has the CPU and memory, as far as it is known."""
         room = self._situation.facts.hosts.free(name)
-        if asked is None or room is None:
+        if amount is None or room is None:
             return True
-        return asked.fits(room + state.host.get(name, _NO_HOST))
+        return amount.fits(room + state.host.get(name, _NO_HOST))
 
     def without(self, uid: PodUID, state: StateAfterMoves) -> StateAfterMoves:
         """Return the state in which a pod has ended."""
@@ -193,11 +193,11 @@ class LandingPrediction:
     def _ranks(self, request: PodRequest, policy: Policy) -> _Ranked:
         amounts = tuple(claim.amount for claim in request.claims)
         key = (amounts, request.cards, policy.name, request.pod.priority)
-        found = self._ranked.get(key)
-        if found is None:
-            found = self._ranked[key] = []
-            for name, each in self._nodes.items():
-                node = each.as_seen_by(request.pod)
+        ranked = self._ranked.get(key)
+        if ranked is None:
+            ranked = self._ranked[key] = []
+            for name, now in self._nodes.items():
+                node = now.as_seen_by(request.pod)
                 if refusal(request, node, policy) is None:
-                    insort(found, (-score(node, policy), name))
-        return found
+                    insort(ranked, (-score(node, policy), name))
+        return ranked

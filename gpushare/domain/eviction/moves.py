@@ -213,13 +213,13 @@ def _cordoned(node: Node, which: Callable[[Card], bool]) -> Node:
 def _targets(request: PodRequest, node: Node, policy: Policy) -> Iterator[_Target]:
     """Return cards that could get the room, those with the fewest pods first."""
     (claim,) = request.claims
-    held: dict[CardUUID, int] = {}
+    pods_on: dict[CardUUID, int] = {}
     for placement in node.placements.values():
         for uuid in placement.cards():
-            held[uuid] = held.get(uuid, 0) + 1
+            pods_on[uuid] = pods_on.get(uuid, 0) + 1
     usable = [card for card in node.cards if card.open and request.allows(card)]
     # Both sorts are stable, so that equal cards stay in the order of the node.
-    usable.sort(key=lambda card: held.get(card.uuid, 0))
+    usable.sort(key=lambda card: pods_on.get(card.uuid, 0))
     kinds: dict[str, list[Card]] = {}
     for card in usable:
         kinds.setdefault(card.kind if claim.whole_cards else "", []).append(card)
@@ -252,12 +252,12 @@ class _Branch:
     how: _Pass
     seen: dict[object, tuple[int, _Cost]] = field(default_factory=dict)
 
-    def was_here(self, state: StateAfterMoves, left: int, cost: _Cost) -> bool:
+    def was_here(self, state: StateAfterMoves, moves_left: int, cost: _Cost) -> bool:
         """Return whether the state was seen with as many moves left, and as cheap."""
         before = self.seen.get(state.key)
-        if before is not None and before[0] >= left and before[1] <= cost:
+        if before is not None and before[0] >= moves_left and before[1] <= cost:
             return True
-        self.seen[state.key] = left, cost
+        self.seen[state.key] = moves_left, cost
         return False
 
 
@@ -299,10 +299,16 @@ class _MoveSearch:
                         branch = _Branch(target, length, how)
                         self._extend(branch, state, (), _NOTHING_YET)
             if self._best is not None:
-                return replace(self._best, exact=not any(one.cut for one in passes))
+                return replace(
+                    self._best, exact=not any(search_pass.cut for search_pass in passes)
+                )
         most = self._bounds.moves
         words = f"no plan of at most {most} move{'' if most == 1 else 's'} makes room"
-        return NoPlan(NoPlanReason.NO_PLAN, words, not any(one.cut for one in passes))
+        return NoPlan(
+            NoPlanReason.NO_PLAN,
+            words,
+            not any(search_pass.cut for search_pass in passes),
+        )
 
     def _extend(
         self,
@@ -311,14 +317,14 @@ class _MoveSearch:
         moves: tuple[PodMove, ...],
         cost: _Cost,
     ) -> None:
-        left = branch.length - len(moves)
-        if branch.was_here(state, left, cost):
+        moves_left = branch.length - len(moves)
+        if branch.was_here(state, moves_left, cost):
             return
         world, target = self._world, branch.target
         least = self._least(target, world.now(target.name, state))
         if least is None or (not least and self._offer(target, state, moves, cost)):
             return
-        for uid in self._candidates(branch, state, left, least):
+        for uid in self._candidates(branch, state, moves_left, least):
             then = _with(cost, world.placement(uid, state))
             if self._best is not None and then >= self._best_cost:
                 continue
@@ -329,7 +335,7 @@ class _MoveSearch:
             gone = world.without(uid, state)
             if world.placement(uid, state).node == target.name:
                 least_then = self._least(target, world.now(target.name, gone))
-                if least_then is None or least_then > left - 1:
+                if least_then is None or least_then > moves_left - 1:
                     continue
             if (done := world.moved(uid, state, gone)) is not None:
                 self._extend(branch, done[1], (*moves, done[0]), then)
@@ -355,16 +361,16 @@ class _MoveSearch:
         return True
 
     def _candidates(
-        self, branch: _Branch, state: StateAfterMoves, left: int, least: int
+        self, branch: _Branch, state: StateAfterMoves, moves_left: int, least: int
     ) -> Iterator[PodUID]:
         """Return the pods to move next, the cheapest of the target's first."""
-        if not left:
+        if not moves_left:
             return
         target, world = branch.target, self._world
         here = world.now(target.name, state).placements
         on_it = [uid for uid in here if uid in world.at and _is_on(here[uid], target)]
         yield from sorted(on_it, key=self._rank)
-        if branch.how.chains and least < left:
+        if branch.how.chains and least < moves_left:
             yield from (uid for uid in self._order if uid not in on_it)
 
     def _rank(self, uid: PodUID) -> tuple[int, int, str, PodUID]:
@@ -381,7 +387,11 @@ class _MoveSearch:
         node = node.as_seen_by(self._world.request.pod)
         kept = [node.placements.get(u, p) for u, p in node.nominations.items()]
         there = [p for p in (*node.placements.values(), *kept) if _is_on(p, target)]
-        mine = [held for held in there if held.pod.key in self._world.at]
+        mine = [
+            pod_placement
+            for pod_placement in there
+            if pod_placement.pod.key in self._world.at
+        ]
         (claim,) = self._world.request.claims
         if claim.whole_cards:
             return None if len(mine) < len(there) or node.unplaced else len(mine)
@@ -394,8 +404,8 @@ class _MoveSearch:
         if not missing.fits(sum(amounts, NOTHING)):
             return None
         return max(
-            _fewest((one.units for one in amounts), missing.units),
-            _fewest((one.cores for one in amounts), missing.cores),
+            _fewest((amount.units for amount in amounts), missing.units),
+            _fewest((amount.cores for amount in amounts), missing.cores),
         )
 
 

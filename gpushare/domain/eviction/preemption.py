@@ -84,13 +84,13 @@ def find_violations(
     uids: Iterable[PodUID], budgets: Collection[Budget]
 ) -> frozenset[PodUID]:
     """Return the evictions that, in this order, violate a budget."""
-    left = {id(budget): budget.allowed for budget in budgets}
+    allowed = {id(budget): budget.allowed for budget in budgets}
     beyond: set[PodUID] = set()
     for uid in uids:
         for budget in budgets:
             if uid in budget.pods:
-                left[id(budget)] -= 1
-                if left[id(budget)] < 0:
+                allowed[id(budget)] -= 1
+                if allowed[id(budget)] < 0:
                     beyond.add(uid)
     return frozenset(beyond)
 
@@ -152,8 +152,10 @@ class _VictimSearch:
             if uid in self._named
             or (tenant.priority < request.pod.priority and uid not in facts.reserved)
         }
-        own = find_violations(self._in_order(self._named), self._budgets)
-        self._others_violations = max(0, proposal.budget_violations - len(own))
+        known_violations = find_violations(self._in_order(self._named), self._budgets)
+        self._others_violations = max(
+            0, proposal.budget_violations - len(known_violations)
+        )
         self._host_free = facts.hosts.free(node.name)
         # If the extender's data says that even the proposal does not free enough CPU
         # and memory, it differs from kube-scheduler's, and is not used.
@@ -184,7 +186,9 @@ class _VictimSearch:
         free, stay = self._lower - self._kept, self._tenants.keys() - self._lower
         blocked = frozenset().union(*(self._tenants[uid].cards for uid in stay))
         cards = (
-            one for one in self._node.cards if one.open and one.uuid not in blocked
+            open_card
+            for open_card in self._node.cards
+            if open_card.open and open_card.uuid not in blocked
         )
         pods = (
             frozenset(uid for uid in free if card.uuid in self._tenants[uid].cards)
@@ -267,17 +271,17 @@ class _VictimSearch:
         here = {uid: self._tenants[uid] for uid in self._tenants.keys() - gone}
 
         def burden(card: Card) -> tuple[int, int]:
-            held = [
+            priorities = [
                 tenant.priority
                 for uid, tenant in here.items()
                 if uid in self._lower and card.uuid in tenant.cards
             ]
-            return (max(held, default=-(2**31)), len(held))
+            return (max(priorities, default=-(2**31)), len(priorities))
 
         stay = (here[uid].cards for uid in here.keys() - self._lower)
-        held = frozenset(chain.from_iterable(stay))
+        blocked = frozenset(chain.from_iterable(stay))
         kinds: dict[str, list[CardUUID]] = {}
-        for card in sorted((c for c in usable if c.uuid not in held), key=burden):
+        for card in sorted((c for c in usable if c.uuid not in blocked), key=burden):
             kinds.setdefault(card.kind, []).append(card.uuid)
         return [
             frozenset(easy[:count])
@@ -311,18 +315,18 @@ class _VictimSearch:
         return self.frees_cards(request, gone)
 
     def _frees_host(self, gone: Collection[PodUID]) -> bool:
-        asked, room = self._request.host, self._host_free
-        if asked is None or room is None:
+        amount, room = self._request.host, self._host_free
+        if amount is None or room is None:
             return False
         for uid in gone:
             room += self._tenants[uid].host
-        return asked.fits(room)
+        return amount.fits(room)
 
     def _frees_totals(self, gone: Collection[PodUID]) -> bool:
         """Return whether the cards have enough in sum, not whether one card has."""
-        left = self._seen.without(gone).free.values()
-        asked = sum((claim.amount for claim in self._request.claims), NOTHING)
-        return asked.fits(sum(left, NOTHING))
+        rooms = self._seen.without(gone).free.values()
+        total = sum((claim.amount for claim in self._request.claims), NOTHING)
+        return total.fits(sum(rooms, NOTHING))
 
     def _taken_for_something_else(self) -> frozenset[PodUID]:
         """Return the proposal's pods that are evicted for something not known here.
@@ -349,9 +353,9 @@ class _VictimSearch:
         Not all budgets of pods without shares are known here. kube-scheduler counted
         them in the proposal; they count as long as such pods stay victims.
         """
-        own = find_violations(self._in_order(uids), self._budgets)
-        others = [u for u in uids if u not in own and not self._tenants[u].cards]
-        return len(own) + min(len(others), self._others_violations)
+        known = find_violations(self._in_order(uids), self._budgets)
+        others = [u for u in uids if u not in known and not self._tenants[u].cards]
+        return len(known) + min(len(others), self._others_violations)
 
     def _cost(self, uids: Collection[PodUID]) -> Cost:
         """Return kube-scheduler's sort key: budgets, top priority, sum, number."""
@@ -376,21 +380,21 @@ def _tenants(
     """
     everywhere = frozenset(card.uuid for card in node.cards)
     cards = dict.fromkeys(node.unplaced, everywhere)
-    pods = {uid: asked.pod for uid, asked in node.unplaced.items()}
+    pods = {uid: request_there.pod for uid, request_there in node.unplaced.items()}
     for uid, placement in node.placements.items():
         # A claim is no pod: deleting its pod is not for this pod's scheduler to ask.
         if not placement.pod.is_claim:
             cards[uid] = frozenset(placement.cards())
             pods[uid] = placement.pod
-    found: dict[PodUID, PossibleVictim] = {}
+    tenants: dict[PodUID, PossibleVictim] = {}
     before = (request.pod.priority - 1, "")
     for uid in dict.fromkeys((*proposal.uids, *sorted(pods))):
-        held = facts.hosts.pod(uid)
+        host_use = facts.hosts.pod(uid)
         if uid in pods:
             before = (pods[uid].priority, facts.started(uid))
-        elif held is not None:
-            same = held.priority == before[0]
-            before = (held.priority, before[1] if same else "")
-        host = HostAmount() if held is None else held.amount
-        found[uid] = PossibleVictim(*before, cards.get(uid, frozenset()), host)
-    return found
+        elif host_use is not None:
+            same = host_use.priority == before[0]
+            before = (host_use.priority, before[1] if same else "")
+        host = HostAmount() if host_use is None else host_use.amount
+        tenants[uid] = PossibleVictim(*before, cards.get(uid, frozenset()), host)
+    return tenants

@@ -64,9 +64,11 @@ def group_cards(
     """Group the cards with free capacity by what is free."""
     alike: dict[CardRoom, list[CardUUID]] = {}
     for card, residual in zip(node.cards, state.residuals, strict=True):
-        left = free.get(card.uuid)
-        if left is not None and (left.cores > 0 or left.units > 0):
-            room = CardRoom(residual, left.cores, left.units, card.units, card.model)
+        room_left = free.get(card.uuid)
+        if room_left is not None and (room_left.cores > 0 or room_left.units > 0):
+            room = CardRoom(
+                residual, room_left.cores, room_left.units, card.units, card.model
+            )
             alike.setdefault(room, []).append(card.uuid)
     return tuple(CardGroup(room, tuple(cards)) for room, cards in alike.items())
 
@@ -112,14 +114,14 @@ class Standings:
         """Return the standing of a node."""
         rooms = tuple((group.room, len(group.cards)) for group in grouped)
         key = (state, rooms)
-        found = self._known.get(key)
-        if found is None:
+        standing = self._known.get(key)
+        if standing is None:
             whole: Counter[str] = Counter()
             for room, number in rooms:
                 if room.residual >= WHOLE:
                     whole[room.model] += number
-            found = self._known[key] = Standing(state, rooms, tuple(whole.items()))
-        return found
+            standing = self._known[key] = Standing(state, rooms, tuple(whole.items()))
+        return standing
 
 
 _Loss = tuple[float, int]
@@ -144,7 +146,7 @@ class LeastCost:
         self._whole = sum(claim.whole_cards for claim in request.claims)
         shares = [c.amount for c in request.claims if not c.whole_cards]
         self._parted = len(shares) <= _MOST_PARTED
-        ways = _partitions(shares) if self._parted else {(one,) for one in shares}
+        ways = _partitions(shares) if self._parted else {(share,) for share in shares}
         losses = {
             amount: _Losses(amount, tables, allows) for way in ways for amount in way
         }
@@ -171,8 +173,8 @@ class LeastCost:
         cost = score_loss(lost, rest, _LESS_ROUNDING)
         if self._tables.cpu_scarce and (whole or self._losses):
             cpu = state.cpu_milli
-            left = None if cpu is None else cpu - self._host.cpu_milli
-            cost += self._tables.tie(left)
+            cpu_left = None if cpu is None else cpu - self._host.cpu_milli
+            cost += self._tables.tie(cpu_left)
         return cost
 
     def _shares(self, rooms: Iterable[tuple[CardRoom, int]]) -> _Loss:
@@ -181,11 +183,11 @@ class LeastCost:
         for losses in self._losses:
             lost, rest = NEVER, WHOLE
             for room, _ in rooms:
-                found = losses[room]
-                if found is not None:
-                    loss, left = found
+                loss_and_rest = losses[room]
+                if loss_and_rest is not None:
+                    loss, milli = loss_and_rest
                     lost = min(lost, loss)
-                    rest = min(rest, left)
+                    rest = min(rest, milli)
             least.append((lost, rest))
         if len(least) == 1 and self._parted:
             return least[0]
@@ -201,20 +203,20 @@ class LeastCost:
     def _slopes(self, standing: Standing) -> tuple[float, float]:
         """Return what is lost with each card's worth, and with CPU and memory."""
         by_card, by_cpu, by_memory = standing.slope(self._tables)
-        state, asked, lost = standing.state, self._host, 0.0
+        state, host, lost = standing.state, self._host, 0.0
         if by_cpu and (cpu := state.cpu_milli) is not None:
-            lost = by_cpu * max(0, min(asked.cpu_milli, cpu))
+            lost = by_cpu * max(0, min(host.cpu_milli, cpu))
         if by_memory and (memory := state.memory_mib) is not None:
-            lost += by_memory * max(0, min(asked.memory_mib, memory))
+            lost += by_memory * max(0, min(host.memory_mib, memory))
         return by_card, lost
 
     def _blocks(self, standing: Standing) -> float:
         """Return what is lost of blocks with the whole cards."""
         state, blocks_worth = standing.state, self._tables.blocks_worth
         cpu, untouched = state.cpu_milli, state.untouched
-        left = None if cpu is None else cpu - self._host.cpu_milli
+        cpu_left = None if cpu is None else cpu - self._host.cpu_milli
         before = blocks_worth(state.model, untouched, cpu)
-        return before - blocks_worth(state.model, untouched - self._whole, left)
+        return before - blocks_worth(state.model, untouched - self._whole, cpu_left)
 
     def _untouched(self, standing: Standing) -> int:
         allows = self._allows
@@ -250,8 +252,8 @@ class _Losses(dict[CardRoom, _Loss | None]):
         self._amount, self._tables, self._allows = amount, tables, allows
 
     def __missing__(self, room: CardRoom) -> _Loss | None:
-        found = self[room] = self._loss(room)
-        return found
+        loss = self[room] = self._loss(room)
+        return loss
 
     def _loss(self, room: CardRoom) -> _Loss | None:
         cores, units = self._amount.cores, self._amount.units
@@ -284,9 +286,9 @@ class PricedNode:
         standings: Standings | None = None,
     ) -> Self:
         """Read a node; ``free`` overrides the free amounts of some cards."""
-        left = node.free if free is None else {**node.free, **free}
-        state = read_node_capacity(node, host, left)
-        grouped = group_cards(node, state, left)
+        rooms = node.free if free is None else {**node.free, **free}
+        state = read_node_capacity(node, host, rooms)
+        grouped = group_cards(node, state, rooms)
         standing = (standings or Standings()).of(state, grouped)
         return cls(node, host, standing, grouped, tables)
 
@@ -323,8 +325,8 @@ class PricedNode:
         node, claims = self.node, request.claims
         if len(claims) == 1 and not claims[0].whole_cards:
             allowed = self._limited(request)
-            found = self.share_costs(claims[0], request.host, allowed)
-            return min([cost for cost, _ in found], default=NEVER)
+            by_group = self.share_costs(claims[0], request.host, allowed)
+            return min([cost for cost, _ in by_group], default=NEVER)
         host = self._then(request.host)
         if claims and not any(claim.whole_cards for claim in claims):
             apart = self._apart(request, policy)
@@ -337,29 +339,29 @@ class PricedNode:
             placed = place(request, node, policy)
             if not isinstance(placed, Placement):
                 return NEVER
-            left = self._left(placed)
+            milli = self._left(placed)
         else:
             # An untouched card is used up completely, so all are equal.
-            left = [(WHOLE, 0)] * sum(claim.whole_cards for claim in claims)
-        return self._cost(left, host)
+            milli = [(WHOLE, 0)] * sum(claim.whole_cards for claim in claims)
+        return self._cost(milli, host)
 
     def share_costs(
         self,
         claim: Claim,
-        asked: HostAmount | None,
+        host_amount: HostAmount | None,
         allowed: Iterable[CardGroup] | None = None,
     ) -> list[tuple[float, CardGroup]]:
         """Return a share's cost on each group of cards with room for it."""
-        found = []
+        costs = []
         cores, units = claim.amount.cores, claim.amount.units
-        host = self._then(asked)
+        host = self._then(host_amount)
         for group in self.groups if allowed is None else allowed:
             room = group.room
             if cores <= room.cores and units <= room.units:
                 rest = milli_left(room.cores - cores, room.units - units, room.size)
                 cost = self._cost(((room.residual, rest),), host)
-                found.append((cost, group))
-        return found
+                costs.append((cost, group))
+        return costs
 
     def _limited(self, request: PodRequest) -> tuple[CardGroup, ...]:
         """Return the groups of the cards that the pod may have."""
@@ -425,8 +427,8 @@ class PricedNode:
             if card.uuid in taken
         ]
 
-    def _then(self, asked: HostAmount | None) -> tuple[int | None, int | None]:
-        host, state = asked or _UNASKED, self.state
+    def _then(self, host_amount: HostAmount | None) -> tuple[int | None, int | None]:
+        host, state = host_amount or _UNASKED, self.state
         cpu, memory = state.cpu_milli, state.memory_mib
         return (
             None if cpu is None else cpu - host.cpu_milli,
@@ -435,14 +437,14 @@ class PricedNode:
 
     def _cost(
         self,
-        left: Iterable[tuple[int, int]],
+        milli: Iterable[tuple[int, int]],
         host: tuple[int | None, int | None],
         gauge: NodeWorth | None = None,
     ) -> float:
         """Return the cost, by the free milli of the pod's cards before and after it."""
         gauge, tables, model = gauge or self.gauge, self.tables, self.state.model
         cards, untouched, rests = gauge.cards, gauge.untouched, []
-        for before, rest in left:
+        for before, rest in milli:
             cards += tables.rest_worth(rest) - tables.rest_worth(before)
             untouched -= before >= WHOLE
             rests.append(rest)

@@ -272,7 +272,7 @@ class Learner:
             halved = {
                 k: (count // 2, last) for k, (count, last) in self._counts.items()
             }
-            self._counts = {kind: each for kind, each in halved.items() if each[0]}
+            self._counts = {kind: entry for kind, entry in halved.items() if entry[0]}
         if len(self._counts) > _MOST_KINDS:
             ranked = sorted(self._counts, key=self._counts.__getitem__, reverse=True)
             self._counts = {k: self._counts[k] for k in ranked[: _MOST_KINDS // 2]}

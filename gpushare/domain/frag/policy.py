@@ -97,22 +97,22 @@ class Packer:
         if self._learned is None:
             return None
         wanted = names if isinstance(names, AbstractSet) else frozenset(names)
-        asked = NodeQuestion(request, policy, wanted, RequestKind.of(request))
+        question = NodeQuestion(request, policy, wanted, RequestKind.of(request))
         others: dict[NodeName, float] | None = None
         for begin in (self._rows.near, self._rows.everywhere):
             with self._lock:
                 self._follow(self._learned)
-                search = begin(asked, self._tables)
+                search = begin(question, self._tables)
             if search is None:
                 continue
             if others is None:
-                others = self._seen_otherwise(asked, search.tables)
-            found = search.best(others)
+                others = self._seen_otherwise(question, search.tables)
+            best = search.best(others)
             with self._lock:
                 if search.tables is self._tables:
                     self._rows.keep(search)
-            if found is not None or search.complete:
-                return found
+            if best is not None or search.complete:
+                return best
         return None
 
     def costs(
@@ -134,11 +134,11 @@ class Packer:
             and known.host is host
             and not _taken(node, free)
         ):
-            found = known.by(tables).share_costs(claim, request.host)
+            by_group = known.by(tables).share_costs(claim, request.host)
         else:
             there = PricedNode.of(node, host, tables, free)
-            found = there.share_costs(claim, request.host)
-        return {uuid: cost for cost, group in found for uuid in group.cards}
+            by_group = there.share_costs(claim, request.host)
+        return {uuid: cost for cost, group in by_group for uuid in group.cards}
 
     def _follow(self, learned: CardStock) -> None:
         """Apply changes; the scarcity of blocks and models changes with every pod."""
@@ -163,23 +163,25 @@ class Packer:
         self._rows.clear()
 
     def _seen_otherwise(
-        self, asked: NodeQuestion, tables: Tables
+        self, question: NodeQuestion, tables: Tables
     ) -> dict[NodeName, float]:
         """Price the nodes that keep capacity which does not block this pod."""
-        pod, costs = asked.request.pod, {}
-        own = self._ledger.placement(pod.uid)
-        for name in self._ledger.nominated() | ({own.node} if own else set()):
+        pod, costs = question.request.pod, {}
+        own_placement = self._ledger.placement(pod.uid)
+        for name in self._ledger.nominated() | (
+            {own_placement.node} if own_placement else set()
+        ):
             node = self._ledger.node(name)
-            if node is None or name not in asked.names:
+            if node is None or name not in question.names:
                 continue
             seen = node.as_seen_by(pod)
             if seen is not node:
                 there = PricedNode.of(seen, self._hosts.free(name), tables)
-                costs[name] = there.cost(asked.request, asked.policy)
+                costs[name] = there.cost(question.request, question.policy)
         return costs
 
 
 def _taken(node: Node, free: Mapping[CardUUID, Amount]) -> bool:
     """Return whether these are not the node's own free amounts."""
-    own = node.free
-    return any(own[uuid] is not room for uuid, room in free.items())
+    own_free = node.free
+    return any(own_free[uuid] is not room for uuid, room in free.items())

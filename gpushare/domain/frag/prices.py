@@ -119,8 +119,8 @@ def blend_with_size(worth: Sequence[float]) -> tuple[float, ...]:
     return tuple(value / 2 + room / STEPS / 2 for room, value in enumerate(worth))
 
 
-def _sumproduct(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))
+def _sumproduct(first: Sequence[float], second: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(first, second, strict=True))
 
 
 class _Master:

@@ -96,7 +96,7 @@ class NodeSearch:
     A node that changes meanwhile is looked at again by the next search.
     """
 
-    asked: NodeQuestion
+    question: NodeQuestion
     tables: Tables
     nodes: Mapping[NodeName, PricedNode]
     """As they are now."""
@@ -105,7 +105,7 @@ class NodeSearch:
     known: Sequence[CostEntry]
     """Of known nodes, all that are below the limit."""
     unknown: Sequence[tuple[NodeName, PricedNode]]
-    found: list[tuple[CostEntry, PricedNode]] = field(default_factory=list)
+    priced: list[tuple[CostEntry, PricedNode]] = field(default_factory=list)
     """What is known in addition; the last entry of a node counts."""
     alike: dict[Hashable, float] = field(default_factory=dict)
     """The costs of nodes that are alike, which are computed once."""
@@ -122,12 +122,12 @@ class NodeSearch:
         """
         self._estimate()
         return self._cheapest(
-            [*self.known, *(entry for entry, _ in self.found)], others
+            [*self.known, *(entry for entry, _ in self.priced)], others
         )
 
     def _estimate(self) -> None:
         floor, least = (
-            LeastCost(self.asked.request, self.tables),
+            LeastCost(self.question.request, self.tables),
             dict[Standing, float](),
         )
         for name, node in self.unknown:
@@ -135,7 +135,7 @@ class NodeSearch:
             cost = least.get(standing)
             if cost is None:
                 cost = least[standing] = floor.of(standing)
-            self.found.append(((cost, name, cost == NEVER), node))
+            self.priced.append(((cost, name, cost == NEVER), node))
 
     def _cheapest(
         self, heap: list[CostEntry], others: Mapping[NodeName, float]
@@ -144,7 +144,7 @@ class NodeSearch:
         heapify(heap)
         while heap and heap[0] < self.limit:
             cost, name, exact = heappop(heap)
-            if name not in self.asked.names or others.get(name, cost) != cost:
+            if name not in self.question.names or others.get(name, cost) != cost:
                 continue
             if exact:
                 return name
@@ -158,19 +158,19 @@ class NodeSearch:
         node = self.nodes.get(name)
         if node is None:
             return None
-        request = self.asked.request
+        request = self.question.request
         key = node.alike(request)
         cost = self.alike.get(key)
         if cost is None:
-            cost = node.by(self.tables).cost(request, self.asked.policy)
+            cost = node.by(self.tables).cost(request, self.question.policy)
             self.alike[key] = cost
         entry = (cost, name, True)
-        self.found.append((entry, node))
+        self.priced.append((entry, node))
         return entry
 
     def keep(self) -> None:
         """Write what was found into the row, except of nodes that changed meanwhile."""
-        for entry, node in self.found:
+        for entry, node in self.priced:
             if self.nodes.get(entry[1]) is node:
                 self.row.put(entry)
 
@@ -192,23 +192,26 @@ class WideNodeSearch(NodeSearch):
 
         Only if none is among the nearest, all are sorted.
         """
-        names, floor = self.asked.names, LeastCost(self.asked.request, self.tables)
+        names, floor = (
+            self.question.names,
+            LeastCost(self.question.request, self.tables),
+        )
         least = [
             (floor.of(standing), alike)
             for standing, alike in self.groups
             if not alike.isdisjoint(names)
         ]
         least.sort(key=itemgetter(0))
-        found = self._among(least, NEAREST, others)
-        if found is None and not self.complete:
-            found = self._among(least, len(names), others)
-        return found
+        best = self._among(least, NEAREST, others)
+        if best is None and not self.complete:
+            best = self._among(least, len(names), others)
+        return best
 
     def keep(self) -> None:
         """Fill the row; it is brought up to date when it is next used."""
         row = self.row
         entries = {entry[1]: entry for entry in self.known}
-        entries.update((entry[1], entry) for entry, _ in self.found)
+        entries.update((entry[1], entry) for entry, _ in self.priced)
         row.limit = self.limit
         row.nearest = sorted(entry for entry in entries.values() if entry < row.limit)
         row.costs = {name: cost for cost, name, _ in row.nearest}
@@ -228,7 +231,7 @@ class WideNodeSearch(NodeSearch):
             if len(entries) >= most:
                 self.limit = (cost, "")
                 break
-            names = [name for _, alike in same for name in alike & self.asked.names]
+            names = [name for _, alike in same for name in alike & self.question.names]
             if len(names) > 2 * most:
                 *names, last = nsmallest(most + 1, names)
                 self.limit = (cost, last)
@@ -252,33 +255,33 @@ class CostRows:
         """Forget all, because the tables are others."""
         self._rows.clear()
 
-    def near(self, asked: NodeQuestion, tables: Tables) -> NodeSearch | None:
+    def near(self, question: NodeQuestion, tables: Tables) -> NodeSearch | None:
         """Begin a search among the nearest nodes and those that changed.
 
         None if too little is known.
         """
-        row, nodes = self._row(asked.kind), self._index.nodes
+        row, nodes = self._row(question.kind), self._index.nodes
         if row.unknown is None:
             return None
-        names = asked.names & row.unknown
+        names = question.names & row.unknown
         unknown = [(name, nodes[name]) for name in names if name in nodes]
         known = row.nearest.copy()
-        return NodeSearch(asked, tables, nodes, row, row.limit, known, unknown)
+        return NodeSearch(question, tables, nodes, row, row.limit, known, unknown)
 
-    def everywhere(self, asked: NodeQuestion, tables: Tables) -> WideNodeSearch:
+    def everywhere(self, question: NodeQuestion, tables: Tables) -> WideNodeSearch:
         """Begin a search among all nodes."""
-        index, names = self._index, asked.names
+        index, names = self._index, question.names
         row = CostRow(index.now())
         if len(index.nodes) - len(names) <= MOST_UNKNOWN:
             row.unknown = index.nodes.keys() - names
         groups = list(index.alike.items())
         return WideNodeSearch(
-            asked, tables, index.nodes, row, _ALL, (), (), groups=groups
+            question, tables, index.nodes, row, _ALL, (), (), groups=groups
         )
 
     def keep(self, search: NodeSearch) -> None:
         """Keep what was found."""
-        kind = search.asked.kind
+        kind = search.question.kind
         if isinstance(search, WideNodeSearch):
             search.keep()
             self._rows[kind] = search.row

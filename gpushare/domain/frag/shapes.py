@@ -43,8 +43,8 @@ class PodShape:
         """Raise ``ValueError`` for what no pod can ask."""
         if self.cards < 0 or self.cpu_milli < 0 or self.memory_mib < 0:
             raise ValueError(f"{self}: cards, CPU and memory are 0 or more")
-        asked = self.milli == 0 if self.cards == 0 else 0 < self.milli <= WHOLE
-        if not asked or (self.cards > 1 and self.milli != WHOLE):
+        is_possible = self.milli == 0 if self.cards == 0 else 0 < self.milli <= WHOLE
+        if not is_possible or (self.cards > 1 and self.milli != WHOLE):
             raise ValueError(
                 f"{self}: milli is 0 without a card, 1 to {WHOLE} of one card "
                 f"and {WHOLE} of each of several"
@@ -150,17 +150,17 @@ def milli_asked(amount: Amount, card_units: int) -> int:
 
 
 def read_node_capacity(
-    node: Node, host: HostAmount | None, left: Mapping[CardUUID, Amount]
+    node: Node, host: HostAmount | None, free: Mapping[CardUUID, Amount]
 ) -> NodeCapacity:
     """Return what a node has free, in the order of its cards.
 
-    ``left`` has the free amounts of open cards; other cards have nothing free.
+    ``free`` has the free amounts of open cards; other cards have nothing free.
     """
     return NodeCapacity(
         None if host is None else host.cpu_milli,
         None if host is None else host.memory_mib,
         tuple(
-            milli_free(card, left[card.uuid]) if card.uuid in left else 0
+            milli_free(card, free[card.uuid]) if card.uuid in free else 0
             for card in node.cards
         ),
         node.cards[0].model if node.cards else "",

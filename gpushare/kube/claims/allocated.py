@@ -82,14 +82,16 @@ def read_resource_claim(claim: Json) -> ResourceClaim | None:
     """
     body = Reader(claim)
     status = body.optional_object("status")
-    ours = [one for one in _results(status) if not _has_admin_access(one)]
+    ours = [reader for reader in _results(status) if not _has_admin_access(reader)]
     if not ours:
         return None
     metadata = body.object("metadata")
     node = ours[0].text("pool")
-    for one in ours:
-        if one.text("pool") != node:
-            raise Malformed(one.path("pool"), f"must be {node}, as that of the others")
+    for reader in ours:
+        if reader.text("pool") != node:
+            raise Malformed(
+                reader.path("pool"), f"must be {node}, as that of the others"
+            )
     return ResourceClaim(
         PodUID(metadata.text("uid")),
         metadata.text("namespace"),
@@ -97,9 +99,9 @@ def read_resource_claim(claim: Json) -> ResourceClaim | None:
         NodeName(node),
         tuple(map(_device, ours)),
         tuple(
-            ResourceClaimUser(one.text("name"), PodUID(one.text("uid")))
-            for one in status.optional_objects("reservedFor")
-            if one.optional_text("resource") == _PODS
+            ResourceClaimUser(reader.text("name"), PodUID(reader.text("uid")))
+            for reader in status.optional_objects("reservedFor")
+            if reader.optional_text("resource") == _PODS
         ),
     )
 
@@ -111,7 +113,7 @@ def refused_access(claim: Json) -> list[str]:
     """
     results = _results(Reader(claim).optional_object("status"))
     looks = filter(_has_admin_access, results)
-    return [no_admin_access(one.optional_text("request")) for one in looks]
+    return [no_admin_access(result.optional_text("request")) for result in looks]
 
 
 def no_admin_access(request: str) -> str:
@@ -130,7 +132,9 @@ def _results(status: Reader) -> list[Reader]:
     """Return the results of an allocation that are devices of ours."""
     devices = status.optional_object("allocation").optional_object("devices")
     results = devices.optional_objects("results")
-    return [one for one in results if one.optional_text("driver") == DRA_DRIVER]
+    return [
+        result for result in results if result.optional_text("driver") == DRA_DRIVER
+    ]
 
 
 def _has_admin_access(result: Reader) -> bool:

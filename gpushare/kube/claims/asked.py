@@ -13,15 +13,15 @@ def read_claim_names(pod: Json) -> dict[str, str]:
     """
     body = Reader(pod)
     made = {
-        one.text("name"): one.optional_text("resourceClaimName")
-        for one in body.optional_object("status").optional_objects(
+        entry.text("name"): entry.optional_text("resourceClaimName")
+        for entry in body.optional_object("status").optional_objects(
             "resourceClaimStatuses"
         )
     }
     return {
-        one.text("name"): one.optional_text("resourceClaimName")
-        or made.get(one.text("name"), "")
-        for one in body.optional_object("spec").optional_objects("resourceClaims")
+        entry.text("name"): entry.optional_text("resourceClaimName")
+        or made.get(entry.text("name"), "")
+        for entry in body.optional_object("spec").optional_objects("resourceClaims")
     }
 
 
@@ -49,11 +49,12 @@ def read_claim_uses(pod: Json) -> tuple[ResourceClaimUse, ...]:
     return tuple(
         ResourceClaimUse(
             named.get(use.text("name"), ""),
-            one.text("name"),
+            container.text("name"),
             use.optional_text("request").partition("/")[0],
-            kind == "initContainers" and one.optional_text("restartPolicy") != "Always",
+            kind == "initContainers"
+            and container.optional_text("restartPolicy") != "Always",
         )
         for kind in ("initContainers", "containers")
-        for one in spec.optional_objects(kind)
-        for use in one.optional_object("resources").optional_objects("claims")
+        for container in spec.optional_objects(kind)
+        for use in container.optional_object("resources").optional_objects("claims")
     )

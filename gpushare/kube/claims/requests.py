@@ -55,7 +55,7 @@ class CardRequests:
 def read_class_names(claim: Json) -> frozenset[str]:
     """Return the DeviceClasses that a claim names."""
     return frozenset(
-        one.optional_text("deviceClassName") for _, one in _each(claim)
+        request.optional_text("deviceClassName") for _, request in _each(claim)
     ) - {""}
 
 
@@ -67,12 +67,12 @@ def read_card_requests(claim: Json, classes: Classes) -> CardRequests:
     """
     cards: list[CardRequest] = []
     others: list[str] = []
-    for name, one in _each(claim):
-        found = _card(name, one, classes)
-        if isinstance(found, str):
-            others.append(found)
+    for name, request in _each(claim):
+        card = _card(name, request, classes)
+        if isinstance(card, str):
+            others.append(card)
         else:
-            cards.append(found)
+            cards.append(card)
     if not cards:
         return CardRequests()
     together = list(_constraints(claim, cards))
@@ -82,21 +82,21 @@ def read_card_requests(claim: Json, classes: Classes) -> CardRequests:
 def _each(claim: Json) -> Iterator[tuple[str, Reader]]:
     """Return each request by its name, and each alternative as ``request/name``."""
     devices = Reader(claim).optional_object("spec").optional_object("devices")
-    for one in devices.optional_objects("requests"):
-        name = one.text("name")
-        if "exactly" in one.raw:
-            yield name, one.object("exactly")
-        for other in one.optional_objects("firstAvailable"):
+    for request in devices.optional_objects("requests"):
+        name = request.text("name")
+        if "exactly" in request.raw:
+            yield name, request.object("exactly")
+        for other in request.optional_objects("firstAvailable"):
             yield f"{name}/{other.text('name')}", other
 
 
-def _card(name: str, one: Reader, classes: Classes) -> CardRequest | str:
+def _card(name: str, request: Reader, classes: Classes) -> CardRequest | str:
     """Return what is asked of a card; a sentence if it need not be one of ours."""
-    class_name = one.optional_text("deviceClassName")
+    class_name = request.optional_text("deviceClassName")
     body = classes.get(class_name)
     of_class = _expressions(Reader(body).optional_object("spec")) if body else []
-    own = _expressions(one)
-    ours = _is_ours([*of_class, *own])
+    of_request = _expressions(request)
+    ours = _is_ours([*of_class, *of_request])
     if class_name == DRA_CLASS and body is None:
         ours = True
     if ours is False:
@@ -111,22 +111,22 @@ def _card(name: str, one: Reader, classes: Classes) -> CardRequest | str:
         never = f"there is no DeviceClass {class_name}"
         if class_name == DRA_CLASS:
             never += ": gpusharectl install --dra creates it"
-    asked, refused = _amount(name, one)
-    if one.optional_boolean("adminAccess", default=False):
+    amount, refused = _amount(name, request)
+    if request.optional_boolean("adminAccess", default=False):
         never = no_admin_access(name)
     return CardRequest(
         name,
-        asked,
+        amount,
         never or refused,
-        tuple(_not_judged(name, class_name, one, (of_class, own), classes)),
-        tolerations_of(one.optional_objects("tolerations")),
+        tuple(_not_judged(name, class_name, request, (of_class, of_request), classes)),
+        tolerations_of(request.optional_objects("tolerations")),
     )
 
 
 def _not_judged(
     name: str,
     class_name: str,
-    one: Reader,
+    request: Reader,
     selectors: tuple[Sequence[str], Sequence[str]],
     classes: Classes,
 ) -> Iterator[str]:
@@ -140,16 +140,16 @@ def _not_judged(
                 yield (
                     f"{holder} has a selector that only kube-scheduler can judge: {cut}"
                 )
-    if one.optional_text("allocationMode") == "All":
+    if request.optional_text("allocationMode") == "All":
         yield f"request {name} asks for all such devices; it is judged for one"
-    elif (count := one.optional_integer("count")) > 1:
+    elif (count := request.optional_integer("count")) > 1:
         yield f"request {name} asks for {count} such parts; it is judged for one"
 
 
 def _expressions(holder: Reader) -> list[str]:
     return [
-        one.optional_object("cel").optional_text("expression")
-        for one in holder.optional_objects("selectors")
+        selector.optional_object("cel").optional_text("expression")
+        for selector in holder.optional_objects("selectors")
     ]
 
 
@@ -166,42 +166,44 @@ def _is_ours(expressions: Iterable[str]) -> bool | None:
     return known
 
 
-def _amount(name: str, one: Reader) -> tuple[Amount, str]:
+def _amount(name: str, request: Reader) -> tuple[Amount, str]:
     """Return what a request asks of a card, and why no card can have it."""
-    asked = one.optional_object("capacity").optional_object("requests")
+    capacity = request.optional_object("capacity").optional_object("requests")
     least = {DRA_MEMORY: f"{UNIT_MIB}Mi", DRA_CORES: "1"}
-    found = read_amount(Reader(least | asked.raw, "requests", one))
-    unknown = sorted(asked.raw.keys() - least.keys())
+    amount = read_amount(Reader(least | capacity.raw, "requests", request))
+    unknown = sorted(capacity.raw.keys() - least.keys())
     if unknown:
-        return found, f"request {name}: cards have no capacity {unknown[0]}"
+        return amount, f"request {name}: cards have no capacity {unknown[0]}"
     # The API server accepts 0 cores, and kube-scheduler takes the slice's least.
-    found = replace(found, cores=max(1, found.cores))
-    if not found.units:
+    amount = replace(amount, cores=max(1, amount.cores))
+    if not amount.units:
         least_memory = f"ask for {DRA_MEMORY}: {least[DRA_MEMORY]} or more"
-        return found, f"request {name} asks for 0 MiB, which is denied; {least_memory}"
-    return found, ""
+        return amount, f"request {name} asks for 0 MiB, which is denied; {least_memory}"
+    return amount, ""
 
 
 def _constraints(claim: Json, cards: list[CardRequest]) -> Iterator[str]:
     """Join the requests that must have the same card; yield what is not judged."""
     spec = Reader(claim).optional_object("spec").optional_object("devices")
-    for one in spec.optional_objects("constraints"):
-        named = one.raw.get("requests") or [card.request for card in cards]
+    for constraint in spec.optional_objects("constraints"):
+        named = constraint.raw.get("requests") or [card.request for card in cards]
         if type(named) is not list:
-            raise Malformed(one.path("requests"), "must be a list of strings")
-        its = [card for card in cards if {card.name, card.request} & {*map(str, named)}]
-        same = one.optional_text("matchAttribute")
-        plain = all("/" not in card.name for card in its)
+            raise Malformed(constraint.path("requests"), "must be a list of strings")
+        constrained = [
+            card for card in cards if {card.name, card.request} & {*map(str, named)}
+        ]
+        same = constraint.optional_text("matchAttribute")
+        plain = all("/" not in card.name for card in constrained)
         if same == DRA_UUID and plain:
-            if its:
-                cards[:] = [card for card in cards if card not in its]
-                cards.append(_joined(its))
-        elif its:
-            attribute = same or one.optional_text("distinctAttribute")
+            if constrained:
+                cards[:] = [card for card in cards if card not in constrained]
+                cards.append(_joined(constrained))
+        elif constrained:
+            attribute = same or constraint.optional_text("distinctAttribute")
             how = "the same" if same else "different values of"
             yield (
-                f"requests {' and '.join(card.name for card in its)} must have {how} "
-                f"{attribute}, which is not judged"
+                f"requests {' and '.join(card.name for card in constrained)} must have "
+                f"{how} {attribute}, which is not judged"
             )
 
 
@@ -216,9 +218,9 @@ def _joined(parts: Sequence[CardRequest]) -> CardRequest:
         ),
         # What one of them does not tolerate, the card must not have.
         tolerations=tuple(
-            one
-            for one in parts[0].tolerations
-            if all(one in part.tolerations for part in parts)
+            toleration
+            for toleration in parts[0].tolerations
+            if all(toleration in part.tolerations for part in parts)
         ),
     )
 
