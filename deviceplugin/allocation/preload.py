@@ -17,6 +17,7 @@ from threading import Lock
 from deviceplugin.allocation.response import LIBRARY, PRELOAD
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
+from gpushare.files import replace_file
 
 LIMITS = "limits"
 """The file with the container's limit, in its folder of ``/etc/vcuda``."""
@@ -106,13 +107,8 @@ def make_region(path: Path) -> None:
     It is another file than before. A container that runs keeps the old one mounted, and
     one that starts has nothing of what was counted or damaged before.
     """
-    made = path.with_name(f"{path.name}.part")
-    made.unlink(missing_ok=True)
-    made.touch()
-    # Whatever the umask is.
-    made.chmod(0o666)
     _give_way(path)
-    made.replace(path)
+    replace_file(path, b"", mode=0o666)
 
 
 def cut_region(path: Path) -> bool:
@@ -131,11 +127,8 @@ def _put(path: Path, wanted: bytes, mode: int) -> None:
     same = path.is_file() and path.read_bytes() == wanted
     if same and stat.S_IMODE(path.stat().st_mode) == mode:
         return
-    made = path.with_name(f".{path.name}.part")
-    made.write_bytes(wanted)
-    made.chmod(mode)
     _give_way(path)
-    made.replace(path)
+    replace_file(path, wanted, mode=mode)
 
 
 def _give_way(path: Path) -> None:

@@ -9,7 +9,6 @@ kubelet may pass an init container's devices on to another container of its pod
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from threading import Lock
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import PodUID
+from gpushare.files import PART, replace_file
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.pods import PodName
 
@@ -28,7 +28,6 @@ _LIMIT = ".hard_limit"
 """Beside it: the hard limit that the container was allocated with, if any. Not in the
 record: earlier versions take a record with an unknown field for a broken one."""
 _SUFFIX = ".json"
-_UNFINISHED = ".part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ class Records:
                 for ids, its in self._names.items()
                 if (left := {one: its[one] for one in its if its[one] != name})
             }
-        if name.endswith(_UNFINISHED):
+        if name.endswith(PART):
             (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
         shutil.rmtree(self._folder / name, ignore_errors=True)
@@ -280,15 +279,3 @@ def _limit(path: Path) -> HardLimit | None:
         isinstance(one, int) for one in (limit.mib, limit.needed_mib)
     )
     return limit if valid else None
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    part = path.with_name(f".{path.name}{_UNFINISHED}")
-    try:
-        part.write_text(text)
-        part.chmod(0o644)
-        os.replace(part, path)  # noqa: PTH105
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise

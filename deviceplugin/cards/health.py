@@ -8,7 +8,6 @@ kept in a file, because they must outlive a restart of the process.
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from gpushare.cards.source import CardReading, XidEvent
 from gpushare.domain.model import CardUUID
+from gpushare.files import replace_file
 from gpushare.kube.json_reader import Malformed, Reader
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,8 @@ class HealthFile:
             if text == self._saved:
                 return
             try:
-                self._write(text)
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(self._path, text, synced=True)
                 self._saved = text
             except OSError as error:
                 why = (
@@ -180,15 +181,6 @@ class HealthFile:
                     "forgotten"
                 )
                 logger.warning("health cannot be saved", extra={"because": why})
-
-    def _write(self, text: str) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path.with_name(f"{self._path.name}.unfinished")
-        with unfinished.open("w", encoding="utf-8") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        unfinished.replace(self._path)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
-from deviceplugin.allocation.records import ALLOCATION, replace_file
+from deviceplugin.allocation.records import ALLOCATION
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import (
     CardUUID,
@@ -23,6 +23,7 @@ from gpushare.domain.model import (
     Placement,
     PodUID,
 )
+from gpushare.files import replace_file
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kubelet.claim_records import (
     SUFFIX,

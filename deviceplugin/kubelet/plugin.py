@@ -35,6 +35,7 @@ from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet.registration import Service
 from deviceplugin.metrics import PluginMetrics
 from gpushare.domain.model import CORES_PER_CARD
+from gpushare.files import replace_file
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 
@@ -210,10 +211,8 @@ class CardCountFile:
         return 0
 
     def _write(self) -> None:
-        unfinished = self._path.with_name(f"{self._path.name}.unfinished")
         try:
-            unfinished.write_text(f"{self._most}\n", encoding="ascii")
-            unfinished.replace(self._path)
+            replace_file(self._path, f"{self._most}\n")
         except OSError as error:
             self._warn(str(error))
 

@@ -1,15 +1,16 @@
 """``gpusharectl migrate``: manifests for another system, rewritten file by file."""
 
-import contextlib
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import click
 
+from gpushare.files import replace_file
 from gpushare.kube.words import counted
 from gpushare.yaml_edit import NotEditable
 from gpushare.yaml_file import YamlError, read_bytes
@@ -155,19 +156,19 @@ def _write_all(files: Sequence[_File]) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Replace a file atomically; it keeps its mode and, if possible, its owner."""
-    with NamedTemporaryFile(dir=path.parent, prefix=".migrate-", delete=False) as new:
-        try:
-            new.write(content)
-            new.flush()
-            os.fsync(new.fileno())
-            old = path.stat()
-            with contextlib.suppress(PermissionError):
-                os.chown(new.name, old.st_uid, old.st_gid)
-            Path(new.name).chmod(old.st_mode)
-            Path(new.name).replace(path)
-        except BaseException:
-            Path(new.name).unlink(missing_ok=True)
-            raise
+    there = path.stat()
+    replace = partial(
+        replace_file,
+        path,
+        content,
+        mode=stat.S_IMODE(there.st_mode),
+        synced=True,
+        part=f".migrate-{os.getpid()}",
+    )
+    try:
+        replace(owner=(there.st_uid, there.st_gid))
+    except PermissionError:
+        replace()
 
 
 def _report(files: Sequence[_File], *, write: bool) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
+from gpushare.files import replace_file, sync_folder
 from gpushare.host_root import on_host
 
 HostPath = str | PurePath
@@ -115,25 +116,21 @@ class HostFiles:
             place.write_bytes(content)
             return
         _make_folder(place.parent)
-        unfinished = place.with_name(f".{place.name}{UNFINISHED}{os.getpid()}")
+        mode, owner = _rights(place, mode, uid)
+        part = f"{UNFINISHED}{os.getpid()}"
         try:
-            _fill(unfinished, content, *_rights(place, mode, uid))
-            unfinished.replace(place)
+            replace_file(place, content, mode=mode, owner=owner, synced=True, part=part)
         except OSError as error:
             # A full disk has no name, and nobody knows the temporary one.
             error.filename, error.filename2 = str(path), None
             raise
-        finally:
-            # Also on a full disk and on Ctrl-C; after the rename there is none.
-            unfinished.unlink(missing_ok=True)
-        _sync(place.parent)
 
     def remove(self, path: HostPath) -> None:
         """Remove a file if it exists."""
         place = self.place(path)
         with contextlib.suppress(FileNotFoundError):
             place.unlink()
-            _sync(place.parent)
+            sync_folder(place.parent)
 
     def remove_empty(self, folder: HostPath) -> None:
         """Remove a folder if it is empty."""
@@ -161,37 +158,15 @@ def _make_folder(folder: Path) -> None:
         folder.chmod(NEW_FOLDER)
 
 
-def _rights(old: Path, mode: int, uid: int | None) -> tuple[int, int, int]:
-    """Return mode, owner and group for a file that is written anew."""
+def _rights(old: Path, mode: int, uid: int | None) -> tuple[int, tuple[int, int]]:
+    """Return the mode, and owner and group, for a file that is written anew."""
     try:
         there = old.stat()
     except FileNotFoundError:
-        return mode, os.geteuid() if uid is None else uid, os.getegid()
+        return mode, (os.geteuid() if uid is None else uid, os.getegid())
     if uid is not None:
-        return mode, uid, there.st_gid
-    return stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid
-
-
-def _fill(unfinished: Path, content: bytes, mode: int, uid: int, gid: int) -> None:
-    unfinished.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(unfinished, flags, NEW_FILE), "wb") as file:
-        file.write(content)
-        file.flush()
-        # The mode first: after the owner is changed, this process may not change it.
-        os.fchmod(file.fileno(), mode)
-        if (uid, gid) != (os.geteuid(), os.getegid()):
-            os.fchown(file.fileno(), uid, gid)
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Sync the folder, so that its new entries survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return mode, (uid, there.st_gid)
+    return stat.S_IMODE(there.st_mode), (there.st_uid, there.st_gid)
 
 
 def _lines(content: bytes | None) -> list[str]:

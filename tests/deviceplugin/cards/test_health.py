@@ -162,7 +162,7 @@ def test_a_broken_file_is_said_and_changes_nothing(
     assert path.read_text() == health.state()
 
 
-@pytest.mark.parametrize("name", ["health.json", "health.json.unfinished"])
+@pytest.mark.parametrize("name", ["health.json", ".health.json.part"])
 def test_a_file_that_cannot_be_written_stops_nobody(
     name: str, health: Health, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,6 +174,6 @@ def test_a_file_that_cannot_be_written_stops_nobody(
         kept.save(health)
     assert caplog.messages == ["health cannot be saved"] * 2
     shutil.rmtree(tmp_path / name)
-    (tmp_path / "health.json.unfinished").unlink(missing_ok=True)
+    (tmp_path / ".health.json.part").unlink(missing_ok=True)
     kept.save(health)
     assert (tmp_path / "health.json").read_text() == health.state()
