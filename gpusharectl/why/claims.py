@@ -44,7 +44,7 @@ from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.node_filters import hard_taints, intolerable
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.state.read import ClusterState, everything
-from gpusharectl.why.explain import ByClaims, ClaimVerdict
+from gpusharectl.why.answers import ByClaims, ClaimVerdict
 
 _API = "resource.k8s.io/v1"
 _SEVERAL = "the pod has several claims; they are judged one by one"
@@ -159,7 +159,7 @@ class _Looked:
             return True, _unknown(name, f"it is not understood: {error}")
         if claim is not None:
             return True, ClaimVerdict(
-                name, allocated=True, words=_has(claim, self.state)
+                name, allocated=True, because=_has(claim, self.state)
             )
         return (True, self._waits(name, body, asked)) if asked.cards else None
 
@@ -220,7 +220,7 @@ class _Looked:
         return ClaimVerdict(
             name,
             allocated=False,
-            words=f"it asks for {amounts} and is not allocated",
+            because=f"it asks for {amounts} and is not allocated",
             room=tuple(room),
             refusals=tuple(refusals),
             not_judged=tuple(dict.fromkeys(not_judged)),
@@ -260,7 +260,7 @@ class _Looked:
 
 
 def _unknown(name: str, text: str) -> ClaimVerdict:
-    return ClaimVerdict(name, allocated=False, words=text)
+    return ClaimVerdict(name, allocated=False, because=text)
 
 
 def _shown(device: Json) -> Amount | None:

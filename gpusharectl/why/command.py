@@ -1,4 +1,43 @@
-"""``gpusharectl why``: why a pod waits, or why it is on its card."""
+"""``gpusharectl why``: why a pod waits, or why it is on its card.
+
+As data its shape is a promise, as inspect's. Always ``{v, state, pod, code, warnings,
+books}``: ``code`` is the exit code, ``pod`` is ``namespace/name``, and ``warnings`` are
+sentences about annotations of the pod without a meaning, and about quotas of its
+namespace that count nothing or are not known. Beside it, by ``state``::
+
+    absent        suggestions: [namespace/name]; near, its old name
+    asks-nothing  phase, node
+    ended         phase, node, because
+    invalid       because, node
+    unplaced      asks, node, complaint, waits
+    placed        asks, node, cards: [{uuid, index, model, cores, units, memory_mib}],
+                  at, policy, own_policy, models, uuids, planned: [uuid], is_planned,
+                  because, earlier: [{uuid, index, because}], phase, leaving, waits,
+                  isolation: the tier with which it started; null: none or not known
+    pending       asks, claims: [amount], policy, models, uuids, since, because,
+                  kube_scheduler, scheduler_name, nominated, never, next, steps: [text],
+                  evicts, ways_of, fits_in_sum: {node, cores, units, memory_mib},
+                  nodes: [{name, fits, barred, because, fits_now,
+                  cards: [{uuid, index, model, units, memory_mib, healthy, cordoned,
+                  reason: why it is not healthy,
+                  free, missing, untouched, fits, ever, excluded_by}]}],
+                  ways: [{node, card, index, pods: [{namespace, name, uid, priority,
+                  cores, units, memory_mib}]}]
+    by-claims     node, phase, claims: [{name, allocated, because,
+                  room: [card of node], refusals: [text], not_judged: [text]}],
+                  not_judged: [text], kube_scheduler
+
+``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
+that fit on the node. ``barred`` is why the pod may not use the node whatever is free
+there: labels or taints. ``never``: the pod would wait even if all cards were empty and
+open. Each of ``steps`` would help alone; ``next`` is all of them. ``missing`` is null
+for a closed card, or if whole cards are requested. ``models`` and ``uuids`` limit the
+cards of the pod, null if it has no such limit; ``excluded_by`` are the annotations that
+exclude the card. ``fits_in_sum`` is a node that has enough in all, while no card has,
+so that no autoscaler adds a node; null if there is none. ``ways`` are pods to delete to
+make room; they were looked for on the ``ways_of`` nearest cards or nodes. ``evicts``:
+kube-scheduler may preempt pods for the pod's cards.
+"""
 
 import sys
 from collections.abc import Iterable
@@ -14,13 +53,13 @@ from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
-from gpusharectl.output import give, screen
+from gpusharectl.output import VERSION, give, screen
 from gpusharectl.state.read import Trouble, everything, read_quotas, read_state
 from gpusharectl.state.troubles import of_quotas
+from gpusharectl.why.answers import answer_data
 from gpusharectl.why.claims import by_claims
 from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
-from gpusharectl.why.serialize import absent_data, answer_data
 
 _CODES = (
     "Exit codes: 0 the pod holds its card, requests none, or has ended; 3 it waits, "
@@ -96,7 +135,8 @@ def _absent(access: Access, namespace: str, name: str, output: str | None) -> in
     found = suggestions(namespace, name, [full_name(pod) for pod in pods])
     pod = f"{namespace}/{name}"
     if output:
-        give(absent_data(pod, found, code=1), output)
+        absent = {"v": VERSION, "state": "absent", "pod": pod, "code": 1}
+        give({**absent, "suggestions": found, "near": found}, output)
     else:
         hint = f" Did you mean {' or '.join(found)}?" if found else ""
         click.echo(f"Error: there is no pod {pod}.{hint}", err=True)

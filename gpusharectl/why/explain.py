@@ -1,4 +1,4 @@
-"""Why a pod waits or is where it is: one frozen value for each kind of answer. Pure.
+"""Why a pod waits, or is where it is. Pure.
 
 The domain decides what fits, over the same placements as in the extender. This module
 decides which next step to suggest.
@@ -6,13 +6,11 @@ decides which next step to suggest.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from dataclasses import replace
 
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
-    Amount,
     Card,
     CardUUID,
     NodeName,
@@ -30,10 +28,18 @@ from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.view import planned_elsewhere, refused_cards
+from gpusharectl.why.answers import (
+    EarlierCard,
+    Explanation,
+    HeldCard,
+    NoShare,
+    Pending,
+    Placed,
+    Unplaced,
+)
 from gpusharectl.why.verdict import (
     CardVerdict,
     InSum,
-    NodeVerdict,
     Way,
     fits_in_sum,
     from_card,
@@ -44,173 +50,6 @@ from gpusharectl.why.verdict import (
     room_in_sum,
 )
 
-FINE, WAITS = 0, 3
-"""Exit codes: it holds its cards or needs none; it waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class _OfPod:
-    """What every answer has: the pod as the API server has it."""
-
-    body: Json
-    of_quotas: Sequence[str] = field(default=(), kw_only=True)
-    """Sentences about the ResourceQuotas of its namespace."""
-
-    @property
-    def pod(self) -> str:
-        """Its name with its namespace."""
-        return facts.full_name(self.body)
-
-    @property
-    def node(self) -> str:
-        """The node to which it is bound; empty before that."""
-        return facts.node_of(self.body)
-
-    @property
-    def waits(self) -> str:
-        """Kubelet's message if a container does not start."""
-        return facts.waits_because(self.body)
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Sentences about what has no meaning in it and in its quotas."""
-        of_pod = *codec.unknown_annotations(self.body), *codec.mib_left(self.body)
-        return [*of_pod, *self.of_quotas]
-
-    @property
-    def isolation(self) -> str:
-        """The tier with which it started; empty for none, or if it is not known."""
-        return facts.annotation(self.body, names.ISOLATION)
-
-
-@dataclass(frozen=True, slots=True)
-class NoShare(_OfPod):
-    """It requests none of gpushare's resources, has ended, or its request is invalid.
-
-    ``words`` say why it ended, from its status, or what to request instead.
-    """
-
-    state: Literal["asks-nothing", "ended", "invalid"]
-    words: str = ""
-
-    @property
-    def code(self) -> int:
-        """It waits if its request is invalid."""
-        return WAITS if self.state == "invalid" else FINE
-
-
-@dataclass(frozen=True, slots=True)
-class Pending(_OfPod):
-    """It waits: what each node lacks, and what would help.
-
-    ``nodes`` are all nodes with cards, also those that it may not use. ``ways`` were
-    looked for on the ``ways_of`` nearest cards only. ``preempts_on`` are the nodes
-    where kube-scheduler may preempt pods for its cards; ``spared`` is why it preempts
-    none although pods of a lower priority are in the way. ``never``: it would wait even
-    if all cards were empty and open. Each of ``steps`` would help alone. ``in_sum`` is
-    a node that has enough in all, while no card has: then an autoscaler adds no node
-    for it.
-    """
-
-    code: ClassVar[int] = WAITS
-    state: ClassVar[str] = "pending"
-    request: PodRequest
-    policy: str
-    nodes: tuple[NodeVerdict, ...]
-    because: str
-    never: bool
-    nominated: str
-    ways: tuple[Way, ...]
-    ways_of: int
-    preempts_on: tuple[NodeName, ...]
-    spared: str
-    steps: tuple[str, ...]
-    in_sum: InSum | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What the pod holds of one card; ``card`` is None if it no longer exists."""
-
-    uuid: CardUUID
-    card: Card | None
-    amount: Amount
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """A card that the policy prefers to the pod's own, and why the pod is not there."""
-
-    card: Card
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Placed(_OfPod):
-    """It has its cards: which, since when, by which policy, and why those.
-
-    ``planned`` are the planned cards, if it is on other ones; without a plan
-    (``is_planned``) the device plugin chose.
-    """
-
-    state: ClassVar[str] = "placed"
-    request: PodRequest
-    held: tuple[Held, ...]
-    at: str
-    policy: str
-    planned: tuple[Held, ...]
-    is_planned: bool
-    earlier: tuple[Earlier, ...]
-    because: str
-
-    @property
-    def code(self) -> int:
-        """It waits if a container does not start."""
-        return WAITS if self.waits else FINE
-
-
-@dataclass(frozen=True, slots=True)
-class Unplaced(_OfPod):
-    """It is bound, but its cards are not known."""
-
-    code: ClassVar[int] = WAITS
-    state: ClassVar[str] = "unplaced"
-    request: PodRequest
-    complaint: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimVerdict:
-    """One ResourceClaim of a pod: what it has, or each card's answer to it.
-
-    ``words`` say what it has or lacks. ``room`` are the cards that have room now, as
-    node and index; ``refusals`` are a sentence for each other card, or for all of a
-    node. ``not_judged`` are sentences about what else decides.
-    """
-
-    name: str
-    allocated: bool
-    words: str
-    room: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
-    not_judged: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ByClaims(_OfPod):
-    """It asks by ResourceClaims, to which kube-scheduler gives cards itself."""
-
-    state: ClassVar[str] = "by-claims"
-    claims: tuple[ClaimVerdict, ...]
-    not_judged: tuple[str, ...] = ()
-
-    @property
-    def code(self) -> int:
-        """It waits until each claim is allocated."""
-        return FINE if all(one.allocated for one in self.claims) else WAITS
-
-
-Answer = NoShare | Pending | Placed | Unplaced | ByClaims
 MOST_WAYS = 80
 """Cards or nodes on which pods to delete are looked for, the nearest to fitting first.
 
@@ -218,7 +57,7 @@ What is nearest: ``CardVerdict.distance`` and ``NodeVerdict.distance``.
 """
 
 
-def why(state: ClusterState, pod: Json) -> Answer:
+def why(state: ClusterState, pod: Json) -> Explanation:
     """Explain a pod, given as the API server has it."""
     if facts.is_terminal(pod):
         return NoShare(pod, "ended", facts.end_words(pod))
@@ -243,7 +82,7 @@ def why(state: ClusterState, pod: Json) -> Answer:
 
 def _bound(
     state: ClusterState, record: PodRecord, request: PodRequest, pod: Json
-) -> Answer:
+) -> Explanation:
     node = state.placements.node(record.node)
     actual = node.placements.get(record.pod.uid) if node else None
     if node is None or actual is None:
@@ -266,12 +105,12 @@ def _placed(
     choice = state.placements.choice
     policy = choice.policy(request.policy)
     by_uuid = {card.uuid: card for card in node.cards}
-    earlier: tuple[Earlier, ...] = ()
-    planned: tuple[Held, ...] = ()
+    earlier: tuple[EarlierCard, ...] = ()
+    planned: tuple[HeldCard, ...] = ()
     because = ""
     if record.plan is not None:
         if planned_elsewhere(record, actual):
-            planned = _named(record.plan, by_uuid)
+            planned = _held_cards(record.plan, by_uuid)
         if isinstance(policy, Policy):
             # Nominations of today did not exist when it was placed.
             before = replace(node.without({record.pod.uid}), nominations={})
@@ -280,7 +119,7 @@ def _placed(
     return Placed(
         body=pod,
         request=request,
-        held=_named(actual, by_uuid),
+        held=_held_cards(actual, by_uuid),
         at=_at(pod),
         policy=choice.default if request.policy is None else request.policy,
         planned=planned,
@@ -290,9 +129,11 @@ def _placed(
     )
 
 
-def _named(placement: Placement, cards: Mapping[CardUUID, Card]) -> tuple[Held, ...]:
+def _held_cards(
+    placement: Placement, cards: Mapping[CardUUID, Card]
+) -> tuple[HeldCard, ...]:
     return tuple(
-        Held(uuid, cards.get(uuid), amount)
+        HeldCard(uuid, cards.get(uuid), amount)
         for uuid, amount in placement.by_card().items()
     )
 
@@ -309,7 +150,7 @@ def _at(pod: Json) -> str:
 
 def _earlier(
     request: PodRequest, before: Node, actual: Placement, policy: Policy
-) -> Iterator[Earlier]:
+) -> Iterator[EarlierCard]:
     """Return the cards that the policy prefers to the pod's own."""
     if len(request.claims) > 1 or request.claims[0].whole_cards:
         return
@@ -330,7 +171,7 @@ def _earlier(
             free += [words.cores(max(0, one.free.cores))] if amount.cores else []
             room = "room now" if one.fits else "too little room"
             text = f"has {room}, {' and '.join(free)}"
-        yield Earlier(one.card, text)
+        yield EarlierCard(one.card.uuid, one.card.index, text)
 
 
 def _because(
@@ -492,7 +333,7 @@ class _Waiting:
                 yield f"request at most {most}"
             return
         now = max(
-            (room.units for one in self._verdicts for room in one.offers.shares),
+            (room.units for one in self._verdicts for room in one.fits_now.shares),
             default=0,
         )
         yield (
@@ -530,14 +371,15 @@ class _Waiting:
 
     def _smaller(self) -> str:
         """Suggest the largest request that fits; what is not too large stays."""
-        claim, offers = self._request.claims[0], [one.offers for one in self._verdicts]
+        claim = self._request.claims[0]
+        largest = [verdict.fits_now for verdict in self._verdicts]
         if len(self._request.claims) > 1:
             return ""
         if claim.whole_cards:
-            most = max(found.whole for found in offers)
+            most = max(requests.whole_cards for requests in largest)
             too_many = 0 < most < claim.whole_cards
             return f"request {words.counted(most, 'whole card')}" if too_many else ""
-        rooms = [room for found in offers for room in found.shares]
+        rooms = [room for requests in largest for room in requests.shares]
         wanted = claim.amount
         units = max(
             (one.units for one in rooms if one.cores >= wanted.cores), default=0

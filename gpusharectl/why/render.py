@@ -15,16 +15,16 @@ from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Hanging, Words, age, column, fit_to_show, show
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import source
-from gpusharectl.why.explain import (
-    Answer,
+from gpusharectl.why.answers import (
     ByClaims,
-    Held,
+    Explanation,
+    HeldCard,
     NoShare,
     Pending,
     Placed,
     Unplaced,
 )
-from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers, Way
+from gpusharectl.why.verdict import CardVerdict, LargestRequests, NodeVerdict, Way
 
 _MOST_LINES = 10
 _NEAREST = 3
@@ -34,7 +34,7 @@ _DIM, _BOLD = "dim", "bold"
 
 
 def draw_answer(
-    console: Console, answer: Answer, state: ClusterState, *, verbose: bool = False
+    console: Console, answer: Explanation, state: ClusterState, *, verbose: bool = False
 ) -> None:
     """Draw an answer; ``verbose``: all cards, and where the placements come from."""
     show(console, _parts(answer, state.now, verbose=verbose))
@@ -42,7 +42,9 @@ def draw_answer(
         console.print(Words(f"({text})", _DIM))
 
 
-def _parts(answer: Answer, now: datetime, *, verbose: bool) -> Iterator[RenderableType]:
+def _parts(
+    answer: Explanation, now: datetime, *, verbose: bool
+) -> Iterator[RenderableType]:
     match answer:
         case NoShare():
             yield from _no_share(answer)
@@ -64,7 +66,7 @@ def _by_claims(answer: ByClaims, *, verbose: bool) -> Iterator[RenderableType]:
         _BOLD,
     )
     for claim in answer.claims:
-        yield Words(f"  {claim.name}: {claim.words}")
+        yield Words(f"  {claim.name}: {claim.because}")
         lines = [f"{card} has room" for card in claim.room] + [*claim.refusals]
         shown = lines if verbose else lines[:_MOST_LINES]
         for line in shown:
@@ -75,7 +77,7 @@ def _by_claims(answer: ByClaims, *, verbose: bool) -> Iterator[RenderableType]:
             yield Hanging(Words("    not judged: "), Words(text))
     for text in answer.not_judged:
         yield Hanging(Words("  not judged: "), Words(text))
-    if not answer.node and (told := facts.scheduler_says(answer.body)):
+    if not answer.node and (told := answer.kube_scheduler):
         yield Words(f"kube-scheduler says: {told}")
     yield from _warnings(answer)
 
@@ -134,9 +136,9 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
     if answer.because:
         yield Words(f"Reason, judged by the present state: {answer.because}.")
     for one in answer.earlier:
-        card = f"card {one.card.index}"
+        card = f"card {one.index}"
         yield Words(
-            f"  The policy's order has {card} before this one; {card} {one.words}."
+            f"  The policy's order has {card} before this one; {card} {one.because}."
         )
     if answer.isolation:
         yield Words(
@@ -158,19 +160,19 @@ def _allowed(answer: Pending | Placed) -> Iterator[Text]:
     yield from _warnings(answer)
 
 
-def _warnings(answer: Answer) -> Iterator[Text]:
+def _warnings(answer: Explanation) -> Iterator[Text]:
     for text in answer.warnings:
         yield Words(f"Note: {text}")
 
 
-def _held(held: Held) -> str:
+def _held(held: HeldCard) -> str:
     if held.card is None:
         return f"a card that no longer exists ({held.uuid})"
     model = f" ({held.card.model})" if held.card.model else ""
     return f"card {held.card.index}{model}, {words.amount(held.amount)}"
 
 
-def _card_name(held: Held) -> str:
+def _card_name(held: HeldCard) -> str:
     return f"card {held.card.index}" if held.card else str(held.uuid)
 
 
@@ -197,7 +199,7 @@ def _pending(
             "Pods of a lower priority are in the way, but kube-scheduler preempts none "
             f"for its cards: {answer.spared}."
         )
-    if scheduler := facts.scheduler_says(answer.body):
+    if scheduler := answer.kube_scheduler:
         yield Words(f"kube-scheduler says: {scheduler}")
     if answer.in_sum is not None:
         free = words.bare(answer.in_sum.free)
@@ -342,10 +344,10 @@ def _nodes(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_Line]:
     ways = {way.node: way for way in answer.ways if way.card is None}
     for node in nodes:
         said = "fits" if node.no is None else refusal_text(node.no)
-        free = f"{node.offers.whole} of {len(node.cards)} untouched"
+        free = f"{node.fits_now.whole_cards} of {len(node.cards)} untouched"
         if len(answer.request.claims) > 1:
             free = ""
-            said += f"; fits now: {_largest(node.offers)}"
+            said += f"; fits now: {_largest(node.fits_now)}"
         way = ways.get(node.name)
         near = node.distance if node.fits or way else None
         more = f"; would fit without {_pods(way)}" if way else ""
@@ -404,13 +406,13 @@ def _pods(way: Way) -> str:
     )
 
 
-def _largest(offers: Offers) -> str:
+def _largest(requests: LargestRequests) -> str:
     shares = [
         f"{words.units(room.units)} with up to {words.cores(room.cores)}"
         if room.units
         else words.cores(room.cores)
-        for room in offers.shares
+        for room in requests.shares
     ]
-    if offers.whole:
-        shares.append(words.counted(offers.whole, "whole card"))
+    if requests.whole_cards:
+        shares.append(words.counted(requests.whole_cards, "whole card"))
     return ", or ".join(shares) or "nothing"

@@ -24,7 +24,9 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
-from gpusharectl.output import INLINE
+from gpushare.kube.annotations import LIMITS
+from gpushare.kube.codec import refusal_text
+from gpusharectl.output import INLINE, Data, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,30 @@ class CardVerdict:
         """Sort key among cards that ``can_fit``: missing units, then missing cores."""
         return _by_units(self.missing)
 
+    def as_data(self) -> Data:
+        """Return the card and the verdict; None is missing if no share is judged."""
+        no_share = self.free is None or self.whole
+        return {
+            **encode(self.card),
+            "free": self.free,
+            "missing": None if no_share else self.missing,
+            "untouched": self.untouched,
+            "fits": self.fits,
+            "ever": self.ever,
+            "excluded_by": [LIMITS[limit] for limit in self.excluded],
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class LargestRequests:
     """The largest requests of one container that fit on the node now.
 
     ``shares`` have falling cores, fewer than a whole card's, and rising units.
-    ``whole`` counts the untouched cards and ``whole_units`` their units.
+    ``whole_cards`` counts the untouched cards and ``whole_units`` their units.
     """
 
     shares: tuple[Amount, ...]
-    whole: int
+    whole_cards: int
     whole_units: int
 
 
@@ -82,7 +97,7 @@ class NodeVerdict:
     name: NodeName
     no: Refusal | None
     cards: tuple[CardVerdict, ...]
-    offers: Offers
+    fits_now: LargestRequests
     distance: tuple[int, int, int, int]
     barred: str = ""
 
@@ -90,6 +105,17 @@ class NodeVerdict:
     def fits(self) -> bool:
         """Whether the extender would place it here now."""
         return self.no is None and not self.barred
+
+    def as_data(self) -> Data:
+        """Return the node and its cards' verdicts."""
+        return {
+            "name": self.name,
+            "fits": self.fits,
+            "barred": self.barred or None,
+            "because": self.no and refusal_text(self.no),
+            "fits_now": self.fits_now,
+            "cards": self.cards,
+        }
 
 
 def judge(
@@ -101,7 +127,9 @@ def judge(
     no = refusal(request, seen, policy)
     limited = seen.as_limited_by(request)
     distance = (0, 0, 0, 0) if no is None else _distance(request, limited)
-    return NodeVerdict(seen.name, no, cards, offers(limited), distance, barred)
+    return NodeVerdict(
+        seen.name, no, cards, largest_requests(limited), distance, barred
+    )
 
 
 def _distance(request: PodRequest, node: Node) -> tuple[int, int, int, int]:
@@ -133,11 +161,11 @@ def _by_units(amount: Amount) -> tuple[int, int]:
     return (amount.units, amount.cores)
 
 
-def offers(node: Node) -> Offers:
+def largest_requests(node: Node) -> LargestRequests:
     """Return the largest requests that fit on a node now.
 
     >>> from gpushare.domain.model import CardUUID
-    >>> offers(Node(NodeName("n"), (Card(CardUUID("GPU-0"), 0, 29),))).shares
+    >>> largest_requests(Node(NodeName("n"), (Card(CardUUID("GPU-0"), 0, 29),))).shares
     (Amount(cores=99, units=29),)
     """
     best: dict[int, int] = {}
@@ -146,7 +174,7 @@ def offers(node: Node) -> Offers:
         best[cores] = max(room.units, best.get(cores, 0))
     shares = tuple(Amount(cores, units) for cores, units in best.items())
     untouched = node.summary.wholes
-    return Offers(tuple(filter(None, shares)), len(untouched), sum(untouched))
+    return LargestRequests(tuple(filter(None, shares)), len(untouched), sum(untouched))
 
 
 def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVerdict:
@@ -221,8 +249,8 @@ def _in_sum(node: Node, requested: Requested) -> Amount:
 class Holder:
     """A pod, and what it holds of one card or of a node."""
 
-    pod: PodRef
-    amount: Amount
+    pod: PodRef = field(metadata=INLINE)
+    amount: Amount = field(metadata=INLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +269,11 @@ class Way:
             max((one.pod.priority for one in self.pods), default=0),
             sum(one.amount.units for one in self.pods),
         )
+
+    def as_data(self) -> Data:
+        """Return where it is, and the pods."""
+        uuid, index = (self.card and self.card.uuid), (self.card and self.card.index)
+        return {"node": self.node, "card": uuid, "index": index, "pods": self.pods}
 
 
 def _holders(node: Node) -> dict[PodUID, Holder]:

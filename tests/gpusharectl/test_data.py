@@ -10,9 +10,9 @@ from gpusharectl import inspect
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.view import overview
-from gpusharectl.why import serialize as why_serialize
+from gpusharectl.why import command as why_command
+from gpusharectl.why.answers import answer_data
 from gpusharectl.why.explain import why
-from gpusharectl.why.serialize import answer_data
 from tests.gpusharectl.cluster_states import (
     SCENES,
     A,
@@ -67,14 +67,14 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     assert same_as_json(data)
     promised = set(re.findall(r"\w+", f"{inspect.__doc__}")) | PARTS
     assert set(keys_in(data)) <= promised
-    promised |= set(re.findall(r"\w+", f"{why_serialize.__doc__}"))
+    promised |= set(re.findall(r"\w+", f"{why_command.__doc__}"))
     for pod in list(seen.pods.values())[-20:]:
         answer = why(seen, pod.body)
         data = answer_data(answer, seen.placements)
         assert same_as_json(data)
         assert set(keys_in(data)) <= promised
         assert data["code"] == answer.code
-        assert data["state"] in str(why_serialize.__doc__)
+        assert data["state"] in str(why_command.__doc__)
 
 
 def data_of(state: ClusterState) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Ref
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.read import ClusterState
+from gpusharectl.why.answers import ByClaims, ClaimVerdict, answer_data
 from gpusharectl.why.claims import by_claims
-from gpusharectl.why.explain import ByClaims, ClaimVerdict
 from gpusharectl.why.render import draw_answer
-from gpusharectl.why.serialize import answer_data
 from tests.builders import (
     allocation_json,
     bound_json,
@@ -138,7 +137,7 @@ def test_an_allocated_claim_says_what_it_has() -> None:
     claim = claimed() | {"status": {"allocation": allocation_json("gpu-1", units=10)}}
     answer = explained(claim)
     assert answer is not None
-    assert answer.claims[0].words.startswith("it has card 1, 10 units")
+    assert answer.claims[0].because.startswith("it has card 1, 10 units")
     assert answer.code == 0
 
 
@@ -167,7 +166,7 @@ def test_a_claim_that_cannot_be_read_is_not_known() -> None:
     kinds: Any = Kinds()
     answer = by_claims(Closed(), kinds, STATE, pod)
     assert answer is not None
-    assert answer.claims[0].words.startswith("not known")
+    assert answer.claims[0].because.startswith("not known")
     assert answer.code == 3
 
 
@@ -271,14 +270,14 @@ def test_a_node_that_the_pod_may_not_use_has_no_room() -> None:
 def test_a_template_that_is_missing_is_named_with_its_command() -> None:
     """The webhook cannot make it; its warning may have been seen by nobody."""
     found = verdict(None, template=True)
-    assert "its template vcuda-m10-c10 does not exist in default" in found.words
+    assert "its template vcuda-m10-c10 does not exist in default" in found.because
     make = "gpusharectl claim-template vcuda-m10-c10 | kubectl -n default apply -f -"
-    assert make in found.words
+    assert make in found.because
     body = template_of([Amount(10, 10)])
     body["metadata"]["namespace"] = "default"
     for kinds in (Kinds(body), Kinds(error=Forbidden("no"))):
         assert "kube-controller-manager makes it" in (
-            verdict(None, template=True, kinds=kinds).words
+            verdict(None, template=True, kinds=kinds).because
         )
 
 

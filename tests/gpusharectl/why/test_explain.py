@@ -14,9 +14,9 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState
+from gpusharectl.why.answers import answer_data
 from gpusharectl.why.explain import MOST_WAYS, why
 from gpusharectl.why.render import draw_answer
-from gpusharectl.why.serialize import answer_data
 from gpusharectl.why.verdict import judge
 from tests.builders import (
     AT,
@@ -380,7 +380,7 @@ def test_a_card_that_is_excluded_never_fits(page: Node, asks: PodRequest) -> Non
     verdict = judge(asks, page, FIRST_FIT)
     assert not any(one.excluded and (one.fits or one.ever) for one in verdict.cards)
     seen = only_wanted(page.as_seen_by(asks.pod), asks)
-    assert verdict.offers.shares == judge(asks, seen, FIRST_FIT).offers.shares
+    assert verdict.fits_now.shares == judge(asks, seen, FIRST_FIT).fits_now.shares
 
 
 @pytest.mark.parametrize(

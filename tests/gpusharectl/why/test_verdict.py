@@ -22,7 +22,7 @@ from gpusharectl.why.verdict import (
     from_card,
     from_node,
     judge,
-    offers,
+    largest_requests,
     reopened,
     room_in_sum,
 )
@@ -83,7 +83,7 @@ def fits(amount: Amount, page: Node, policy: Policy) -> bool:
 @given(nodes(), POLICY)
 def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> None:
     """Every share and number of whole cards that is offered, and none with more."""
-    found = offers(page)
+    found = largest_requests(page)
     for room in found.shares:
         assert room.cores < CORES_PER_CARD
         assert fits(room, page, policy)
@@ -94,11 +94,11 @@ def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> N
         for units in range(1, 14):
             offered = any(Amount(cores, units).fits(room) for room in found.shares)
             assert fits(Amount(cores, units), page, policy) == offered
-    if found.whole:
-        whole = Amount(CORES_PER_CARD * found.whole, found.whole_units)
+    if found.whole_cards:
+        whole = Amount(CORES_PER_CARD * found.whole_cards, found.whole_units)
         assert fits(whole, page, policy)
         assert not fits(whole + Amount(units=1), page, policy)
-    assert not fits(Amount(CORES_PER_CARD * (found.whole + 1)), page, policy)
+    assert not fits(Amount(CORES_PER_CARD * (found.whole_cards + 1)), page, policy)
 
 
 @moderately
