@@ -41,7 +41,7 @@ from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM, Site
 from tests.controlplane.world import World, beside, node_of, post_all
-from tests.extender.server.test_claims_app import review
+from tests.extender.server.test_resource_claims_app import review
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant

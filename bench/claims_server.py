@@ -9,7 +9,7 @@ from threading import Event
 
 from bench.server import beside_echo, node_json
 from bench.webhook_server import let_through
-from extender.main import assemble
+from extender.main import assemble_extender
 from extender.settings import ExtenderSettings
 from gpushare.kube.cluster import Kind
 from gpushare.server.asgi import Application
@@ -23,6 +23,6 @@ def build() -> Application:
     for number in range(int(os.environ["BENCH_NODES"])):
         cluster.create(Kind.NODES, node_json(f"node-{number}"))
     settings, _ = ExtenderSettings.read(os.environ)
-    extender = assemble(settings, cluster, Event())
+    extender = assemble_extender(settings, cluster, Event())
     Listener({settings.public_listen: extender.public}).start()
     return beside_echo(extender.inner, let_through)

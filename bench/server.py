@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from extender.main import assemble
+from extender.main import assemble_extender
 from extender.settings import ExtenderSettings
 from gpushare.domain.model import (
     Amount,
@@ -48,7 +48,7 @@ def build() -> Application:
     for number in range(pods):
         cluster.create(Kind.PODS, pod_json(number, nodes[number % len(nodes)], nodes))
     settings, _ = ExtenderSettings.read(os.environ)
-    extender = assemble(settings, cluster, Event())
+    extender = assemble_extender(settings, cluster, Event())
     Listener({settings.public_listen: extender.public}).start()
     return beside_echo(extender.inner, all_names)
 

@@ -13,7 +13,7 @@ from gpushare.kube.cluster import Kind
 from gpushare.server.asgi import Application, Receive, Scope, Send
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from webhook.app import create_webhook_app
-from webhook.main import assemble
+from webhook.main import assemble_webhook
 from webhook.settings import WebhookSettings
 
 READY = "/readyz"
@@ -24,7 +24,7 @@ def build() -> Application:
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json("node-1"))
     settings, _ = WebhookSettings.read(os.environ)
-    parts = assemble(settings, cluster, Event())
+    parts = assemble_webhook(settings, cluster, Event())
     webhook = create_webhook_app(parts)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from extender.main import complaints
+from extender.main import check_extender
 from extender.settings import ExtenderSettings
 from gpushare.server.tls import ServerTls
 from gpushare.server.worker import worker_with
@@ -47,7 +47,7 @@ if Path("/dev/shm").is_dir():  # noqa: S108
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
     """Exit with all complaints before anything starts."""
-    found = complaints(os.environ)
+    found = check_extender(os.environ)
     if found:
         sys.stderr.write("The extender cannot start:\n")
         sys.stderr.writelines(f"  {complaint}\n" for complaint in found)

@@ -17,19 +17,24 @@ from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
 
-from extender.scheduling.arbiter import WHAT, ClaimWatch
-from extender.scheduling.bind import Binder, ExtenderState
+from extender.scheduling.bind import Binder
 from extender.scheduling.learning import FragLearning
-from extender.scheduling.service import Verbs, WaitAllowance
-from extender.server.app import Parts, Threads, VerbMetrics, create_app
-from extender.server.claims_app import (
-    ClaimMetrics,
-    ClaimParts,
-    by_port,
-    create_claims_app,
+from extender.scheduling.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
+from extender.scheduling.service import SchedulingVerbs, WaitAllowance
+from extender.scheduling.state import ExtenderState
+from extender.server.app import ExtenderParts, VerbMetrics, VerbThreads, create_app
+from extender.server.metrics import (
+    LearningCollector,
+    LedgerCollector,
+    ResourceClaimsCollector,
 )
-from extender.server.metrics import ClaimsCollector, LearningCollector, LedgerCollector
-from extender.server.ui import Page
+from extender.server.resource_claims_app import (
+    ResourceClaimMetrics,
+    ResourceClaimParts,
+    choose_by_port,
+    create_resource_claims_app,
+)
+from extender.server.ui import ExtenderPage
 from extender.settings import ExtenderSettings
 from gpushare import logs
 from gpushare.domain.ledger import Ledger
@@ -44,7 +49,7 @@ from gpushare.server import tls
 from gpushare.server.asgi import Application
 from gpushare.server.listener import Listener
 from gpushare.server.public import MetricsPage, Readiness, create_public_app
-from gpushare.server.start import why_not_start
+from gpushare.server.start import check_start
 from gpushare.server.tls import CertificateCollector
 
 logger = logging.getLogger(__name__)
@@ -63,12 +68,12 @@ class Applications(NamedTuple):
     public: WSGIApplication
 
 
-def complaints(environ: Mapping[str, str]) -> list[str]:
+def check_extender(environ: Mapping[str, str]) -> list[str]:
     """Return all that is wrong with the extender's settings, before it starts."""
     settings, problems = ExtenderSettings.read(environ)
-    problems += why_not_start(settings.kubeconfig, settings.tls, settings.public_listen)
+    problems += check_start(settings.kubeconfig, settings.tls, settings.public_listen)
     if claims := settings.claims:
-        problems += tls.complaints(claims.tls, "CLAIMS_")
+        problems += tls.check_tls_files(claims.tls, "CLAIMS_")
         try_to_listen("CLAIMS_LISTEN", claims.listen, problems)
     try_to_listen("LISTEN", settings.listen, problems)
     return problems
@@ -83,12 +88,14 @@ def build() -> Application:
     if found:
         raise ValueError("; ".join(found))
     logs.configure(settings.log_level, settings.log_format)
-    built = assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
+    built = assemble_extender(settings, ApiServer.connect(settings.kubeconfig), Event())
     Listener({settings.public_listen: built.public}).start()
     return built.inner
 
 
-def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Applications:
+def assemble_extender(
+    settings: ExtenderSettings, cluster: Cluster, stop: Event
+) -> Applications:
     """Connect the extender's parts over a cluster; ``stop`` ends the threads."""
     state = ExtenderState(
         wait_s=settings.wait_for_bind_s,
@@ -104,8 +111,11 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         "pods": Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED),
     }
     synced = [reflector.synced for reflector in reflectors.values()]
-    watch = ClaimWatch(cluster, state.claims) if settings.claims else None
-    followed = [*reflectors.items(), *([(WHAT, watch.reflector)] if watch else [])]
+    watch = ResourceClaimWatch(cluster, state.claims) if settings.claims else None
+    followed = [
+        *reflectors.items(),
+        *([(RESOURCE_CLAIMS, watch.reflector)] if watch else []),
+    ]
     readiness = Readiness(
         tuple(followed), settings.stale_after_s, watch.notes if watch else dict
     )
@@ -115,8 +125,8 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     registry.register(LearningCollector(learning))
     if settings.tls:
         registry.register(CertificateCollector(settings.tls))
-    parts = Parts(
-        verbs=Verbs(cluster, state, WaitAllowance(settings.wait_for_news_s)),
+    parts = ExtenderParts(
+        verbs=SchedulingVerbs(cluster, state, WaitAllowance(settings.wait_for_news_s)),
         binder=binder,
         readiness=readiness,
         metrics=VerbMetrics(registry),
@@ -128,8 +138,8 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
             ledger.reservations(),
             state.claims.users(),
         ),
-        threads=Threads.of(settings.threads),
-        page=Page(state, readiness) if settings.ui else None,
+        threads=VerbThreads.of(settings.threads),
+        page=ExtenderPage(state, readiness) if settings.ui else None,
         tls=settings.tls is not None,
     )
     for name, reflector in reflectors.items():
@@ -142,14 +152,18 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         start_or_end("reflector-claims", partial(watch.run, stop))
         start_or_end("claims-housekeeper", partial(_settle_overdue, watch, stop))
         registry.register(CertificateCollector(claims.tls, CLAIMS_CERTIFICATE_ENDS))
-        registry.register(ClaimsCollector(state))
-        reviews = ClaimParts(state.claims, readiness, ClaimMetrics(registry))
-        inner = by_port(claims.listen.port, create_claims_app(reviews), inner)
+        registry.register(ResourceClaimsCollector(state))
+        reviews = ResourceClaimParts(
+            state.claims, readiness, ResourceClaimMetrics(registry)
+        )
+        inner = choose_by_port(
+            claims.listen.port, create_resource_claims_app(reviews), inner
+        )
     public = create_public_app(readiness, parts.metrics_page)
     return Applications(inner, public)
 
 
-def _settle_overdue(reserving: Binder | ClaimWatch, stop: Event) -> None:
+def _settle_overdue(reserving: Binder | ResourceClaimWatch, stop: Event) -> None:
     while not stop.wait(_SETTLE_EVERY_S):
         reserving.settle_overdue()
 

@@ -19,7 +19,7 @@ from gpushare.settings import PREFIX, Address, Reading
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimsListener:
+class ResourceClaimsListener:
     """Where ResourceClaims are reviewed; a client CA is optional in ``tls``."""
 
     listen: Address
@@ -121,7 +121,7 @@ class ExtenderSettings:
         return None
 
     @property
-    def claims(self) -> ClaimsListener | None:
+    def claims(self) -> ResourceClaimsListener | None:
         """The listener for reviews of claims; None where there is none."""
         cert, key, listen = (
             self.claims_tls_cert,
@@ -130,7 +130,9 @@ class ExtenderSettings:
         )
         if listen is None or not (cert and key):
             return None
-        return ClaimsListener(listen, TlsFiles(cert, key, self.claims_tls_client_ca))
+        return ResourceClaimsListener(
+            listen, TlsFiles(cert, key, self.claims_tls_client_ca)
+        )
 
     def _check(self, env: Reading) -> None:
         self._check_claims(env)

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from extender.scheduling.bind import ExtenderState
-from extender.scheduling.service import Verbs, WaitAllowance
+from extender.scheduling.service import SchedulingVerbs, WaitAllowance
+from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import extender_args
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
@@ -22,12 +22,12 @@ from gpushare.kube.json_reader import Malformed
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json
 from tests.work import work
-from webhook.pool import Pool, pool_node
-from webhook.rules.rules import Rules, review
+from webhook.pool import CardPool, read_pool_node
+from webhook.rules.review import Rules, review_pod
 
 PAGE = Path(__file__).parent.parent / "docs/security.md"
 ALL = Rules(void=True, set_scheduler="s", quotas=True)
-POOL = Pool.of([pool_node(node_json("n", *(card(i, 29) for i in range(8))))])
+POOL = CardPool.of([read_pool_node(node_json("n", *(card(i, 29) for i in range(8))))])
 
 
 def container(number: int, amount: str = "1", cores: str = "1") -> Json:
@@ -61,9 +61,9 @@ def judged(body: Json) -> None:
         state.nodes.apply(WatchEvent("ADDED", node))
     new = {**body, "metadata": {**body["metadata"]}}
     del new["metadata"]["uid"]
-    review(new, namespace="d", mutating=True, mode="", rules=ALL, pool=POOL)
+    review_pod(new, namespace="d", mutating=True, mode="", rules=ALL, pool=POOL)
     asked = orjson.dumps({"Pod": body, "NodeNames": ["n", "m"]})
-    Verbs(Embedded(), state, WaitAllowance(0.0)).filter(extender_args(asked))
+    SchedulingVerbs(Embedded(), state, WaitAllowance(0.0)).filter(extender_args(asked))
     state.pods.apply(WatchEvent("ADDED", body))
     bound = {**body, "spec": {**body["spec"], "nodeName": "n"}}
     state.pods.apply(WatchEvent("MODIFIED", bound))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.scheduling.bind import Binder, ExtenderState
+from extender.scheduling.bind import Binder
+from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import BindingArgs
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest

@@ -15,16 +15,16 @@ from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpushare.kube.admission import admit, deny
+from gpushare.kube.admission import admit, deny, read_admission_request
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Sink
 from gpushare.logs import about
-from gpushare.server.asgi import Application, Posts
+from gpushare.server.asgi import Application, PostsAndPages
 from gpushare.server.public import MetricsPage, Readiness, bare_app
-from webhook.pool import UNKNOWN, Pool, PoolNode, pool_node
-from webhook.rules.review import Question, patch_between, question
-from webhook.rules.rules import Rules, review
+from webhook.pool import UNKNOWN, CardPool, PoolNode, read_pool_node
+from webhook.rules.patch import patch_between
+from webhook.rules.review import Rules, review_pod
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,11 @@ _INTERNAL_ERROR = (
 )
 
 
-class Result(StrEnum):
+_DEBUGGING = "ephemeralcontainers"
+"""The subresource of a pod that gets a debugging container."""
+
+
+class ReviewResult(StrEnum):
     """What came of one review."""
 
     ALLOWED = "allowed"
@@ -60,6 +64,39 @@ PATHS: Mapping[str, str | None] = {
 of their own are translated; None if the pod may not be changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodReview:
+    """One review of a new pod, of one that gets a debugging container, or of an update.
+
+    ``pod`` is None if the review is about anything else, for which there are no rules.
+    ``old`` is the pod before a debugging container is added, ``updated`` the pod before
+    an update; both are None for a new pod. ``user`` made the request.
+    """
+
+    uid: str
+    namespace: str
+    pod: Json | None
+    old: Json | None = None
+    user: str = ""
+    updated: Json | None = None
+
+
+def read_pod_review(body: bytes) -> PodReview:
+    """Read a review; raise ``Malformed`` for one that no API server would send."""
+    request = read_admission_request(body)
+    uid, namespace = request.text("uid"), request.optional_text("namespace")
+    kind = request.object("kind")
+    is_pod = not kind.optional_text("group") and kind.optional_text("kind") == "Pod"
+    what = request.optional_text("operation"), request.optional_text("subResource")
+    known = (("CREATE", ""), ("UPDATE", ""), ("UPDATE", _DEBUGGING))
+    if not is_pod or what not in known:
+        return PodReview(uid, namespace, None)
+    before = request.object("oldObject").raw if what[0] == "UPDATE" else None
+    old, updated = (before, None) if what[1] else (None, before)
+    user = request.optional_object("userInfo").optional_text("username")
+    return PodReview(uid, namespace, request.object("object").raw, old, user, updated)
+
+
 class ReviewMetrics:
     """Count and time reviews."""
 
@@ -77,7 +114,7 @@ class ReviewMetrics:
             ["path", "result"],
             registry=registry,
         )
-        for path, result in product(PATHS, Result):
+        for path, result in product(PATHS, ReviewResult):
             self._reviews.labels(path, result.value)
         self._warnings = Counter(
             "vcuda_webhook_warnings",
@@ -89,7 +126,7 @@ class ReviewMetrics:
         """Time one review."""
         return self._seconds.labels(path).time()
 
-    def reviewed(self, path: str, result: Result, warnings: int = 0) -> None:
+    def reviewed(self, path: str, result: ReviewResult, warnings: int = 0) -> None:
         """Count a review, and the warnings that it gave."""
         self._reviews.labels(path, result.value).inc()
         if warnings:
@@ -101,7 +138,7 @@ class WebhookParts:
     """What the views need."""
 
     rules: Rules
-    pool: Callable[[], Pool]
+    pool: Callable[[], CardPool]
     readiness: Readiness
     metrics: ReviewMetrics
     metrics_page: MetricsPage
@@ -110,20 +147,20 @@ class WebhookParts:
 def create_webhook_app(parts: WebhookParts) -> Application:
     """Make the application for the API server: reviews and nothing else."""
     answers = {path: partial(_answer, parts, path) for path in PATHS}
-    refused = partial(parts.metrics.reviewed, result=Result.MALFORMED)
-    return Posts(bare_app(), answers, refused=refused)
+    refused = partial(parts.metrics.reviewed, result=ReviewResult.MALFORMED)
+    return PostsAndPages(bare_app(), answers, refused=refused)
 
 
 async def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
     """Answer one review; an error while judging its pod is an answer too."""
     with parts.metrics.timed(path):
         try:
-            asked = question(body)
+            asked = read_pod_review(body)
         except Malformed:
-            parts.metrics.reviewed(path, Result.MALFORMED)
+            parts.metrics.reviewed(path, ReviewResult.MALFORMED)
             raise
         if asked.pod is None:
-            parts.metrics.reviewed(path, Result.ALLOWED)
+            parts.metrics.reviewed(path, ReviewResult.ALLOWED)
             return admit(asked.uid)
         with about(pod=_name(asked)):
             try:
@@ -132,16 +169,16 @@ async def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
                 # Not a 500: the API server would show people nothing but the number.
                 logger.exception("internal error")
                 answer = deny(asked.uid, [_INTERNAL_ERROR])
-                result, warnings = Result.FAILED, 0
+                result, warnings = ReviewResult.FAILED, 0
         parts.metrics.reviewed(path, result, warnings)
         return answer
 
 
 def _judge(
-    parts: WebhookParts, path: str, asked: Question, pod: Json
-) -> tuple[bytes, Result, int]:
+    parts: WebhookParts, path: str, asked: PodReview, pod: Json
+) -> tuple[bytes, ReviewResult, int]:
     mode = PATHS[path]
-    verdict = review(
+    verdict = review_pod(
         pod,
         namespace=asked.namespace,
         mutating=mode is not None,
@@ -157,14 +194,14 @@ def _judge(
     if verdict.denials:
         logger.info("denied", extra={"because": "; ".join(verdict.denials)})
         answer = deny(asked.uid, verdict.denials, verdict.warnings)
-        return answer, Result.DENIED, count
+        return answer, ReviewResult.DENIED, count
     steps = patch_between(pod, verdict.pod)
     logger.debug("reviewed", extra={"steps": len(steps), "warnings": count})
-    result = Result.CHANGED if steps else Result.ALLOWED
+    result = ReviewResult.CHANGED if steps else ReviewResult.ALLOWED
     return admit(asked.uid, steps, verdict.warnings), result, count
 
 
-def _name(asked: Question) -> str:
+def _name(asked: PodReview) -> str:
     """Name the pod for the log; a controller's pod has no name yet."""
     metadata = (asked.pod or {}).get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
@@ -184,7 +221,7 @@ class PoolBook(Sink):
         self._pool = UNKNOWN
         self._is_listing = True
 
-    def pool(self) -> Pool:
+    def pool(self) -> CardPool:
         """Return the cluster's cards; ``UNKNOWN`` before the first list of nodes."""
         return self._pool
 
@@ -213,13 +250,13 @@ class PoolBook(Sink):
 
     def _sum_up(self) -> None:
         if not self._is_listing:
-            self._pool = Pool.of(self._nodes.values())
+            self._pool = CardPool.of(self._nodes.values())
 
 
 def _read(node: Json) -> tuple[str, PoolNode]:
     name = str(node["metadata"]["name"])
     try:
-        return name, pool_node(node)
+        return name, read_pool_node(node)
     except Malformed as error:
         # Only info: the extender, which places pods by it, warns of it.
         logger.info("node not understood", extra={"node": name, "because": str(error)})

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare.server.tls import ServerTls
 from gpushare.server.worker import worker_with
-from webhook.main import complaints
+from webhook.main import check_webhook
 from webhook.settings import WebhookSettings
 
 _settings, _ = WebhookSettings.read(os.environ)
@@ -40,7 +40,7 @@ if Path("/dev/shm").is_dir():  # noqa: S108
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
     """Exit with all complaints before anything starts."""
-    problems = complaints(os.environ)
+    problems = check_webhook(os.environ)
     if problems:
         sys.stderr.write("The webhook cannot start:\n")
         sys.stderr.writelines(f"  {problem}\n" for problem in problems)

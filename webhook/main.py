@@ -16,7 +16,7 @@ from gpushare.process import start_or_end
 from gpushare.server.asgi import Application
 from gpushare.server.listener import Listener
 from gpushare.server.public import MetricsPage, Readiness, create_public_app
-from gpushare.server.start import why_not_start
+from gpushare.server.start import check_start
 from gpushare.server.tls import CertificateCollector
 from webhook.app import PoolBook, ReviewMetrics, WebhookParts, create_webhook_app
 from webhook.settings import WebhookSettings
@@ -24,11 +24,11 @@ from webhook.settings import WebhookSettings
 CERTIFICATE_ENDS = "vcuda_webhook_certificate_not_after_timestamp_seconds"
 
 
-def complaints(environ: Mapping[str, str]) -> list[str]:
+def check_webhook(environ: Mapping[str, str]) -> list[str]:
     """Return all that is wrong with the webhook's settings, before it starts."""
     settings, problems = WebhookSettings.read(environ)
     files = settings.tls if settings.tls_cert and settings.tls_key else None
-    return problems + why_not_start(settings.kubeconfig, files, settings.public_listen)
+    return problems + check_start(settings.kubeconfig, files, settings.public_listen)
 
 
 def build() -> Application:
@@ -40,13 +40,15 @@ def build() -> Application:
     if problems:
         raise ValueError("; ".join(problems))
     logs.configure(settings.log_level, settings.log_format)
-    parts = assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
+    parts = assemble_webhook(settings, ApiServer.connect(settings.kubeconfig), Event())
     public = create_public_app(parts.readiness, parts.metrics_page)
     Listener({settings.public_listen: public}).start()
     return create_webhook_app(parts)
 
 
-def assemble(settings: WebhookSettings, cluster: Cluster, stop: Event) -> WebhookParts:
+def assemble_webhook(
+    settings: WebhookSettings, cluster: Cluster, stop: Event
+) -> WebhookParts:
     """Connect the webhook's parts over a cluster; ``stop`` ends the thread."""
     book = PoolBook()
     nodes = Reflector(cluster, Kind.NODES, book)

@@ -16,7 +16,7 @@ from gpushare.kube.json_reader import Malformed, Reader
 
 _HOSTNAME = "kubernetes.io/hostname"
 _INTERNAL = "InternalIP"
-Kind = tuple[tuple[str, int], ...]
+AlikeCards = tuple[tuple[str, int], ...]
 """Model and units of each of a node's cards that may serve one claim together."""
 
 
@@ -24,7 +24,7 @@ Kind = tuple[tuple[str, int], ...]
 class PoolNode:
     """What one node adds to the pool."""
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[AlikeCards, ...] = ()
     """Its cards; also unhealthy and cordoned ones, which may come back."""
     has_resource: bool = False
     """Whether it offers card memory, or has cards and will offer it."""
@@ -35,7 +35,7 @@ class PoolNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CardPool:
     """Facts about the cluster's cards; None if unknown, or if there is no card."""
 
     largest_units: int | None = None
@@ -44,7 +44,7 @@ class Pool:
     """Whether any node has cards to share; None before the nodes are read."""
     node_of_address: Mapping[str, str] = field(default_factory=dict)
     """The label ``kubernetes.io/hostname`` of a node, by its InternalIPs."""
-    kinds: frozenset[Kind] = frozenset()
+    kinds: frozenset[AlikeCards] = frozenset()
     """What single nodes have for claims of whole cards; equal ones once."""
 
     def whole_card_units(
@@ -82,11 +82,11 @@ class Pool:
         )
 
 
-UNKNOWN = Pool()
+UNKNOWN = CardPool()
 """Before the nodes are read."""
 
 
-def pool_node(node: Json) -> PoolNode:
+def read_pool_node(node: Json) -> PoolNode:
     """Read what a node adds; raise ``Malformed`` if its annotation is broken."""
     kinds: dict[str, list[tuple[str, int]]] = {}
     for card in codec.cards(node):

@@ -11,7 +11,7 @@ from gpushare.server.start import check_ports
 from gpushare.server.tls import TlsFiles
 from gpushare.settings import PREFIX, Address, Reading
 from webhook.bitfusion.resources import MB, MIB, BitfusionRules
-from webhook.rules.rules import Rules
+from webhook.rules.review import Rules
 from webhook.rules.validate import ENV_FROM
 
 _AUTO = "auto"

@@ -9,17 +9,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from threading import Condition
 
-from extender.scheduling.inflight import Inflight
+from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import BindingArgs
-from gpushare.domain.frag.policy import Packer
-from gpushare.domain.hosts import Hosts
-from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
-from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, PolicyChoice
 from gpushare.domain.refusal import Refusal
-from gpushare.informers.claims import ResourceClaimInformer
-from gpushare.informers.nodes import NodeInformer
-from gpushare.informers.pods import PodInformer
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind, Target
@@ -42,7 +35,7 @@ By default it tries again within 10 s, and a bind takes 10 s.
 """
 
 
-class Outcome(StrEnum):
+class BindOutcome(StrEnum):
     """The result of a bind, for the metric."""
 
     BOUND = "bound"
@@ -54,60 +47,16 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BindResult:
     """What bind answers; ``error`` is empty exactly when the pod is bound."""
 
-    outcome: Outcome
+    outcome: BindOutcome
     error: str = ""
 
 
 def utc_now() -> str:
     """Return the time in the form of the annotation ``vcuda-placement``."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class ExtenderState:
-    """The extender's state in memory; reflectors fill ``nodes`` and ``pods``.
-
-    ``claims`` stays empty where no reviews of ResourceClaims are wanted.
-    ``page``: keep also the labels and taints of nodes, which only the page needs,
-    because kube-scheduler asks filter about nodes that the pod may use.
-    """
-
-    def __init__(
-        self,
-        *,
-        wait_s: float,
-        pending_for_s: float,
-        policy: str = DEFAULT_POLICY,
-        card_order: CardOrder = "index",
-        page: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.ledger, self.hosts = Ledger(), Hosts()
-        self.packer = Packer(self.ledger, self.hosts)
-        self.choice = PolicyChoice(policy, card_order, self.packer)
-        self.inflight = Inflight(
-            wait_s=wait_s, pending_for_s=pending_for_s, clock=clock
-        )
-        self.pods = PodInformer(
-            self.ledger,
-            self.choice,
-            on_gone=self.inflight.end,
-            on_new=self.packer.see,
-            hosts=self.hosts,
-            clock=clock,
-        )
-        self.claims = ResourceClaimInformer(
-            self.ledger,
-            set_cards=self.pods.set_cards,
-            reconsider=self.pods.reconsider,
-            clock=clock,
-        )
-        set_cards = self.claims.set_cards
-        self.nodes = NodeInformer(
-            self.ledger, set_cards=set_cards, hosts=self.hosts, with_properties=page
-        )
 
 
 @dataclass(slots=True)
@@ -144,7 +93,7 @@ class Binder:
         self._ended = Condition()
         self._under_way: set[PodUID] = set()
 
-    def bind(self, args: BindingArgs) -> Bound:
+    def bind(self, args: BindingArgs) -> BindResult:
         """Bind the pod, or return why not and leave nothing half done.
 
         A second, identical bind succeeds and changes nothing.
@@ -168,19 +117,19 @@ class Binder:
                 self._under_way.discard(uid)
                 self._ended.notify_all()
 
-    def _bind(self, args: BindingArgs) -> Bound:
+    def _bind(self, args: BindingArgs) -> BindResult:
         request = self._request(args)
-        if isinstance(request, Bound):
+        if isinstance(request, BindResult):
             return request
         if not self._state.nodes.knows(args.node):
-            return Bound(Outcome.REFUSED, f"there is no node {args.node}")
+            return BindResult(BindOutcome.REFUSED, f"there is no node {args.node}")
         if isinstance(request, Refusal):
-            return Bound(Outcome.REFUSED, refusal_text(request))
+            return BindResult(BindOutcome.REFUSED, refusal_text(request))
         if not request.claims:
             return self._write(args, None, fresh=True)
         return self._place(args, request)
 
-    def _request(self, args: BindingArgs) -> PodRequest | Refusal | Bound:
+    def _request(self, args: BindingArgs) -> PodRequest | Refusal | BindResult:
         """Return the request that filter judged, or what the pod asks for now.
 
         Policy and lists may change until the pod is bound, and the extender's watch may
@@ -192,37 +141,39 @@ class Binder:
         is_known = record is not None and record.pod.uid == args.uid
         if record is None or not is_known or not (record.node or judged):
             found = self._read(args)
-            if isinstance(found, Bound):
+            if isinstance(found, BindResult):
                 return found
             record = found
         bound = _bound(record, args.node)
         if bound is None and record.terminal:
-            return Bound(Outcome.REFUSED, f"pod {record.pod} has ended")
+            return BindResult(BindOutcome.REFUSED, f"pod {record.pod} has ended")
         asks = record.request.claims if isinstance(record.request, PodRequest) else ()
         same = judged is not None and judged.claims == asks
         return bound or (judged if judged and same else record.request)
 
-    def _read(self, args: BindingArgs) -> PodRecord | Bound:
+    def _read(self, args: BindingArgs) -> PodRecord | BindResult:
         where = f"pod {args.namespace}/{args.name}"
         try:
             raw = self._cluster.get(Kind.PODS, args.namespace, args.name)
             record = pod_record(raw)
         except NotFound:
-            return Bound(Outcome.REFUSED, f"{where} is gone")
+            return BindResult(BindOutcome.REFUSED, f"{where} is gone")
         except Malformed as error:
-            return Bound(Outcome.REFUSED, f"{where} is not understood: {error}")
+            return BindResult(
+                BindOutcome.REFUSED, f"{where} is not understood: {error}"
+            )
         except ClusterError as error:
-            return Bound(Outcome.FAILED, f"{where} could not be read: {error}")
+            return BindResult(BindOutcome.FAILED, f"{where} could not be read: {error}")
         if record.pod.uid != args.uid:
             now = f"{where} was created again; its UID is now {record.pod.uid}"
-            return Bound(Outcome.REFUSED, now)
+            return BindResult(BindOutcome.REFUSED, now)
         return record
 
-    def _place(self, args: BindingArgs, request: PodRequest) -> Bound:
+    def _place(self, args: BindingArgs, request: PodRequest) -> BindResult:
         began = time.monotonic()
         policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
-            return Bound(Outcome.REFUSED, refusal_text(policy))
+            return BindResult(BindOutcome.REFUSED, refusal_text(policy))
         held = self._state.ledger.placement(args.uid)
         doubt = None if held is None else self._doubt(args, request, held)
         if doubt is not None:
@@ -232,7 +183,7 @@ class Binder:
         decision = self._state.ledger.reserve(request, args.node, policy, others)
         self._state.inflight.end(args.uid)
         if isinstance(decision, Refusal):
-            return Bound(Outcome.CONFLICT, refusal_text(decision))
+            return BindResult(BindOutcome.CONFLICT, refusal_text(decision))
         if fresh:
             since = self._clock()
             self._unseen[args.uid] = _Unseen(request, since, since)
@@ -243,7 +194,7 @@ class Binder:
 
     def _doubt(
         self, args: BindingArgs, request: PodRequest, held: Placement
-    ) -> Bound | None:
+    ) -> BindResult | None:
         """Refuse while an earlier bind may still take effect, unless it is the same.
 
         Otherwise one pod could hold cards of two nodes, and another pod be placed on
@@ -258,18 +209,20 @@ class Binder:
         if same and now < min(unseen.due, unseen.since + _TRIED_AGAIN_FOR_S):
             return None
         found = self._read(args)
-        bound = found if isinstance(found, Bound) else _bound(found, args.node)
+        bound = found if isinstance(found, BindResult) else _bound(found, args.node)
         if bound is not None:
             return bound
         if now < unseen.due:
             error = f"the result of an earlier bind to {held.node} is not known yet"
-            return Bound(Outcome.UNKNOWN, error)
+            return BindResult(BindOutcome.UNKNOWN, error)
         self._give_up(held)
-        return Bound(Outcome.FAILED, f"an earlier bind to {held.node} had no effect")
+        return BindResult(
+            BindOutcome.FAILED, f"an earlier bind to {held.node} had no effect"
+        )
 
     def _write(
         self, args: BindingArgs, placement: Placement | None, *, fresh: bool
-    ) -> Bound:
+    ) -> BindResult:
         """Send the binding, and conclude from the answer only what it proves.
 
         A reservation that is not ``fresh`` is from an earlier bind without an answer.
@@ -287,10 +240,12 @@ class Binder:
             if not error.definite:
                 return self._settle(args, placement, error, fresh=fresh)
             if not fresh and not isinstance(error, NotFound):
-                return Bound(Outcome.UNKNOWN, f"an earlier bind is unanswered: {error}")
+                return BindResult(
+                    BindOutcome.UNKNOWN, f"an earlier bind is unanswered: {error}"
+                )
             self._state.ledger.cancel(args.uid)
-            return Bound(Outcome.FAILED, f"the API server refused: {error}")
-        return Bound(Outcome.BOUND)
+            return BindResult(BindOutcome.FAILED, f"the API server refused: {error}")
+        return BindResult(BindOutcome.BOUND)
 
     def _settle(
         self,
@@ -299,7 +254,7 @@ class Binder:
         error: ClusterError,
         *,
         fresh: bool,
-    ) -> Bound:
+    ) -> BindResult:
         """Read the pod after a conflict or no answer, and decide by what it says.
 
         The reservation is given up only if the write can no longer take effect. If it
@@ -310,20 +265,23 @@ class Binder:
             # The watch may have told of its end before, and will not tell again.
             self._state.ledger.cancel(args.uid)
         if _bound_as_meant(found, args, placement):
-            return Bound(Outcome.BOUND)
-        read_failed = isinstance(found, Bound) and found.outcome is Outcome.FAILED
+            return BindResult(BindOutcome.BOUND)
+        read_failed = (
+            isinstance(found, BindResult) and found.outcome is BindOutcome.FAILED
+        )
         unbound = isinstance(found, PodRecord) and not found.node
         if read_failed or (unbound and not (error.definite and fresh)):
             answered = isinstance(error, Unavailable) and error.answered
             self._put_off(args.uid, answered=unbound and answered)
-            return Bound(
-                Outcome.UNKNOWN, f"it is not known whether the pod is bound: {error}"
+            return BindResult(
+                BindOutcome.UNKNOWN,
+                f"it is not known whether the pod is bound: {error}",
             )
         self._state.ledger.cancel(args.uid)
         if isinstance(found, PodRecord):
             # Bound differently than intended; what it holds must not be given away.
             self._state.pods.settle(found)
-        return Bound(Outcome.FAILED, f"not bound: {error}")
+        return BindResult(BindOutcome.FAILED, f"not bound: {error}")
 
     def _put_off(self, uid: PodUID, *, answered: bool) -> None:
         """Note a write that may still take effect, for longer without an answer."""
@@ -355,7 +313,7 @@ class Binder:
         found = self._read(
             BindingArgs(pod.namespace, pod.name, pod.uid, placement.node)
         )
-        if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
+        if isinstance(found, BindResult) and found.outcome is BindOutcome.FAILED:
             return
         if isinstance(found, PodRecord) and self._state.pods.settle(found):
             return
@@ -380,20 +338,20 @@ class Binder:
         logger.info("bound", extra=facts)
 
 
-def _bound(record: PodRecord, node: NodeName) -> Bound | None:
+def _bound(record: PodRecord, node: NodeName) -> BindResult | None:
     """Return the answer for a pod that is already bound; None for any other."""
     if not record.node:
         return None
     if record.node == node:
-        return Bound(Outcome.ALREADY)
+        return BindResult(BindOutcome.ALREADY)
     error = f"pod {record.pod} is already bound to node {record.node}"
-    return Bound(Outcome.REFUSED, error)
+    return BindResult(BindOutcome.REFUSED, error)
 
 
 def _bound_as_meant(
-    found: PodRecord | Bound, args: BindingArgs, placement: Placement | None
+    found: PodRecord | BindResult, args: BindingArgs, placement: Placement | None
 ) -> bool:
-    if isinstance(found, Bound) or found.node != args.node:
+    if isinstance(found, BindResult) or found.node != args.node:
         return False
     if placement is None:
         return True

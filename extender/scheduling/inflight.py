@@ -38,7 +38,7 @@ _NO_ROOM = Refusal(Reason.CORE_AND_MEMORY)
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingBind:
     """One pod that filter let through, with the nodes that filter kept.
 
     ``group`` is the scheduling group, empty for most pods. ``planned`` is the placement
@@ -90,7 +90,7 @@ class Inflight:
         self._pending_for_s = pending_for_s
         self._clock = clock
         self._changed = Condition()
-        self._pending: dict[PodUID, Pending] = {}
+        self._pending: dict[PodUID, PendingBind] = {}
         self._cycles: dict[str, _Cycle] = {}
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Inflight:
     ) -> None:
         """Note that filter kept these nodes for the pod."""
         until = self._clock() + self._pending_for_s
-        pending = Pending(request, policy, nodes, until, group, planned)
+        pending = PendingBind(request, policy, nodes, until, group, planned)
         with self._changed:
             self._pending[request.pod.uid] = pending
 
@@ -145,12 +145,12 @@ class Inflight:
             late = pending is None or pending.until <= self._clock()
             return None if pending is None or late else pending.request
 
-    def others(self, uid: PodUID | None, group: str = "") -> tuple[Pending, ...]:
+    def others(self, uid: PodUID | None, group: str = "") -> tuple[PendingBind, ...]:
         """Return the other pods that are pending, without those of the pod's group."""
         with self._changed:
             return self._others(uid, group)
 
-    def members(self, uid: PodUID, group: str) -> tuple[Pending, ...]:
+    def members(self, uid: PodUID, group: str) -> tuple[PendingBind, ...]:
         """Return the other pods of the pod's group that are pending."""
         if not group:
             return ()
@@ -161,7 +161,7 @@ class Inflight:
         plans = (each.planned for each in self.others(uid))
         return tuple(plan for plan in plans if plan and plan.node == node)
 
-    def wait(self, uid: PodUID, group: str = "") -> tuple[Pending, ...]:
+    def wait(self, uid: PodUID, group: str = "") -> tuple[PendingBind, ...]:
         """Wait up to ``wait_s`` until no other pod is pending; return those that are.
 
         Pods of the same group do not count: they are bound together with this one.
@@ -170,7 +170,7 @@ class Inflight:
             self._changed.wait_for(lambda: not self._others(uid, group), self._wait_s)
             return self._others(uid, group)
 
-    def _others(self, uid: PodUID | None, group: str) -> tuple[Pending, ...]:
+    def _others(self, uid: PodUID | None, group: str) -> tuple[PendingBind, ...]:
         now = self._clock()
         for late in [u for u, p in self._pending.items() if p.until <= now]:
             del self._pending[late]
@@ -181,10 +181,10 @@ class Inflight:
         )
 
 
-class Expected:
+class ExpectedNodes:
     """Nodes as they will be once all of these pods are bound there."""
 
-    def __init__(self, pending: Iterable[Pending]) -> None:
+    def __init__(self, pending: Iterable[PendingBind]) -> None:
         self._where = [
             (Decider(each.request, each.policy), each.planned, each.names)
             for each in pending
@@ -216,7 +216,7 @@ class Expected:
 def refused_with_pending(
     request: PodRequest,
     policy: Policy,
-    pending: Collection[Pending],
+    pending: Collection[PendingBind],
     fitting: KeptAnswers,
     ledger: Ledger,
     fits: Iterable[NodeName],
@@ -236,7 +236,7 @@ def refused_with_pending(
             doubtful -= _with_room_for_all(request, amounts, fitting, doubtful)
     if not doubtful:
         return {}
-    expected = Expected(pending)
+    expected = ExpectedNodes(pending)
     refused: dict[NodeName, Refusal] = {}
     decider = Decider(request, policy)
     most = max(1, _MOST_TRIALS // len(pending))

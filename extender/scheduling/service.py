@@ -12,8 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import filterfalse, islice, repeat
 from threading import Lock
 
-from extender.scheduling.bind import ExtenderState
-from extender.scheduling.inflight import Expected, Pending, refused_with_pending
+from extender.scheduling.inflight import (
+    ExpectedNodes,
+    PendingBind,
+    refused_with_pending,
+)
+from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import (
     NODE_CACHE,
     ExtenderArgs,
@@ -133,7 +137,7 @@ class _WouldWait(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _FilterQuestion:
     """What filter is asked about a pod that wants a card, with the pod's policy."""
 
     names: Sequence[NodeName]
@@ -143,7 +147,7 @@ class _Asked:
     may_wait: bool
 
 
-class Verbs:
+class SchedulingVerbs:
     """What kube-scheduler asks before it binds."""
 
     def __init__(
@@ -189,7 +193,7 @@ class Verbs:
         if isinstance(policy, Refusal):
             return refuse_all(names, policy)
         self._inflight.begin(request.pod.uid, args.group)
-        asked = _Asked(names, request, policy, args.group, may_wait)
+        asked = _FilterQuestion(names, request, policy, args.group, may_wait)
         held = self._ledger.placement(request.pod.uid)
         if held is None:
             result = self._decide_with_wait(asked)
@@ -280,7 +284,7 @@ class Verbs:
         started = self._state.pods.started
         tries = tries_on_each(len(args.proposals))
         facts = EvictionFacts(self._state.hosts, budgets, reserved, started, tries)
-        expected, chosen = Expected(members), dict[NodeName, Victims]()
+        expected, chosen = ExpectedNodes(members), dict[NodeName, Victims]()
         until = self._clock() + _VICTIMS_S
         for number, (name, proposal) in enumerate(args.proposals.items()):
             if chosen and self._clock() > until:
@@ -294,7 +298,7 @@ class Verbs:
                     chosen[name] = victims
         return chosen
 
-    def _again(self, asked: _Asked, node: NodeName) -> FilterResult:
+    def _again(self, asked: _FilterQuestion, node: NodeName) -> FilterResult:
         """Keep only the node to which an earlier bind may still succeed.
 
         bind refuses all others meanwhile. If that node cannot take the pod now, the
@@ -308,7 +312,7 @@ class Verbs:
         others = [name for name in asked.names if name != node]
         return FilterResult(result.kept, {_UNANSWERED: others})
 
-    def _decide_with_wait(self, asked: _Asked) -> FilterResult:
+    def _decide_with_wait(self, asked: _FilterQuestion) -> FilterResult:
         """Decide; if a pod fits nowhere, decide again when news comes in time."""
         position = self._ledger.position()
         result = self._decide(asked)
@@ -327,7 +331,7 @@ class Verbs:
         self._wait_allowance.spend(namespace, self._clock() - began)
         return result
 
-    def _decide(self, asked: _Asked) -> FilterResult:
+    def _decide(self, asked: _FilterQuestion) -> FilterResult:
         """Judge without the pods of others whose bind is pending, if that is safe.
 
         It is safe if there are none, or if counting them changes no answer. The pods of
@@ -354,7 +358,7 @@ class Verbs:
         counted = self._judge(asked, answer, (*others, *members))
         return counted if counted.kept else without
 
-    def _pinned(self, asked: _Asked, result: FilterResult) -> FilterResult:
+    def _pinned(self, asked: _FilterQuestion, result: FilterResult) -> FilterResult:
         """Keep only the node that the policy prefers, and plan a placement there.
 
         kube-scheduler binds a group only after all its pods were filtered, and tells
@@ -362,7 +366,7 @@ class Verbs:
         which kube-scheduler reads only if no node is left.
         """
         request, policy = asked.request, asked.policy
-        expected = Expected(self._inflight.members(request.pod.uid, asked.group))
+        expected = ExpectedNodes(self._inflight.members(request.pod.uid, asked.group))
         found = filter(None, map(self._ledger.node, result.kept))
         nodes = {node.name: node.as_seen_by(request.pod) for node in found}
         for name in expected.among(nodes.keys()):
@@ -387,12 +391,15 @@ class Verbs:
             return result
         return replace(result, awaited=name)
 
-    def _answer(self, asked: _Asked) -> FilterAnswer:
+    def _answer(self, asked: _FilterQuestion) -> FilterAnswer:
         """Judge the pod alone, without what is pending."""
         return self._fitting.answer(asked.request, asked.policy, asked.names)
 
     def _judge(
-        self, asked: _Asked, answer: FilterAnswer, pending: Sequence[Pending]
+        self,
+        asked: _FilterQuestion,
+        answer: FilterAnswer,
+        pending: Sequence[PendingBind],
     ) -> FilterResult:
         request, policy = asked.request, asked.policy
         exceptions: dict[NodeName, Refusal | None] = {}
@@ -409,7 +416,7 @@ class Verbs:
         return judge(asked.names, answer, exceptions)
 
     def _seen_otherwise(
-        self, asked: _Asked, pending: Sequence[Pending]
+        self, asked: _FilterQuestion, pending: Sequence[PendingBind]
     ) -> dict[NodeName, Refusal | None]:
         """Judge the nodes on which more is free for this pod than for others like it.
 
@@ -422,7 +429,7 @@ class Verbs:
         if not special:
             return {}
         found: dict[NodeName, Refusal | None] = {}
-        expected = Expected(pending)
+        expected = ExpectedNodes(pending)
         for name in special:
             node = self._ledger.node(name)
             seen = None if node is None else node.as_seen_by(pod)

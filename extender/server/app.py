@@ -21,14 +21,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from werkzeug.exceptions import BadRequest, MisdirectedRequest
 
 from extender.scheduling import wire
-from extender.scheduling.bind import Binder, Bound, Outcome
-from extender.scheduling.service import Verbs
+from extender.scheduling.bind import Binder, BindOutcome, BindResult
+from extender.scheduling.service import SchedulingVerbs
 from extender.scheduling.wire import FilterResult
-from extender.server.ui import Page
+from extender.server.ui import ExtenderPage
 from gpushare.domain.refusal import clean_text
 from gpushare.kube.names import EXTENDER_PREFIX
 from gpushare.logs import about
-from gpushare.server.asgi import Answer, Application, Posts, in_thread
+from gpushare.server.asgi import Application, PostHandler, PostsAndPages, in_thread
 from gpushare.server.page_policy import STATE_HEADERS
 from gpushare.server.public import (
     INTERNAL_ERROR,
@@ -72,7 +72,7 @@ class VerbMetrics:
             ["outcome"],
             registry=registry,
         )
-        for outcome in Outcome:
+        for outcome in BindOutcome:
             self._binds.labels(outcome.value)
 
     def timed(self, verb: str) -> AbstractContextManager[object]:
@@ -86,13 +86,13 @@ class VerbMetrics:
             label = _INVALID if reason.startswith(_INVALID) else reason
             self._refusals.labels(label).inc(len(names))
 
-    def bound(self, bound: Bound) -> None:
+    def bound(self, bound: BindResult) -> None:
         """Count a bind."""
         self._binds.labels(bound.outcome.value).inc()
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
+class VerbThreads:
     """Where calls wait, each kind in threads of its own.
 
     So a bind does not queue behind a list of budgets, and no filter behind a bind.
@@ -103,7 +103,7 @@ class Threads:
     preemptions: Executor
 
     @classmethod
-    def of(cls, binds: int) -> "Threads":
+    def of(cls, binds: int) -> "VerbThreads":
         """Make threads for so many binds at a time; they start when needed."""
         return cls(
             ThreadPoolExecutor(binds, "bind"),
@@ -113,23 +113,23 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ExtenderParts:
     """What the views need."""
 
-    verbs: Verbs
+    verbs: SchedulingVerbs
     binder: Binder
     readiness: Readiness
     metrics: VerbMetrics
     metrics_page: MetricsPage
     snapshot: Callable[[], dict[str, Any]]
-    threads: Threads
-    page: Page | None = None
+    threads: VerbThreads
+    page: ExtenderPage | None = None
     """None where it is switched off."""
     tls: bool = False
     """Whether the listener wants a client's certificate."""
 
 
-def create_app(parts: Parts) -> Application:
+def create_app(parts: ExtenderParts) -> Application:
     """Make the application of the inner listener: verbs, pages, and the public rest."""
     app = create_public_app(parts.readiness, parts.metrics_page)
     insist = _accept_any_name if parts.tls else _insist_on_local_name
@@ -153,7 +153,7 @@ def create_app(parts: Parts) -> Application:
         def ui_state() -> Response:
             return json_response(orjson.dumps(page.state()), STATE_HEADERS)
 
-    answers: dict[str, Answer] = {
+    answers: dict[str, PostHandler] = {
         f"{EXTENDER_PREFIX}/{verb}": partial(_timed, parts, verb, view)
         for verb, view in _VIEWS.items()
     }
@@ -162,7 +162,7 @@ def create_app(parts: Parts) -> Application:
         f"{EXTENDER_PREFIX}/filter": wire.filter_reply(failed),
         f"{EXTENDER_PREFIX}/bind": wire.bind_reply(INTERNAL_ERROR),
     }
-    return Posts(app, answers, insist=insist, internal_errors=internal_errors)
+    return PostsAndPages(app, answers, insist=insist, internal_errors=internal_errors)
 
 
 @lru_cache(maxsize=64)
@@ -211,15 +211,15 @@ def _insist_on_local_name(host: str) -> None:
         )
 
 
-View = Callable[[Parts, bytes], Awaitable[bytes]]
+View = Callable[[ExtenderParts, bytes], Awaitable[bytes]]
 
 
-async def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
+async def _timed(parts: ExtenderParts, verb: str, view: View, body: bytes) -> bytes:
     with parts.metrics.timed(verb):
         return await view(parts, body)
 
 
-async def _filter(parts: Parts, body: bytes) -> bytes:
+async def _filter(parts: ExtenderParts, body: bytes) -> bytes:
     args = wire.extender_args(body)
     if why_not := _not_ready(parts):
         result = FilterResult(error=why_not)
@@ -235,13 +235,13 @@ async def _filter(parts: Parts, body: bytes) -> bytes:
     return wire.filter_reply(result)
 
 
-async def _prioritize(parts: Parts, body: bytes) -> bytes:
+async def _prioritize(parts: ExtenderParts, body: bytes) -> bytes:
     args = wire.extender_args(body)
     _insist_on_ready(parts)
     return wire.prioritize_reply(parts.verbs.prioritize(args))
 
 
-async def _preempt(parts: Parts, body: bytes) -> bytes:
+async def _preempt(parts: ExtenderParts, body: bytes) -> bytes:
     args = wire.preemption_args(body)
     _insist_on_ready(parts)
     with about(pod=str(args.pod)):
@@ -253,11 +253,11 @@ async def _preempt(parts: Parts, body: bytes) -> bytes:
     return wire.preempt_reply(chosen)
 
 
-async def _bind(parts: Parts, body: bytes) -> bytes:
+async def _bind(parts: ExtenderParts, body: bytes) -> bytes:
     args = wire.binding_args(body)
     with about(pod=f"{args.namespace}/{args.name}", node=args.node):
         if why_not := _not_ready(parts):
-            bound = Bound(Outcome.REFUSED, why_not)
+            bound = BindResult(BindOutcome.REFUSED, why_not)
         else:
             bind = partial(parts.binder.bind, args)
             bound = await in_thread(parts.threads.binds, bind)
@@ -277,12 +277,12 @@ _VIEWS: Mapping[str, View] = {
 }
 
 
-def _insist_on_ready(parts: Parts) -> None:
+def _insist_on_ready(parts: ExtenderParts) -> None:
     """Refuse a verb whose answer has no ``Error`` field while the ledger is not."""
     if why_not := _not_ready(parts):
         raise BadRequest(why_not)
 
 
-def _not_ready(parts: Parts) -> str:
+def _not_ready(parts: ExtenderParts) -> str:
     reasons = "; ".join(parts.readiness.why_not())
     return reasons and f"vcuda extender is not ready: {reasons}"

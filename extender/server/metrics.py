@@ -13,8 +13,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from extender.scheduling.bind import ExtenderState
 from extender.scheduling.learning import FragLearning
+from extender.scheduling.state import ExtenderState
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node
 from gpushare.domain.refusal import Refusal
@@ -140,7 +140,7 @@ def _paced(pods: Sequence[PodRecord]) -> Iterator[PodRecord]:
         time.sleep(PAUSE_S)
 
 
-class ClaimsCollector(Collector):
+class ResourceClaimsCollector(Collector):
     """ResourceClaims in the ledger; only where they are followed."""
 
     def __init__(self, state: ExtenderState) -> None:

@@ -1,6 +1,6 @@
 """Serve the page /ui and the state that it shows, as JSON.
 
-The page is one file. ``state`` is ``/snapshot`` with what an operator asks next: why a
+The page is one file. Its state is ``/snapshot`` with what an operator asks next: why a
 pod waits, which pods are terminating, and whether the ledger is up to date.
 """
 
@@ -10,7 +10,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from extender.scheduling.bind import ExtenderState
+from extender.scheduling.state import ExtenderState
 from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import PolicyChoice
@@ -27,7 +27,7 @@ MOST_REASONS = 32
 nodes, about 20 ms at 1,000 of them."""
 
 
-class Page:
+class ExtenderPage:
     """The page's file with its headers, and the state that it shows."""
 
     def __init__(self, known: ExtenderState, readiness: Readiness) -> None:
@@ -48,7 +48,7 @@ class Page:
             "heard_s": {what: round(age_s, 1) for what, age_s in ages_s.items()},
         }
         nodes = tuple(known.ledger.nodes())
-        return facts | state(
+        return facts | page_state(
             nodes,
             known.pods.records(),
             known.choice,
@@ -58,7 +58,7 @@ class Page:
         )
 
 
-def state(
+def page_state(
     nodes: Sequence[Node],
     pods: Sequence[PodRecord],
     choice: PolicyChoice,
@@ -79,7 +79,7 @@ def state(
     shown = write_snapshot(nodes, pods, choice, reserved, users)
     held = {uid for node in nodes for uid in node.placements}
     records = {record.pod.uid: record for record in pods}
-    reasons = Reasons(nodes, choice, properties)
+    reasons = PendingReasons(nodes, choice, properties)
     # The watch may not have brought the binding of a pod in the ledger yet.
     pending = [pod for pod in shown["pending"] if pod["uid"] not in held]
     pending.sort(key=lambda pod: (-pod["priority"], pod["namespace"], pod["name"]))
@@ -88,7 +88,7 @@ def state(
     return shown | {"unit_mib": UNIT_MIB, "leaving": leaving}
 
 
-class Reasons:
+class PendingReasons:
     """Why pods wait; computed once for all that ask for the same."""
 
     def __init__(

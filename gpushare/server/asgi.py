@@ -40,7 +40,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Answer = Callable[[bytes], Awaitable[bytes]]
+PostHandler = Callable[[bytes], Awaitable[bytes]]
 _T = TypeVar("_T")
 
 
@@ -69,7 +69,7 @@ async def in_thread(threads: Executor, call: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(threads, call)
 
 
-class Posts:
+class PostsAndPages:
     """An ASGI application: POSTs of JSON to some paths, and Flask's pages.
 
     An answer may raise; what becomes of that is ``problem``'s to say, as for pages.
@@ -82,7 +82,7 @@ class Posts:
     def __init__(
         self,
         pages: WSGIApplication,
-        answers: Mapping[str, Answer],
+        answers: Mapping[str, PostHandler],
         *,
         insist: Callable[[str], None] = lambda _host: None,
         refused: Callable[[str], None] = lambda _path: None,
@@ -115,7 +115,7 @@ class Posts:
         client.answer_sent()
 
     async def _post(
-        self, scope: Scope, receive: Receive, answer: Answer
+        self, scope: Scope, receive: Receive, answer: PostHandler
     ) -> "_Reply | None":
         """Answer what may be a POST of JSON; None if the client has left."""
         path, client = scope["path"], scope["state"][CONNECTION]

@@ -1,7 +1,7 @@
 """Bound what clients can take of a server on an event loop: connections, time, memory.
 
 uvicorn waits for a client as long as the client likes: for a TLS handshake, for the
-rest of a request, until an answer is taken. ``Connection`` is an asyncio protocol
+rest of a request, until an answer is taken. ``ClientConnection`` is an asyncio protocol
 around uvicorn's own. It uses only what asyncio and ASGI document.
 """
 
@@ -60,26 +60,26 @@ class Connections:
     def __init__(self, *, most: int, answer_s: float) -> None:
         self.answer_s = answer_s
         self._most = most
-        self._open: dict[Connection, None] = {}
+        self._open: dict[ClientConnection, None] = {}
         self._kept = 0
         self._looking: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, one: "Connection") -> None:
+    def add(self, one: "ClientConnection") -> None:
         """Add a connection; close one if there are too many."""
         self._open[one] = None
         if len(self._open) > self._most:
             self._close_one(lambda _: 1)
         self._look_later()
 
-    def remove(self, one: "Connection") -> None:
+    def remove(self, one: "ClientConnection") -> None:
         """Forget a connection and its bytes."""
         self._open.pop(one, None)
         self.release(one)
 
-    def keep(self, one: "Connection", size: int) -> None:
+    def keep(self, one: "ClientConnection", size: int) -> None:
         """Count more bytes of a connection; close some if there are too many."""
         if one not in self._open:
             return
@@ -89,12 +89,14 @@ class Connections:
             if not self._close_one(lambda each: each.kept, ALWAYS_KEPT):
                 break
 
-    def release(self, one: "Connection") -> None:
+    def release(self, one: "ClientConnection") -> None:
         """Count the bytes of a connection no longer."""
         self._kept -= one.kept
         one.kept = 0
 
-    def _close_one(self, weigh: Callable[["Connection"], int], least: int = 0) -> bool:
+    def _close_one(
+        self, weigh: Callable[["ClientConnection"], int], least: int = 0
+    ) -> bool:
         """Close one connection of the address with the most; False if there is none.
 
         It is the oldest of those that send a request, else the oldest of those between
@@ -190,7 +192,7 @@ class ServerTransport:
             self._head = b""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client: TLS if wanted, then the server's own protocol, with deadlines.
 
     ``serve`` makes that protocol. ``context`` gives the TLS context of a new
@@ -201,7 +203,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         connections: Connections,
-        serve: Callable[["Connection"], asyncio.Protocol],
+        serve: Callable[["ClientConnection"], asyncio.Protocol],
         context: Context | None,
         by_port: Mapping[int, Context] = SAME_FOR_ALL,
     ) -> None:

@@ -5,7 +5,7 @@ from gpushare.server import tls
 from gpushare.settings import Address, Reading
 
 
-def why_not_start(
+def check_start(
     kubeconfig: str | None, files: tls.TlsFiles | None, public_listen: Address
 ) -> list[str]:
     """Return complaints of a server that follows the cluster; empty if it can start."""
@@ -13,7 +13,7 @@ def why_not_start(
     if cluster := connect(kubeconfig, complaints):
         cluster.close()
     if files:
-        complaints += tls.complaints(files)
+        complaints += tls.check_tls_files(files)
     try_to_listen("PUBLIC_LISTEN", public_listen, complaints)
     return complaints
 

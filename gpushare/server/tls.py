@@ -129,7 +129,7 @@ class ServerTls:
         return made
 
 
-def complaints(files: TlsFiles, part: str = "") -> list[str]:
+def check_tls_files(files: TlsFiles, part: str = "") -> list[str]:
     """Return what is wrong with the files, each with its setting and a remedy.
 
     The names of the settings begin with ``part``.

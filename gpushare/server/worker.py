@@ -21,7 +21,7 @@ from uvicorn_worker import UvicornWorker
 from gpushare.server.asgi import CONNECTION
 from gpushare.server.connections import (
     SAME_FOR_ALL,
-    Connection,
+    ClientConnection,
     Connections,
     Context,
 )
@@ -96,7 +96,7 @@ def worker_with(
 class _Http(HttpToolsProtocol):
     """uvicorn's own, which would hang up between two requests when the process ends."""
 
-    def __init__(self, connection: Connection, *args: Any) -> None:  # noqa: ANN401
+    def __init__(self, connection: ClientConnection, *args: Any) -> None:  # noqa: ANN401
         super().__init__(*args)
         self._connection = connection
 
@@ -113,11 +113,11 @@ def _connection(
     server_state: ServerState,
     app_state: dict[str, Any],
     _loop: asyncio.AbstractEventLoop | None = None,
-) -> Connection:
+) -> ClientConnection:
     """Make the protocol of one connection, as uvicorn makes its own."""
 
-    def serve(connection: Connection) -> asyncio.Protocol:
+    def serve(connection: ClientConnection) -> asyncio.Protocol:
         state = app_state | {CONNECTION: connection}
         return _Http(connection, config, server_state, state, _loop)
 
-    return Connection(connections, serve, context, by_port)
+    return ClientConnection(connections, serve, context, by_port)

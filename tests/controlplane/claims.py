@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from gpushare.settings import Address
 from tests.controlplane.world import World, node_of, post_all, shares_of
-from tests.extender.server.test_claims_app import review
+from tests.extender.server.test_resource_claims_app import review
 from tests.testbed.certificates import Certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.manifests import documents

@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
-from extender.scheduling.bind import Binder, Bound, ExtenderState
-from extender.scheduling.service import Verbs, WaitAllowance
+from extender.scheduling.bind import Binder, BindResult
+from extender.scheduling.service import SchedulingVerbs, WaitAllowance
+from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import (
     ExtenderArgs,
     FilterResult,
@@ -110,7 +111,7 @@ class ExtenderFixture:
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
         self.wait_allowance = WaitAllowance(wait_for_news_s)
-        self.verbs = Verbs(
+        self.verbs = SchedulingVerbs(
             self.cluster, self.state, self.wait_allowance, clock=self.clock
         )
         self.binder = Binder(
@@ -131,7 +132,7 @@ class ExtenderFixture:
 
     def bind(
         self, pod: Json, node: str = "n", *, uid: str = "", judged: bool = True
-    ) -> Bound:
+    ) -> BindResult:
         """Ask filter about the node, as kube-scheduler does, and then bind to it."""
         if judged:
             self.filter(pod, node)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from werkzeug.test import Client
 
-from extender.main import Applications, assemble
+from extender.main import Applications, assemble_extender
 from extender.settings import ExtenderSettings
 from gpushare.addresses import free_address
 from gpushare.domain.model import Card
@@ -42,7 +42,7 @@ class Scene:
         self._made: Applications | None = None
 
     def __enter__(self) -> Self:
-        self._made = assemble(self._settings, self.cluster, self._stop)
+        self._made = assemble_extender(self._settings, self.cluster, self._stop)
         self.listen()
         wait_until(lambda: self.get("/readyz") == b"ok\n", "ready extender")
         return self

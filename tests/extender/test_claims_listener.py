@@ -16,7 +16,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import allocation_json, card, claim_json, node_json, pod_json
 from tests.controlplane.extender import COMMAND
-from tests.extender.server.test_claims_app import review
+from tests.extender.server.test_resource_claims_app import review
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.process import Launcher
 from tests.testbed.rest import Rest

@@ -20,10 +20,10 @@ from exporter.snapshot import Snapshot, XidTally
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
 from exporter.usage import OveruseTally
-from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.bind import BindOutcome, BindResult
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
-from extender.server.metrics import ClaimsCollector, LedgerCollector
+from extender.server.metrics import LedgerCollector, ResourceClaimsCollector
 from gpushare.cards.source import MigInstance
 from gpushare.domain.model import CardUUID, NodeName
 from gpushare.server.public import Readiness
@@ -51,7 +51,7 @@ from tests.testbed.certificates import certificates
 from tests.testbed.manifests import FOLDER
 from tests.testbed.prometheus import MonitoringPrograms, Prometheus
 from tests.testbed.waiting import wait_until
-from webhook.app import Result, ReviewMetrics
+from webhook.app import ReviewMetrics, ReviewResult
 from webhook.main import CERTIFICATE_ENDS
 
 PODS = (
@@ -115,10 +115,10 @@ def extender_page(folder: Path) -> str:
     metrics = VerbMetrics(registry)
     with metrics.timed("filter"):
         metrics.filtered(FilterResult((), {"no room": [NodeName(NODE)]}))
-    metrics.bound(Bound(Outcome.CONFLICT, "taken"))
+    metrics.bound(BindResult(BindOutcome.CONFLICT, "taken"))
     heard = (("pods", reflector(extender.clock, listed=True)),)
     registry.register(LedgerCollector(extender.state, Readiness(heard, 60)))
-    registry.register(ClaimsCollector(extender.state))
+    registry.register(ResourceClaimsCollector(extender.state))
     held = certificates(folder / "tls")
     registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
     return generate_latest(registry).decode()
@@ -126,7 +126,7 @@ def extender_page(folder: Path) -> str:
 
 def webhook_page(folder: Path) -> str:
     registry = CollectorRegistry()
-    ReviewMetrics(registry).reviewed("/validate", Result.ALLOWED, 1)
+    ReviewMetrics(registry).reviewed("/validate", ReviewResult.ALLOWED, 1)
     held = certificates(folder / "tls")
     files = TlsFiles(*held.settings.values())
     registry.register(CertificateCollector(files, CERTIFICATE_ENDS))

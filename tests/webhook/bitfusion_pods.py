@@ -6,8 +6,8 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from webhook.bitfusion.client import SCRIPT
 from webhook.bitfusion.resources import MB, BitfusionRules
-from webhook.bitfusion.translate import Translation, translate
-from webhook.pool import Pool
+from webhook.bitfusion.translate import Translation, translate_pod
+from webhook.pool import CardPool
 
 ALL = {
     "auto-management/bitfusion": "all",
@@ -44,12 +44,14 @@ def pod(short: Json) -> Json:
     return {"metadata": metadata, "spec": spec}
 
 
-def translated(short: Json, pool: Pool | None = None, **settings: Any) -> Translation:
+def translated(
+    short: Json, pool: CardPool | None = None, **settings: Any
+) -> Translation:
     """Translate a pod of a namespace without a label."""
-    return translate(
+    return translate_pod(
         pod(short),
         namespace="apps",
         mode="",
         rules=rules(**settings),
-        pool=pool or Pool(),
+        pool=pool or CardPool(),
     )

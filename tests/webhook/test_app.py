@@ -20,8 +20,8 @@ from tests.webhook.webhook_client import answered, asked, count, steps_of, webho
 from webhook import app as webhook_app
 from webhook.app import DRA_PATH, PATHS
 from webhook.bitfusion.resources import BitfusionRules
-from webhook.pool import Pool
-from webhook.rules.rules import Rules, review
+from webhook.pool import CardPool
+from webhook.rules.review import Rules, review_pod
 
 
 def test_a_pod_is_changed_by_a_patch() -> None:
@@ -227,7 +227,7 @@ RULES = Rules(
     quotas=True,
     bitfusion=BitfusionRules(auto=True, quota=True),
 )
-POOL = Pool(29, 29, has_resource=True, node_of_address={"10.0.0.1": "node-1"})
+POOL = CardPool(29, 29, has_resource=True, node_of_address={"10.0.0.1": "node-1"})
 OOPS = "internal error"
 
 PATH = st.sampled_from(list(PATHS))
@@ -263,7 +263,7 @@ def test_the_patch_is_the_verdict(
 ) -> None:
     """The rules change nothing but a copy; the patch makes that of the pod."""
     kept = deepcopy(pod)
-    verdict = review(
+    verdict = review_pod(
         pod, namespace="default", mutating=mutating, mode=mode, rules=RULES, pool=POOL
     )
     path = f"/mutate/bitfusion-{mode}" if mode else "/mutate"

@@ -14,7 +14,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from tests.builders import card, cards, event, node_json, page
 from webhook.app import PoolBook
-from webhook.pool import UNKNOWN, Pool, PoolNode, pool_node
+from webhook.pool import UNKNOWN, CardPool, PoolNode, read_pool_node
 
 
 def node(name: str, *units: int, allocatable: Any = None) -> Json:
@@ -32,13 +32,13 @@ def largest(book: PoolBook, *, smallest: bool = False) -> int | None:
 def test_the_largest_and_the_smallest_card() -> None:
     """Over all nodes; sick and cordoned cards may be well before the pod's time."""
     shut = node_json("a", card(0, 29, healthy=False), card(1, 94, cordoned=True))
-    pool = Pool.of([pool_node(shut), pool_node(node("b", 59))])
+    pool = CardPool.of([read_pool_node(shut), read_pool_node(node("b", 59))])
     assert (pool.largest_units, pool.smallest_units, pool.has_resource) == (
         94,
         29,
         True,
     )
-    assert Pool.of([pool_node(node("a"))]) == Pool(has_resource=False)
+    assert CardPool.of([read_pool_node(node("a"))]) == CardPool(has_resource=False)
     assert UNKNOWN.has_resource is None
 
 
@@ -68,7 +68,7 @@ def test_what_whole_cards_have_at_least(count: int, models: str, units: int) -> 
     rtx = [card(i, 94, model="RTX 3090") for i in range(4)]
     parts = mig(0, "1g.5gb", 19), mig(1, "2g.10gb", 39)
     nodes = [node_json("a", *rtx), node_json("b", card(0, 29), card(1, 94), *parts)]
-    pool = Pool.of(map(pool_node, nodes))
+    pool = CardPool.of(map(read_pool_node, nodes))
     chosen = CardSelector.of([models]) if models else None
     assert pool.whole_card_units(count, chosen) == units
 
@@ -91,7 +91,7 @@ def test_a_pod_fits_wherever_it_fitted_without_memory(
     shared: list[list[Card]], count: int
 ) -> None:
     """The law of the default, by the domain's own decision."""
-    pool = Pool.of(pool_node(node_json("n", *its)) for its in shared)
+    pool = CardPool.of(read_pool_node(node_json("n", *its)) for its in shared)
     units = count * (pool.whole_card_units(count) or 0)
     plain, asking = (Claim(Amount(100 * count, each), ()) for each in (0, units))
     for its in shared:
@@ -111,7 +111,7 @@ def test_a_pod_fits_wherever_it_fitted_without_memory(
 def test_a_node_that_offers_units_has_the_resource(
     units: tuple[int, ...], says: str | None, has: bool
 ) -> None:
-    assert pool_node(node("a", *units, allocatable=says)).has_resource is has
+    assert read_pool_node(node("a", *units, allocatable=says)).has_resource is has
 
 
 def test_addresses_lead_to_the_name_to_ask_for() -> None:
@@ -120,7 +120,7 @@ def test_addresses_lead_to_the_name_to_ask_for() -> None:
     found = node("a")
     addresses = [{"type": kind, "address": one} for kind, one in listed.items()]
     found["status"] = {"addresses": addresses}
-    pool = Pool.of([pool_node(found), PoolNode()])
+    pool = CardPool.of([read_pool_node(found), PoolNode()])
     assert pool.node_of_address == {"10.0.0.1": "host-a"}
 
 
@@ -131,7 +131,7 @@ def test_addresses_lead_to_the_name_to_ask_for() -> None:
 def test_a_broken_node_is_told(broken: Json) -> None:
     """By its field; in the book the others count, and it too once it is mended."""
     with pytest.raises(Malformed, match=r"vcuda-cards|status\.allocatable"):
-        pool_node(broken)
+        read_pool_node(broken)
     book = PoolBook()
     book.replace(iter([page(broken, node("b", 29))]))
     assert largest(book) == 29

@@ -9,7 +9,7 @@ from gpushare.server.tls import TlsFiles
 from gpushare.settings import Address
 from webhook import gunicorn_conf
 from webhook.bitfusion.resources import BitfusionRules
-from webhook.rules.rules import Rules
+from webhook.rules.review import Rules
 from webhook.settings import WebhookSettings
 
 TLS = {"TLS_CERT": "/tls/tls.crt", "TLS_KEY": "/tls/tls.key"}

@@ -11,12 +11,12 @@ from gpushare.kube.cluster import Json
 from gpushare.server.public import MetricsPage, Readiness
 from tests.gpushare.server.asgi_client import as_wsgi
 from webhook.app import ReviewMetrics, WebhookParts, create_webhook_app
-from webhook.pool import UNKNOWN, Pool
-from webhook.rules.rules import Rules
+from webhook.pool import UNKNOWN, CardPool
+from webhook.rules.review import Rules
 
 
 def webhook(
-    rules: Rules | None = None, pool: Pool = UNKNOWN
+    rules: Rules | None = None, pool: CardPool = UNKNOWN
 ) -> tuple[Client, CollectorRegistry]:
     """The application by its test client, and its metrics."""
     registry = CollectorRegistry()

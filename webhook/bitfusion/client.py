@@ -77,7 +77,7 @@ _FOLDER = re.compile(r"/bitfusion/[\w.+-]+/usr/bin(?![\w.-])", re.ASCII)
 _CALLED = re.compile(r"(?<![\w.-])bitfusion(?![\w./-])")
 
 
-def packed(annotations: Json) -> str:
+def packed_folder(annotations: Json) -> str:
     """Return the folder of the client that annotations describe; empty if unknown."""
     described = (
         annotations.get(resources.OS) or "",
@@ -86,20 +86,20 @@ def packed(annotations: Json) -> str:
     return _PACKAGES.get(described, "")
 
 
-def is_called(container: Json) -> bool:
+def calls_client(container: Json) -> bool:
     """Tell whether the container's command or args call the program."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     return any(_CALLED.search(word) for word in words)
 
 
-def put_into(pod: Json, containers: Iterable[Json]) -> None:
+def mount_stand_in(pod: Json, containers: Iterable[Json]) -> None:
     """Mount the stand-in where the containers look for the program."""
     annotations = pod["metadata"]["annotations"]
     spec = pod["spec"]
     volumes = list(spec.get("volumes") or ())
     volume = _free_name({one.get("name") for one in volumes})
     spec["volumes"] = [*volumes, _volume(volume)]
-    folder = packed(annotations)
+    folder = packed_folder(annotations)
     annotations[names.BITFUSION_CLIENT] = SCRIPT
     for container in containers:
         mounts = list(container.get("volumeMounts") or ())

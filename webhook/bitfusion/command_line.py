@@ -17,11 +17,11 @@ from gpushare.domain.refusal import clean_text
 from gpushare.kube.cluster import Json
 from webhook.bitfusion.resources import (
     Ask,
-    Asked,
+    ContainerAsks,
     bad_percent,
-    cards_of,
-    memory_of,
-    too_many,
+    deny_shares_of_cards,
+    read_card_count,
+    read_memory,
 )
 
 _CLIENT = re.compile(r"(?:[^\s;&|()]*/)?bitfusion")
@@ -54,11 +54,11 @@ _OPTIONS: Mapping[str, str] = {
     "-s": "",
     "--servers": "",
 }
-"""The field of ``Run`` for each option with a value; none for those of servers."""
+"""The field of ``BitfusionRun`` for each option with a value; none for servers'."""
 
 
 @dataclass(slots=True)
-class Run:
+class BitfusionRun:
     """The options of one call, as they were written."""
 
     cards: str | None = None
@@ -68,16 +68,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ContainerCommand:
     """A container's ``command`` and ``args``, with the calls that were removed."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[BitfusionRun, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def command_of(container: Json, shell: str) -> Command:
+def remove_calls(container: Json, shell: str) -> ContainerCommand:
     """Remove ``bitfusion run`` with its options, and wrap a command of one line.
 
     A program that is itself one quoted line is run by ``shell``.
@@ -98,7 +98,7 @@ def command_of(container: Json, shell: str) -> Command:
         warnings.append(
             "is one line and gets no args, as with Bitfusion: write them into the line"
         )
-    return Command(tuple(wrapped), tuple(args), tuple(runs), tuple(warnings))
+    return ContainerCommand(tuple(wrapped), tuple(args), tuple(runs), tuple(warnings))
 
 
 def _wrapped(command: list[str], shell: str) -> list[str]:
@@ -110,7 +110,9 @@ def _wrapped(command: list[str], shell: str) -> list[str]:
     return command
 
 
-def _stripped(words: list[str], shell: str) -> tuple[list[str], list[Run], bool]:
+def _stripped(
+    words: list[str], shell: str
+) -> tuple[list[str], list[BitfusionRun], bool]:
     """Remove the calls from an argument vector, or from the shell lines in it.
 
     Return the words, the calls' options, and whether a call was kept, because it is
@@ -118,7 +120,7 @@ def _stripped(words: list[str], shell: str) -> tuple[list[str], list[Run], bool]
     """
     for at, word in enumerate(words[:-1]):
         if _CLIENT.fullmatch(word) and words[at + 1] == "run":
-            run = Run()
+            run = BitfusionRun()
             rest = words[at + 2 :]
             count = _options(rest, run)
             program = rest[count:] if count is not None else []
@@ -127,12 +129,12 @@ def _stripped(words: list[str], shell: str) -> tuple[list[str], list[Run], bool]
             if any(blank in program[0] for blank in " \t\n"):
                 program = [shell, "-c", *program]
             return [*words[:at], *program], [run], False
-    runs: list[Run] = []
+    runs: list[BitfusionRun] = []
     lines = [_line(word, shell, runs) for word in words]
     return [line for line, _ in lines], runs, any(unclear for _, unclear in lines)
 
 
-def _line(line: str, shell: str, runs: list[Run]) -> tuple[str, bool]:
+def _line(line: str, shell: str, runs: list[BitfusionRun]) -> tuple[str, bool]:
     """Return the line without its calls, and whether one was kept."""
     done, unclear, after, most = "", False, 0, len(runs) + _MOST_CALLS
     for call in _CALL.finditer(line):
@@ -142,7 +144,7 @@ def _line(line: str, shell: str, runs: list[Run]) -> tuple[str, bool]:
             unclear = True
             break
         words = list(islice(_words(line, call.end()), _MOST_WORDS))
-        runs.append(Run())
+        runs.append(BitfusionRun())
         count = _options([_unquoted(text) for _, text in words], runs[-1])
         if count is None or count >= len(words):
             unclear = True
@@ -173,7 +175,7 @@ def _unquoted(text: str) -> str:
     return "".join(shlex.split(text))
 
 
-def _options(words: Sequence[str], run: Run) -> int | None:
+def _options(words: Sequence[str], run: BitfusionRun) -> int | None:
     """Read options into ``run``; return where the program begins, None if unclear."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
@@ -196,27 +198,27 @@ def _options(words: Sequence[str], run: Run) -> int | None:
     return at
 
 
-def asked_by_calls(runs: Sequence[Run], path: str) -> Asked:
+def read_calls(runs: Sequence[BitfusionRun], path: str) -> ContainerAsks:
     """Read what the calls of one container ask; each needs enough for itself."""
     denials: list[str] = []
     asks = [_ask(run, f"{path}.command", denials) for run in runs]
     if not denials:
         where = f"{path}.command, bitfusion run -n"
         several = [ask for ask in asks if ask.cards > 1 and not ask.whole]
-        denials += [too_many(ask, where) for ask in several]
-    return Asked(tuple(asks), tuple(dict.fromkeys(denials)))
+        denials += [deny_shares_of_cards(ask, where) for ask in several]
+    return ContainerAsks(tuple(asks), tuple(dict.fromkeys(denials)))
 
 
-def _ask(run: Run, where: str, denials: list[str]) -> Ask:
+def _ask(run: BitfusionRun, where: str, denials: list[str]) -> Ask:
     cards = percent = memory = None
     if run.cards is not None:
-        cards = cards_of(run.cards, f"{where}, bitfusion run -n", denials)
+        cards = read_card_count(run.cards, f"{where}, bitfusion run -n", denials)
     if run.part is not None:
         percent = _percent(run.part, f"{where}, bitfusion run -p", denials)
     if run.memory is not None:
         # A plain number is in MB.
         raw = f"{run.memory}M" if run.memory.isdigit() else run.memory
-        memory = memory_of(raw, f"{where}, bitfusion run -m", denials)
+        memory = read_memory(raw, f"{where}, bitfusion run -m", denials)
     return Ask(cards or 1, percent or 100, memory)
 
 

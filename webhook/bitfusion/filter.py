@@ -14,7 +14,7 @@ from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_ENTRIES
 from gpushare.kube.cluster import Json
-from webhook.pool import Pool
+from webhook.pool import CardPool
 
 _HOSTNAME = "kubernetes.io/hostname"
 _CONDITION = re.compile(r"(?P<key>[a-z]+\.[\w-]+)=(?P<value>.+)", re.DOTALL)
@@ -28,7 +28,7 @@ _MOST_QUOTED = 10_000
 
 
 @dataclass(slots=True)
-class Conditions:
+class FilterConditions:
     """The translated conditions; ``complaints`` are about those left out."""
 
     hostnames: list[str] = field(default_factory=list)
@@ -37,9 +37,9 @@ class Conditions:
     complaints: list[str] = field(default_factory=list)
 
 
-def conditions(texts: Iterable[str], pool: Pool) -> Conditions:
+def read_conditions(texts: Iterable[str], pool: CardPool) -> FilterConditions:
     """Read conditions from the annotation and from each ``--filter`` of a command."""
-    found = Conditions()
+    found = FilterConditions()
     words = list(dict.fromkeys(_split(texts)))
     if len(words) > _MOST_WORDS:
         told = f"Filters after the first {_MOST_WORDS} words are left out"
@@ -81,7 +81,7 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     spec["affinity"] = affinity
 
 
-def limit_cards(annotations: dict[str, str], found: Conditions) -> None:
+def limit_cards(annotations: dict[str, str], found: FilterConditions) -> None:
     """Restrict the pod to these cards; its own lists stay."""
     for key, entries in ((names.MODELS, found.models), (names.UUIDS, found.uuids)):
         if entries:
@@ -99,7 +99,7 @@ def _split(texts: Iterable[str]) -> Iterator[str]:
                 yield word
 
 
-def _note(found: Conditions, word: str, pool: Pool) -> str:
+def _note(found: FilterConditions, word: str, pool: CardPool) -> str:
     """Add one condition; return what is wrong if it is left out."""
     condition = _CONDITION.fullmatch(word)
     if condition is None:
@@ -129,7 +129,7 @@ def _note(found: Conditions, word: str, pool: Pool) -> str:
     return ""
 
 
-def _note_hostname(found: Conditions, hostname: str, pool: Pool) -> str:
+def _note_hostname(found: FilterConditions, hostname: str, pool: CardPool) -> str:
     if not _LABEL.fullmatch(hostname):
         return "is left out: no node can have this name"
     found.hostnames.append(hostname)

@@ -13,7 +13,7 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from webhook.pool import Pool
+from webhook.pool import CardPool
 
 MIB = 1 << 20
 """Bytes in a MiB."""
@@ -107,7 +107,7 @@ class CardSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContainerShare:
     """What a container gets, and the value of ``bitfusion.io/gpu`` for it."""
 
     amount: Amount
@@ -115,7 +115,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ContainerAsks:
     """What one container asks by its resources, or else by calls in its command.
 
     ``uneven``: its requests differ from its limits. The API server refuses that in its
@@ -127,7 +127,7 @@ class Asked:
     uneven: bool = False
 
 
-def asked_by(container: Json, path: str) -> Asked:
+def read_resources(container: Json, path: str) -> ContainerAsks:
     """Read the resources of the container at ``path``."""
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
@@ -135,7 +135,7 @@ def asked_by(container: Json, path: str) -> Asked:
     found = {**requests, **limits}
     bitfusion = [name for name in found if name.startswith(RESOURCES)]
     if not bitfusion:
-        return Asked()
+        return ContainerAsks()
     where = {
         name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
         for name in found
@@ -145,7 +145,7 @@ def asked_by(container: Json, path: str) -> Asked:
     uneven = any(_is_uneven(name, limits, requests) for name in asked)
     ask = _ask(asked, where, denials) if asked else None
     asks = () if denials or ask is None else (ask,)
-    return Asked(asks, tuple(denials), uneven)
+    return ContainerAsks(asks, tuple(denials), uneven)
 
 
 def _misplaced(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
@@ -171,7 +171,7 @@ def _ask(
 ) -> Ask | None:
     cards = percent = memory = None
     if AMOUNT in asked:
-        cards = cards_of(asked[AMOUNT], where[AMOUNT], denials)
+        cards = read_card_count(asked[AMOUNT], where[AMOUNT], denials)
     else:
         found = PERCENT if PERCENT in asked else MEMORY
         denials.append(
@@ -179,18 +179,18 @@ def _ask(
             f"{clean_text(str(asked[found]))}): add {AMOUNT}: 1"
         )
     if PERCENT in asked:
-        percent = percent_of(asked[PERCENT], where[PERCENT], denials)
+        percent = read_percent(asked[PERCENT], where[PERCENT], denials)
     if MEMORY in asked:
-        memory = memory_of(asked[MEMORY], where[MEMORY], denials)
+        memory = read_memory(asked[MEMORY], where[MEMORY], denials)
     if denials:
         return None
     ask = Ask(cards or 1, percent or 100, memory)
     if ask.cards > 1 and not ask.whole:
-        denials.append(too_many(ask, where[AMOUNT]))
+        denials.append(deny_shares_of_cards(ask, where[AMOUNT]))
     return ask
 
 
-def too_many(ask: Ask, where: str) -> str:
+def deny_shares_of_cards(ask: Ask, where: str) -> str:
     """Return the denial of shares of several cards: a share is on one card."""
     each = f"{ask.percent} percent" if ask.memory is None else "a part of the memory"
     return (
@@ -200,7 +200,7 @@ def too_many(ask: Ask, where: str) -> str:
     )
 
 
-def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
+def read_card_count(raw: object, where: str, denials: list[str]) -> int | None:
     """Read a number of cards; what is wrong is added to ``denials``."""
     number = _whole(raw)
     if number and number <= _MOST_CARDS:
@@ -214,7 +214,7 @@ def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
     return None
 
 
-def percent_of(raw: object, where: str, denials: list[str]) -> int | None:
+def read_percent(raw: object, where: str, denials: list[str]) -> int | None:
     """Read a percentage; what is wrong is added to ``denials``."""
     number = _whole(raw)
     if number and number <= 100:  # noqa: PLR2004
@@ -232,7 +232,7 @@ def bad_percent(shown: str, where: str, allowed: str) -> str:
     )
 
 
-def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
+def read_memory(raw: object, where: str, denials: list[str]) -> int | None:
     """Read an amount of memory in bytes; what is wrong is added to ``denials``."""
     number = _whole(raw)
     if number is not None and number >= MB:
@@ -253,7 +253,7 @@ def bad_memory(where: str, shown: str, because: str) -> str:
     return f"Memory value Error ({where} is {shown}): {because}"
 
 
-def without(resources: Json) -> Json:
+def drop_bitfusion_resources(resources: Json) -> Json:
     """Return a container's resources without those of Bitfusion."""
     return {
         key: {
@@ -283,21 +283,21 @@ def _whole(raw: object) -> int | None:
         return None
 
 
-def said_size(rules: BitfusionRules, pool: Pool) -> CardSize | None:
+def configured_card_size(rules: BitfusionRules, pool: CardPool) -> CardSize | None:
     """Return the card size that the operator set; None if there is none."""
     if rules.total_bytes is not None:
         return CardSize(rules.total_bytes)
-    return smallest(pool) if rules.auto else None
+    return smallest_card_size(pool) if rules.auto else None
 
 
-def smallest(pool: Pool) -> CardSize | None:
+def smallest_card_size(pool: CardPool) -> CardSize | None:
     """Return the size of the cluster's smallest card; None if none is known."""
     if not pool.smallest_units:
         return None
     return CardSize(pool.smallest_units * UNIT_BYTES, assumed=True)
 
 
-def part_of(ask: Ask, card: CardSize | None) -> Part:
+def compute_share(ask: Ask, card: CardSize | None) -> ContainerShare:
     """Turn what was asked into a share, or whole cards.
 
     The card's size may be unknown only if memory was asked. The part is then one core,
@@ -309,28 +309,30 @@ def part_of(ask: Ask, card: CardSize | None) -> Part:
         raise ValueError("a percentage of a card whose size is not known")
     quota = ask.percent * ask.cards
     if ask.whole:
-        return Part(Amount(CORES_PER_CARD * ask.cards, card.units * ask.cards), quota)
+        return ContainerShare(
+            Amount(CORES_PER_CARD * ask.cards, card.units * ask.cards), quota
+        )
     # Rounded down, so that two halves always fit one card.
     units = ask.percent * card.total // (100 * UNIT_BYTES)
-    return Part(Amount(ask.percent, max(units, 1)), quota)
+    return ContainerShare(Amount(ask.percent, max(units, 1)), quota)
 
 
-def peak_of(parts: Sequence[Part]) -> Part:
+def peak_share(parts: Sequence[ContainerShare]) -> ContainerShare:
     """Return what is enough for each of these, one at a time; at least one is given."""
     amount = reduce(Amount.peak, (part.amount for part in parts))
-    return Part(amount, max(part.quota for part in parts))
+    return ContainerShare(amount, max(part.quota for part in parts))
 
 
-def _by_memory(memory: int, card: CardSize | None) -> Part:
+def _by_memory(memory: int, card: CardSize | None) -> ContainerShare:
     units = -(-memory // UNIT_BYTES)
     if card is None:
-        return Part(Amount(1, units), 1)
+        return ContainerShare(Amount(1, units), 1)
     share = -(-CORES_PER_CARD * memory // card.total)
     if memory > card.total:
         # A whole card of a larger model; a quota counts it as one card.
-        return Part(Amount(CORES_PER_CARD, units), CORES_PER_CARD)
+        return ContainerShare(Amount(CORES_PER_CARD, units), CORES_PER_CARD)
     # The last bytes of a card, if less than a unit, cannot be asked for.
     units = min(units, card.units)
     # With all cores the pod would get a card to itself.
     cores = share if memory == card.total else min(share, CORES_PER_CARD - 1)
-    return Part(Amount(cores, units), share)
+    return ContainerShare(Amount(cores, units), share)

@@ -12,8 +12,13 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM_NAMESPACES
 from webhook.bitfusion import client, resources
-from webhook.bitfusion.command_line import Command, asked_by_calls, command_of
-from webhook.bitfusion.filter import Conditions, conditions, limit_cards, limit_nodes
+from webhook.bitfusion.command_line import ContainerCommand, read_calls, remove_calls
+from webhook.bitfusion.filter import (
+    FilterConditions,
+    limit_cards,
+    limit_nodes,
+    read_conditions,
+)
 from webhook.bitfusion.resources import (
     MEMORY,
     MIB,
@@ -21,16 +26,16 @@ from webhook.bitfusion.resources import (
     Ask,
     BitfusionRules,
     CardSize,
-    Part,
-    asked_by,
+    ContainerShare,
     bad_memory,
-    part_of,
-    peak_of,
-    said_size,
-    smallest,
-    without,
+    compute_share,
+    configured_card_size,
+    drop_bitfusion_resources,
+    peak_share,
+    read_resources,
+    smallest_card_size,
 )
-from webhook.pool import Pool
+from webhook.pool import CardPool
 
 INIT, APP = "initContainers", "containers"
 _ALL = "all"
@@ -44,7 +49,7 @@ _MOST_SHOWN = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AskingContainer:
     """A container that asks for cards; ``command`` is its translated command.
 
     ``asks`` is what its resources say, or else what each call in its command says.
@@ -53,7 +58,7 @@ class Asking:
     kind: str
     index: int
     asks: tuple[Ask, ...]
-    command: Command
+    command: ContainerCommand
 
     @property
     def path(self) -> str:
@@ -62,7 +67,7 @@ class Asking:
 
 
 @dataclass(slots=True)
-class Findings:
+class BitfusionFindings:
     """What a pod's containers ask, and what each of them gets, in their order.
 
     ``uneven`` as in ``Asked``. ``assumed``: the size of the cluster's smallest card, if
@@ -70,8 +75,8 @@ class Findings:
     ``waits`` what no card of the cluster has room for.
     """
 
-    asking: list[Asking] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    asking: list[AskingContainer] = field(default_factory=list)
+    parts: list[ContainerShare] = field(default_factory=list)
     denials: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
@@ -79,34 +84,36 @@ class Findings:
     assumed: CardSize | None = None
 
 
-def _read(spec: Json, *, shell: str, calls: bool) -> Findings:
+def _read(spec: Json, *, shell: str, calls: bool) -> BitfusionFindings:
     """Read what is asked; in commands too if ``calls`` is set."""
-    found = Findings()
+    found = BitfusionFindings()
     for kind in (INIT, APP):
         for index, container in enumerate(spec.get(kind) or ()):
             path = f"spec.{kind}[{index}]"
-            asked = asked_by(container, path)
+            asked = read_resources(container, path)
             silent = not asked.asks and not asked.denials
             if silent and not calls:
                 continue
-            command = command_of(container, shell)
+            command = remove_calls(container, shell)
             if silent:
-                asked = asked_by_calls(command.runs, path)
+                asked = read_calls(command.runs, path)
             found.denials += asked.denials
             found.uneven = found.uneven or asked.uneven
             if asked.asks:
-                found.asking.append(Asking(kind, index, asked.asks, command))
+                found.asking.append(AskingContainer(kind, index, asked.asks, command))
     return found
 
 
-def _compute_parts(found: Findings, rules: BitfusionRules, pool: Pool) -> None:
+def _compute_parts(
+    found: BitfusionFindings, rules: BitfusionRules, pool: CardPool
+) -> None:
     """Compute what each container gets; deny what is not possible."""
-    said = said_size(rules, pool)
+    said = configured_card_size(rules, pool)
     for one in found.asking:
         percents = [ask.percent for ask in one.asks if ask.memory is None]
         card = said
         if card is None and (percents or rules.quota):
-            card = smallest(pool)
+            card = smallest_card_size(pool)
         if card is None and percents:
             found.denials.append(
                 f"Invalid {PERCENT} quantity: {percents[0]} ({one.path}): the size of "
@@ -116,14 +123,14 @@ def _compute_parts(found: Findings, rules: BitfusionRules, pool: Pool) -> None:
             continue
         if card is not None and card.assumed:
             found.assumed = card
-        parts = [part_of(ask, card) for ask in one.asks]
-        found.parts.append(peak_of(parts))
+        parts = [compute_share(ask, card) for ask in one.asks]
+        found.parts.append(peak_share(parts))
         for ask, part in zip(one.asks, parts, strict=True):
             _compare(found, one.path, ask, part.amount.units, card, pool.largest_units)
 
 
 def _compare(
-    found: Findings,
+    found: BitfusionFindings,
     path: str,
     ask: Ask,
     units: int,
@@ -151,10 +158,10 @@ def _compare(
         )
 
 
-def _rewritten(
+def _rewrite_pod(
     pod: Json,
-    found: Findings,
-    filters: Conditions,
+    found: BitfusionFindings,
+    filters: FilterConditions,
     rules: BitfusionRules,
     *,
     commands: bool,
@@ -174,7 +181,7 @@ def _rewritten(
         container["resources"] = _resources(container, part, rules)
         if commands:
             _set_command(container, one)
-        if not commands or client.is_called(container):
+        if not commands or client.calls_client(container):
             callers.append(container)
     if len(found.asking) > 1 and not _handing_on(spec):
         # Each of them ran its own Bitfusion client.
@@ -182,7 +189,7 @@ def _rewritten(
     limit_nodes(spec, filters.hostnames)
     limit_cards(annotations, filters)
     if callers:
-        client.put_into(after, callers)
+        client.mount_stand_in(after, callers)
     return after
 
 
@@ -196,8 +203,8 @@ def _copied(pod: Json) -> Json:
     return {**pod, "metadata": metadata, "spec": spec}
 
 
-def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
-    amounts = without(container.get("resources") or {})
+def _resources(container: Json, part: ContainerShare, rules: BitfusionRules) -> Json:
+    amounts = drop_bitfusion_resources(container.get("resources") or {})
     amount = part.amount
     added = {names.CORE: str(amount.cores), names.MEMORY: str(amount.units)}
     if rules.quota:
@@ -207,7 +214,7 @@ def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
     return amounts
 
 
-def _set_command(container: Json, one: Asking) -> None:
+def _set_command(container: Json, one: AskingContainer) -> None:
     for key, words in (("command", one.command.command), ("args", one.command.args)):
         if words:
             container[key] = list(words)
@@ -247,8 +254,8 @@ class Translation:
     sharing: str = ""
 
 
-def translate(
-    pod: Json, *, namespace: str, mode: str, rules: BitfusionRules, pool: Pool
+def translate_pod(
+    pod: Json, *, namespace: str, mode: str, rules: BitfusionRules, pool: CardPool
 ) -> Translation:
     """Translate a copy of a pod that asks for parts of Bitfusion's cards.
 
@@ -282,9 +289,9 @@ def translate(
 
 def _translated(
     pod: Json,
-    found: Findings,
+    found: BitfusionFindings,
     rules: BitfusionRules,
-    pool: Pool,
+    pool: CardPool,
     *,
     mode: str,
     own: bool,
@@ -297,7 +304,7 @@ def _translated(
     texts = [annotations.get(resources.FILTER) or ""]
     for one in found.asking:
         texts += [text for run in one.command.runs for text in run.filters]
-    filters = conditions(texts, pool)
+    filters = read_conditions(texts, pool)
     may_fail = list(filters.complaints)
     if pool.has_resource is False:
         told = f"Resource validation failed: no node has {names.MEMORY} yet"
@@ -305,9 +312,9 @@ def _translated(
     may_fail += found.waits
     if rules.strict and may_fail:
         return Translation(pod, tuple(may_fail))
-    after = _rewritten(pod, found, filters, rules, commands=mode == _ALL)
+    after = _rewrite_pod(pod, found, filters, rules, commands=mode == _ALL)
     warnings = [*may_fail, *found.remarks]
-    if own and not client.packed(annotations):
+    if own and not client.packed_folder(annotations):
         described = f"{resources.OS} or {resources.VERSION}"
         told = (
             f"{described} is missing or unknown; no client is used, so nothing is lost"

@@ -23,8 +23,8 @@ from webhook.rules.pod import (
     INIT,
     PARTS,
     PodContainer,
-    annotations,
     copy_to_change,
+    pod_annotations,
     pod_containers,
 )
 
@@ -37,7 +37,7 @@ _SECOND = "with --set-scheduler the extender may not be asked about claims"
 _Asking = list[tuple[PodContainer, ContainerSpec]]
 
 
-def by_claims(
+def replace_request_by_claim(
     pod: Json, namespace: str, *, second_scheduler: bool
 ) -> tuple[Json, list[str]]:
     """Return the pod with a claim in place of its request, and what to warn of.
@@ -75,7 +75,7 @@ def by_claims(
 def _why_not(pod: Json, asking: _Asking) -> str:
     """Say why no claim means what the pod asks; empty if one does."""
     spec = Reader(pod).object("spec")
-    own = annotations(pod)
+    own = pod_annotations(pod)
     chosen = [name for name in _CHOOSING if name in own]
     if chosen:
         return f"a claim cannot express {chosen[0]}"

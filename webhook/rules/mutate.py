@@ -17,14 +17,14 @@ from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import Unmeetable, read_containers
-from webhook.pool import Pool
+from webhook.pool import CardPool
 from webhook.rules.pod import (
     APP,
     EPHEMERAL,
     INIT,
     PARTS,
     PodContainer,
-    annotations,
+    pod_annotations,
     pod_containers,
 )
 from webhook.rules.validate import (
@@ -42,12 +42,12 @@ _USUAL_SCHEDULER = "default-scheduler"
 _NVIDIAS_RESOURCES = "nvidia.com/"
 
 
-def asks(pod: Json) -> bool:
+def asks_for_cards(pod: Json) -> bool:
     """Tell whether any container names a resource of cards."""
     return any(container.is_ours for container in pod_containers(pod, INIT, APP))
 
 
-def units_for_mib(pod: Json) -> list[str]:
+def replace_mib_by_units(pod: Json) -> list[str]:
     """Replace MiB by units, rounded up; return what each container asks then.
 
     What is not valid stays, and the rules deny it.
@@ -97,7 +97,7 @@ def lacks_cores(pod: Json) -> bool:
     return any(map(_lacks, pod_containers(pod, INIT, APP)))
 
 
-def default_cores(pod: Json, *, even_zero: bool = False) -> None:
+def set_default_cores(pod: Json, *, even_zero: bool = False) -> None:
     """Set one core in each container that asks for memory only.
 
     With ``even_zero`` also in those that ask for 0 cores. If the cores of a pod whose
@@ -126,12 +126,12 @@ def default_cores(pod: Json, *, even_zero: bool = False) -> None:
         _give(container, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
 
 
-def memory_of_whole_cards(pod: Json, pool: Pool) -> None:
+def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
     """Set the memory of whole cards: as much per card as the smallest that may come.
 
     So the pod fits on the same cards as before. A larger request is kept.
     """
-    chosen = card_selector(annotations(pod))
+    chosen = card_selector(pod_annotations(pod))
     models = None if isinstance(chosen, Refusal) else chosen
     places = _places(pod)
     for group in [[each] for each in places] if _apart(pod) else [places]:
@@ -171,7 +171,7 @@ def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str
     known = {container.name for container in pod_containers(old or {}, EPHEMERAL)}
     none = {"name": VISIBLE, "value": VOID}
     warnings = []
-    asks_cards = asks(pod)
+    asks_cards = asks_for_cards(pod)
     for container in pod_containers(
         pod, *([INIT, APP] if old is None else [EPHEMERAL])
     ):
@@ -193,7 +193,7 @@ def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str
     return warnings
 
 
-def scheduler(pod: Json, name: str) -> list[str]:
+def set_scheduler(pod: Json, name: str) -> list[str]:
     """Set the pod's scheduler; return a warning if it names another one."""
     spec = pod["spec"]
     own = spec.get("schedulerName") or _USUAL_SCHEDULER
@@ -205,7 +205,7 @@ def scheduler(pod: Json, name: str) -> list[str]:
     return [f"spec.schedulerName: only {name} knows which cards have room"]
 
 
-def runtime_class(pod: Json, name: str) -> None:
+def set_runtime_class(pod: Json, name: str) -> None:
     """Set the pod's RuntimeClass, if it names none."""
     spec = pod["spec"]
     if not spec.get("runtimeClassName"):
@@ -227,7 +227,7 @@ def _places(pod: Json) -> list[tuple[PodContainer, ContainerSpec]]:
 
 
 def _apart(pod: Json) -> bool:
-    return annotations(pod).get(names.CONTAINERS) == names.APART
+    return pod_annotations(pod).get(names.CONTAINERS) == names.APART
 
 
 def _by_whole_cards(group: list[tuple[PodContainer, ContainerSpec]]) -> list[int]:

@@ -55,7 +55,7 @@ class PodContainer(NamedTuple):
         )
 
 
-def annotations(pod: Json) -> dict[str, str]:
+def pod_annotations(pod: Json) -> dict[str, str]:
     """Return the pod's annotations, empty if it has none."""
     return (pod.get("metadata") or {}).get("annotations") or {}
 

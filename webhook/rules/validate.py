@@ -36,13 +36,13 @@ from gpushare.kube.resource_requests import (
     build_claims_by_annotation,
     read_containers,
 )
-from webhook.pool import Pool
+from webhook.pool import CardPool
 from webhook.rules.pod import (
     APP,
     EPHEMERAL,
     INIT,
     PodContainer,
-    annotations,
+    pod_annotations,
     pod_containers,
 )
 
@@ -55,7 +55,7 @@ _THOUSANDTHS = re.compile(r"([0-9]{1,12})m")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRequest:
     """What a pod asks for, or all reasons why no card can meet it."""
 
     request: PodRequest | None
@@ -65,7 +65,7 @@ class Judged:
     """Whether one of them is about the sum of several containers."""
 
 
-def judged_request(pod: Json) -> Judged:
+def judge_request(pod: Json) -> JudgedRequest:
     """Judge what a pod asks for, with each complaint assigned to its field.
 
     Cores are judged as a sum, or per container if the containers are *apart*.
@@ -74,17 +74,17 @@ def judged_request(pod: Json) -> Judged:
     try:
         request = codec.pod_request(pod, _NOBODY)
     except Malformed as error:
-        return Judged(None, (*found, *(_quantities(pod) or [str(error)])))
+        return JudgedRequest(None, (*found, *(_quantities(pod) or [str(error)])))
     if isinstance(request, Refusal):
         return _refused(pod, request, found)
-    return Judged(None, tuple(found)) if found else Judged(request)
+    return JudgedRequest(None, tuple(found)) if found else JudgedRequest(request)
 
 
-def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
+def _refused(pod: Json, refusal: Refusal, found: list[str]) -> JudgedRequest:
     """Return all that is wrong; the refusal is only the first that was found."""
     before = len(found)
     wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
-    chosen = card_selector(annotations(pod))
+    chosen = card_selector(pod_annotations(pod))
     if isinstance(chosen, Refusal):
         wrong.append(chosen.detail)
     found += [_of_annotation(detail, pod) for detail in wrong]
@@ -95,10 +95,10 @@ def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
     if len(found) == before:
         found.append(_of_annotation(refusal.detail, pod))
     summed = any(len(fields) != 1 for fields, _ in cores)
-    return Judged(None, tuple(found), summed)
+    return JudgedRequest(None, tuple(found), summed)
 
 
-def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
+def pool_warnings(request: PodRequest, pool: CardPool) -> Iterator[str]:
     """Warn that a valid pod may wait for long: there is no card, or none so large."""
     if not request.claims:
         return
@@ -193,7 +193,7 @@ def _mib(value: object) -> int | str:
 
 
 def _policy(pod: Json) -> Iterator[str]:
-    asked = annotations(pod).get(names.POLICY)
+    asked = pod_annotations(pod).get(names.POLICY)
     found = None if asked is None else PolicyChoice().policy(asked)
     if isinstance(found, Refusal):
         yield f"{_annotation(names.POLICY)}: {found.detail}"
@@ -239,7 +239,7 @@ def _cores(
     """Yield what is wrong with cores, each with the fields that ask for them."""
     both = zip(pod_containers(pod, INIT, APP), specs, strict=True)
     asking = [(container, spec) for container, spec in both if spec.amount]
-    apart = annotations(pod).get(names.CONTAINERS) == names.APART
+    apart = pod_annotations(pod).get(names.CONTAINERS) == names.APART
     for group in [[one] for one in asking] if apart else [asking]:
         found = build_claims_by_annotation([spec for _, spec in group], apart=False)
         if isinstance(found, Refusal):
@@ -257,10 +257,10 @@ def _of_cores(fields: list[str], found: Refusal) -> str:
 
 def _of_annotation(detail: str, pod: Json) -> str:
     """Assign a complaint about the whole pod to the annotation that it names."""
-    about = [name for name in annotations(pod) if detail.startswith(f"{name} ")]
+    about = [name for name in pod_annotations(pod) if detail.startswith(f"{name} ")]
     if about:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
-    if annotations(pod).get(names.CONTAINERS) != names.APART:
+    if pod_annotations(pod).get(names.CONTAINERS) != names.APART:
         return detail
     asking = ", ".join(s.path for s in pod_containers(pod, INIT) if s.is_ours)
     if asking:
@@ -315,7 +315,7 @@ _NVIDIA = "nvidia"
 def forged_annotations(pod: Json) -> Iterator[str]:
     """Yield a denial for each annotation that only gpushare may write on a pod."""
     for name, writer in _WRITTEN_BY.items():
-        if name in annotations(pod):
+        if name in pod_annotations(pod):
             yield (
                 f"{_annotation(name)}: only the vcuda {writer} may write "
                 "it; remove it from a new pod, also if the pod is a copy of another"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.bind import BindOutcome, BindResult
 from gpushare.domain.model import Amount, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.placement import place
 from gpushare.kube import codec, names
@@ -56,7 +56,7 @@ def test_one_write_binds_and_records() -> None:
     """The annotation is what the ledger has; no read and no second write."""
     extender = ExtenderFixture()
     pod = extender.create(units=20, cores=5)
-    assert extender.bind(pod) == Bound(Outcome.BOUND)
+    assert extender.bind(pod) == BindResult(BindOutcome.BOUND)
     assert (extender.cluster.writes, extender.cluster.reads) == (1, 0)
     assert extender.node_of("pod") == "n"
     placement = extender.ledger.placement(uid(pod))
@@ -70,9 +70,9 @@ def test_a_replayed_bind_succeeds_and_changes_nothing() -> None:
     pod = extender.create(units=20)
     extender.bind(pod)
     before = extender.cluster.pod("pod")
-    assert extender.bind(pod) == Bound(Outcome.ALREADY)
+    assert extender.bind(pod) == BindResult(BindOutcome.ALREADY)
     extender.see()
-    assert extender.bind(pod) == Bound(Outcome.ALREADY)
+    assert extender.bind(pod) == BindResult(BindOutcome.ALREADY)
     assert extender.cluster.pod("pod") == before
     assert (extender.cluster.writes, extender.cluster.reads) == (1, 1)
     assert extender.free().units == 9
@@ -96,7 +96,7 @@ def test_what_cannot_be_bound_is_refused(
     extender = ExtenderFixture()
     pod = pod_json(units=4) if how is None else extender.create(**how)
     bound = extender.bind(pod, **other, judged=False)  # type: ignore[arg-type]
-    assert bound.outcome is Outcome.REFUSED
+    assert bound.outcome is BindOutcome.REFUSED
     assert words in bound.error
     assert extender.cluster.writes == 0
     assert not extender.ledger.reservations()
@@ -110,7 +110,7 @@ def test_a_pod_that_is_gone_or_cannot_be_read_is_not_bound(*, seen: bool) -> Non
         extender.cluster.delete(Kind.PODS, "default", "pod")
     else:
         extender.cluster.on_get = [Unavailable("...")]
-    assert extender.bind(pod, judged=seen).outcome is Outcome.FAILED
+    assert extender.bind(pod, judged=seen).outcome is BindOutcome.FAILED
     assert extender.cluster.writes == (1 if seen else 0)
     assert extender.free().units == 29
 
@@ -121,7 +121,7 @@ def test_a_pod_that_is_bound_elsewhere_is_refused() -> None:
     extender.cluster.bind(Target("default", "pod", uid(pod)), "m", {})
     extender.see()
     words = "pod default/pod is already bound to node m"
-    assert extender.bind(pod, judged=False) == Bound(Outcome.REFUSED, words)
+    assert extender.bind(pod, judged=False) == BindResult(BindOutcome.REFUSED, words)
     assert extender.cluster.writes == 1
 
 
@@ -143,7 +143,7 @@ def test_the_book_of_pods_may_lag_behind(
     if filtered:
         extender.filter(extender.cluster.pod("pod"))
     extender.clock.now = late_s
-    assert extender.bind(pod, judged=False) == Bound(Outcome.BOUND)
+    assert extender.bind(pod, judged=False) == BindResult(BindOutcome.BOUND)
     assert [extender.free(index=index).units for index in (0, 1)] == [29, 9]
     assert extender.cluster.reads == reads
 
@@ -156,7 +156,7 @@ def test_a_made_up_filter_does_not_make_a_pod_smaller(*, seen: bool) -> None:
     body = pod_json(units=1)
     body["metadata"] = pod["metadata"]
     extender.filter(body)
-    assert extender.bind(pod, judged=False) == Bound(Outcome.BOUND)
+    assert extender.bind(pod, judged=False) == BindResult(BindOutcome.BOUND)
     assert extender.free() == Amount(95, 4)
 
 
@@ -173,7 +173,7 @@ def test_a_made_up_review_is_not_what_a_pod_gets(*, seen: bool, device: str) -> 
     assert not extender.state.claims.reserve(found, "1")
     if seen:
         extender.see()
-    assert extender.bind(pod) == Bound(Outcome.BOUND)
+    assert extender.bind(pod) == BindResult(BindOutcome.BOUND)
     extender.see()
     free = [extender.free(index=index).units for index in (0, 1)]
     assert free == ([3, 29] if device == "gpu-0" else [4, 28])
@@ -197,7 +197,7 @@ def test_a_pod_that_has_ended_is_not_charged(*, seen: bool, node: str) -> None:
     ended = {"status": {"phase": "Succeeded"}}
     extender.cluster.patch(Kind.PODS, "default", "pod", ended, subresource="status")
     bound = extender.bind(pod)
-    assert (bound.outcome is Outcome.ALREADY) == (node == "n" and not seen)
+    assert (bound.outcome is BindOutcome.ALREADY) == (node == "n" and not seen)
     assert [extender.free(name).units for name in "nm"] == [29, 29]
     assert not extender.ledger.reservations()
 
@@ -233,7 +233,7 @@ def test_a_pod_that_ends_while_it_is_bound_again_is_not_charged() -> None:
 def test_a_pod_that_asks_zero_is_bound_plainly(ours: dict[str, Any]) -> None:
     extender = ExtenderFixture(n=(29,))
     pod = extender.create(**ours)
-    assert extender.bind(pod) == Bound(Outcome.BOUND)
+    assert extender.bind(pod) == BindResult(BindOutcome.BOUND)
     assert annotation(extender) is None
     assert extender.ledger.placement(uid(pod)) is None
     assert extender.bind(pod).error == ""
@@ -244,7 +244,7 @@ def test_a_lost_race_for_the_room_is_a_conflict() -> None:
     extender = ExtenderFixture()
     first, second = extender.create("a", units=20), extender.create("b", units=20)
     extender.bind(first)
-    assert extender.bind(second) == Bound(Outcome.CONFLICT, NO_MEMORY)
+    assert extender.bind(second) == BindResult(BindOutcome.CONFLICT, NO_MEMORY)
     assert extender.cluster.writes == 1
 
 
@@ -254,7 +254,7 @@ def test_two_binds_for_the_last_room_one_wins(_round: int) -> None:
     pods = [extender.create(name, units=20) for name in "ab"]
     with ThreadPoolExecutor(2) as threads:
         found = sorted(bound.outcome for bound in threads.map(extender.bind, pods))
-    assert found == [Outcome.BOUND, Outcome.CONFLICT]
+    assert found == [BindOutcome.BOUND, BindOutcome.CONFLICT]
     assert sorted(extender.node_of(name) for name in "ab") == ["", "n"]
 
 
@@ -281,27 +281,27 @@ def test_what_was_bound_is_logged_once(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("fault", "outcome", "free"),
     [
-        (Fault(Conflict("409"), lands=True), Outcome.BOUND, 9),
-        (Fault(Conflict("409"), lands=True, annotations={}), Outcome.FAILED, 9),
-        (Fault(Conflict("409"), lands=True, node="m"), Outcome.FAILED, 29),
-        (Fault(Conflict("409")), Outcome.FAILED, 29),
-        (Fault(Forbidden("403")), Outcome.FAILED, 29),
-        (Fault(NotFound("404")), Outcome.FAILED, 29),
-        (Fault(Throttled("429", 1.0)), Outcome.FAILED, 29),
-        (Fault(Unavailable("..."), lands=True), Outcome.BOUND, 9),
-        (Fault(Unavailable("...")), Outcome.UNKNOWN, 9),
-        (Fault(Unavailable("..."), lands=True, node="m"), Outcome.FAILED, 29),
+        (Fault(Conflict("409"), lands=True), BindOutcome.BOUND, 9),
+        (Fault(Conflict("409"), lands=True, annotations={}), BindOutcome.FAILED, 9),
+        (Fault(Conflict("409"), lands=True, node="m"), BindOutcome.FAILED, 29),
+        (Fault(Conflict("409")), BindOutcome.FAILED, 29),
+        (Fault(Forbidden("403")), BindOutcome.FAILED, 29),
+        (Fault(NotFound("404")), BindOutcome.FAILED, 29),
+        (Fault(Throttled("429", 1.0)), BindOutcome.FAILED, 29),
+        (Fault(Unavailable("..."), lands=True), BindOutcome.BOUND, 9),
+        (Fault(Unavailable("...")), BindOutcome.UNKNOWN, 9),
+        (Fault(Unavailable("..."), lands=True, node="m"), BindOutcome.FAILED, 29),
     ],
     ids=lambda value: repr(value) if isinstance(value, Fault) else None,
 )
-def test_what_the_answer_means(fault: Fault, outcome: Outcome, free: int) -> None:
+def test_what_the_answer_means(fault: Fault, outcome: BindOutcome, free: int) -> None:
     """The reservation is given up only when the write cannot take effect (0005)."""
     extender = ExtenderFixture(n=(29,), m=(29,))
     pod = extender.create(units=20)
     extender.cluster.on_bind = [fault]
     bound = extender.bind(pod)
     assert bound.outcome is outcome
-    assert bool(bound.error) == (outcome is not Outcome.BOUND)
+    assert bool(bound.error) == (outcome is not BindOutcome.BOUND)
     assert extender.free().units == free
 
 
@@ -314,7 +314,7 @@ def test_an_unreadable_pod_keeps_its_reservation(
     pod = extender.create(units=20)
     extender.cluster.on_bind = [Fault(error)]
     extender.cluster.on_get = [unreadable]
-    assert extender.bind(pod).outcome is Outcome.UNKNOWN
+    assert extender.bind(pod).outcome is BindOutcome.UNKNOWN
     assert extender.free().units == 9
 
 
@@ -329,7 +329,7 @@ def test_no_answer_about_a_pod_that_has_left_gives_the_room_back(
     if made_again:
         extender.create(seen=False, units=20)
     extender.cluster.on_bind = [NO_ANSWER]
-    assert extender.bind(pod).outcome is Outcome.FAILED
+    assert extender.bind(pod).outcome is BindOutcome.FAILED
     assert extender.free().units == 29
 
 
@@ -358,15 +358,15 @@ def test_binds_that_fail_hold_the_room_for_a_while(
     for second in range(1, given_up):
         extender.clock.now = float(second)
         if extender.cluster.on_bind or second >= 20:
-            assert extender.bind(pod).outcome is Outcome.UNKNOWN
+            assert extender.bind(pod).outcome is BindOutcome.UNKNOWN
         extender.binder.settle_overdue()
-        assert extender.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
+        assert extender.bind(other) == BindResult(BindOutcome.CONFLICT, NO_MEMORY)
     extender.clock.now = float(given_up)
     words = "an earlier bind to n had no effect"
-    assert extender.bind(pod) == Bound(Outcome.FAILED, words)
+    assert extender.bind(pod) == BindResult(BindOutcome.FAILED, words)
     assert extender.cluster.writes == min(len(faults), 20)
     extender.cluster.on_bind = []
-    assert extender.bind(other) == Bound(Outcome.BOUND)
+    assert extender.bind(other) == BindResult(BindOutcome.BOUND)
 
 
 def test_an_unanswered_pod_is_bound_again_for_what_it_asked() -> None:
@@ -375,8 +375,8 @@ def test_an_unanswered_pod_is_bound_again_for_what_it_asked() -> None:
     extender.clock.now = 19.9
     extender.cluster.annotate(Kind.PODS, "default", "pod", {names.POLICY: "spread"})
     changed = extender.cluster.pod("pod")
-    assert extender.bind(changed, "m").outcome is Outcome.UNKNOWN
-    assert extender.bind(pod, "m") == Bound(Outcome.BOUND)
+    assert extender.bind(changed, "m").outcome is BindOutcome.UNKNOWN
+    assert extender.bind(pod, "m") == BindResult(BindOutcome.BOUND)
 
 
 def test_an_unanswered_bind_that_the_watch_brings_never_expires() -> None:
@@ -393,29 +393,29 @@ def unanswered(*, lands: bool) -> tuple[ExtenderFixture, Json]:
     pod = extender.create(units=20)
     extender.cluster.on_bind = [Fault(Unavailable("..."), lands=lands)]
     extender.cluster.on_get = [Unavailable("...")]
-    assert extender.bind(pod, "m").outcome is Outcome.UNKNOWN
+    assert extender.bind(pod, "m").outcome is BindOutcome.UNKNOWN
     return extender, pod
 
 
 @pytest.mark.parametrize(
     ("lands", "readable", "outcome"),
     [
-        pytest.param(False, True, Outcome.UNKNOWN, id="may-be-on-its-way"),
-        pytest.param(True, True, Outcome.REFUSED, id="bound-after-all"),
-        pytest.param(False, False, Outcome.FAILED, id="cannot-be-read"),
+        pytest.param(False, True, BindOutcome.UNKNOWN, id="may-be-on-its-way"),
+        pytest.param(True, True, BindOutcome.REFUSED, id="bound-after-all"),
+        pytest.param(False, False, BindOutcome.FAILED, id="cannot-be-read"),
     ],
 )
 def test_an_unanswered_pod_does_not_move(
-    *, lands: bool, readable: bool, outcome: Outcome
+    *, lands: bool, readable: bool, outcome: BindOutcome
 ) -> None:
     extender, pod = unanswered(lands=lands)
     extender.cluster.on_get = [] if readable else [Unavailable("...")]
     assert extender.bind(pod, "n").outcome is outcome
     assert (extender.free("n").units, extender.free("m").units) == (29, 9)
-    if outcome is Outcome.UNKNOWN:
+    if outcome is BindOutcome.UNKNOWN:
         extender.clock.now += 30
-        assert extender.bind(pod, "n").outcome is Outcome.FAILED
-        assert extender.bind(pod, "n") == Bound(Outcome.BOUND)
+        assert extender.bind(pod, "n").outcome is BindOutcome.FAILED
+        assert extender.bind(pod, "n") == BindResult(BindOutcome.BOUND)
         assert (extender.free("n").units, extender.free("m").units) == (9, 29)
 
 
@@ -431,7 +431,7 @@ def test_an_unanswered_bind_that_lands_late_keeps_its_room() -> None:
     assert extender.bind(pod, "n").error
     assert extender.node_of("pod") == "m"
     other = extender.create("other", units=20)
-    assert extender.bind(other, "m") == Bound(Outcome.CONFLICT, NO_MEMORY)
+    assert extender.bind(other, "m") == BindResult(BindOutcome.CONFLICT, NO_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_no_to_a_retry_says_nothing_of_the_first_bind(no: ClusterError) -> Non
     """Its room stays held, since it may yet come true."""
     extender, pod = unanswered(lands=False)
     extender.cluster.on_bind = [Fault(no)]
-    assert extender.bind(pod, "m").outcome is Outcome.UNKNOWN
+    assert extender.bind(pod, "m").outcome is BindOutcome.UNKNOWN
     assert extender.free("m").units == 9
 
 
@@ -478,6 +478,6 @@ def test_a_device_plugin_may_be_faster_than_the_answer() -> None:
         both[key] = encode_placement(held, AT)
     fault = Fault(Unavailable("..."), lands=True, annotations=both)
     extender.cluster.on_bind = [fault]
-    assert extender.bind(pod).outcome is Outcome.BOUND
+    assert extender.bind(pod).outcome is BindOutcome.BOUND
     extender.see("a")
     assert (extender.free(index=0).units, extender.free(index=1).units) == (29, 9)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import Inflight, Pending, refused_with_pending
+from extender.scheduling.inflight import Inflight, PendingBind, refused_with_pending
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
@@ -46,9 +46,9 @@ def inflight(clock: Callable[[], float], *, wait_s: float = 0.0) -> Inflight:
     return made
 
 
-def pending(asked: PodRequest, *names: str, policy: str = "first-fit") -> Pending:
+def pending(asked: PodRequest, *names: str, policy: str = "first-fit") -> PendingBind:
     nodes = [NodeName(name) for name in names]
-    return Pending(asked, POLICIES[policy], nodes, 5.0)
+    return PendingBind(asked, POLICIES[policy], nodes, 5.0)
 
 
 @pytest.mark.parametrize("how", ["bind", "failed-bind", "refusal", "deletion"])
@@ -110,7 +110,9 @@ def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
     assert time.monotonic() - began < 30
 
 
-def careful(ledger: Ledger, asked: PodRequest, *others: Pending) -> dict[str, Reason]:
+def careful(
+    ledger: Ledger, asked: PodRequest, *others: PendingBind
+) -> dict[str, Reason]:
     fitting = KeptAnswers(ledger)
     fits = fitting.answer(asked, FIRST_FIT).fits
     found = refused_with_pending(asked, FIRST_FIT, others, fitting, ledger, fits)
@@ -154,7 +156,7 @@ NO = Reason.MEMORY
     ],
 )
 def test_nodes_are_refused_where_the_pending_take_the_room(
-    others: list[Pending], refused: dict[str, Reason]
+    others: list[PendingBind], refused: dict[str, Reason]
 ) -> None:
     """A pending pod counts on every node it was let through to, and nowhere else."""
     asked = request("b", 20, 10)
@@ -302,7 +304,7 @@ def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
         ("GPU-0", 20, [], True),
     ):
         new = only(request("new", 20), uuid)
-        waits = Pending(only(request("other", units), *other), FIRST_FIT, [N], 5.0)
+        waits = PendingBind(only(request("other", units), *other), FIRST_FIT, [N], 5.0)
         fits = kept.answer(new, FIRST_FIT).fits
         found = refused_with_pending(new, FIRST_FIT, [waits], kept, ledger, fits)
         assert (fits, N in found) == ({N}, refused)

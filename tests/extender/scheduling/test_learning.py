@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender import main
-from extender.scheduling.bind import ExtenderState
 from extender.scheduling.learning import FragLearning
-from extender.scheduling.service import Verbs, WaitAllowance
+from extender.scheduling.service import SchedulingVerbs, WaitAllowance
+from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import ExtenderArgs
 from extender.server.metrics import LearningCollector
 from extender.settings import ExtenderSettings
@@ -28,7 +28,7 @@ class Scene:
     def __init__(self) -> None:
         self.state = ExtenderState(wait_s=0, pending_for_s=5)
         self.packer = self.state.packer
-        self.verbs = Verbs(Embedded(), self.state, WaitAllowance(0))
+        self.verbs = SchedulingVerbs(Embedded(), self.state, WaitAllowance(0))
         for name in NAMES:
             self.state.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
         self.state.ledger.record(placement("p", "b-0", 50, 1, node="b"))
@@ -132,7 +132,7 @@ def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(main, "FragLearning", note)
     stop = Event()
     try:
-        main.assemble(ExtenderSettings(), Embedded(), stop)
+        main.assemble_extender(ExtenderSettings(), Embedded(), stop)
         after = made[0]._after
         assert len(set(after)) == 2
         wait_until(lambda: all(each.is_set() for each in after), "both lists")

@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from extender.scheduling.bind import Outcome
+from extender.scheduling.bind import BindOutcome
 from extender.scheduling.wire import PreemptionArgs
 from gpushare.domain.eviction.preemption import Victims
 from gpushare.domain.model import NodeName, PodUID
@@ -155,7 +155,7 @@ def test_preempt_names_no_pod_that_was_never_seen_bound(
     """The answer to its bind never came; the other card is cleared, or none."""
     extender = ExtenderFixture(n=(20, 20))
     extender.cluster.on_bind = [Fault(Unavailable("no answer"))]
-    assert extender.bind(extender.create(units=20)).outcome is Outcome.UNKNOWN
+    assert extender.bind(extender.create(units=20)).outcome is BindOutcome.UNKNOWN
     held = placement("seen", 1, 20, priority=priority)
     extender.pods.apply(event("ADDED", bound_json(held)))
     high = pod_json("high", units=20, priority=9)

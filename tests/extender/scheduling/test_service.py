@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.scheduling.bind import Outcome
+from extender.scheduling.bind import BindOutcome
 from extender.scheduling.service import WaitAllowance, judge
 from extender.scheduling.wire import filter_reply
 from gpushare.domain.eviction.preemption import Victims
@@ -271,7 +271,7 @@ def test_a_pod_of_a_group_whose_bind_is_in_doubt_keeps_its_card(
     extender.bind(extender.create("blocker", units=8))
     first = member(extender, "a", 8)
     extender.cluster.on_bind = [Fault(Unavailable("..."))]
-    assert extender.bind(first).outcome is Outcome.UNKNOWN
+    assert extender.bind(first).outcome is BindOutcome.UNKNOWN
     extender.pods.apply(event("DELETED", extender.cluster.pod("blocker")))
     assert list(extender.filter(first).kept) == ["n"]
     second = member(extender, "b", units)

@@ -11,10 +11,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 from werkzeug.test import Client, EnvironBuilder, TestResponse, run_wsgi_app
 
-from extender.main import assemble
-from extender.scheduling.bind import Bound, Outcome
+from extender.main import assemble_extender
+from extender.scheduling.bind import BindOutcome, BindResult
 from extender.scheduling.wire import FilterResult
-from extender.server.app import Parts, Threads, VerbMetrics, create_app, is_local
+from extender.server.app import (
+    ExtenderParts,
+    VerbMetrics,
+    VerbThreads,
+    create_app,
+    is_local,
+)
 from extender.settings import ExtenderSettings
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
@@ -37,7 +43,7 @@ class Running:
     def __init__(self, stop: Event) -> None:
         self.cluster = Embedded(bookmark_every_s=0.05)
         self.cluster.create(Kind.NODES, node_json("n", *cards(29)))
-        made = assemble(ExtenderSettings(ui=True), self.cluster, stop)
+        made = assemble_extender(ExtenderSettings(ui=True), self.cluster, stop)
         self.clients = {INNER: Client(as_wsgi(made.inner)), PUBLIC: Client(made.public)}
         wait_until(
             lambda: self.get("/readyz").status_code,
@@ -173,14 +179,14 @@ def surprised(*, ready: bool = True) -> Client:
     extender = ExtenderFixture()
     never = Reflector(extender.cluster, Kind.PODS, extender.pods)
     registry = CollectorRegistry()
-    parts = Parts(
+    parts = ExtenderParts(
         verbs=bug,
         binder=bug,
         readiness=Readiness(() if ready else (("pods", never),), 60),
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
         snapshot=dict,
-        threads=Threads.of(2),
+        threads=VerbThreads.of(2),
     )
     return Client(as_wsgi(create_app(parts)))
 
@@ -316,7 +322,7 @@ def test_any_name_will_do_with_tls_and_in_public(running: Running) -> None:
     """urlPrefix may have any name of the certificate; Prometheus may use any."""
     stop = Event()
     tls = ExtenderSettings(tls_cert="a", tls_key="b", tls_client_ca="c")
-    safe = Client(as_wsgi(assemble(tls, Embedded(), stop).inner))
+    safe = Client(as_wsgi(assemble_extender(tls, Embedded(), stop).inner))
     stop.set()
     for client in (safe, running.clients[PUBLIC]):
         answer = client.get("/metrics", base_url="https://control-plane-1:39999")
@@ -345,9 +351,9 @@ class Waiting:
         self.wait()
         return {}
 
-    def bind(self, _args: Any) -> Bound:
+    def bind(self, _args: Any) -> BindResult:
         self.wait()
-        return Bound(Outcome.BOUND)
+        return BindResult(BindOutcome.BOUND)
 
     def prioritize(self, _args: Any) -> list[Any]:
         self.may.set()
@@ -359,14 +365,14 @@ def test_a_call_that_waits_does_not_hold_the_event_loop(verb: str) -> None:
     """The next call is answered meanwhile; here it is what the first one waits for."""
     waiting: Any = Waiting()
     registry = CollectorRegistry()
-    parts = Parts(
+    parts = ExtenderParts(
         verbs=waiting,
         binder=waiting,
         readiness=Readiness((), 60),
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
         snapshot=dict,
-        threads=Threads.of(2),
+        threads=VerbThreads.of(2),
     )
     app = create_app(parts)
 

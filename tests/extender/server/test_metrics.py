@@ -7,10 +7,10 @@ from cryptography import x509
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.bind import BindOutcome, BindResult
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
-from extender.server.metrics import ClaimsCollector, LedgerCollector
+from extender.server.metrics import LedgerCollector, ResourceClaimsCollector
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
 from gpushare.server.public import Readiness
@@ -28,7 +28,7 @@ from tests.builders import (
     request,
 )
 from tests.extender.extender_fixture import ExtenderFixture
-from tests.extender.server.test_claims_app import Reviews
+from tests.extender.server.test_resource_claims_app import Reviews
 from tests.testbed.certificates import certificates
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -76,10 +76,10 @@ def test_refusals_are_counted_by_their_words() -> None:
 def test_binds_are_counted_from_zero() -> None:
     """Every outcome is there before its first time, so that a rate can be taken."""
     registry = CollectorRegistry()
-    VerbMetrics(registry).bound(Bound(Outcome.CONFLICT, "taken"))
-    for outcome in Outcome:
+    VerbMetrics(registry).bound(BindResult(BindOutcome.CONFLICT, "taken"))
+    for outcome in BindOutcome:
         found = value(registry, "vcuda_extender_binds_total", outcome=outcome)
-        assert found == (outcome is Outcome.CONFLICT)
+        assert found == (outcome is BindOutcome.CONFLICT)
 
 
 def test_cards_show_capacity_and_what_is_placed() -> None:
@@ -185,7 +185,7 @@ def test_claims_are_counted_by_what_is_known_of_them() -> None:
     """Alerts name these gauges; a claim that is reserved holds its share, too."""
     reviews = Reviews()
     registry = reviews.registry
-    registry.register(ClaimsCollector(reviews.state))
+    registry.register(ResourceClaimsCollector(reviews.state))
 
     def gauges() -> list[float | None]:
         names = ("claims", "claims_reserved", "claims_not_understood")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from extender.main import assemble
-from extender.scheduling.bind import ExtenderState
-from extender.server.ui import MOST_REASONS, Page, state
+from extender.main import assemble_extender
+from extender.scheduling.state import ExtenderState
+from extender.server.ui import MOST_REASONS, ExtenderPage, page_state
 from extender.settings import ExtenderSettings
 from gpushare.domain.node import Node
 from gpushare.domain.policies import PolicyChoice
@@ -41,7 +41,7 @@ INNER = "http://127.0.0.1:39999"
 
 
 def seen(*nodes: Node, pods: tuple[Json, ...] = ()) -> dict[str, Any]:
-    return state(nodes, [pod_record(pod) for pod in pods], PolicyChoice())
+    return page_state(nodes, [pod_record(pod) for pod in pods], PolicyChoice())
 
 
 def test_it_is_the_snapshot_with_more() -> None:
@@ -90,7 +90,7 @@ def test_a_node_that_a_pod_may_not_use_is_no_room_for_it() -> None:
     tolerant["spec"]["tolerations"] = [{"operator": "Exists"}]
     for pod in (tolerant, pod_json("other", units=4)):
         known.pods.apply(event("ADDED", pod))
-    told = Page(known, Readiness((), 60)).state()["pending"]
+    told = ExtenderPage(known, Readiness((), 60)).state()["pending"]
     assert {pod["name"]: pod["room"] for pod in told} == {
         "tolerant": True,
         "other": False,
@@ -131,7 +131,9 @@ def test_who_is_leaving_and_what_is_wrong() -> None:
     heard = reflector(clock, listed=True)
     clock.now = 0.123
     never = reflector(clock, listed=False)
-    told = Page(known, Readiness((("nodes", heard), ("pods", never)), 60)).state()
+    told = ExtenderPage(
+        known, Readiness((("nodes", heard), ("pods", never)), 60)
+    ).state()
     assert told["not_ready"] == ["pods have not been listed yet"]
     assert told["broken"].keys() == {"odd"}
     assert told["isolation"] == {}
@@ -146,7 +148,7 @@ def test_each_nodes_tier() -> None:
     notes = {names.CARDS: encode_cards(shared, "driver")}
     known.nodes.apply(event("ADDED", node_json("a", annotations=notes)))
     known.nodes.apply(event("ADDED", node_json("b", *shared)))
-    page = Page(known, Readiness((), 60))
+    page = ExtenderPage(known, Readiness((), 60))
     assert page.state()["isolation"] == {"a": "driver", "b": ""}
     known.nodes.apply(event("MODIFIED", node_json("a")))
     known.nodes.apply(event("DELETED", node_json("b")))
@@ -158,7 +160,7 @@ def test_the_page_and_its_state_are_served_if_wanted(*, wanted: bool) -> None:
     """With headers that let nothing run but the page's own."""
     stop = Event()
     client = Client(
-        as_wsgi(assemble(ExtenderSettings(ui=wanted), Embedded(), stop).inner)
+        as_wsgi(assemble_extender(ExtenderSettings(ui=wanted), Embedded(), stop).inner)
     )
     stop.set()
     page, told, root = (

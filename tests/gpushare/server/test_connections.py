@@ -19,7 +19,7 @@ from gpushare.server import connections as bounds
 from gpushare.server.connections import (
     MOST_HEAD,
     REQUEST_S,
-    Connection,
+    ClientConnection,
     Connections,
     ServerTransport,
     Stage,
@@ -85,13 +85,13 @@ class Site:
 
     known: Connections
     seen: list[object] = field(default_factory=list)
-    made: list[tuple[Connection, Transport, Server]] = field(default_factory=list)
+    made: list[tuple[ClientConnection, Transport, Server]] = field(default_factory=list)
 
     def comes(self, address: str, stage: Stage = Stage.ARRIVING, kept: int = 0) -> int:
         """One more connection; gives its number."""
         inside, transport = Server(), Transport(address)
         inside.connection_made = self.seen.append  # type: ignore[method-assign]
-        one = Connection(self.known, lambda _: inside, None)
+        one = ClientConnection(self.known, lambda _: inside, None)
         one.connection_made(transport)
         self.made.append((one, transport, inside))
         if stage is not Stage.ARRIVING or kept:
@@ -381,7 +381,7 @@ def test_a_client_that_left_before_it_was_met() -> None:
     def test(site: Site) -> None:
         transport = Transport("")
         transport._extra = {}  # type: ignore[attr-defined]
-        one = Connection(site.known, lambda _: Server(), None)
+        one = ClientConnection(site.known, lambda _: Server(), None)
         one.connection_made(transport)
         assert transport.aborted
         assert len(site.known) == 0
@@ -409,7 +409,7 @@ async def served(
     tmp_path: Path,
     client: Callable[[int, ssl.SSLContext], Any],
     answers: int = 1,
-    serve: Callable[[Connection], asyncio.Protocol] = lambda _: Echo(),
+    serve: Callable[[ClientConnection], asyncio.Protocol] = lambda _: Echo(),
     answer_s: float = ANSWER_S,
 ) -> tuple[list[Any], Connections]:
     """Serve TLS with clients' certificates; call the client so often, in threads."""
@@ -419,7 +419,7 @@ async def served(
     known = Connections(most=50, answer_s=answer_s)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Connection(known, serve, tls.context), "127.0.0.1", 0
+        lambda: ClientConnection(known, serve, tls.context), "127.0.0.1", 0
     )
     port = server.sockets[0].getsockname()[1]
     calls = [asyncio.to_thread(client, port, held.client()) for _ in range(answers)]
@@ -527,7 +527,7 @@ class Large(Echo):
 
     SIZE = 24 * MIB
 
-    def __init__(self, lost: threading.Event, one: Connection) -> None:
+    def __init__(self, lost: threading.Event, one: ClientConnection) -> None:
         self.lost, self.one = lost, one
 
     def data_received(self, data: bytes) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from extender.main import complaints
+from extender.main import check_extender
 from gpushare.addresses import free_address
 from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import Unavailable
@@ -93,7 +93,7 @@ def test_a_taken_port_is_an_error() -> None:
     """Told at the start, not by a silent absence of metrics."""
 
     def told(listen: str) -> list[str]:
-        found = complaints({"GPUSHARE_PUBLIC_LISTEN": listen})
+        found = check_extender({"GPUSHARE_PUBLIC_LISTEN": listen})
         return [text for text in found if "PUBLIC_LISTEN" in text]
 
     with socket.create_server(("127.0.0.1", 0)) as taken:

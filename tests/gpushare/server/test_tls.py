@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from gpushare.server.tls import (
     ServerTls,
     TlsFiles,
-    complaints,
+    check_tls_files,
     expires_at,
     server_context,
 )
@@ -201,7 +201,7 @@ def test_files_that_cannot_be_used(
     """Each is named by its setting; a slip would show at the first connection only."""
     for name, text in content.items():
         held.replace(name, text)
-    found = complaints(TlsFiles(*(held.path(path) for path in paths)))
+    found = check_tls_files(TlsFiles(*(held.path(path) for path in paths)))
     assert [text.partition(":")[0] for text in found] == [
         f"GPUSHARE_TLS_{setting}" for setting in told
     ]
@@ -218,7 +218,7 @@ def test_a_key_with_a_password(held: Certificates) -> None:
         serialization.BestAvailableEncryption(b"secret"),
     )
     held.replace("server.key", locked)
-    (complaint,) = complaints(files(held))
+    (complaint,) = check_tls_files(files(held))
     assert "without a password" in complaint
 
 

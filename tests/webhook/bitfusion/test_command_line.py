@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import pytest
 
 from tests.webhook.bitfusion_pods import ALL, HALF, translated
-from webhook.bitfusion.command_line import Command, Run, command_of
+from webhook.bitfusion.command_line import BitfusionRun, ContainerCommand, remove_calls
 
 BASH = "/bin/bash"
 CALL = "bitfusion run -n 1 -p 0.5"
 
 
-def rewritten(command: Sequence[str], args: Sequence[str] = ()) -> Command:
-    return command_of({"command": list(command), "args": list(args)}, BASH)
+def rewritten(command: Sequence[str], args: Sequence[str] = ()) -> ContainerCommand:
+    return remove_calls({"command": list(command), "args": list(args)}, BASH)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def rewritten(command: Sequence[str], args: Sequence[str] = ()) -> Command:
     ],
 )
 def test_left_alone(command: list[str]) -> None:
-    assert rewritten(command) == Command(tuple(command), ())
+    assert rewritten(command) == ContainerCommand(tuple(command), ())
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_what_the_options_were() -> None:
         "bitfusion run -m 8000 --filter=server.addr=10.0.0.1 -- b"
     )
     assert rewritten([line]).runs == (
-        Run("2", "0.25", None, ["device.name=A100 PCIe"]),
-        Run(None, None, "8000", ["server.addr=10.0.0.1"]),
+        BitfusionRun("2", "0.25", None, ["device.name=A100 PCIe"]),
+        BitfusionRun(None, None, "8000", ["server.addr=10.0.0.1"]),
     )
 
 
@@ -213,7 +213,7 @@ MANY = 100_000
     ids=lambda line: str(line)[:30].strip(),
 )
 def test_a_long_line(line: str) -> None:
-    found = command_of({"command": ["/bin/sh", "-c", line]}, "/bin/bash")
+    found = remove_calls({"command": ["/bin/sh", "-c", line]}, "/bin/bash")
     assert found.command[:2] == ("/bin/sh", "-c")
     assert len(found.command[2]) <= len(line) + len("/bin/bash -c ")
 

@@ -19,12 +19,12 @@ from gpushare.kube.cluster import Json
 from tests.controlplane.bitfusionpods import BY_MEMORY, BY_PERCENT, DEPLOYMENT
 from tests.webhook.bitfusion_pods import ALL, HALF, pod, rules
 from tests.webhook.random_pods import PODS, RIGHT
-from webhook.bitfusion.filter import conditions
+from webhook.bitfusion.filter import read_conditions
 from webhook.bitfusion.resources import BitfusionRules
-from webhook.bitfusion.translate import Translation, translate
-from webhook.pool import Pool
-from webhook.rules.review import patch_between
-from webhook.rules.rules import Rules, review
+from webhook.bitfusion.translate import Translation, translate_pod
+from webhook.pool import CardPool
+from webhook.rules.patch import patch_between
+from webhook.rules.review import Rules, review_pod
 
 HERE = Path(__file__).parents[2]
 TABLE = yaml.safe_load((HERE / "cases" / "bitfusion.yaml").read_text())
@@ -42,13 +42,15 @@ def answer(case: Json, a_pod: Json) -> Translation:
     common: dict[str, Any] = {
         "namespace": case.get("namespace", "apps"),
         "mode": case.get("mode", ""),
-        "pool": Pool(**case.get("pool", {})),
+        "pool": CardPool(**case.get("pool", {})),
     }
     chosen = rules(**case.get("set", {}))
     if case.get("review"):
-        verdict = review(a_pod, mutating=True, rules=Rules(bitfusion=chosen), **common)
+        verdict = review_pod(
+            a_pod, mutating=True, rules=Rules(bitfusion=chosen), **common
+        )
         return Translation(verdict.pod, verdict.denials, verdict.warnings)
-    return translate(a_pod, rules=chosen, **common)
+    return translate_pod(a_pod, rules=chosen, **common)
 
 
 def assert_told(told: Sequence[str], expected: Sequence[str]) -> None:
@@ -74,8 +76,8 @@ def test_a_row(case: Json) -> None:
         return
     again = answer(case, found.pod)
     assert (again.pod, again.denials) == (found.pod, ())
-    common: Json = {"namespace": "apps", "mode": "", "pool": Pool()}
-    assert review(found.pod, mutating=False, rules=Rules(), **common).denials == ()
+    common: Json = {"namespace": "apps", "mode": "", "pool": CardPool()}
+    assert review_pod(found.pod, mutating=False, rules=Rules(), **common).denials == ()
 
 
 def assert_readable(found: Translation) -> None:
@@ -108,24 +110,26 @@ RULES = st.builds(
     quota=st.booleans(),
 )
 POOLS = st.sampled_from(
-    [Pool(), Pool(63, 29, has_resource=True), Pool(has_resource=False)]
+    [CardPool(), CardPool(63, 29, has_resource=True), CardPool(has_resource=False)]
 )
 MODES = st.sampled_from(["", "all", "injection"])
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(asking_pods(), RULES, POOLS, MODES)
-def test_any_pod(a_pod: Json, chosen: BitfusionRules, pool: Pool, mode: str) -> None:
+def test_any_pod(
+    a_pod: Json, chosen: BitfusionRules, pool: CardPool, mode: str
+) -> None:
     """Never an error; what came stays as it came; a second time changes nothing."""
     before = copy.deepcopy(a_pod)
     how: Json = {"namespace": "apps", "mode": mode, "rules": chosen, "pool": pool}
-    found = translate(a_pod, **how)
+    found = translate_pod(a_pod, **how)
     assert a_pod == before
     assert all(text.isprintable() for text in (*found.denials, *found.warnings))
     if found.denials or found.pod == before:
         assert found.pod == before
         return
-    assert translate(found.pod, **how).pod == found.pod
+    assert translate_pod(found.pod, **how).pod == found.pod
     assert_kept(before, found.pod)
 
 
@@ -179,7 +183,7 @@ def test_more_cards_than_a_list_may_name(key: str, value: str, annotation: str) 
 
 
 def test_a_uuid_longer_than_any_card_has() -> None:
-    (told,) = conditions([f"device.id=GPU-{'0' * 200}"], Pool()).complaints
+    (told,) = read_conditions([f"device.id=GPU-{'0' * 200}"], CardPool()).complaints
     assert "is left out: it is not a UUID" in told
 
 

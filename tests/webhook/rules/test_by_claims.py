@@ -18,7 +18,7 @@ from gpushare.kube.claims.templates import (
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json, ref
 from webhook.pool import UNKNOWN
-from webhook.rules.rules import MOST_OF_A_WARNING, Rules, Verdict, review
+from webhook.rules.review import MOST_OF_A_WARNING, PodVerdict, Rules, review_pod
 
 
 def judged(
@@ -27,10 +27,10 @@ def judged(
     *,
     dra: bool = True,
     namespace: str = "default",
-) -> Verdict:
+) -> PodVerdict:
     """Review it as in a namespace with the label; what arrived stays as it is."""
     kept = deepcopy(pod)
-    verdict = review(
+    verdict = review_pod(
         pod,
         namespace=namespace,
         mutating=True,
@@ -224,7 +224,7 @@ def test_a_default_that_comes_again_is_0() -> None:
         assert set(main["resources"][part].values()) == {"0"}
     (told,) = found.warnings
     assert told.startswith("spec.containers[0]: it has its part")
-    assert judged(found.pod) == Verdict(found.pod)
+    assert judged(found.pod) == PodVerdict(found.pod)
 
 
 def test_a_claim_of_another_name_is_another_part() -> None:

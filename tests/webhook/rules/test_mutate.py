@@ -12,7 +12,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.resource_requests import read_containers
 from tests.builders import container_json, pod_json
-from webhook.pool import Pool
+from webhook.pool import CardPool
 from webhook.rules import mutate
 from webhook.rules.pod import PARTS, names_mib
 
@@ -35,7 +35,7 @@ def cores(pod: Json) -> list[str | None]:
 
 
 def defaulted(pod: Json, *, even_zero: bool = False) -> list[str | None]:
-    mutate.default_cores(pod, even_zero=even_zero)
+    mutate.set_default_cores(pod, even_zero=even_zero)
     return cores(pod)
 
 
@@ -80,7 +80,7 @@ def amount(pod: Json) -> Amount:
 def test_a_crowd_of_containers_is_counted_too(said: int | None) -> None:
     """100 of them with a core each would be a whole card: then one of them has one."""
     pod = pod_json(containers=[container_json(f"c{n}", 1, said) for n in range(100)])
-    mutate.default_cores(pod, even_zero=True)
+    mutate.set_default_cores(pod, even_zero=True)
     assert amount(pod) == Amount(1, 100)
 
 
@@ -114,7 +114,7 @@ def test_whole_cards_ask_their_memory(
 ) -> None:
     """As much as the smallest cards have, so that any card will do as before."""
     pod = deepcopy(pod_json(init=init, containers=containers))
-    mutate.memory_of_whole_cards(pod, Pool(29, 29))
+    mutate.set_memory_of_whole_cards(pod, CardPool(29, 29))
     expected = [None if one is None else str(one) for one in units]
     for part in PARTS:
         asked = [one["resources"][part].get(names.MEMORY) for one in every(pod)]
@@ -126,7 +126,7 @@ def test_mib_become_the_units_that_hold_them(mib: int) -> None:
     """No MiB less than asked, and less than one unit more."""
     pod = pod_json(containers=[container_json("a", mib=mib), container_json("b")])
     assert names_mib(pod)
-    (told,) = mutate.units_for_mib(pod)
+    (told,) = mutate.replace_mib_by_units(pod)
     units = amount(pod).units
     assert units * 256 >= mib > (units - 1) * 256
     assert told.startswith(f"spec.containers[0]: {mib} MiB are {units} units")
@@ -134,7 +134,7 @@ def test_mib_become_the_units_that_hold_them(mib: int) -> None:
     for part in PARTS:
         assert every(pod)[0]["resources"][part] == {names.MEMORY: str(units)}
     assert not names_mib(pod)
-    assert mutate.units_for_mib(pod) == []
+    assert mutate.replace_mib_by_units(pod) == []
 
 
 AMOUNTS = st.builds(
@@ -153,12 +153,12 @@ def test_quotas_count_what_a_pod_holds(
     """Cores where there is memory, and the memory of whole cards: no more than that."""
     pod = deepcopy(pod_json(init=init, containers=containers))
     before = amount(pod)
-    mutate.default_cores(pod, even_zero=True)
+    mutate.set_default_cores(pod, even_zero=True)
     after = amount(pod)
     assert after.units == before.units
     assert after.cores // 100 == before.cores // 100
     assert after.cores or not after.units
-    mutate.memory_of_whole_cards(pod, Pool(29, 29))
+    mutate.set_memory_of_whole_cards(pod, CardPool(29, 29))
     least = after.cores // 100 * 29
     assert amount(pod) == Amount(after.cores, max(after.units, least))
 
@@ -237,7 +237,7 @@ def test_the_scheduler_is_set_where_none_was_chosen(own: str | None) -> None:
     pod = pod_json(units=1)
     pod["spec"]["schedulerName"] = own
     for _ in range(2):
-        told = mutate.scheduler(pod, "vcuda")
+        told = mutate.set_scheduler(pod, "vcuda")
         then, words = ("volcano", 1) if own == "volcano" else ("vcuda", 0)
         assert (pod["spec"]["schedulerName"], len(told)) == (then, words)
         assert all("only vcuda knows which cards have" in text for text in told)
@@ -248,5 +248,5 @@ def test_the_runtime_class_is_set_where_there_is_none(
     own: str | None, then: str
 ) -> None:
     pod = under(own, container_json("a", 1))
-    mutate.runtime_class(pod, "gpu")
+    mutate.set_runtime_class(pod, "gpu")
     assert pod["spec"]["runtimeClassName"] == then

@@ -11,14 +11,14 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from tests.builders import container_json, pod_json, ref
-from webhook.pool import UNKNOWN, Pool
+from webhook.pool import UNKNOWN, CardPool
 from webhook.rules.pod import pod_containers
 from webhook.rules.validate import (
     EnvFrom,
     asked_mib,
     card_variables,
     forged_annotations,
-    judged_request,
+    judge_request,
     mib_left,
     mounts_over_share,
     pool_warnings,
@@ -27,18 +27,18 @@ from webhook.rules.validate import (
 
 CORES = 'spec.containers[0].resources.limits["baidu.com/vcuda-core"]'
 UNITS = 'spec.containers[0].resources.limits["baidu.com/vcuda-memory"]'
-POOL = Pool(largest_units=29, has_resource=True)
+POOL = CardPool(largest_units=29, has_resource=True)
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def request_complaints(pod: Json) -> list[str]:
-    judged = judged_request(pod)
+    judged = judge_request(pod)
     assert (judged.request is None) is bool(judged.complaints)
     return list(judged.complaints)
 
 
-def warnings_of(pod: Json, pool: Pool) -> list[str]:
-    request = judged_request(pod).request
+def warnings_of(pod: Json, pool: CardPool) -> list[str]:
+    request = judge_request(pod).request
     assert request is not None
     return list(pool_warnings(request, pool))
 
@@ -173,7 +173,7 @@ def test_what_a_pod_asks_is_judged_by_the_field(pod: Json, told: list[str]) -> N
     assert len(found) == len(told)
     for text, words in zip(found, told, strict=True):
         assert text.startswith(words)
-    assert not judged_request(pod).summed
+    assert not judge_request(pod).summed
     with suppress(Malformed):
         assert isinstance(codec.pod_request(pod, ref()), Refusal) is bool(told)
 
@@ -214,7 +214,7 @@ def test_what_limits_and_requests_both_say_is_said_once() -> None:
 def test_cores_of_several_containers_are_one_sum() -> None:
     """Named each, since none of them alone is wrong."""
     asking = [container_json(n, 1, c) for n, c in (("a", 60), ("b", None), ("c", 60))]
-    judged = judged_request(pod_json(containers=asking))
+    judged = judge_request(pod_json(containers=asking))
     (complaint,) = judged.complaints
     assert complaint.startswith(
         f"the containers of a pod share one card, and {CORES} + "
@@ -235,13 +235,18 @@ def test_cores_of_several_containers_are_one_sum() -> None:
         ),
         (58, 200, POOL, []),
         (59, 200, POOL, ["59 units are asked, but the 2 largest cards have 58"]),
-        (1, 1, Pool(has_resource=False), ["no node of this cluster offers baidu.com/"]),
-        (None, None, Pool(has_resource=False), []),
+        (
+            1,
+            1,
+            CardPool(has_resource=False),
+            ["no node of this cluster offers baidu.com/"],
+        ),
+        (None, None, CardPool(has_resource=False), []),
         (1, 1, UNKNOWN, []),
     ],
 )
 def test_a_pod_that_may_wait_for_long(
-    units: int | None, cores: int | None, pool: Pool, told: list[str]
+    units: int | None, cores: int | None, pool: CardPool, told: list[str]
 ) -> None:
     """A larger card may come; of several whole cards, all together count."""
     found = warnings_of(pod_json(units=units, cores=cores), pool)

@@ -24,7 +24,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CLAIMS_PATH
 from gpushare.logs import about
-from gpushare.server.asgi import Application, Posts, Receive, Scope, Send
+from gpushare.server.asgi import Application, PostsAndPages, Receive, Scope, Send
 from gpushare.server.public import Readiness, readiness_app
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _INTERNAL_ERROR = (
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimQuestion:
+class ResourceClaimReview:
     """One review of a ResourceClaim whose status is to be written.
 
     ``claim`` is None if the review is about anything else. ``old`` is the claim as it
@@ -51,7 +51,7 @@ class ClaimQuestion:
     dry_run: bool = False
 
 
-def claim_question(body: bytes) -> ClaimQuestion:
+def read_resource_claim_review(body: bytes) -> ResourceClaimReview:
     """Read a review of a claim; raise ``Malformed`` as ``question`` does."""
     request = read_admission_request(body)
     uid = request.text("uid")
@@ -59,13 +59,13 @@ def claim_question(body: bytes) -> ClaimQuestion:
     known = kind.optional_text("group"), kind.optional_text("kind")
     what = request.optional_text("operation"), request.optional_text("subResource")
     if known != _CLAIM or what != ("UPDATE", "status"):
-        return ClaimQuestion(uid, None)
+        return ResourceClaimReview(uid, None)
     dry_run = request.optional_boolean("dryRun", default=False)
     old = request.optional_object("oldObject").raw
-    return ClaimQuestion(uid, request.object("object").raw, old, dry_run=dry_run)
+    return ResourceClaimReview(uid, request.object("object").raw, old, dry_run=dry_run)
 
 
-class Verdict(StrEnum):
+class ResourceClaimVerdict(StrEnum):
     """What came of one review."""
 
     RESERVED = "reserved"
@@ -78,7 +78,7 @@ class Verdict(StrEnum):
     """An internal error; the claim was denied."""
 
 
-class ClaimMetrics:
+class ResourceClaimMetrics:
     """Count and time reviews of claims."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -94,24 +94,24 @@ class ClaimMetrics:
             ["result"],
             registry=registry,
         )
-        for result in Verdict:
+        for result in ResourceClaimVerdict:
             self._reviews.labels(result.value)
 
-    def reviewed(self, result: Verdict) -> None:
+    def reviewed(self, result: ResourceClaimVerdict) -> None:
         """Count a review."""
         self._reviews.labels(result.value).inc()
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimParts:
+class ResourceClaimParts:
     """What the reviews need."""
 
     book: ResourceClaimInformer
     readiness: Readiness
-    metrics: ClaimMetrics
+    metrics: ResourceClaimMetrics
 
 
-def create_claims_app(parts: ClaimParts) -> Application:
+def create_resource_claims_app(parts: ResourceClaimParts) -> Application:
     """Make the application of the claims' listener: reviews, and its readiness."""
 
     async def answer(body: bytes) -> bytes:
@@ -119,13 +119,15 @@ def create_claims_app(parts: ClaimParts) -> Application:
             return _answer(parts, body)
 
     def refused(_path: str) -> None:
-        parts.metrics.reviewed(Verdict.MALFORMED)
+        parts.metrics.reviewed(ResourceClaimVerdict.MALFORMED)
 
     pages = readiness_app(parts.readiness)
-    return Posts(pages, {CLAIMS_PATH: answer}, refused=refused)
+    return PostsAndPages(pages, {CLAIMS_PATH: answer}, refused=refused)
 
 
-def by_port(port: int, there: Application, elsewhere: Application) -> Application:
+def choose_by_port(
+    port: int, there: Application, elsewhere: Application
+) -> Application:
     """Send what was accepted on a port to its own application, all else to the other.
 
     The port is that of this server's socket, which no client can choose to claim.
@@ -138,11 +140,11 @@ def by_port(port: int, there: Application, elsewhere: Application) -> Applicatio
     return application
 
 
-def _answer(parts: ClaimParts, body: bytes) -> bytes:
+def _answer(parts: ResourceClaimParts, body: bytes) -> bytes:
     try:
-        asked = claim_question(body)
+        asked = read_resource_claim_review(body)
     except Malformed:
-        parts.metrics.reviewed(Verdict.MALFORMED)
+        parts.metrics.reviewed(ResourceClaimVerdict.MALFORMED)
         raise
     with about(claim=_name(asked.claim or {})):
         try:
@@ -150,7 +152,7 @@ def _answer(parts: ClaimParts, body: bytes) -> bytes:
         except Exception:
             # Not a 500: the API server would show people nothing but the number.
             logger.exception("internal error")
-            result, why_not = Verdict.FAILED, [_INTERNAL_ERROR]
+            result, why_not = ResourceClaimVerdict.FAILED, [_INTERNAL_ERROR]
         parts.metrics.reviewed(result)
         if why_not:
             logger.info("claim denied", extra={"because": "; ".join(why_not)})
@@ -158,27 +160,31 @@ def _answer(parts: ClaimParts, body: bytes) -> bytes:
     return admit(asked.uid)
 
 
-def _judge(parts: ClaimParts, asked: ClaimQuestion) -> tuple[Verdict, Sequence[str]]:
+def _judge(
+    parts: ResourceClaimParts, asked: ResourceClaimReview
+) -> tuple[ResourceClaimVerdict, Sequence[str]]:
     if asked.claim is None:
-        return Verdict.ALLOWED, ()
+        return ResourceClaimVerdict.ALLOWED, ()
     if _is_allocated(asked.old):
         # The API server lets nobody change an allocation.
-        return Verdict.ALLOWED, ()
+        return ResourceClaimVerdict.ALLOWED, ()
     try:
         claim, why_not = read_resource_claim(asked.claim), refused_access(asked.claim)
     except Malformed as error:
-        return Verdict.DENIED, [f"the claim is not understood: {error}"]
+        return ResourceClaimVerdict.DENIED, [f"the claim is not understood: {error}"]
     if why_not := why_not + (_empty_requests(claim) if claim else []):
-        return Verdict.DENIED, why_not
+        return ResourceClaimVerdict.DENIED, why_not
     if claim is None:
-        return Verdict.ALLOWED, ()
+        return ResourceClaimVerdict.ALLOWED, ()
     if reasons := parts.readiness.why_not():
         said = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
-        return Verdict.NOT_READY, [said]
+        return ResourceClaimVerdict.NOT_READY, [said]
     judge = parts.book.why_not if asked.dry_run else _reserving(parts.book, asked.claim)
     if said := judge(claim):
-        return Verdict.DENIED, [said]
-    return (Verdict.ALLOWED if asked.dry_run else Verdict.RESERVED), ()
+        return ResourceClaimVerdict.DENIED, [said]
+    return (
+        ResourceClaimVerdict.ALLOWED if asked.dry_run else ResourceClaimVerdict.RESERVED
+    ), ()
 
 
 def _reserving(

@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from werkzeug.test import Client
 
-from extender.scheduling.bind import ExtenderState
-from extender.server.claims_app import (
-    ClaimMetrics,
-    ClaimParts,
-    by_port,
-    create_claims_app,
+from extender.scheduling.state import ExtenderState
+from extender.server.resource_claims_app import (
+    ResourceClaimMetrics,
+    ResourceClaimParts,
+    choose_by_port,
+    create_resource_claims_app,
 )
 from gpushare.domain.model import NodeName
 from gpushare.kube.cluster import Json, Kind, WatchEvent
@@ -60,9 +60,9 @@ class Reviews:
         never = Reflector(cluster, Kind.CLAIMS, self.state.claims)
         followed = () if self.ready else (("resourceclaims", never),)
         readiness = Readiness(followed, 60)
-        metrics = ClaimMetrics(self.registry)
-        parts = ClaimParts(self.state.claims, readiness, metrics)
-        self.client = Client(as_wsgi(create_claims_app(parts)))
+        metrics = ResourceClaimMetrics(self.registry)
+        parts = ResourceClaimParts(self.state.claims, readiness, metrics)
+        self.client = Client(as_wsgi(create_resource_claims_app(parts)))
 
     def ask(self, claim: Json, **request: Any) -> str:
         """The message of the denial; empty if the claim is allowed."""
@@ -225,5 +225,7 @@ def test_the_port_of_the_socket_chooses(server: Any, heard: str) -> None:
         return application
 
     scope = {"server": server, "headers": [(b"host", b"127.0.0.1:7")]}
-    asyncio.run(exchange(by_port(7, named("there"), named("elsewhere")), scope, []))
+    asyncio.run(
+        exchange(choose_by_port(7, named("there"), named("elsewhere")), scope, [])
+    )
     assert seen == [heard]

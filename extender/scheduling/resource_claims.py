@@ -11,7 +11,7 @@ from gpushare.kube.reflector import Reflector
 
 logger = logging.getLogger(__name__)
 
-WHAT = "resourceclaims"
+RESOURCE_CLAIMS = "resourceclaims"
 """How readiness and the log call what is followed."""
 _NOT_SERVED = (
     "the API server does not serve resource.k8s.io/v1, so there are no ResourceClaims "
@@ -20,7 +20,7 @@ _NOT_SERVED = (
 _ASK_EVERY_S = 60.0
 
 
-class ClaimWatch:
+class ResourceClaimWatch:
     """Keep a ``ResourceClaimInformer`` up to date.
 
     An API server without ``resource.k8s.io/v1`` stores no allocations, so it does not
@@ -35,7 +35,7 @@ class ClaimWatch:
 
     def notes(self) -> Mapping[str, str]:
         """Return why claims need not be waited for; empty if they have to be."""
-        return {WHAT: _NOT_SERVED} if self._missing else {}
+        return {RESOURCE_CLAIMS: _NOT_SERVED} if self._missing else {}
 
     def run(self, stop: Event) -> None:
         """Follow claims until ``stop`` is set, once the API server serves them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.scheduling.arbiter import WHAT, ClaimWatch
+from extender.scheduling.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.informers.claims import UNCONFIRMED_S, ResourceClaimInformer
@@ -49,7 +49,7 @@ class Followed:
         self.ledger = Ledger()
         self.ledger.set_cards(NodeName("n"), cards(20))
         self.book = ResourceClaimInformer(self.ledger, clock=self.clock)
-        self.watch = ClaimWatch(self.cluster, self.book)
+        self.watch = ResourceClaimWatch(self.cluster, self.book)
 
     def start(self) -> None:
         self.thread = Thread(target=self.watch.run, args=(self.stop,))
@@ -82,7 +82,9 @@ def test_an_api_server_without_claims_holds_up_nothing(
     followed.start()
     # The log is written last.
     wait_until(lambda: caplog.text.count("does not serve") == 1, "line in the log")
-    assert "does not serve resource.k8s.io/v1" in followed.watch.notes()[WHAT]
+    assert (
+        "does not serve resource.k8s.io/v1" in followed.watch.notes()[RESOURCE_CLAIMS]
+    )
     assert not followed.watch.reflector.synced.is_set()
 
 
