@@ -9,9 +9,11 @@ from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from gpusharectl.installer.command import install
 from gpusharectl.installer.run import first_pod_commands
 from tests.conftest import CLUSTER_OF, LONGEST
 from tests.machine import needs
@@ -188,11 +190,30 @@ def test_links_lead_somewhere() -> None:
 def test_the_first_pod_of_the_documents_is_the_one_that_install_prints() -> None:
     """Only the lines that a cluster needs of its own may differ."""
     page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    block, *_ = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     printed = first_pod_commands("", "")
     assert f"<<EOF\n{block}EOF\n" in printed
     *_, wait, logs, _ = printed.splitlines()
     assert f"{wait}\n{logs}\n" in page
+
+
+def test_the_page_names_every_option_of_install() -> None:
+    """Its table has a row for each; the chart's values stand beside them."""
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Options\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(--[a-z-]+)", table))
+    context = click.Context(install)
+    options = {
+        name
+        for option in install.get_params(context)
+        for name in option.opts
+        if name.startswith("--")
+    }
+    assert named >= options - {"--help"}
+    no = {
+        name for option in install.get_params(context) for name in option.secondary_opts
+    }
+    assert named <= options | no
 
 
 def test_a_decision_has_a_number_of_its_own() -> None:

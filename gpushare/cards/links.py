@@ -1,6 +1,6 @@
 """How well the cards of a node are joined: their NVLinks, and what of PCIe they share.
 
-None of this was read from a real card yet (``docs/hardware.md``).
+None of this was read from a real card yet (``docs/isolation.md, On hardware``).
 """
 
 import logging

@@ -93,7 +93,7 @@ def judge_cluster(
     if options.with_monitoring and not facts.serves.operator:
         yield _ok(
             "Prometheus Operator is not installed, so no ServiceMonitor and no rules "
-            "are created; docs/install-reference.md says how Prometheus finds the "
+            "are created; docs/install.md says how Prometheus finds the "
             "metrics without it"
         )
     yield from _tier(facts, options)

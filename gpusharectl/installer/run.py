@@ -176,7 +176,7 @@ class InstallRun:
             raise InstallError(
                 f"{image} does not start on all nodes. {failures_in_words(failed)}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
-                "let these nodes start it (docs/install-reference.md, The image), or "
+                "let these nodes start it (docs/install.md, The image), or "
                 f"choose another image:\n  {plan.again(image='IMAGE')}",
             )
         if pods:

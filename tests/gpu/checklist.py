@@ -1,7 +1,7 @@
 """What has to be seen on a real card: ``python -m tests.gpu.checklist``.
 
-It writes docs/hardware.md: the date, the card, the driver, and what each step has seen.
-A step that fails, or whose parts are missing, says so on the page; the others go on.
+It writes the section "On hardware" of docs/isolation.md: the date, the card, the
+driver, and what each step has seen. A step that fails, or whose parts are missing, says so on the page; the others go on.
 The card's settings stay as they are. Torch and CuPy are measured if they can be
 imported.
 """
@@ -38,11 +38,11 @@ from tests.gpu.test_readings import LOAD_MIB, SAME, everything, first, load, smi
 from tests.isolation.build import LIBRARY, build_library, places_in
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "hardware.md"
+PAGE = ROOT / "docs" / "isolation.md"
 COMMAND = "python -m tests.gpu.checklist"
 _HEAD = f"""\
-# On hardware
-What was seen on a real card. `{COMMAND}` writes this page. Run it from this
+## On hardware
+What was seen on a real card. `{COMMAND}` writes this section. Run it from this
 project's folder, after `make .venv/.installed`, on a machine with a card of NVIDIA's
 and its driver, while nothing else uses the card. It changes no setting of the card.
 """
@@ -296,7 +296,7 @@ def page(head: str, steps: tuple[Step, ...], card: Card) -> str:
     lines = [_HEAD, head]
     for step in steps:
         print(step.title, file=sys.stderr, flush=True)
-        lines += ["", f"## {step.title}", step.look.__doc__ or "", ""]
+        lines += ["", f"### {step.title}", step.look.__doc__ or "", ""]
         try:
             lines += step.look(card)
         except Missing as missing:
@@ -335,7 +335,7 @@ def opened() -> Iterator[Card]:
 
 
 def main() -> int:
-    """Write the page; without a card say what is missing, and write nothing."""
+    """Write the section; without a card say what is missing, and write nothing."""
     # NVML's order, else the first card may be another one there.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     os.chdir(ROOT)
@@ -343,7 +343,8 @@ def main() -> int:
         with opened() as card:
             uuid, name, driver = smi("uuid", "name", "driver_version")
             seen = f"{datetime.now(UTC):%Y-%m-%d}: {name} ({uuid}), driver {driver}."
-            PAGE.write_text(page(seen, STEPS, card))
+            before = PAGE.read_text().partition(_HEAD.splitlines()[0])[0]
+            PAGE.write_text(before + page(seen, STEPS, card))
     except (NoCardsYet, FileNotFoundError) as error:
         print(f"no card to look at: {error}", file=sys.stderr)
         return 1

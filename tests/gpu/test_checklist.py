@@ -36,9 +36,9 @@ def test_a_step_that_fails_is_on_the_page_and_others_go_on() -> None:
     steps = (Step("Bad", bad), Step("Poor", poor), Step("Good", good))
     text = page("2026-11-24: a card.", steps, NO_CARD)
     assert "2026-11-24: a card." in text
-    assert "## Bad\n\n\n- 6 MiB\n- **failed**: ValueError: no more\n" in text
+    assert "### Bad\n\n\n- 6 MiB\n- **failed**: ValueError: no more\n" in text
     assert "- not tried: a tool is missing\n" in text
-    assert text.endswith("## Good\nWhat was looked for.\n\n- 5 MiB\n")
+    assert text.endswith("### Good\nWhat was looked for.\n\n- 5 MiB\n")
 
 
 CONTEXT = """\
@@ -101,8 +101,9 @@ def test_without_a_card_nothing_is_written(
     assert checklist.PAGE.read_text() == before
 
 
-def test_the_page_is_what_the_program_writes() -> None:
+def test_the_section_is_what_the_program_writes() -> None:
     """Whether it has seen a card or not."""
-    text = checklist.PAGE.read_text()
     head = checklist.NOTHING.partition("\n**Nothing")[0]
-    assert text == checklist.NOTHING or text.startswith(head)
+    _, heading, rest = checklist.PAGE.read_text().partition(head)
+    assert heading
+    assert heading + rest == checklist.NOTHING or "**Nothing" not in rest

@@ -47,7 +47,7 @@ from gpusharectl.output import Words
 
 _MOST_NAMES = 5
 _NO_SUCH_COMMAND = "No such command 'check'"
-_IMAGE = "docs/install-reference.md says how a node gets it; or choose another: --image"
+_IMAGE = "docs/install.md says how a node gets it; or choose another: --image"
 
 
 @dataclass(frozen=True, slots=True)
