@@ -1,7 +1,8 @@
 """What has to be seen on a real card: ``python -m tests.gpu.checklist``.
 
 It writes the section "On hardware" of docs/isolation.md: the date, the card, the
-driver, and what each step has seen. A step that fails, or whose parts are missing, says so on the page; the others go on.
+driver, and what each step has seen. A step that fails, or whose parts are missing, says
+so on the page; the others go on.
 The card's settings stay as they are. Torch and CuPy are measured if they can be
 imported.
 """
