@@ -38,15 +38,13 @@ from exporter.usage import (
     is_over,
 )
 from gpushare.cards.source import FoundCard
+from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, CardUUID
 from gpushare.kubelet.pods import PodName
 
 Labels = dict[str, str]
 
 MIB = 1 << 20
-KNOWN_XIDS = (13, 31, 43, 45, 68, 109, 48, 63, 64, 74, 79, 94, 95, 119, 120)
-"""Those that alerts use. They are shown as 0 before they happen, because Prometheus
-sees no increase in a series that begins with 1."""
 PODS_LATE_S = 90.0
 """A watch sends something within 30 s, plus the client's grace and a retry; after that
 the API server is away, or denies access."""
@@ -269,7 +267,9 @@ def _put_health(page: _Page, uuid: CardUUID, labels: Labels) -> None:
     page.put(own.CARD_HEALTHY, labels, healthy)
     # None if it does not report faults, or it is not known yet whether it does.
     if (tally := page.snapshot.xids.get(uuid)) is not None:
-        counts = dict.fromkeys(KNOWN_XIDS, 0) | dict(tally.counts)
+        # Those that alerts use begin with 0: Prometheus sees no increase in a series
+        # that begins with 1.
+        counts = dict.fromkeys((*PROGRAM_XIDS, *CARD_XIDS), 0) | dict(tally.counts)
         for xid, count in sorted(counts.items()):
             page.put(own.XIDS, labels | {"xid": str(xid)}, count)
 

@@ -14,20 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.cards.source import CardReading, XidEvent
+from gpushare.cards.xids import PROGRAM_XIDS
 from gpushare.domain.model import CardUUID
 from gpushare.files import replace_file
 from gpushare.kube.json_reader import Malformed, Reader
 
 logger = logging.getLogger(__name__)
-
-HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that make no card sick: a program caused them, and the card works as before.
-
-The same that NVIDIA's own device plugin ignores (k8s-device-plugin,
-``internal/rm/health.go``): 13 graphics engine exception, 31 memory page fault, 43 the
-card stopped processing, 45 clean-up after an earlier fault, 68 video processor
-exception, 109 context switch timeout.
-"""
 
 GOOD_READINGS = 3
 """So many in a row make a card well again; one that comes and goes is useless."""
@@ -42,7 +34,7 @@ class Health:
     """
 
     def __init__(self, harmless: Iterable[int] = ()) -> None:
-        self._harmless = HARMLESS_XIDS | frozenset(harmless)
+        self._harmless = frozenset(PROGRAM_XIDS) | frozenset(harmless)
         self._lock = threading.Lock()
         self._known: frozenset[CardUUID] = frozenset()
         self._load = ""

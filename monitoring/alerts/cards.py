@@ -1,10 +1,11 @@
 """Alerts on cards that are sick, hot or full, or will be soon.
 
-The XID numbers are from NVIDIA's catalogue. The gauge DCGM_FI_DEV_XID_ERRORS is never
+The gauge DCGM_FI_DEV_XID_ERRORS is never
 used, because it keeps the last XID forever.
 """
 
 from exporter.telemetry import fields
+from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import (
     CARD,
@@ -14,11 +15,6 @@ from monitoring.queries import (
     healthy_by_exporter,
     ours,
 )
-
-APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
-"""XIDs that are the fault of a program on the card."""
-PAGED_XIDS = (48, 63, 64, 74, 79, 94, 95, 119, 120)
-"""XIDs of a card that is lost, or whose memory or link is damaged."""
 
 _XIDS = "vcuda_xid_errors_total"
 _WHERE = f"card {ITS_NUMBER} of {{{{ $labels.NodeName }}}}"
@@ -55,7 +51,7 @@ def _one_of(xids: tuple[int, ...], *, is_not: bool = False) -> str:
 _XID_ALERTS = (
     Alert(
         "VcudaGpuXid",
-        _recent(_one_of(PAGED_XIDS)),
+        _recent(_one_of(CARD_XIDS)),
         "critical",
         f"XID {{{{ $labels.xid }}}} on {_WHERE}",
         f"The card, its memory or its link is damaged. Run {_CORDON}, move its pods, "
@@ -65,7 +61,7 @@ _XID_ALERTS = (
     ),
     Alert(
         "VcudaGpuXid",
-        _recent(_one_of((*APPLICATION_XIDS, *PAGED_XIDS), is_not=True)),
+        _recent(_one_of((*PROGRAM_XIDS, *CARD_XIDS), is_not=True)),
         "critical",
         f"XID {{{{ $labels.xid }}}} on {_WHERE}",
         "NVIDIA's catalogue of XID errors explains the number. dmesg on the node shows "
@@ -73,7 +69,7 @@ _XID_ALERTS = (
     ),
     Alert(
         "VcudaGpuXidApp",
-        _recent(_one_of(APPLICATION_XIDS)),
+        _recent(_one_of(PROGRAM_XIDS)),
         "info",
         f"A program failed on {_WHERE}: XID {{{{ $labels.xid }}}}",
         "Most likely this is a fault of the program. dmesg on the node shows the "

@@ -26,6 +26,7 @@ from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import FIELDS
 from exporter.usage import OveruseTally
 from gpushare.cards.source import Found, MigInstance
+from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -467,6 +468,8 @@ def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
     }
     wanted = [counts.get(one) for one in ((A, "79"), (A, "999"), (B, "79"), (B, "999"))]
     assert wanted == [2, 1, 0, None]
+    of_b = {int(xid) for uuid, xid in counts if uuid == B}
+    assert of_b == {*PROGRAM_XIDS, *CARD_XIDS}
 
 
 def test_a_card_that_reports_no_faults_has_no_zero() -> None:
