@@ -32,7 +32,7 @@ from bench.server import CARDS, ECHO, UNITS
 from bench.serving import wait_ready
 from bench.stage import FAST, cpu_s, facts, stage
 from bench.webhook import TlsLine, prepared
-from deviceplugin.dra.slices import devices, slices
+from deviceplugin.dra.slices import build_slices, slice_devices
 from gpushare.addresses import free_address
 from gpushare.domain.model import UNIT_MIB, Amount, Card, CardUUID
 from gpushare.kube.claims.allocated import device_name
@@ -324,7 +324,7 @@ def _offer(world: World, node: str) -> None:
     world.node(node, *[UNITS] * CARDS, uuids=uuids)
     cards = [Card(CardUUID(uuid), index, UNITS) for index, uuid in enumerate(uuids)]
     uid = world.rest.must("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
-    for body in slices(node, uid, devices(cards, {}), 1):
+    for body in build_slices(node, uid, slice_devices(cards, {}), 1):
         world.rest.must("POST", f"{_API}/resourceslices", body)
 
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from bench.plugin_server import NODE
-from exporter.run import run
+from exporter.run import run_exporter
 from exporter.settings import ExporterSettings
 from exporter.telemetry.nvml import NvmlTelemetry
 from gpushare.cards.nvml_cards import NvmlCards
@@ -114,7 +114,7 @@ def export(folder: Path, port: int) -> int:
     )
     stop = Event()
     Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    return run(settings, telemetry, made, stop)
+    return run_exporter(settings, telemetry, made, stop)
 
 
 def main() -> int:

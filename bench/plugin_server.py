@@ -6,7 +6,7 @@ from threading import Event
 
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.serve import assemble, start
+from deviceplugin.serve import assemble_plugin, start_plugin
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.cards.simulated import SimulatedCards, parse_spec
 from gpushare.domain.model import (
@@ -51,8 +51,10 @@ def main() -> int:
         NODE, kubelet_dir=folder, state_dir=folder / "vcuda", inject="env"
     )
     stop = Event()
-    made = assemble(settings, SimulatedCards(found), cluster, CollectorRegistry())
-    start(made, settings, stop)
+    made = assemble_plugin(
+        settings, SimulatedCards(found), cluster, CollectorRegistry()
+    )
+    start_plugin(made, settings, stop)
     sys.stdin.read()
     stop.set()
     return 0

@@ -10,11 +10,11 @@ from pathlib import Path
 from textwrap import shorten
 
 from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.cards.devices import colliding, shared_card
+from deviceplugin.cards.devices import colliding_cards, shared_card
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.cards.combined import CombinedCards
 from gpushare.cards.nvml_cards import NvmlCards
-from gpushare.cards.source import CardSource, Found, FoundCard, NoCardsYet
+from gpushare.cards.source import CardSource, FoundCard, FoundCards, NoCardsYet
 from gpushare.domain.model import Card
 from gpushare.kube.annotations import too_many
 from gpushare.kube.cluster import Json
@@ -26,7 +26,7 @@ _MOST, _LONGEST = 4, 250
 _VERSION = re.compile(r"\b\d+\.\d+(\.\d+)?\b")
 
 
-def report(
+def report_node(
     settings: DevicePluginSettings, sources: Sequence[CardSource], status: Json
 ) -> Json:
     """Return the driver, the cards, and how they would be injected, as JSON values.
@@ -39,11 +39,11 @@ def report(
     try:
         found, problem = CombinedCards(sources).cards(), ""
     except NoCardsYet as error:
-        found, problem = Found(()), str(error)
+        found, problem = FoundCards(()), str(error)
     versions = [one.driver_version() for one in sources if isinstance(one, NvmlCards)]
     shared = [shared_card(card, settings.reserve_mib) for card in found.cards]
     # Because of these the node would share no card at all.
-    whole_node = colliding(found.cards)
+    whole_node = colliding_cards(found.cards)
     if excess := too_many([card for card in shared if card.units]):
         whole_node.append(f"the node {excess}")
     return {

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import orjson
 
-from deviceplugin.check import FIRST_ANSWER_S, report
-from deviceplugin.serve import run
+from deviceplugin.check import FIRST_ANSWER_S, report_node
+from deviceplugin.serve import serve_kubelet
 from deviceplugin.settings import DevicePluginSettings
 from gpushare import process
 from gpushare.cards.combined import CombinedCards
@@ -54,7 +54,7 @@ def serve(*, bitfusion_quota: bool) -> None:
     # Also a single source: combined, cards that were found once stay listed.
     source = CombinedCards(sources)
     stop = process.begin(settings.log_level, settings.log_format)
-    process.end(run(settings, source, cluster, stop, DriverLimits(calls)))
+    process.end(serve_kubelet(settings, source, cluster, stop, DriverLimits(calls)))
 
 
 @main.command()
@@ -71,7 +71,7 @@ def check(status: str, into: Path | None) -> None:
     sources = simulated_source(settings, complaints) or [nvml]
     sources += inventory_source(settings, complaints)
     process.exit_with(complaints)
-    text = orjson.dumps(report(settings, sources, orjson.loads(status))).decode()
+    text = orjson.dumps(report_node(settings, sources, orjson.loads(status))).decode()
     click.echo(text)
     if into is not None:
         into.write_text(text)

@@ -16,25 +16,30 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from deviceplugin.allocation.device_chooser import DeviceChooser
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import (
-    Checks,
     HardLimits,
     IsolationChooser,
     LimitsSource,
     StartedLimits,
+    TierChecks,
 )
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import PreStart, Reporter
-from deviceplugin.allocation.records import Records
+from deviceplugin.allocation.records import AllocationRecords
 from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.dra.checks import ClaimChecks
+from deviceplugin.dra.checks import ResourceClaimChecks
 from deviceplugin.dra.driver import DraDriver, DraPlugin
-from deviceplugin.dra.prepare import Preparer
-from deviceplugin.dra.prepared import PreparedClaims
+from deviceplugin.dra.prepare import ResourceClaimPreparer
+from deviceplugin.dra.prepared import PreparedResourceClaims
 from deviceplugin.dra.slices import SlicePublisher
-from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
+from deviceplugin.kubelet.plugin import (
+    AllocationParts,
+    CardCountFile,
+    DevicePlugin,
+    QuotaPlugin,
+)
 from deviceplugin.kubelet.registration import Registrar, Service
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import DevicePluginSettings
@@ -91,7 +96,7 @@ def _wait_for_lock(lock: int, stop: Event) -> bool:
 class PluginParts:
     """All parts of one device plugin, put together."""
 
-    parts: Parts
+    parts: AllocationParts
     watcher: Watcher
     publisher: Publisher
     reporter: Reporter
@@ -102,7 +107,7 @@ class PluginParts:
     startup_taint: StartupTaint | None
 
 
-def run(
+def serve_kubelet(
     settings: DevicePluginSettings,
     source: CardSource,
     cluster: Cluster,
@@ -116,9 +121,9 @@ def run(
     with page, instance_lock(settings.kubelet_dir / "device-plugins", stop) as locked:
         if not locked:
             return 0
-        made = assemble(settings, source, cluster, registry, limits)
+        made = assemble_plugin(settings, source, cluster, registry, limits)
         try:
-            threads = start(made, settings, stop)
+            threads = start_plugin(made, settings, stop)
         except (CollidingCardsError, DriverLost) as error:
             logger.error("cannot serve", extra={"because": str(error)})  # noqa: TRY400
             stop.set()
@@ -133,7 +138,7 @@ def run(
     return int(failed)
 
 
-def assemble(
+def assemble_plugin(
     settings: DevicePluginSettings,
     source: CardSource,
     cluster: Cluster,
@@ -158,7 +163,7 @@ def assemble(
     isolation = _isolation(shared, chooser, limits or DriverLimits(), on_node)
     recorder = EventRecorder(cluster, settings.node)
     prestart = _prestart(shared, recorder, on_node)
-    parts = Parts(
+    parts = AllocationParts(
         shared.offer,
         DeviceChooser(shared.pods, shared.resources, shared.occupancy, recorder),
         prestart,
@@ -198,8 +203,8 @@ class _SharedParts:
     follow_node: Reflector
     follow_pods: Reflector
     resources: PodResources
-    records: Records
-    claims: PreparedClaims
+    records: AllocationRecords
+    claims: PreparedResourceClaims
     occupancy: Occupancy
 
     @classmethod
@@ -213,10 +218,10 @@ class _SharedParts:
         name, state = settings.node, settings.state_dir
         node, pods = OwnNode(), NodePods(cluster, name)
         own, here = f"metadata.name={name}", f"spec.nodeName={name}"
-        records = Records(state / "containers")
+        records = AllocationRecords(state / "containers")
         # Read also while DRA is off: a claim that was prepared holds its card until
         # kubelet unprepares it.
-        claims = PreparedClaims(state / "claims", settings.cdi_dirs[-1], name)
+        claims = PreparedResourceClaims(state / "claims", settings.cdi_dirs[-1], name)
         return cls(
             settings,
             cluster,
@@ -251,7 +256,7 @@ def _isolation(
 ) -> IsolationChooser:
     """Make what chooses the node's isolation tier, and checks its cards for it."""
     settings = shared.settings
-    checks = Checks(
+    checks = TierChecks(
         limits,
         settings.host_root,
         settings.cdi_dirs,
@@ -321,10 +326,10 @@ def _watcher(
     )
 
 
-def _driver(shared: _SharedParts, parts: Parts) -> DraDriver:
+def _driver(shared: _SharedParts, parts: AllocationParts) -> DraDriver:
     """Make the DRA driver, which offers the same cards to claims."""
     settings, name, offer = shared.settings, shared.settings.node, shared.offer
-    checks = ClaimChecks(
+    checks = ResourceClaimChecks(
         shared.occupancy,
         offer,
         parts.chooser,
@@ -332,7 +337,7 @@ def _driver(shared: _SharedParts, parts: Parts) -> DraDriver:
         parts.library,
         parts.prestart,
     )
-    preparer = Preparer(
+    preparer = ResourceClaimPreparer(
         name,
         shared.cluster,
         shared.resources,
@@ -355,7 +360,9 @@ def _driver(shared: _SharedParts, parts: Parts) -> DraDriver:
     )
 
 
-def _registrars(settings: DevicePluginSettings, parts: Parts) -> tuple[Registrar, ...]:
+def _registrars(
+    settings: DevicePluginSettings, parts: AllocationParts
+) -> tuple[Registrar, ...]:
     """Make the service of each resource, and what registers it with kubelet."""
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
     if settings.bitfusion_quota:
@@ -365,7 +372,7 @@ def _registrars(settings: DevicePluginSettings, parts: Parts) -> tuple[Registrar
     return tuple(Registrar(one, folder, parts.metrics) for one in services)
 
 
-def start(
+def start_plugin(
     made: PluginParts, settings: DevicePluginSettings, stop: Event
 ) -> list[Thread]:
     """Follow the API server, wait for cards, then serve; return the threads.

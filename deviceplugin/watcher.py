@@ -9,7 +9,7 @@ from typing import Any
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.cards.advertised import Offer, OwnNode
-from deviceplugin.cards.devices import Cards, colliding
+from deviceplugin.cards.devices import Cards, colliding_cards
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.metrics import PluginMetrics
 from gpushare.cards.source import CardSource, DriverLost, NoCardsYet
@@ -74,7 +74,7 @@ class Watcher:
             self.log_once.problem("cards", why, _NONE, because=why)
         else:
             self.log_once.recovered("cards")
-        if collisions := colliding(found.cards):
+        if collisions := colliding_cards(found.cards):
             raise CollidingCardsError("; ".join(collisions))
         self.offer.set_found(found.cards)
         self.health.know(card.uuid for card in found.cards if card.known_to_driver)

@@ -11,19 +11,23 @@ from pathlib import Path
 from threading import Lock
 
 from exporter.owners import Holding, OwnerPod, OwnerPods
-from gpushare.kubelet.claim_records import PreparedClaim, read_record, records_in
+from gpushare.kubelet.claim_records import (
+    PreparedResourceClaim,
+    read_record,
+    records_in,
+)
 
 _Seen = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimsFound:
+class NodeResourceClaims:
     """The prepared claims; not ``complete`` if there may be others."""
 
-    claims: tuple[PreparedClaim, ...] = ()
+    claims: tuple[PreparedResourceClaim, ...] = ()
     complete: bool = False
 
-    def named(self, namespace: str, name: str) -> list[PreparedClaim]:
+    def named(self, namespace: str, name: str) -> list[PreparedResourceClaim]:
         """Return the claims of a name.
 
         An earlier one may be there too, if kubelet has lost its state.
@@ -32,7 +36,7 @@ class ClaimsFound:
         return [one for one in self.claims if (one.namespace, one.name) == wanted]
 
 
-class ClaimsFolder:
+class ResourceClaimsFolder:
     """Reads the folder in which the device plugin keeps its prepared claims.
 
     The plugin makes the folder at its start. So where there is none, nothing is known:
@@ -42,12 +46,12 @@ class ClaimsFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._is_there = False
-        self._read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
-        self._found = ClaimsFound()
+        self._read: dict[Path, tuple[_Seen, PreparedResourceClaim | None]] = {}
+        self._found = NodeResourceClaims()
 
-    def read(self) -> ClaimsFound:
+    def read(self) -> NodeResourceClaims:
         """Return the claims: the same object until one of them changes."""
-        read: dict[Path, tuple[_Seen, PreparedClaim | None]] = {}
+        read: dict[Path, tuple[_Seen, PreparedResourceClaim | None]] = {}
         is_there = _is_there(self._folder)
         for path in records_in(self._folder):
             try:
@@ -62,7 +66,7 @@ class ClaimsFolder:
         if (is_there, read) != (self._is_there, self._read):
             claims = [claim for _, claim in read.values()]
             its = tuple(one for one in claims if one is not None)
-            self._found = ClaimsFound(its, is_there and len(its) == len(claims))
+            self._found = NodeResourceClaims(its, is_there and len(its) == len(claims))
             self._is_there, self._read = is_there, read
         return self._found
 
@@ -75,13 +79,13 @@ def _is_there(folder: Path) -> bool:
 
 
 @dataclass
-class PodsWithClaims:
+class PodsWithResourceClaims:
     """The pods of the node, each with what it holds by claims. Any thread may ask."""
 
     pods: Callable[[], OwnerPods | None]
-    claims: Callable[[], ClaimsFound]
+    claims: Callable[[], NodeResourceClaims]
     _lock: Lock = field(default_factory=Lock)
-    _of: tuple[OwnerPods | None, ClaimsFound] = (None, ClaimsFound())
+    _of: tuple[OwnerPods | None, NodeResourceClaims] = (None, NodeResourceClaims())
     _joined: OwnerPods | None = None
 
     def current(self) -> OwnerPods | None:
@@ -93,11 +97,13 @@ class PodsWithClaims:
             pods, claims = self.pods(), self.claims()
             if pods is not self._of[0] or claims is not self._of[1]:
                 self._of = (pods, claims)
-                self._joined = None if pods is None else join(pods, claims)
+                self._joined = (
+                    None if pods is None else join_resource_claims(pods, claims)
+                )
             return self._joined
 
 
-def join(pods: OwnerPods, found: ClaimsFound) -> OwnerPods:
+def join_resource_claims(pods: OwnerPods, found: NodeResourceClaims) -> OwnerPods:
     """Return the pods with what they hold by claims.
 
     A claim of a pod that is not among the prepared ones is another driver's, if all
@@ -109,7 +115,7 @@ def join(pods: OwnerPods, found: ClaimsFound) -> OwnerPods:
     return OwnerPods.of(joined, tuple(shares) if known else None)
 
 
-def _with_claims(owner_pod: OwnerPod, found: ClaimsFound) -> OwnerPod:
+def _with_claims(owner_pod: OwnerPod, found: NodeResourceClaims) -> OwnerPod:
     holdings, unknown = list[Holding](), False
     for name in owner_pod.pod.claims:
         its = found.named(owner_pod.name[0], name)
@@ -119,7 +125,7 @@ def _with_claims(owner_pod: OwnerPod, found: ClaimsFound) -> OwnerPod:
     return replace(owner_pod, by_claims=tuple(holdings), unknown_claims=unknown)
 
 
-def _holdings(owner_pod: OwnerPod, claim: PreparedClaim) -> Iterator[Holding]:
+def _holdings(owner_pod: OwnerPod, claim: PreparedResourceClaim) -> Iterator[Holding]:
     """Return what each container holds by a claim, however often it names it."""
     requests: dict[str, set[str]] = {}
     for use in owner_pod.pod.claim_uses:

@@ -20,7 +20,7 @@ from exporter import catalog as own
 from exporter.catalog import OwnField
 from exporter.kubelet_check import KubeletRound
 from exporter.owners import OwnerPods
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import (
     ALLOTMENT,
@@ -83,7 +83,7 @@ class Exposition(Collector):
     def __init__(
         self,
         site: Site,
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], TelemetrySnapshot],
         book: UsageBook,
         *,
         overuse: Callable[[], OveruseTally | None] = lambda: None,
@@ -137,7 +137,7 @@ class _Page:
     """
 
     site: Site
-    snapshot: Snapshot
+    snapshot: TelemetrySnapshot
     owner_pods: OwnerPods | None
     usage: Usage
     has_pods: bool
@@ -274,7 +274,7 @@ def _put_health(page: _Page, uuid: CardUUID, labels: Labels) -> None:
             page.put(own.XIDS, labels | {"xid": str(xid)}, count)
 
 
-def _lately(snapshot: Snapshot, uuid: CardUUID) -> list[tuple[float, bool]]:
+def _lately(snapshot: TelemetrySnapshot, uuid: CardUUID) -> list[tuple[float, bool]]:
     """Return when a card was asked in recent rounds, and whether it was sick or gone.
 
     What is recent depends on each group's interval: a failure counts until the group is
@@ -290,7 +290,7 @@ def _lately(snapshot: Snapshot, uuid: CardUUID) -> list[tuple[float, bool]]:
     return found
 
 
-def _lost_at(snapshot: Snapshot, uuid: CardUUID) -> float:
+def _lost_at(snapshot: TelemetrySnapshot, uuid: CardUUID) -> float:
     """Return when a card failed last in a recent round; -inf if it did not."""
     failed = (at for at, sick in _lately(snapshot, uuid) if sick)
     return max(failed, default=float("-inf"))

@@ -7,7 +7,7 @@ from typing import TypeVar
 import click
 
 from exporter.http import Unit
-from exporter.run import run
+from exporter.run import run_exporter
 from exporter.selection import Flags
 from exporter.settings import UNITS, WATCHDOG_MODES, CommandLine, ExporterSettings
 from exporter.telemetry.amd import AmdTelemetry
@@ -65,7 +65,7 @@ def main(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -> 
         process.try_to_listen("COLLECT_LISTEN", settings.collect_listen, complaints)
     process.exit_with(complaints)
     stop = process.begin(settings.log_level, settings.log_format)
-    process.end(run(settings, telemetry, cluster, stop))
+    process.end(run_exporter(settings, telemetry, cluster, stop))
 
 
 def _named(switches: dict[str, bool], verb: str) -> frozenset[str]:

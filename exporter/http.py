@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from werkzeug.wrappers import Request, Response
 
-from exporter.snapshot import ProcessRound, Round, Snapshot
+from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
 from gpushare.server.exposition import openmetrics, text
 
@@ -37,7 +37,7 @@ class ExporterPages:
 
     node: str
     unit: Unit
-    snapshot: Callable[[], Snapshot]
+    snapshot: Callable[[], TelemetrySnapshot]
     metrics: Collector
     troubles: Callable[[], Mapping[str, str]]
 
@@ -86,7 +86,9 @@ class ExporterPages:
         return _json(page)
 
 
-def collect_page(snapshot: Snapshot, node: str, unit: Unit = "mib") -> dict[str, Any]:
+def collect_page(
+    snapshot: TelemetrySnapshot, node: str, unit: Unit = "mib"
+) -> dict[str, Any]:
     """Return the body: under the node's name its cards, by index, and their sums.
 
     A card whose memory in use is unknown is left out of everything: counted as unused
@@ -99,7 +101,7 @@ def collect_page(snapshot: Snapshot, node: str, unit: Unit = "mib") -> dict[str,
     return {node: {"deviceNum": len(known), "devices": devices} | _memory(used, total)}
 
 
-def _cards(snapshot: Snapshot) -> Iterator[tuple[int, int]]:
+def _cards(snapshot: TelemetrySnapshot) -> Iterator[tuple[int, int]]:
     """Return used and total MiB of each card that told them."""
     found = snapshot.rounds.get(MEMORY)
     for card in sorted(snapshot.cards, key=lambda card: card.index):

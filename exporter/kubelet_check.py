@@ -17,7 +17,7 @@ from gpushare.kubelet.node_pods import (
     PodResources,
     UnknownPodError,
 )
-from gpushare.kubelet.pods import DeviceId, Held, PodName, card_key
+from gpushare.kubelet.pods import DeviceId, HeldDevices, PodName, card_key
 from gpushare.logs import LogOnce
 
 
@@ -37,7 +37,7 @@ class KubeletRound:
     failure: str = ""
 
 
-def disagrees(owner_pod: OwnerPod, held: Mapping[str, Held]) -> bool:
+def disagrees(owner_pod: OwnerPod, held: Mapping[str, HeldDevices]) -> bool:
     """Return whether a pod's devices are of other cards than its placement.
 
     Only cards are compared: devices do not tell which container has which whole card,

@@ -8,7 +8,7 @@ from functools import partial
 from threading import Event
 
 from exporter.owners import OwnerPod
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.usage import (
     Mode,
@@ -17,7 +17,7 @@ from exporter.usage import (
     OveruseTally,
     UseKey,
     detect_overuse,
-    due,
+    due_overuses,
     overuse_text,
 )
 from gpushare.kube.cluster import Cluster
@@ -41,7 +41,7 @@ class OveruseMonitor:
     def __init__(  # noqa: PLR0913
         self,
         book: UsageBook,
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], TelemetrySnapshot],
         cluster: Cluster,
         mode: Mode,
         after_s: float,
@@ -86,7 +86,7 @@ class OveruseMonitor:
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
         owner_pods = self._book.owner_pods()
-        for one in list(due(self._overuses, self._after_s)):
+        for one in list(due_overuses(self._overuses, self._after_s)):
             owner_pod = owner_pods.find(one.use.uid) if owner_pods else None
             if owner_pod is not None:
                 # Read again, because evicting a pod for one container ends them all.

@@ -14,7 +14,7 @@ from gpushare.domain.model import Amount, CardUUID, PodUID, Share
 from gpushare.kube.claims.asked import ResourceClaimUse
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.json_reader import Reader
-from gpushare.kubelet.pods import NodePod, PodName, node_pod
+from gpushare.kubelet.pods import NodePod, PodName, read_node_pod
 
 _POD = re.compile(
     r"pod(?:(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})"
@@ -234,9 +234,9 @@ class OwnerPods:
         return next((one for one in self.all if one.uid == uid), None)
 
 
-def owner_pod(pod: Json) -> OwnerPod:
+def read_owner_pod(pod: Json) -> OwnerPod:
     """Read a pod; ``Malformed`` for what no API server would send."""
-    found, reader = node_pod(pod), Reader(pod)
+    found, reader = read_node_pod(pod), Reader(pod)
     notes = reader.object("metadata").optional_object("annotations")
     static = bool(notes.optional_text(CONFIG_MIRROR))
     hashed = notes.optional_text(CONFIG_HASH) if static else ""

@@ -13,12 +13,12 @@ from threading import Event, Lock, Thread
 
 from werkzeug.wrappers import Request
 
-from exporter.claims import ClaimsFolder, PodsWithClaims
+from exporter.claims import PodsWithResourceClaims, ResourceClaimsFolder
 from exporter.collector import Exposition, Site
 from exporter.http import ExporterPages
 from exporter.kubelet_check import KubeletCheck
 from exporter.overuse import OveruseMonitor
-from exporter.owners import OwnerPod, OwnerPods, owner_pod
+from exporter.owners import OwnerPod, OwnerPods, read_owner_pod
 from exporter.procfs import ProcFs
 from exporter.sampler import Sampler, XidTallies, groups_read
 from exporter.selection import BadFieldFile, Flags, choose, parse
@@ -39,7 +39,7 @@ from gpushare.server.listener import Listener
 logger = logging.getLogger(__name__)
 
 CONFIG = "config"
-"""The key in ``Snapshot.troubles`` while the file is not valid."""
+"""The key in ``TelemetrySnapshot.troubles`` while the file is not valid."""
 _MOST_BYTES = 1 << 20
 _OVERUSE_EVERY_S = 2.0
 _KUBELET_EVERY_S = 60.0
@@ -59,7 +59,7 @@ class ExporterParts:
     loops: dict[str, Loop]
 
 
-def run(
+def run_exporter(
     settings: ExporterSettings,
     telemetry: Telemetry,
     cluster: Cluster | None,
@@ -69,27 +69,27 @@ def run(
 
     Without a cluster, only cards are shown, because nothing is known about pods.
     """
-    made = assemble(settings, telemetry, cluster)
+    made = assemble_exporter(settings, telemetry, cluster)
     served = {settings.listen: Request.application(made.pages.every)}
     if settings.collect_listen is not None:
         alone = Request.application(made.pages.collect_alone)
         served[settings.collect_listen] = alone
     # Before anything is read, because a probe or an agent may ask at once.
     with Listener(served):
-        failed = wait_for_end(start(made, stop), stop)
+        failed = wait_for_end(start_exporter(made, stop), stop)
         stop.set()
         made.sampler.wake()
     telemetry.close()
     return int(failed)
 
 
-def start(made: ExporterParts, stop: Event) -> list[Thread]:
+def start_exporter(made: ExporterParts, stop: Event) -> list[Thread]:
     """Choose groups and fields, then start all threads."""
     made.file_watcher.look()
     return start_threads(made.loops.items(), stop)
 
 
-def assemble(
+def assemble_exporter(
     settings: ExporterSettings, telemetry: Telemetry, cluster: Cluster | None
 ) -> ExporterParts:
     """Put the parts together; nothing runs yet."""
@@ -124,8 +124,8 @@ def _following_pods(
     watched_pods = WatchedPods()
     here = f"spec.nodeName={settings.node}"
     reflector = Reflector(cluster, Kind.PODS, watched_pods, field_selector=here)
-    folder = ClaimsFolder(settings.state_dir / "claims")
-    joined = PodsWithClaims(watched_pods.current, folder.read)
+    folder = ResourceClaimsFolder(settings.state_dir / "claims")
+    joined = PodsWithResourceClaims(watched_pods.current, folder.read)
     book = UsageBook(
         store.read, joined.current, context_mib=settings.watchdog_context_mib
     )
@@ -282,7 +282,7 @@ class WatchedPods(Sink):
 def _read(pod: Json) -> OwnerPod | None:
     """Read a pod; None if it has ended, or is malformed."""
     try:
-        found = owner_pod(pod)
+        found = read_owner_pod(pod)
     except Malformed as error:
         facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
         logger.warning("pod not understood", extra=facts)

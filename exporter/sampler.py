@@ -14,10 +14,10 @@ from threading import Event
 
 from exporter.procfs import ProcFs
 from exporter.selection import Chosen
-from exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
+from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
 from exporter.snapshot_store import SnapshotStore
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, Telemetry
-from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, XID_ERRORS, Group
+from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, XID_ERRORS, FieldGroup
 from gpushare.cards.combined import error_text
 from gpushare.cards.source import DriverLost, NoCardsYet, XidEvent
 from gpushare.domain.model import CardUUID
@@ -182,7 +182,7 @@ class Sampler:
         others = known != {card.uuid for card in found.cards}
         return bool(found.cards) and (others or bool(was.no_cards))
 
-    def sample(self, group: Group, stop: Event) -> None:
+    def sample(self, group: FieldGroup, stop: Event) -> None:
         """Read one group at its interval while it is on."""
         while not stop.is_set():
             woken, ends = self._woken, time.monotonic() + group.every_s
@@ -222,13 +222,15 @@ class Sampler:
             self._wakeup.wait_for(lambda: self._woken != woken, longest_s)
 
 
-def groups_read() -> tuple[Group, ...]:
+def groups_read() -> tuple[FieldGroup, ...]:
     """Return the groups that are read from cards; the others follow from pods."""
     asked = {PROCESSES, *(one.group for one in FIELDS)}
     return tuple(group for group in GROUPS if group.name in asked)
 
 
-def _able_to_report(was: Snapshot, cards: Mapping[CardUUID, CardAnswer]) -> Snapshot:
+def _able_to_report(
+    was: TelemetrySnapshot, cards: Mapping[CardUUID, CardAnswer]
+) -> TelemetrySnapshot:
     """Count no fault so far for cards that can report faults."""
     able = [
         uuid
@@ -239,7 +241,7 @@ def _able_to_report(was: Snapshot, cards: Mapping[CardUUID, CardAnswer]) -> Snap
 
 
 class XidTallies:
-    """Keeps ``Snapshot.xids``: each card's last fault, and a count of each fault."""
+    """Keeps ``TelemetrySnapshot.xids``: the last fault of each card, and counts."""
 
     def __init__(
         self, telemetry: Telemetry, store: SnapshotStore, *, wait_s: float = 5.0
@@ -274,7 +276,7 @@ class XidTallies:
         self._store.change(lambda was: _counted(was, event))
 
 
-def _counted(was: Snapshot, event: XidEvent) -> Snapshot:
+def _counted(was: TelemetrySnapshot, event: XidEvent) -> TelemetrySnapshot:
     everywhere = [card.uuid for card in was.cards if card.known_to_driver]
     xids = dict(was.xids)
     for uuid in everywhere if event.uuid is None else [event.uuid]:

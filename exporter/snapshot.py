@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from exporter.owners import Owner
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import PROCESSES, Field
-from gpushare.cards.source import Found, FoundCard
+from gpushare.cards.source import FoundCard, FoundCards
 from gpushare.domain.model import CardUUID
 
 
@@ -62,7 +62,7 @@ class XidTally:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TelemetrySnapshot:
     """The last round of each group.
 
     ``found`` is None until cards were found once; ``no_cards`` says why none can be
@@ -72,7 +72,7 @@ class Snapshot:
     """
 
     driver_version: str = ""
-    found: Found | None = None
+    found: FoundCards | None = None
     no_cards: str = ""
     groups: frozenset[str] = frozenset()
     fields: tuple[Field, ...] = ()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from threading import Lock
 
 from exporter.owners import OwnerPods
-from exporter.snapshot import ProcessRound, Round, Snapshot
+from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
 from exporter.telemetry.fields import GROUPS, MEMORY, PROCESSES, UTILIZATION
 from exporter.usage import CONTEXT_MIB, Usage, account_usage
 
@@ -25,11 +25,13 @@ class SnapshotStore:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._snapshot = Snapshot()
+        self._snapshot = TelemetrySnapshot()
         self._put_at: dict[str, float] = {}
-        self._last: tuple[Snapshot, frozenset[str], Snapshot] | None = None
+        self._last: (
+            tuple[TelemetrySnapshot, frozenset[str], TelemetrySnapshot] | None
+        ) = None
 
-    def read(self) -> Snapshot:
+    def read(self) -> TelemetrySnapshot:
         """Return what is known now, as an immutable object; never waits.
 
         A round that is too old has no values any more, and has a failure instead.
@@ -46,7 +48,7 @@ class SnapshotStore:
             last = self._last = (snapshot, late, _without_late(snapshot, late))
         return last[2]
 
-    def change(self, change: Callable[[Snapshot], Snapshot]) -> None:
+    def change(self, change: Callable[[TelemetrySnapshot], TelemetrySnapshot]) -> None:
         """Replace the snapshot."""
         with self._lock:
             self._snapshot = change(self._snapshot)
@@ -72,7 +74,9 @@ class SnapshotStore:
             self.change(lambda was: _with_trouble(was, about, words))
 
 
-def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
+def _without_late(
+    snapshot: TelemetrySnapshot, late: frozenset[str]
+) -> TelemetrySnapshot:
     """Drop the values of these groups, and say why."""
     rounds, troubles = dict(snapshot.rounds), dict(snapshot.troubles)
     processes = snapshot.processes
@@ -88,7 +92,7 @@ def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
     return replace(snapshot, rounds=rounds, processes=processes, troubles=troubles)
 
 
-def _with_trouble(was: Snapshot, about: str, words: str) -> Snapshot:
+def _with_trouble(was: TelemetrySnapshot, about: str, words: str) -> TelemetrySnapshot:
     troubles = {**was.troubles, about: words}
     return replace(was, troubles={key: why for key, why in troubles.items() if why})
 
@@ -102,7 +106,7 @@ class UsageBook:
 
     def __init__(
         self,
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], TelemetrySnapshot],
         owner_pods: Callable[[], OwnerPods | None] | None = None,
         *,
         context_mib: float = CONTEXT_MIB,

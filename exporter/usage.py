@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from exporter.owners import Owner, OwnerPod, OwnerPods
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.telemetry.base import ProcessUse, SmSource
 from exporter.telemetry.fields import (
     DEC_UTIL,
@@ -119,7 +119,7 @@ _BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
 
 
 def account_usage(
-    snapshot: Snapshot,
+    snapshot: TelemetrySnapshot,
     owner_pods: OwnerPods | None,
     before: Usage,
     context_mib: float = CONTEXT_MIB,
@@ -200,7 +200,7 @@ class _CardAccount:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: TelemetrySnapshot,
         owner_pods: OwnerPods | None,
         card: FoundCard,
         consumers: dict[_Name, _Consumer],
@@ -469,7 +469,7 @@ def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
     return found
 
 
-def due(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
+def due_overuses(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
     """Return those that have been over their share for so long, and are now."""
     for overuse in overuses.values():
         if overuse.seen is not None and overuse.lasted_s >= after_s:

@@ -19,9 +19,9 @@ from deviceplugin.cards.devices import (
     Cards,
     Tally,
     amount_of,
-    part,
-    pick,
-    plan,
+    amounts_by_card,
+    count_of,
+    pick_device_ids,
     why_impossible,
 )
 from gpushare.cards.source import FoundCard
@@ -54,12 +54,12 @@ from gpushare.kubelet.pods import (
     UNKNOWN_POD,
     ActivePod,
     Allocated,
-    Held,
-    Listed,
+    AllocationStep,
+    HeldDevices,
+    ListedDevices,
     NodePod,
     PodName,
-    Step,
-    candidates,
+    admission_candidates,
     card_key,
     may_be_static,
     pod_known_to_kubelet,
@@ -82,7 +82,7 @@ class DeniedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DeviceQuestion:
     """What kubelet asks with GetPreferredAllocation, about one container.
 
     ``available`` are kubelet's free devices of the resource, ``must`` those that it has
@@ -97,7 +97,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class Assignment:
     """An allocation: its container as far as it is known, and the cards it shows.
 
     ``limited_units`` is the container's part of a card that it shares, in units. None
@@ -118,7 +118,7 @@ class _Progress:
     active: ActivePod | None = None
     of_unknown_pod: str = ""
     """A device that was allocated to a pod that only kubelet knows."""
-    listed: Listed = field(default_factory=lambda: Listed({}))
+    listed: ListedDevices = field(default_factory=lambda: ListedDevices({}))
     at: float = float("-inf")
 
     @property
@@ -144,7 +144,7 @@ class DeviceChooser:
         self._lock = Lock()
         self._progress = _Progress()
 
-    def prefer(self, question: Question) -> list[str]:
+    def prefer(self, question: DeviceQuestion) -> list[str]:
         """Choose ids for the pod being admitted; ``DeniedError`` with the reason."""
         with self._lock:
             active = self._pod_being_admitted(question)
@@ -165,7 +165,7 @@ class DeviceChooser:
             self._progress.active, self._progress.at = active, time.monotonic()
             return chosen
 
-    def allocate(self, cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
+    def allocate(self, cards: Cards, resource: str, ids: Sequence[str]) -> Assignment:
         """Say which container gets these ids and which cards they show.
 
         Raises ``DeniedError``.
@@ -184,7 +184,7 @@ class DeviceChooser:
                         "that asked for them"
                     )
                 limited = len(ids) if resource == names.MEMORY else None
-                return Assigned(
+                return Assignment(
                     UNKNOWN_POD, PodUID(""), "", cards.as_found(on), limited
                 )
             pod = active.pod
@@ -198,11 +198,11 @@ class DeviceChooser:
                 self._progress.of_unknown_pod = ids[0]
             shown = self._shown(active, step, on)
             limited = limited_units(pod, active.placement, step, shown)
-            return Assigned(
+            return Assignment(
                 pod.name, pod.uid, step.container, cards.as_found(shown), limited
             )
 
-    def _pod_being_admitted(self, question: Question) -> ActivePod:
+    def _pod_being_admitted(self, question: DeviceQuestion) -> ActivePod:
         """Find the pod being admitted, at each call: kubelet may have failed it."""
         before, listed = self._progress, self._finder.listed()
         self._progress = _Progress(listed=listed)
@@ -229,7 +229,7 @@ class DeviceChooser:
         holds = any(self._progress.listed.held(pod.name).values())
         return holds or self._occupancy.has_allocation(pod.uid)
 
-    def _placed(self, pod: NodePod, question: Question) -> Placement:
+    def _placed(self, pod: NodePod, question: DeviceQuestion) -> Placement:
         """Place a pod that came without a placement, where there is room."""
         request = pod.record.request
         found = (
@@ -243,7 +243,7 @@ class DeviceChooser:
             self._occupancy.decide(found)
         return found
 
-    def _unknown_pod(self, question: Question, before: _Progress) -> ActivePod:
+    def _unknown_pod(self, question: DeviceQuestion, before: _Progress) -> ActivePod:
         """Begin or continue the admission of a pod that only kubelet knows.
 
         It is a static pod, or any pod while the API server is out of reach; the latter
@@ -301,19 +301,21 @@ class DeviceChooser:
             return on
         return tuple(filter(None, map(cards.of, planned)))
 
-    def _chosen(self, active: ActivePod, question: Question) -> list[str] | None:
+    def _chosen(self, active: ActivePod, question: DeviceQuestion) -> list[str] | None:
         step = active.step(question.resource, question.size)
         if step is None:
             return None
         wanted = {
-            uuid: part(amount, question.resource)
-            for uuid, amount in plan(active.placement, step.container).items()
+            uuid: count_of(amount, question.resource)
+            for uuid, amount in amounts_by_card(
+                active.placement, step.container
+            ).items()
         }
         taken, name = self._progress.listed.holder, active.pod.name
         keys = tuple(card_key(uuid) for uuid in wanted)
         own = [one for one in question.available if one.startswith(keys)]
         free = [one for one in own if taken.get(one, name) == name]
-        return pick(wanted, free, question.must, size=question.size)
+        return pick_device_ids(wanted, free, question.must, size=question.size)
 
     def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:
         """Refuse ids that another pod holds: kubelet may forget (contracts 2.7)."""
@@ -323,10 +325,10 @@ class DeviceChooser:
             raise DeniedError(f"{holder} holds {_some(doubled)} already")
 
     def _shown(
-        self, active: ActivePod, step: Step, on: tuple[CardUUID, ...]
+        self, active: ActivePod, step: AllocationStep, on: tuple[CardUUID, ...]
     ) -> tuple[CardUUID, ...]:
         """Return all cards of the container; these ids may be of only some of them."""
-        planned = tuple(plan(active.placement, step.container))
+        planned = tuple(amounts_by_card(active.placement, step.container))
         if {*on} <= {*planned, *active.placement.cards()}:
             return planned or on
         if len(on) > 1:
@@ -353,7 +355,7 @@ class FallbackPlacement:
     _tally: Tally = field(default_factory=Tally)
 
     def place(
-        self, request: PodRequest, listed: Listed, question: Question
+        self, request: PodRequest, listed: ListedDevices, question: DeviceQuestion
     ) -> Placement | Refusal:
         """Place a pod on cards of which kubelet has devices left."""
         node = self.occupancy.charged(listed, question.cards).as_seen_by(request.pod)
@@ -371,7 +373,7 @@ class FallbackPlacement:
         return Placement(pod, self.occupancy.node, tuple(whole_shares(claim, on)))
 
     def is_short(
-        self, placement: Placement, pod: PodName, listed: Listed, cards: Cards
+        self, placement: Placement, pod: PodName, listed: ListedDevices, cards: Cards
     ) -> bool:
         """Return whether others hold so much of a card that kubelet cannot give this.
 
@@ -380,14 +382,14 @@ class FallbackPlacement:
         """
         held = self._tally.of(self.occupancy.held(listed, pod))
         return any(
-            part(amount, resource) + held[card_key(uuid), kind]
-            > part(card.capacity, resource)
+            count_of(amount, resource) + held[card_key(uuid), kind]
+            > count_of(card.capacity, resource)
             for uuid, amount in placement.by_card().items()
             if (card := cards.of(uuid)) is not None
             for resource, kind in KINDS.items()
         )
 
-    def _lost(self, listed: Listed, question: Question) -> Placement:
+    def _lost(self, listed: ListedDevices, question: DeviceQuestion) -> Placement:
         """Return the devices that kubelet neither has free nor lists as held."""
         resource = question.resource
         held = self._tally.of(self.occupancy.held(listed, UNKNOWN_POD))
@@ -395,7 +397,7 @@ class FallbackPlacement:
         shares = []
         for card in question.cards.all:
             had = held[card_key(card.uuid), KINDS[resource]]
-            gone = part(card.capacity, resource) - free[card.uuid] - had
+            gone = count_of(card.capacity, resource) - free[card.uuid] - had
             if gone > 0:
                 shares.append(Share(card.uuid, amount_of(resource, gone)))
         ref = PodRef(PodUID("lost"), *UNKNOWN_POD)
@@ -412,9 +414,9 @@ class ActivePodFinder:
         self._resources = resources
         self._occupancy = occupancy
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
-        self._settled = dict[PodUID, tuple[NodePod, Mapping[str, Held]]]()
+        self._settled = dict[PodUID, tuple[NodePod, Mapping[str, HeldDevices]]]()
 
-    def listed(self) -> Listed:
+    def listed(self) -> ListedDevices:
         """Ask kubelet who holds what; if it is silent, use what was allocated."""
         try:
             return self._resources.list(_LIST_WITHIN_S)
@@ -422,7 +424,7 @@ class ActivePodFinder:
             logger.warning("kubelet lists no devices", extra={"because": str(error)})
             return self._occupancy.as_allocated()
 
-    def find(self, listed: Listed, resource: str, size: int) -> NodePod | None:
+    def find(self, listed: ListedDevices, resource: str, size: int) -> NodePod | None:
         """Return the pod being admitted; None for one that only kubelet knows."""
         asked = (resource, size)
         deadline = time.monotonic() + _LEARNED_WITHIN_S
@@ -441,7 +443,7 @@ class ActivePodFinder:
         return pod
 
     def known_to_kubelet(
-        self, listed: Listed, last: PodName, before: Listed
+        self, listed: ListedDevices, last: PodName, before: ListedDevices
     ) -> PodName:
         """Name the pod that only kubelet knows; ``UNKNOWN_POD`` if it may be several.
 
@@ -455,11 +457,11 @@ class ActivePodFinder:
         return unseen[0] if len(unseen) == 1 else UNKNOWN_POD
 
     def _candidates(
-        self, listed: Listed, asked: tuple[str, int], allocated: Allocated
+        self, listed: ListedDevices, asked: tuple[str, int], allocated: Allocated
     ) -> list[NodePod]:
-        return candidates(self._unsettled(listed), listed, allocated, asked)
+        return admission_candidates(self._unsettled(listed), listed, allocated, asked)
 
-    def _unsettled(self, listed: Listed) -> list[NodePod]:
+    def _unsettled(self, listed: ListedDevices) -> list[NodePod]:
         """Return the listed pods that lack devices; those that lack none are kept."""
         before, self._settled = self._settled, {}
         lacking = []
@@ -475,7 +477,7 @@ class ActivePodFinder:
                 lacking.append(pod)
         return lacking
 
-    def unseen(self, listed: Listed) -> list[PodName]:
+    def unseen(self, listed: ListedDevices) -> list[PodName]:
         """Return the pods without devices of which the watch has not told.
 
         Last come those whose name the watch knows and which had devices: each may be a
@@ -509,7 +511,10 @@ class ActivePodFinder:
 
 
 def limited_units(
-    pod: NodePod, placement: Placement, step: Step, shown: Collection[CardUUID]
+    pod: NodePod,
+    placement: Placement,
+    step: AllocationStep,
+    shown: Collection[CardUUID],
 ) -> int | None:
     """Return the units that limit a container, if this step's answer has the limit.
 

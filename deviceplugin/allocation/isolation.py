@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import specified
 from deviceplugin.allocation.preload import NodeLibrary, why_not_preload
-from deviceplugin.allocation.records import Record, Records
+from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from gpushare.cards.source import FoundCard
@@ -31,7 +31,7 @@ from gpushare.domain.model import UNIT_MIB, Card, CardUUID, PodUID
 from gpushare.domain.request import Role
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.node_pods import NodePods
-from gpushare.kubelet.pods import UNKNOWN_POD, Listed, NodePod
+from gpushare.kubelet.pods import UNKNOWN_POD, ListedDevices, NodePod
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _MIG_PREFIX = "MIG-"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeLimitSupport:
     """What the checks need to know of a node.
 
     ``driver`` is NVML's version, empty if unknown. ``injection`` is how cards come into
@@ -63,7 +63,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CardFacts:
+class CardLimitSupport:
     """What the checks need to know of a card.
 
     ``refused`` is why the driver limits no memory on it, empty if it does. ``hooked``
@@ -75,7 +75,7 @@ class CardFacts:
     hooked: bool
 
 
-def why_not_driver(node: NodeFacts, card: CardFacts) -> str:
+def why_not_driver(node: NodeLimitSupport, card: CardLimitSupport) -> str:
     """Say which check of tier ``driver`` a card fails first; empty if it passes all."""
     if not card.card.known_to_driver or card.card.simulated:
         return "it is not a card of NVIDIA's driver"
@@ -115,7 +115,7 @@ class LimitsSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class TierChecks:
     """Collects what the checks need to know: of the driver, the host and CDI.
 
     ``root`` is where the host's ``/sys`` is found, ``folders`` where its CDI
@@ -144,16 +144,16 @@ class Checks:
 
     def facts(
         self, cards: Sequence[FoundCard]
-    ) -> tuple[NodeFacts, Sequence[CardFacts]]:
+    ) -> tuple[NodeLimitSupport, Sequence[CardLimitSupport]]:
         """Look at the node and at these cards now."""
         # The file is in every group of v2, and in none of v1.
         cgroup2 = (self.root / "sys/fs/cgroup/cgroup.controllers").exists()
-        node = NodeFacts(self.driver.version(), cgroup2, self.injection())
+        node = NodeLimitSupport(self.driver.version(), cgroup2, self.injection())
         asked = [card.uuid for card in cards if card.known_to_driver]
         refused = self.driver.refused(asked)
         hooks = specified(self.folders)
         return node, [
-            CardFacts(
+            CardLimitSupport(
                 card,
                 refused.get(card.uuid, ""),
                 HOOK in hooks.get(card.uuid, frozenset()),
@@ -195,7 +195,7 @@ class IsolationChooser:
         self,
         choice: IsolationChoice,
         limits: HardLimits,
-        checks: "Checks",
+        checks: "TierChecks",
         is_idle: Callable[[], bool],
         file: Path | None = None,
     ) -> None:
@@ -313,14 +313,14 @@ class StartedLimits:
     """
 
     pods: NodePods
-    records: Records
+    records: AllocationRecords
     offer: Offer
     synced: Event
     claims_mib: Callable[[CardUUID], int] = lambda _: 0
     """The sum of the hard limits that prepared claims have on a card, in MiB."""
 
     def why_above_memory(
-        self, made: Collection[Record], listed: Listed, cards: Cards
+        self, made: Collection[AllocationRecord], listed: ListedDevices, cards: Cards
     ) -> str:
         """Say why a container's hard limit does not fit beside the others.
 
@@ -347,7 +347,11 @@ class StartedLimits:
         return ""
 
     def sum_mib(
-        self, card: Card, made: Collection[Record], listed: Listed, cards: Cards
+        self,
+        card: Card,
+        made: Collection[AllocationRecord],
+        listed: ListedDevices,
+        cards: Cards,
     ) -> int:
         """Return the sum of the hard limits on a card, those of ``made`` included.
 
@@ -361,7 +365,11 @@ class StartedLimits:
         return sum(map(needed_mib, limits.values())) + self.claims_mib(card.uuid)
 
     def _of_each_pod(
-        self, card: Card, made: Collection[Record], listed: Listed, cards: Cards
+        self,
+        card: Card,
+        made: Collection[AllocationRecord],
+        listed: ListedDevices,
+        cards: Cards,
     ) -> Mapping[str, Sequence[tuple[Role, int]]]:
         """Return role and limit in MiB of containers on a card, ``made`` included."""
         pods = {pod.uid: pod for pod in self.pods.all()}
@@ -380,7 +388,7 @@ class StartedLimits:
         return found
 
     def _has_not_ended(
-        self, record: Record, pods: Collection[PodUID], listed: Listed
+        self, record: AllocationRecord, pods: Collection[PodUID], listed: ListedDevices
     ) -> bool:
         """Tell whether the pod of a container that was let start may still run.
 
@@ -398,7 +406,7 @@ class StartedLimits:
         return record.pod in listed.pods and holders == {record.pod}
 
 
-def _whose(record: Record) -> str:
+def _whose(record: AllocationRecord) -> str:
     """Name the pod whose containers' limits are taken together."""
     return record.uid or f"{record.pod} {record.ids}"
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Lock
 
-from deviceplugin.allocation.records import Record
+from deviceplugin.allocation.records import AllocationRecord
 from deviceplugin.cards.devices import (
     Cards,
     amount_of,
@@ -25,7 +25,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.kubelet.node_pods import NodePods
-from gpushare.kubelet.pods import Allocated, Listed, NodePod, PodName
+from gpushare.kubelet.pods import Allocated, ListedDevices, NodePod, PodName
 
 
 class Occupancy:
@@ -39,7 +39,7 @@ class Occupancy:
         self,
         node: NodeName,
         pods: NodePods,
-        before: Iterable[Record] = (),
+        before: Iterable[AllocationRecord] = (),
         claims: Callable[[], Mapping[PodUID, Placement]] = dict,
     ) -> None:
         self.node = node
@@ -134,7 +134,7 @@ class Occupancy:
         with self._lock:
             return any(one == uid for one, _, _ in self._allocated)
 
-    def as_allocated(self) -> Listed:
+    def as_allocated(self) -> ListedDevices:
         """Return what kubelet would list, by the allocations of living pods."""
         found: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
         with self._lock:
@@ -144,9 +144,9 @@ class Occupancy:
             for (uid, container, resource), ids in allocated.items():
                 if uid == pod.uid and container not in pod.regular_init_containers:
                     held.setdefault(container, {})[resource] = ids
-        return Listed(found)
+        return ListedDevices(found)
 
-    def is_forgotten(self, pod: NodePod, listed: Listed) -> bool:
+    def is_forgotten(self, pod: NodePod, listed: ListedDevices) -> bool:
         """Return whether kubelet lists nothing of what the pod was allocated.
 
         Then kubelet has forgotten it, or lists another pod of the same name.
@@ -159,7 +159,7 @@ class Occupancy:
                 for uid, container, _ in self._allocated
             )
 
-    def held(self, listed: Listed, but: PodName) -> list[frozenset[str]]:
+    def held(self, listed: ListedDevices, but: PodName) -> list[frozenset[str]]:
         """Return the devices that pods other than ``but`` hold, each device once.
 
         Included are those of init containers that end, which kubelet does not list.
@@ -200,14 +200,14 @@ class Occupancy:
         found = {one.uid for one in self._pods.all() if one.name == name}
         return found - {pod.uid}
 
-    def charged(self, listed: Listed, cards: Cards) -> Node:
+    def charged(self, listed: ListedDevices, cards: Cards) -> Node:
         """Return the node charged with all placements and prepared claims."""
         node = self.charged_by_pods(listed, cards)
         if not (claims := self._claims()):
             return node
         return Node(self.node, node.cards, {**node.placements, **claims})
 
-    def charged_by_pods(self, listed: Listed, cards: Cards) -> Node:
+    def charged_by_pods(self, listed: ListedDevices, cards: Cards) -> Node:
         """Return the node charged with the placements of pods, actual and planned."""
         placements: dict[PodUID, Placement] = {}
         for pod in self._pods.all():
@@ -217,7 +217,9 @@ class Occupancy:
         placements |= self._unknown_pods(listed, cards)
         return Node(self.node, cards.all, placements)
 
-    def placement(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
+    def placement(
+        self, pod: NodePod, listed: ListedDevices, cards: Cards
+    ) -> Placement | None:
         """Return where a pod is, or will be; None if nothing says so."""
         held = placement_from(pod, self.node, listed.held(pod.name), cards)
         return self.expected_if_same(held, pod) or self.expected(pod)
@@ -239,7 +241,9 @@ class Occupancy:
         with self._lock:
             return self._decided.get(pod.uid) or pod.placement
 
-    def _unknown_pods(self, listed: Listed, cards: Cards) -> dict[PodUID, Placement]:
+    def _unknown_pods(
+        self, listed: ListedDevices, cards: Cards
+    ) -> dict[PodUID, Placement]:
         """Charge pods that hold devices and of which the API server has not told."""
         known = {pod.name for pod in self._pods.all()}
         found = {}

@@ -94,7 +94,7 @@ def limits_text(card: CardUUID, limit_mib: int) -> str:
     return f"vcuda-limits 1\ncard {card} {limit_mib}\n"
 
 
-def why_no_limits(cards: Collection[CardUUID]) -> str:
+def why_no_single_card(cards: Collection[CardUUID]) -> str:
     """Say why the library cannot limit a container with these cards; else empty."""
     if len(cards) == 1:
         return ""

@@ -14,14 +14,14 @@ from threading import Event
 from deviceplugin.allocation.device_chooser import limited_units
 from deviceplugin.allocation.isolation import HardLimits, StartedLimits, tier_named
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_limits
-from deviceplugin.allocation.records import Record, Records
+from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_single_card
+from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
     Cards,
+    amounts_by_card,
     placement_from,
     placement_of_unknown_pod,
-    plan,
     why_excluded,
     why_impossible,
 )
@@ -49,11 +49,11 @@ from gpushare.kubelet.node_pods import (
 )
 from gpushare.kubelet.pods import (
     UNKNOWN_POD,
-    Held,
-    Listed,
+    AllocationStep,
+    HeldDevices,
+    ListedDevices,
     NodePod,
     PodName,
-    Step,
     may_be_static,
 )
 
@@ -87,7 +87,7 @@ class Reporter:
     resources: PodResources
     occupancy: Occupancy
     offer: Offer
-    records: Records
+    records: AllocationRecords
     synced: Event
     tiers: Callable[[], Mapping[PodName, str]] = dict
     """The tiers of prepared ResourceClaims, by their namespace and name."""
@@ -139,7 +139,7 @@ class Reporter:
         living = {one for pod in self.pods.all() for one in (pod.uid, pod.name)}
         listed_pods = {(one.pod, one.uid) for one in listed_records}
 
-        def keep(record: Record) -> bool:
+        def keep(record: AllocationRecord) -> bool:
             if record.pod == UNKNOWN_POD:
                 return any(one in listed.holder for one in record.ids)
             # By its UID, because the next pod of a StatefulSet has the same name. A
@@ -150,8 +150,8 @@ class Reporter:
         self.records.sweep(keep, self.keep_ended_s)
 
     def _listed_records(
-        self, records: Sequence[Record], listed: Listed
-    ) -> frozenset[Record]:
+        self, records: Sequence[AllocationRecord], listed: ListedDevices
+    ) -> frozenset[AllocationRecord]:
         """Return the allocations that kubelet lists as their pod's.
 
         kubelet tells no UIDs. An earlier pod may have had the same name, so only what
@@ -165,8 +165,11 @@ class Reporter:
         )
 
     def _its(
-        self, pod: NodePod, records: Sequence[Record], listed: Collection[Record]
-    ) -> list[Record]:
+        self,
+        pod: NodePod,
+        records: Sequence[AllocationRecord],
+        listed: Collection[AllocationRecord],
+    ) -> list[AllocationRecord]:
         """Return the pod's allocations; ``listed`` are those that kubelet lists.
 
         They are found by name if the UID was not known, or if a static pod's mirror may
@@ -174,7 +177,7 @@ class Reporter:
         """
         static = may_be_static(pod.name, self.occupancy.node)
 
-        def is_its(record: Record) -> bool:
+        def is_its(record: AllocationRecord) -> bool:
             return record.uid == pod.uid or (
                 record.pod == pod.name
                 and (static or not record.uid)
@@ -183,7 +186,7 @@ class Reporter:
 
         return list(filter(is_its, records))
 
-    def _catch_up_with(self, pod: NodePod, listed: Listed, cards: Cards) -> None:
+    def _catch_up_with(self, pod: NodePod, listed: ListedDevices, cards: Cards) -> None:
         actual = self.occupancy.placement(pod, listed, cards)
         if actual is None or not actual.differs_from(pod.placement):
             return
@@ -193,7 +196,7 @@ class Reporter:
             facts = {"pod": str(pod.ref), "because": str(error)}
             logger.warning("actual placement not written", extra=facts)
 
-    def _note_isolation(self, pod: NodePod, its: Sequence[Record]) -> None:
+    def _note_isolation(self, pod: NodePod, its: Sequence[AllocationRecord]) -> None:
         """Write the tier with which a pod has started, unless it is there."""
         tiers = [limit.tier for one in its if (limit := self.records.limit(one))]
         if pod.claims:
@@ -219,7 +222,7 @@ class PreStart:
     pods: NodePods
     resources: PodResources
     occupancy: Occupancy
-    records: Records
+    records: AllocationRecords
     reporter: Reporter
     recorder: EventRecorder
     in_touch: Event
@@ -253,7 +256,7 @@ class PreStart:
         if pod is not None and not made:
             made = self._written_anew(pod, owner, actual)
         limited = [one for one in made if self.records.limit(one) is not None]
-        listed = self._list() if limited else Listed({})
+        listed = self._list() if limited else ListedDevices({})
         with self.occupancy.room_lock:
             wrong = self.started.why_above_memory(limited, listed, cards)
             if wrong := wrong or self._why_no_room_beside_claims(actual, cards):
@@ -261,15 +264,17 @@ class PreStart:
             self._fill(owner, actual, made, containers)
 
     def _written_anew(
-        self, pod: NodePod, owner: Record, actual: Placement
-    ) -> list[Record]:
+        self, pod: NodePod, owner: AllocationRecord, actual: Placement
+    ) -> list[AllocationRecord]:
         """Write down an allocation with a hard limit whose files were lost.
 
         kubelet gives a container what Allocate answered once, at each start. So it has
         its limit still, by the tier that the pod's annotation names.
         """
-        step = Step(owner.container, owner.resource, len(owner.ids))
-        units = limited_units(pod, actual, step, plan(actual, owner.container))
+        step = AllocationStep(owner.container, owner.resource, len(owner.ids))
+        units = limited_units(
+            pod, actual, step, amounts_by_card(actual, owner.container)
+        )
         tier = tier_named(pod.isolation)
         if tier == "none" or units is None:
             return []
@@ -283,7 +288,11 @@ class PreStart:
         return [owner]
 
     def _checked(
-        self, pod: NodePod, held: Mapping[str, Held], cards: Cards, ids: Sequence[str]
+        self,
+        pod: NodePod,
+        held: Mapping[str, HeldDevices],
+        cards: Cards,
+        ids: Sequence[str],
     ) -> Placement:
         """Return where a pod is, reported if that is not as planned."""
         found = placement_from(pod, self.occupancy.node, held, cards)
@@ -305,15 +314,15 @@ class PreStart:
 
     def _owner(
         self, resource: str, ids: frozenset[str]
-    ) -> tuple[Record, Mapping[str, Held]]:
+    ) -> tuple[AllocationRecord, Mapping[str, HeldDevices]]:
         """Return who holds these ids, and what kubelet says that its pod holds.
 
         By the record that Allocate wrote, if kubelet says the same of that pod; else by
         kubelet's whole list, which is long.
         """
 
-        def owner(pod: PodName, uid: PodUID, container: str) -> Record:
-            return Record(*pod, uid, container, resource, tuple(sorted(ids)))
+        def owner(pod: PodName, uid: PodUID, container: str) -> AllocationRecord:
+            return AllocationRecord(*pod, uid, container, resource, tuple(sorted(ids)))
 
         records = self.records.of(ids)
         record = records[-1] if records else None
@@ -340,14 +349,14 @@ class PreStart:
             return owner(pod, PodUID(""), ""), listed.held(pod)
         return owner(record.pod, record.uid, record.container), listed.held(record.pod)
 
-    def _list(self) -> Listed:
+    def _list(self) -> ListedDevices:
         try:
             return self.resources.list(_LIST_WITHIN_S)
         except KubeletSilentError as error:
             why = f"kubelet does not say which container holds them: {error}"
             raise NotYetError(why) from None
 
-    def _pod_of(self, owner: Record) -> NodePod | None:
+    def _pod_of(self, owner: AllocationRecord) -> NodePod | None:
         """Return the pod; None for a static one that the API server does not have yet.
 
         kubelet tells no UIDs, so a pod of the watch may be an earlier one of this name:
@@ -387,7 +396,7 @@ class PreStart:
         return expected
 
     def _of_unknown_pod(
-        self, owner: Record, held: Mapping[str, Held], cards: Cards
+        self, owner: AllocationRecord, held: Mapping[str, HeldDevices], cards: Cards
     ) -> Placement:
         """Place a static pod that the API server does not have yet; reported later."""
         ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
@@ -403,7 +412,11 @@ class PreStart:
         return placed
 
     def _insist_on_its_cards(
-        self, pod: NodePod, actual: Placement, held: Mapping[str, Held], cards: Cards
+        self,
+        pod: NodePod,
+        actual: Placement,
+        held: Mapping[str, HeldDevices],
+        cards: Cards,
     ) -> None:
         if pod.placement is not None and not actual.differs_from(pod.placement):
             if wrong := why_impossible(pod.placement, pod, cards):
@@ -443,10 +456,10 @@ class PreStart:
 
     def _fill(
         self,
-        owner: Record,
+        owner: AllocationRecord,
         actual: Placement,
-        made: Collection[Record],
-        listed: Mapping[str, Held],
+        made: Collection[AllocationRecord],
+        listed: Mapping[str, HeldDevices],
     ) -> None:
         """Write the files for these ids; the other resource's call writes its own.
 
@@ -456,7 +469,7 @@ class PreStart:
         """
         for record in made or [owner]:
             container = record.container or owner.container
-            shares = plan(actual, container)
+            shares = amounts_by_card(actual, container)
             for share in actual.shares:
                 if share.card in shares and share.is_whole:
                     # A whole card belongs to the pod, whatever memory it asked for.
@@ -482,11 +495,11 @@ class PreStart:
 
     def _others(
         self,
-        record: Record,
-        known: Record,
+        record: AllocationRecord,
+        known: AllocationRecord,
         container: str,
-        listed: Mapping[str, Held],
-    ) -> list[Record]:
+        listed: Mapping[str, HeldDevices],
+    ) -> list[AllocationRecord]:
         """Return the other records of the container; one of them may have its limit.
 
         They have its name, or were made while nobody knew it. Then kubelet's list says
@@ -496,7 +509,7 @@ class PreStart:
         its = {frozenset(ids) for ids in listed.get(container, {}).values()}
         of_all = {ids for held in listed.values() for ids in held.values()}
 
-        def is_its(one: Record) -> bool:
+        def is_its(one: AllocationRecord) -> bool:
             if one.pod == known.pod and one.uid in {"", known.uid} and one.container:
                 return one.container == container
             if container in listed:
@@ -514,7 +527,7 @@ class PreStart:
         """
         if limit is None or limit.tier != "preload":
             return ""
-        if wrong := self.library.put_right() or why_no_limits(shares):
+        if wrong := self.library.put_right() or why_no_single_card(shares):
             raise NotYetError(f"isolation tier preload: {wrong}")
         [card] = shares
         return limits_text(card, limit.mib)
@@ -553,7 +566,7 @@ def _init_container(pod: NodePod, resource: str, count: int) -> str:
 
 
 def allocation_text(
-    owner: Record,
+    owner: AllocationRecord,
     shares: Mapping[CardUUID, Amount],
     limit: HardLimit | None,
     **more: object,

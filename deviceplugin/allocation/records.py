@@ -31,7 +31,7 @@ _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AllocationRecord:
     """One allocation, ids sorted; ``uid`` is empty if only kubelet knows the pod."""
 
     namespace: str
@@ -52,7 +52,7 @@ class Record:
         return self.uid, self.container, self.resource
 
 
-class Records:
+class AllocationRecords:
     """The folder of allocations; created if it is missing.
 
     All records are in memory too, so that none is lost to a full disk while the process
@@ -63,7 +63,7 @@ class Records:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         self._lock = Lock()
-        self._names: dict[tuple[str, ...], dict[Record, str]] = {}
+        self._names: dict[tuple[str, ...], dict[AllocationRecord, str]] = {}
         """By their ids, oldest first, each with the name of its files."""
         self._limits: dict[str, HardLimit] = {}
         """By the name of the files."""
@@ -77,11 +77,11 @@ class Records:
                 if (limit := _limit(folder / name / _LIMIT)) is not None:
                     self._limits[name] = limit
 
-    def folder(self, record: Record) -> Path:
+    def folder(self, record: AllocationRecord) -> Path:
         """Return the folder of the node that the container has mounted."""
         return self._folder / self._name_of(record)
 
-    def write(self, record: Record, limit: HardLimit | None = None) -> None:
+    def write(self, record: AllocationRecord, limit: HardLimit | None = None) -> None:
         """Write a new allocation, of which no container has started yet.
 
         ``limit`` is the hard limit that its container has, if this answer brings it.
@@ -101,13 +101,13 @@ class Records:
         self._write_limit(name)
         replace_file(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
 
-    def limit(self, record: Record) -> HardLimit | None:
+    def limit(self, record: AllocationRecord) -> HardLimit | None:
         """Return the hard limit that was allocated with the record."""
         name = self._name_of(record)
         with self._lock:
             return self._limits.get(name)
 
-    def of(self, ids: Iterable[str]) -> list[Record]:
+    def of(self, ids: Iterable[str]) -> list[AllocationRecord]:
         """Return the records of exactly these ids, of the pod that came last."""
         wanted = tuple(sorted(ids))
         with self._lock:
@@ -116,12 +116,18 @@ class Records:
             one for one in found if (one.uid, one.pod) == (found[-1].uid, found[-1].pod)
         ]
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[AllocationRecord]:
         """Return all records."""
         with self._lock:
             return [record for its in self._names.values() for record in its]
 
-    def fill(self, record: Record, known: Record, text: str, limits: str = "") -> None:
+    def fill(
+        self,
+        record: AllocationRecord,
+        known: AllocationRecord,
+        text: str,
+        limits: str = "",
+    ) -> None:
         """Write the files that the container sees; raises ``OSError`` if that fails.
 
         ``known`` is the record with what was learned since the allocation. Its folder
@@ -144,7 +150,7 @@ class Records:
         # The last one, because with it the container may start.
         replace_file(folder / ALLOCATION, text)
 
-    def tell(self, record: Record, text: str, limits: str) -> None:
+    def tell(self, record: AllocationRecord, text: str, limits: str) -> None:
         """Write the files into another folder of the same container.
 
         That the container may start is for the other resource's own call to say.
@@ -155,7 +161,7 @@ class Records:
         if self.may_start(record):
             replace_file(folder / ALLOCATION, text)
 
-    def cut_regions(self) -> list[Record]:
+    def cut_regions(self) -> list[AllocationRecord]:
         """Shorten the regions that containers have made too large; return whose."""
         return [
             record
@@ -164,15 +170,15 @@ class Records:
             and cut_region(self.folder(record) / REGION)
         ]
 
-    def of_pods_known_to_kubelet_alone(self) -> list[Record]:
+    def of_pods_known_to_kubelet_alone(self) -> list[AllocationRecord]:
         """Return the allocations of pods whose UID was never known."""
         return [one for one in self.all() if not one.uid]
 
-    def may_start(self, record: Record) -> bool:
+    def may_start(self, record: AllocationRecord) -> bool:
         """Return whether the file that the container sees was written."""
         return (self.folder(record) / ALLOCATION).exists()
 
-    def sweep(self, keep: Callable[[Record], bool], after_s: float) -> None:
+    def sweep(self, keep: Callable[[AllocationRecord], bool], after_s: float) -> None:
         """Remove records that were not kept for so long, and unreadable ones.
 
         Until then their pod may not have been listed yet, or its containers may still
@@ -199,7 +205,7 @@ class Records:
         folder.chmod(0o755)
         return folder
 
-    def _keep(self, record: Record, name: str) -> None:
+    def _keep(self, record: AllocationRecord, name: str) -> None:
         with self._lock:
             its = self._names.setdefault(record.ids, {})
             its.pop(record, None)
@@ -223,7 +229,7 @@ class Records:
         limit = self._limits.get(name)
         return limit is not None and limit.tier == "preload"
 
-    def _name_of(self, record: Record) -> str:
+    def _name_of(self, record: AllocationRecord) -> str:
         with self._lock:
             return self._names.get(record.ids, {}).get(record) or _name(record)
 
@@ -241,7 +247,7 @@ class Records:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
 
-def _name(record: Record) -> str:
+def _name(record: AllocationRecord) -> str:
     def short(text: str, digits: int) -> str:
         return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
@@ -257,11 +263,11 @@ def _written_at(path: Path) -> float:
         return float("inf")
 
 
-def _record(path: Path) -> Record | None:
+def _record(path: Path) -> AllocationRecord | None:
     try:
         body = json.loads(path.read_text())
         ids = tuple(sorted(body.pop("ids")))
-        record = Record(**body, ids=ids)
+        record = AllocationRecord(**body, ids=ids)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         # Removed meanwhile, or cut short by a crash: as if it was never written.
         return None

@@ -24,10 +24,17 @@ from gpushare.domain.model import (
 from gpushare.domain.placement import join_shares, whole_shares
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
-from gpushare.kubelet.pods import CORE_KIND, KINDS, DeviceId, Held, NodePod, card_key
+from gpushare.kubelet.pods import (
+    CORE_KIND,
+    KINDS,
+    DeviceId,
+    HeldDevices,
+    NodePod,
+    card_key,
+)
 
 
-def colliding(cards: Iterable[FoundCard | Card]) -> list[str]:
+def colliding_cards(cards: Iterable[FoundCard | Card]) -> list[str]:
     """Say which cards would have the same device ids; empty if none."""
     by_key: dict[str, list[str]] = {}
     for card in cards:
@@ -102,7 +109,7 @@ class Cards:
         card = None if found is None else self._by_key.get(found.key)
         if found is None or card is None or found.kind != KINDS[resource]:
             return False
-        return found.number < part(card.capacity, resource)
+        return found.number < count_of(card.capacity, resource)
 
 
 class Tally:
@@ -129,7 +136,7 @@ class Tally:
         return total
 
 
-def part(amount: Amount, resource: str) -> int:
+def count_of(amount: Amount, resource: str) -> int:
     """Return the part of an amount that one resource counts."""
     return amount.cores if resource == names.CORE else amount.units
 
@@ -141,7 +148,7 @@ def amount_of(resource: str, count: int) -> Amount:
     return Amount(units=count)
 
 
-def plan(placement: Placement, container: str) -> dict[CardUUID, Amount]:
+def amounts_by_card(placement: Placement, container: str) -> dict[CardUUID, Amount]:
     """Return what a placement has for one container, card by card."""
     found: dict[CardUUID, Amount] = {}
     for share in placement.shares:
@@ -163,7 +170,7 @@ def why_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
                 f"units, not {amount.cores} and {amount.units}"
             )
     for container in pod.gpu_containers:
-        planned = sum(plan(placement, container.name).values(), Amount())
+        planned = sum(amounts_by_card(placement, container.name).values(), Amount())
         if planned != container.amount:
             return (
                 f"container {container.name} asks for {container.amount.cores} cores "
@@ -184,7 +191,7 @@ def why_excluded(placement: Placement, pod: NodePod, cards: Cards) -> str:
     return ""
 
 
-def pick(
+def pick_device_ids(
     wanted: Mapping[CardUUID, int],
     available: Iterable[str],
     must: Sequence[str],
@@ -209,7 +216,7 @@ def pick(
 
 
 def placement_from(
-    pod: NodePod, node: NodeName, held: Mapping[str, Held], cards: Cards
+    pod: NodePod, node: NodeName, held: Mapping[str, HeldDevices], cards: Cards
 ) -> Placement | None:
     """Derive a pod's placement from the devices that its containers hold.
 
@@ -232,13 +239,13 @@ def placement_from(
 
 
 def placement_of_unknown_pod(
-    pod: PodRef, node: NodeName, held: Mapping[str, Held], cards: Cards
+    pod: PodRef, node: NodeName, held: Mapping[str, HeldDevices], cards: Cards
 ) -> Placement:
     """Derive the placement of a pod of which only the devices are known."""
     return Placement(pod, node, tuple(_counted(held, cards)))
 
 
-def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]:
+def _shares(claim: Claim, held: Mapping[str, HeldDevices], cards: Cards) -> list[Share]:
     mine = {c.name: held[c.name] for c in claim.containers if c.name in held}
     on = cards.holding(i for one in mine.values() for ids in one.values() for i in ids)
     if not on or len(on) < claim.whole_cards:
@@ -250,7 +257,7 @@ def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]
     return _counted(mine, cards)
 
 
-def _counted(held: Mapping[str, Held], cards: Cards) -> list[Share]:
+def _counted(held: Mapping[str, HeldDevices], cards: Cards) -> list[Share]:
     """Charge each card exactly the devices that the containers hold."""
     sums: dict[CardUUID, dict[str, Amount]] = {}
     for container, one in held.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary, why_no_limits
+from deviceplugin.allocation.preload import NodeLibrary, why_no_single_card
 from deviceplugin.allocation.prestart import PreStart
 from deviceplugin.allocation.response import why_unusable
 from deviceplugin.cards.advertised import Offer
@@ -15,7 +15,7 @@ from gpushare.domain.model import NOTHING, Amount, Card, CardUUID
 from gpushare.kube.claims.allocated import AllocatedDevice, ResourceClaim, device_name
 from gpushare.kube.errors import ClusterError
 from gpushare.kubelet.hard_limit import HardLimit
-from gpushare.kubelet.pods import Listed
+from gpushare.kubelet.pods import ListedDevices
 
 
 class NotPreparedError(Exception):
@@ -23,51 +23,52 @@ class NotPreparedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestDevices:
     """What one request of a claim has: devices, each with its card."""
 
-    request: str
-    held: tuple[tuple[AllocatedDevice, Card], ...]
+    name: str
+    devices: tuple[tuple[AllocatedDevice, Card], ...]
 
     @property
     def cards(self) -> tuple[CardUUID, ...]:
         """Its cards, each once."""
-        return tuple(dict.fromkeys(card.uuid for _, card in self.held))
+        return tuple(dict.fromkeys(card.uuid for _, card in self.devices))
 
     @property
     def amounts(self) -> Mapping[CardUUID, Amount]:
         """What it has of each card."""
-        found: dict[CardUUID, Amount] = {}
-        for one, card in self.held:
-            found[card.uuid] = found.get(card.uuid, NOTHING) + one.amount
-        return found
+        amounts: dict[CardUUID, Amount] = {}
+        for device, card in self.devices:
+            amounts[card.uuid] = amounts.get(card.uuid, NOTHING) + device.amount
+        return amounts
 
     @property
     def total(self) -> Amount:
         """What it has of all its cards."""
-        return sum((one.amount for one, _ in self.held), NOTHING)
+        return sum((device.amount for device, _ in self.devices), NOTHING)
 
     @property
     def is_whole(self) -> bool:
         """Whether the request has all of each of its cards."""
         amounts = self.amounts
-        return all(card.capacity.fits(amounts[card.uuid]) for _, card in self.held)
+        return all(card.capacity.fits(amounts[card.uuid]) for _, card in self.devices)
 
 
-def parts_of(claim: ResourceClaim, cards: Cards) -> list[Part]:
+def devices_by_request(claim: ResourceClaim, cards: Cards) -> list[RequestDevices]:
     """Return the requests of a claim; a chosen alternative counts as its request."""
     by_name = {device_name(card.uuid): card for card in cards.all}
-    held: dict[str, list[tuple[AllocatedDevice, Card]]] = {}
-    for one in claim.devices:
-        card = by_name.get(one.name)
+    by_request: dict[str, list[tuple[AllocatedDevice, Card]]] = {}
+    for device in claim.devices:
+        card = by_name.get(device.name)
         if card is None:
-            raise NotPreparedError(f"this node has no card {one.name}")
-        held.setdefault(one.request.partition("/")[0], []).append((one, card))
-    return [Part(request, tuple(its)) for request, its in held.items()]
+            raise NotPreparedError(f"this node has no card {device.name}")
+        request = device.request.partition("/")[0]
+        by_request.setdefault(request, []).append((device, card))
+    return [RequestDevices(name, tuple(pairs)) for name, pairs in by_request.items()]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimChecks:
+class ResourceClaimChecks:
     """The checks. Each raises ``NotPreparedError``."""
 
     occupancy: Occupancy
@@ -78,46 +79,50 @@ class ClaimChecks:
     prestart: PreStart
 
     def insist_on_all(
-        self, claim: ResourceClaim, parts: Sequence[Part], listed: Listed, cards: Cards
+        self,
+        claim: ResourceClaim,
+        requests: Sequence[RequestDevices],
+        listed: ListedDevices,
+        cards: Cards,
     ) -> Mapping[str, HardLimit]:
         """Make all checks; return the hard limits by request, of those that have one.
 
         Hold ``Occupancy.room_lock`` until the claim is noted.
         """
-        for part in parts:
-            self.insist_on_cards(part, cards)
-        self._insist_on_room(parts, listed, cards)
+        for request in requests:
+            self.insist_on_cards(request, cards)
+        self._insist_on_room(requests, listed, cards)
         limits = {
-            part.request: limit
-            for part in parts
-            if (limit := self._limit(claim, part)) is not None
+            request.name: limit
+            for request in requests
+            if (limit := self._limit(claim, request)) is not None
         }
-        self._insist_on_memory(_needed(parts, limits), listed, cards)
+        self._insist_on_memory(_needed(requests, limits), listed, cards)
         return limits
 
-    def insist_on_cards(self, part: Part, cards: Cards) -> None:
+    def insist_on_cards(self, request: RequestDevices, cards: Cards) -> None:
         """Refuse cards that are sick, or that no container could use."""
-        for one, card in part.held:
+        for device, card in request.devices:
             if not card.healthy:
                 why = card.reason or "the reason is not known"
                 raise NotPreparedError(f"card {card.uuid} is sick: {why}")
-            if not one.amount.units:
+            if not device.amount.units:
                 raise NotPreparedError(
-                    f"request {part.request} has 0 MiB of card {card.uuid}; ask for at "
+                    f"request {request.name} has 0 MiB of card {card.uuid}; ask for at "
                     "least 256Mi of memory"
                 )
-        found = cards.as_found(part.cards)
-        wrong = why_unusable(found, self.chooser.chosen)
-        if wrong := wrong or self.isolation.why_refused(found):
+        request_cards = cards.as_found(request.cards)
+        wrong = why_unusable(request_cards, self.chooser.chosen)
+        if wrong := wrong or self.isolation.why_refused(request_cards):
             raise NotPreparedError(wrong)
 
     def _insist_on_room(
-        self, parts: Sequence[Part], listed: Listed, cards: Cards
+        self, requests: Sequence[RequestDevices], listed: ListedDevices, cards: Cards
     ) -> None:
         node = self.occupancy.charged(listed, cards)
         wanted: dict[CardUUID, Amount] = {}
-        for part in parts:
-            for uuid, amount in part.amounts.items():
+        for request in requests:
+            for uuid, amount in request.amounts.items():
                 wanted[uuid] = wanted.get(uuid, NOTHING) + amount
         for uuid, amount in wanted.items():
             card = cards.of(uuid)
@@ -130,22 +135,22 @@ class ClaimChecks:
                     "is room"
                 )
 
-    def _limit(self, claim: ResourceClaim, part: Part) -> HardLimit | None:
+    def _limit(self, claim: ResourceClaim, request: RequestDevices) -> HardLimit | None:
         """Return the hard limit of a request's containers; None if they have none."""
-        units = None if part.is_whole else part.total.units
+        units = None if request.is_whole else request.total.units
         limit = self.isolation.limit(units)
         if limit is None:
             return None
-        wrong = why_no_limits(part.cards)
+        wrong = why_no_single_card(request.cards)
         if not wrong and limit.tier == "preload":
             wrong = self.library.put_right()
         if not wrong and limit.tier == "driver":
-            wrong = self._why_together(claim, part)
+            wrong = self._why_together(claim, request)
         if wrong:
             raise NotPreparedError(f"isolation tier {limit.tier}: {wrong}")
         return limit
 
-    def _why_together(self, claim: ResourceClaim, part: Part) -> str:
+    def _why_together(self, claim: ResourceClaim, request: RequestDevices) -> str:
         """Say which containers would each have all of a request's share; else empty.
 
         NVIDIA's driver limits a container, and not what several have together.
@@ -162,7 +167,7 @@ class ClaimChecks:
             names += [
                 f"{user.name}/{use.container}"
                 for use in (() if pod is None else pod.claim_uses)
-                if use.claim == claim.name and use.request in ("", part.request)
+                if use.claim == claim.name and use.request in ("", request.name)
                 # Init containers that end run one at a time.
                 if not use.ends
             ]
@@ -170,12 +175,12 @@ class ClaimChecks:
             return ""
         which = ", ".join(dict.fromkeys(names))
         return (
-            f"containers {which} use request {part.request} together, and each could "
+            f"containers {which} use request {request.name} together, and each could "
             "take all of its memory; give each container a request of its own"
         )
 
     def _insist_on_memory(
-        self, needed: Mapping[CardUUID, int], listed: Listed, cards: Cards
+        self, needed: Mapping[CardUUID, int], listed: ListedDevices, cards: Cards
     ) -> None:
         for uuid, mib in needed.items():
             card = cards.of(uuid)
@@ -191,11 +196,11 @@ class ClaimChecks:
 
 
 def _needed(
-    parts: Sequence[Part], limits: Mapping[str, HardLimit]
+    requests: Sequence[RequestDevices], limits: Mapping[str, HardLimit]
 ) -> Mapping[CardUUID, int]:
     needed: dict[CardUUID, int] = {}
-    for part in parts:
-        if (limit := limits.get(part.request)) is not None:
-            uuid = part.cards[0]
+    for request in requests:
+        if (limit := limits.get(request.name)) is not None:
+            uuid = request.cards[0]
             needed[uuid] = needed.get(uuid, 0) + limit.needed_mib
     return needed

@@ -18,7 +18,7 @@ import grpc
 
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.dra.checks import NotPreparedError
-from deviceplugin.dra.prepare import ClaimRef, Preparer
+from deviceplugin.dra.prepare import ResourceClaimPreparer, ResourceClaimRef
 from deviceplugin.dra.slices import (
     NotSharedError,
     SlicePublisher,
@@ -44,8 +44,8 @@ from gpushare.kube.proto.drahealth_pb2_grpc import (
     add_DRAResourceHealthServicer_to_server,
 )
 from gpushare.kube.reflector import Reflector
-from gpushare.kubelet.claim_records import PreparedClaim
-from gpushare.kubelet.pods import Listed
+from gpushare.kubelet.claim_records import PreparedResourceClaim
+from gpushare.kubelet.pods import ListedDevices
 from gpushare.process import Loop, start_threads
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
 
     node: NodeName
     offer: Offer
-    preparer: Preparer
+    preparer: ResourceClaimPreparer
     metrics: PluginMetrics
     off: str = ""
     """Why nothing is prepared; empty while the driver is on."""
@@ -132,12 +132,16 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
                 if time.monotonic() - sent_at >= _HEALTH_AGAIN_S:
                     break
 
-    def _prepare(self, asked: ClaimRef, listed: Callable[[], Listed]) -> PreparedClaim:
+    def _prepare(
+        self, asked: ResourceClaimRef, listed: Callable[[], ListedDevices]
+    ) -> PreparedResourceClaim:
         if self.off:
             raise NotPreparedError(f"claim {asked} is not prepared: {self.off}")
         return self.preparer.prepare(asked, listed)
 
-    def _answer(self, prepared: PreparedClaim) -> dra.NodePrepareResourceResponse:
+    def _answer(
+        self, prepared: PreparedResourceClaim
+    ) -> dra.NodePrepareResourceResponse:
         answer = dra.NodePrepareResourceResponse()
         for one in prepared.devices:
             answer.devices.add(
@@ -181,8 +185,8 @@ def _are_alive(threads: Iterable[Thread]) -> bool:
     return all(one.is_alive() for one in threads)
 
 
-def _ref(claim: dra.Claim) -> ClaimRef:
-    return ClaimRef(claim.namespace, claim.name, claim.uid)
+def _ref(claim: dra.Claim) -> ResourceClaimRef:
+    return ResourceClaimRef(claim.namespace, claim.name, claim.uid)
 
 
 class DraDriver:

@@ -17,7 +17,7 @@ from deviceplugin.allocation.isolation import Tier
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary, limits_text
 from deviceplugin.allocation.prestart import PreStart, allocation_text
-from deviceplugin.allocation.records import Record
+from deviceplugin.allocation.records import AllocationRecord
 from deviceplugin.allocation.response import (
     container_setup,
     hard_limit_setup,
@@ -25,8 +25,18 @@ from deviceplugin.allocation.response import (
 )
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
-from deviceplugin.dra.checks import ClaimChecks, NotPreparedError, Part, parts_of
-from deviceplugin.dra.prepared import SHARE_KIND, PreparedClaims, RequestFiles, is_uid
+from deviceplugin.dra.checks import (
+    NotPreparedError,
+    RequestDevices,
+    ResourceClaimChecks,
+    devices_by_request,
+)
+from deviceplugin.dra.prepared import (
+    SHARE_KIND,
+    PreparedResourceClaims,
+    RequestFiles,
+    is_uid,
+)
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.kube import names
 from gpushare.kube.claims.allocated import (
@@ -38,10 +48,10 @@ from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kubelet.claim_records import PreparedClaim, PreparedDevice
+from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.node_pods import KubeletSilentError, PodResources
-from gpushare.kubelet.pods import Listed
+from gpushare.kubelet.pods import ListedDevices
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +59,7 @@ _LIST_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRef:
+class ResourceClaimRef:
     """The claim that kubelet asks about."""
 
     namespace: str
@@ -61,7 +71,7 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparer:
+class ResourceClaimPreparer:
     """Checks claims, and writes what their containers get."""
 
     node: NodeName
@@ -72,16 +82,16 @@ class Preparer:
     chooser: InjectionChooser
     library: NodeLibrary
     prestart: PreStart
-    claims: PreparedClaims
-    checks: ClaimChecks
+    claims: PreparedResourceClaims
+    checks: ResourceClaimChecks
     _warned: dict[str, str] = field(default_factory=dict)
     """The last refusal of each claim, because kubelet asks every few seconds."""
     _unprepared: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
     """The UIDs of claims that were taken back last."""
 
     def prepare(
-        self, asked: ClaimRef, listed: Callable[[], Listed] | None = None
-    ) -> PreparedClaim:
+        self, asked: ResourceClaimRef, listed: Callable[[], ListedDevices] | None = None
+    ) -> PreparedResourceClaim:
         """Let the claim's containers start, or raise ``NotPreparedError``.
 
         A claim that was prepared before gets the same answer. ``listed`` returns what
@@ -98,7 +108,7 @@ class Preparer:
         self._warned.pop(asked.uid, None)
         return found
 
-    def unprepare(self, asked: ClaimRef) -> None:
+    def unprepare(self, asked: ResourceClaimRef) -> None:
         """Take back what a claim was given; nothing for one that is not prepared.
 
         Raises ``NotPreparedError`` if its files cannot be removed.
@@ -113,7 +123,7 @@ class Preparer:
         if removed:
             logger.info("claim unprepared", extra={"claim": str(asked)})
 
-    def repair(self, asked: ClaimRef) -> None:
+    def repair(self, asked: ResourceClaimRef) -> None:
         """Write the files of a prepared claim that were lost; nothing if none were.
 
         Raises ``ClusterError`` and ``NotPreparedError``.
@@ -132,23 +142,23 @@ class Preparer:
         ``NotPreparedError``.
         """
         cards = self.offer.cards
-        parts = parts_of(claim, cards)
+        requests = devices_by_request(claim, cards)
         of = self.prestart.limits
         limits = {
-            part.request: of.of(tier, part.total.units)
-            for part in parts
-            if tier != "none" and not part.is_whole and len(part.cards) == 1
+            request.name: of.of(tier, request.total.units)
+            for request in requests
+            if tier != "none" and not request.is_whole and len(request.cards) == 1
         }
         with self._writing():
             if claim.uid in self._unprepared or self.claims.get(claim.uid) is not None:
                 return
-            self._put(claim, parts, limits, cards)
+            self._put(claim, requests, limits, cards)
         extra = {"claim": str(claim)}
         logger.warning("the record of a claim was lost; written anew", extra=extra)
 
     def _prepared(
-        self, asked: ClaimRef, list_pods: Callable[[], Listed]
-    ) -> PreparedClaim:
+        self, asked: ResourceClaimRef, list_pods: Callable[[], ListedDevices]
+    ) -> PreparedResourceClaim:
         if not is_uid(asked.uid):
             raise NotPreparedError(f"{asked.uid!r} is not a claim's UID")
         taken_back = self._unprepared.count(asked.uid)
@@ -194,7 +204,7 @@ class Preparer:
                     "they can"
                 ) from error
 
-    def _read(self, asked: ClaimRef) -> ResourceClaim:
+    def _read(self, asked: ResourceClaimRef) -> ResourceClaim:
         """Read the claim that kubelet means. Raises ``ClusterError``."""
         body = self.cluster.get(Kind.CLAIMS, asked.namespace, asked.name)
         try:
@@ -217,11 +227,13 @@ class Preparer:
             )
         return claim
 
-    def _new(self, claim: ResourceClaim, listed: Listed) -> PreparedClaim:
+    def _new(
+        self, claim: ResourceClaim, listed: ListedDevices
+    ) -> PreparedResourceClaim:
         cards = self.offer.cards
-        parts = parts_of(claim, cards)
-        limits = self.checks.insist_on_all(claim, parts, listed, cards)
-        prepared = self._put(claim, parts, limits, cards)
+        requests = devices_by_request(claim, cards)
+        limits = self.checks.insist_on_all(claim, requests, listed, cards)
+        prepared = self._put(claim, requests, limits, cards)
         facts = {
             "claim": str(claim),
             "cards": ",".join(dict.fromkeys(one.card for one in prepared.devices)),
@@ -230,33 +242,35 @@ class Preparer:
         logger.info("claim prepared", extra=facts)
         return prepared
 
-    def _again(self, before: PreparedClaim, claim: ResourceClaim) -> PreparedClaim:
+    def _again(
+        self, before: PreparedResourceClaim, claim: ResourceClaim
+    ) -> PreparedResourceClaim:
         """Answer as before, but by the cards as they are now.
 
         After a reboot a card may have another device node, or be gone. Files that were
         lost are written anew; those of a running container are left alone.
         """
         cards = self.offer.cards
-        parts = parts_of(claim, cards)
-        for part in parts:
-            self.checks.insist_on_cards(part, cards)
-            for card in (card for _, card in part.held):
-                if not (has := part.amounts[card.uuid]).fits(card.capacity):
+        requests = devices_by_request(claim, cards)
+        for request in requests:
+            self.checks.insist_on_cards(request, cards)
+            for card in (card for _, card in request.devices):
+                if not (has := request.amounts[card.uuid]).fits(card.capacity):
                     raise NotPreparedError(
                         f"card {card.uuid} has {card.units} units by now, and the "
                         f"claim {has.units}; delete the pod"
                     )
         if before.tier == "preload" and (wrong := self.library.put_right()):
             raise NotPreparedError(f"isolation tier preload: {wrong}")
-        again = self._described(claim, parts, before.limits, cards)
+        again = self._described(claim, requests, before.limits, cards)
         lacking = self.claims.lacking(again)
         if again == before and not lacking:
             self.claims.put_right(before)
             return before
         files = [
-            self._files(claim, part, before.limits.get(part.request))
-            for part in parts
-            if part.request in lacking
+            self._files(claim, request, before.limits.get(request.name))
+            for request in requests
+            if request.name in lacking
         ]
         self.claims.put(again, files)
         facts = {"claim": str(claim)}
@@ -266,12 +280,15 @@ class Preparer:
     def _put(
         self,
         claim: ResourceClaim,
-        parts: Sequence[Part],
+        requests: Sequence[RequestDevices],
         limits: Mapping[str, HardLimit],
         cards: Cards,
-    ) -> PreparedClaim:
-        prepared = self._described(claim, parts, limits, cards)
-        files = [self._files(claim, part, limits.get(part.request)) for part in parts]
+    ) -> PreparedResourceClaim:
+        prepared = self._described(claim, requests, limits, cards)
+        files = [
+            self._files(claim, request, limits.get(request.name))
+            for request in requests
+        ]
         try:
             self.claims.put(prepared, files)
         except OSError:
@@ -282,31 +299,31 @@ class Preparer:
     def _described(
         self,
         claim: ResourceClaim,
-        parts: Sequence[Part],
+        requests: Sequence[RequestDevices],
         limits: Mapping[str, HardLimit],
         cards: Cards,
-    ) -> PreparedClaim:
+    ) -> PreparedResourceClaim:
         setups = {
-            part.request: self._setup(claim, part, limits.get(part.request), cards)
-            for part in parts
+            request.name: self._setup(claim, request, limits.get(request.name), cards)
+            for request in requests
         }
-        return PreparedClaim(
+        return PreparedResourceClaim(
             claim.uid,
             claim.namespace,
             claim.name,
             tuple(
                 one
-                for part in parts
-                for one in _devices(claim, part, setups[part.request])
+                for request in requests
+                for one in _devices(claim, request, setups[request.name])
             ),
             limits,
             specification(
                 SHARE_KIND,
-                {_cdi_name(claim, request): one for request, one in setups.items()},
+                {_cdi_name(claim, name): setup for name, setup in setups.items()},
             ),
         )
 
-    def listed(self) -> Listed:
+    def listed(self) -> ListedDevices:
         """Return what pods hold by kubelet's list, or as it was allocated here."""
         try:
             return self.resources.list(_LIST_WITHIN_S)
@@ -315,17 +332,21 @@ class Preparer:
             return self.occupancy.as_allocated()
 
     def _setup(
-        self, claim: ResourceClaim, part: Part, limit: HardLimit | None, cards: Cards
+        self,
+        claim: ResourceClaim,
+        request: RequestDevices,
+        limit: HardLimit | None,
+        cards: Cards,
     ) -> pb.ContainerAllocateResponse:
         """Return what the containers with a request get, as kubelet would be told."""
-        found = cards.as_found(part.cards)
+        found = cards.as_found(request.cards)
         driver = [card.uuid for card in found if card.known_to_driver]
         injection = self.chooser.chosen
         if driver and self.chooser.specified() >= set(driver):
             # The runtime must read CDI specifications for a claim in any case.
             injection = "cdi"
-        folder = str(self.claims.folder(claim.uid, part.request))
-        units, cores = part.total.units, part.total.cores
+        folder = str(self.claims.folder(claim.uid, request.name))
+        units, cores = request.total.units, request.total.cores
         missing = self.chooser.missing_nodes()
         setup = container_setup(names.MEMORY, units, found, injection, folder, missing)
         setup.envs.update(limit_env(names.CORE, cores))
@@ -334,10 +355,10 @@ class Preparer:
         return setup
 
     def _files(
-        self, claim: ResourceClaim, part: Part, limit: HardLimit | None
+        self, claim: ResourceClaim, request: RequestDevices, limit: HardLimit | None
     ) -> RequestFiles:
         user = claim.reserved_for[0] if len(claim.reserved_for) == 1 else None
-        owner = Record(
+        owner = AllocationRecord(
             namespace=claim.namespace,
             name=user.name if user else "",
             uid=user.uid if user else PodUID(""),
@@ -345,29 +366,31 @@ class Preparer:
             resource="",
             ids=(),
         )
-        said = {"claim": str(claim), "request": part.request}
+        said = {"claim": str(claim), "request": request.name}
         if user is None:
             # Several pods use it, or it is not known which.
             said["pod"] = ""
-        text = allocation_text(owner, part.amounts, limit, **said)
+        text = allocation_text(owner, request.amounts, limit, **said)
         if limit is None or limit.tier != "preload":
-            return RequestFiles(part.request, text)
-        return RequestFiles(part.request, text, limits_text(part.cards[0], limit.mib))
+            return RequestFiles(request.name, text)
+        return RequestFiles(
+            request.name, text, limits_text(request.cards[0], limit.mib)
+        )
 
 
 def _devices(
-    claim: ResourceClaim, part: Part, setup: pb.ContainerAllocateResponse
+    claim: ResourceClaim, request: RequestDevices, setup: pb.ContainerAllocateResponse
 ) -> list[PreparedDevice]:
     """Return what kubelet is told of a request's devices.
 
     The first one brings the CDI names of all: a name that came twice would be injected
     twice.
     """
-    ours = f"{SHARE_KIND}={_cdi_name(claim, part.request)}"
+    ours = f"{SHARE_KIND}={_cdi_name(claim, request.name)}"
     brought = (*(one.name for one in setup.cdi_devices), ours)
     return [
         PreparedDevice(
-            part.request,
+            request.name,
             one.name,
             card.uuid,
             one.amount.cores,
@@ -375,7 +398,7 @@ def _devices(
             one.share_id,
             () if number else brought,
         )
-        for number, (one, card) in enumerate(part.held)
+        for number, (one, card) in enumerate(request.devices)
     ]
 
 
@@ -383,7 +406,7 @@ def _cdi_name(claim: ResourceClaim, request: str) -> str:
     return f"{claim.uid}-{request}"
 
 
-def _same(before: PreparedClaim, claim: ResourceClaim) -> bool:
+def _same(before: PreparedResourceClaim, claim: ResourceClaim) -> bool:
     """Return whether a claim still has the devices with which it was prepared."""
     return {(one.device, one.share_id) for one in before.devices} == {
         (one.name, one.share_id) for one in claim.devices

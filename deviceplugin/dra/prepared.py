@@ -28,7 +28,7 @@ from gpushare.kube.names import DRA_DRIVER
 from gpushare.kubelet.claim_records import (
     SUFFIX,
     VERSION,
-    PreparedClaim,
+    PreparedResourceClaim,
     read_record,
     records_in,
 )
@@ -53,7 +53,7 @@ class RequestFiles:
     limits: str = ""
 
 
-class PreparedClaims:
+class PreparedResourceClaims:
     """All prepared claims, in memory and on disk. ``node`` is this one's name."""
 
     def __init__(self, folder: Path, cdi: Path, node: NodeName) -> None:
@@ -61,7 +61,7 @@ class PreparedClaims:
         self._cdi = cdi
         self._node = node
         self._lock = Lock()
-        self._claims: dict[str, PreparedClaim] = {}
+        self._claims: dict[str, PreparedResourceClaim] = {}
         # Also while there are no claims: the exporter reads them there, and takes a
         # folder that is missing for one that it cannot see.
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -69,12 +69,12 @@ class PreparedClaims:
             if (claim := read_record(path)) is not None:
                 self._claims[claim.uid] = claim
 
-    def get(self, uid: str) -> PreparedClaim | None:
+    def get(self, uid: str) -> PreparedResourceClaim | None:
         """Return a prepared claim."""
         with self._lock:
             return self._claims.get(uid)
 
-    def all(self) -> tuple[PreparedClaim, ...]:
+    def all(self) -> tuple[PreparedResourceClaim, ...]:
         """Return all prepared claims."""
         with self._lock:
             return tuple(self._claims.values())
@@ -96,7 +96,7 @@ class PreparedClaims:
         """Return the folder of the node that containers with the request mount."""
         return self._folder / uid / request
 
-    def put(self, claim: PreparedClaim, files: Iterable[RequestFiles]) -> None:
+    def put(self, claim: PreparedResourceClaim, files: Iterable[RequestFiles]) -> None:
         """Write a claim that was prepared; raises ``OSError`` if that fails.
 
         The record comes first: whatever else was written is then found and removed.
@@ -117,7 +117,7 @@ class PreparedClaims:
             replace_file(folder / ALLOCATION, one.allocation)
         self.put_right(claim)
 
-    def put_right(self, claim: PreparedClaim) -> None:
+    def put_right(self, claim: PreparedResourceClaim) -> None:
         """Write a claim's CDI specification unless it is there; raises ``OSError``.
 
         Its folder is in memory on most systems, so it is empty after a reboot.
@@ -129,7 +129,7 @@ class PreparedClaims:
         self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
         replace_file(path, text)
 
-    def lacking(self, claim: PreparedClaim) -> frozenset[str]:
+    def lacking(self, claim: PreparedResourceClaim) -> frozenset[str]:
         """Return the requests whose containers would not find their files."""
 
         def has_all(request: str) -> bool:

@@ -57,7 +57,7 @@ class NotSharedError(Exception):
     """The API server does not let claims share a device; ``str()`` says what to do."""
 
 
-def device(card: Card, left: Amount) -> Json:
+def slice_device(card: Card, left: Amount) -> Json:
     """Return a card as a device; ``left`` is what classic pods have left of it.
 
     The API server accepts no device without capacity. So a card with too little left
@@ -102,7 +102,9 @@ Charged = Mapping[CardUUID, tuple[int, int]]
 """Cores and units that are held of each card."""
 
 
-def ordered(cards: Iterable[Card], charged: Charged, order: DeviceOrder) -> list[Card]:
+def order_cards(
+    cards: Iterable[Card], charged: Charged, order: DeviceOrder
+) -> list[Card]:
     """Return cards in the order in which kube-scheduler is to try them.
 
     It takes the first one that fits. ``charged`` is what pods and claims hold. Cards
@@ -116,16 +118,18 @@ def ordered(cards: Iterable[Card], charged: Charged, order: DeviceOrder) -> list
     return sorted(cards, key=left)
 
 
-def devices(cards: Iterable[Card], charged: Charged) -> list[Json]:
+def slice_devices(cards: Iterable[Card], charged: Charged) -> list[Json]:
     """Return the cards as devices; ``charged`` is what classic pods hold."""
     return [
-        device(card, Amount(CORES_PER_CARD - cores, card.units - units))
+        slice_device(card, Amount(CORES_PER_CARD - cores, card.units - units))
         for card in cards
         for cores, units in (charged.get(card.uuid, (0, 0)),)
     ]
 
 
-def slices(node: str, uid: str, wanted: Sequence[Json], generation: int) -> list[Json]:
+def build_slices(
+    node: str, uid: str, wanted: Sequence[Json], generation: int
+) -> list[Json]:
     """Return the ResourceSlices of a node; ``uid`` is the node's.
 
     They are one pool, which has the node's name. Without devices it is an empty slice.
@@ -196,7 +200,7 @@ def why_not_served(cluster: Cluster, node: str) -> str:
     API server does not answer.
     """
     selector, card = own_slices(node), Card(CardUUID("GPU-0"), 0, 2)
-    (asked,) = slices(node, "", [device(card, card.capacity)], 1)
+    (asked,) = build_slices(node, "", [slice_device(card, card.capacity)], 1)
     asked["metadata"] = {"name": f"{node}-{DRA_DRIVER}-asked"}
     try:
         cluster.list_page(Kind.SLICES, limit=1, field_selector=selector)
@@ -294,7 +298,7 @@ class SlicePublisher(Sink):
         listed, cards = self.occupancy.as_allocated(), self.offer.cards
         by_all = self.occupancy.charged(listed, cards).charged
         by_pods = self.occupancy.charged_by_pods(listed, cards).charged
-        return devices(ordered(cards.all, by_all, self.order), by_pods)
+        return slice_devices(order_cards(cards.all, by_all, self.order), by_pods)
 
     def _write(self, wanted: list[Json]) -> None:
         there = {one["metadata"]["name"]: one for one in self._list()}
@@ -304,7 +308,7 @@ class SlicePublisher(Sink):
         generations = [one["spec"]["pool"]["generation"] for one in there.values()]
         generation = max([self._generation, *generations]) + 1
         self._wanted, self._generation, self._stored = None, generation, {}
-        for body in slices(self.name, self.node.uid(), wanted, generation):
+        for body in build_slices(self.name, self.node.uid(), wanted, generation):
             self._put(body, there.pop(body["metadata"]["name"], None))
         for name in there:
             self.cluster.delete(Kind.SLICES, "", name)

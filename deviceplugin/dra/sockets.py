@@ -16,7 +16,7 @@ from typing import Self
 
 import grpc
 
-from deviceplugin.kubelet.registration import look
+from deviceplugin.kubelet.registration import identify_socket
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import pluginregistration_pb2 as registration
 from gpushare.kube.proto.pluginregistration_pb2_grpc import (
@@ -148,11 +148,11 @@ class _Server:
             hidden.replace(self._path)
         except (OSError, RuntimeError) as error:
             raise CannotListenError(f"{self._path}: {error}") from error
-        self._own = look(self._path)
+        self._own = identify_socket(self._path)
 
     def is_there(self) -> bool:
         """Return whether the socket is still the one that was made."""
-        return look(self._path) == self._own
+        return identify_socket(self._path) == self._own
 
     def __enter__(self) -> Self:
         return self

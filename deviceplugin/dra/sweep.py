@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from deviceplugin.allocation.isolation import tier_named
 from deviceplugin.dra.checks import NotPreparedError
-from deviceplugin.dra.prepare import ClaimRef, Preparer
+from deviceplugin.dra.prepare import ResourceClaimPreparer, ResourceClaimRef
 from gpushare.kube.claims.allocated import ResourceClaim, read_resource_claim
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.json_reader import Malformed
-from gpushare.kubelet.claim_records import PreparedClaim
+from gpushare.kubelet.claim_records import PreparedResourceClaim
 from gpushare.kubelet.pods import NodePod
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _GONE_S = 600.0
 class Sweeper:
     """Compares the prepared claims with the API server's, every so often."""
 
-    preparer: Preparer
+    preparer: ResourceClaimPreparer
     has_adopted: bool = False
     """Whether running claims whose records were lost have been looked for."""
     _gone_since: dict[str, float] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Sweeper:
                         self.preparer.adopt(claim, tier_named(pod.isolation))
         self.has_adopted = True
 
-    def _is_gone(self, claim: PreparedClaim) -> bool:
+    def _is_gone(self, claim: PreparedResourceClaim) -> bool:
         """Return whether a claim is deleted, or has no card of this node any more."""
         try:
             body = self.preparer.cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
@@ -114,5 +114,5 @@ def _running(pod: NodePod) -> Iterator[str]:
     yield from dict.fromkeys(use.claim for use in uses if use.claim)
 
 
-def _ref(claim: PreparedClaim) -> ClaimRef:
-    return ClaimRef(claim.namespace, claim.name, claim.uid)
+def _ref(claim: PreparedResourceClaim) -> ResourceClaimRef:
+    return ResourceClaimRef(claim.namespace, claim.name, claim.uid)

@@ -16,16 +16,16 @@ from pathlib import Path
 import grpc
 
 from deviceplugin.allocation.device_chooser import (
-    Assigned,
+    Assignment,
     DeniedError,
     DeviceChooser,
-    Question,
+    DeviceQuestion,
 )
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import IsolationChooser
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import NotYetError, PreStart
-from deviceplugin.allocation.records import Record, Records
+from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.allocation.response import (
     container_setup,
     hard_limit_setup,
@@ -48,13 +48,13 @@ _OPTIONS = pb.DevicePluginOptions(
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AllocationParts:
     """What the services of all resources share."""
 
     offer: Offer
     device_chooser: DeviceChooser
     prestart: PreStart
-    records: Records
+    records: AllocationRecords
     chooser: InjectionChooser
     isolation: IsolationChooser
     library: NodeLibrary
@@ -67,7 +67,7 @@ class DevicePlugin(Service):
     Each call works on one snapshot of the cards.
     """
 
-    def __init__(self, resource: str, parts: Parts) -> None:
+    def __init__(self, resource: str, parts: AllocationParts) -> None:
         devices = partial(parts.offer.devices, resource)
         super().__init__(resource, devices, parts.offer, _OPTIONS)
         self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
@@ -81,7 +81,7 @@ class DevicePlugin(Service):
         with self._answering("GetPreferredAllocation", context):
             cards = self.offer.cards
             for one in request.container_requests:
-                question = Question(
+                question = DeviceQuestion(
                     cards,
                     self.resource,
                     one.available_deviceIDs,
@@ -135,7 +135,7 @@ class DevicePlugin(Service):
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def _setup(
-        self, assigned: Assigned, ids: list[str]
+        self, assigned: Assignment, ids: list[str]
     ) -> pb.ContainerAllocateResponse:
         injection, isolation = self._parts.chooser.chosen, self._parts.isolation
         wrong = why_unusable(assigned.cards, injection)
@@ -143,7 +143,7 @@ class DevicePlugin(Service):
             raise DeniedError(wrong)
         limit = isolation.limit(assigned.limited_units)
         pod, container, cards = assigned.pod, assigned.container, assigned.cards
-        record = Record(
+        record = AllocationRecord(
             *pod, assigned.uid, container, self.resource, tuple(sorted(ids))
         )
         facts: dict[str, object] = {

@@ -127,7 +127,7 @@ class NotRegisteredError(Exception):
     """kubelet did not accept the registration; ``str()`` is its answer."""
 
 
-Seen = tuple[int, int]
+SocketIdentity = tuple[int, int]
 """A socket file at one moment: its inode and when it was made."""
 
 
@@ -163,11 +163,11 @@ class Registrar:
 
     def _serve_once(self, stop: Event) -> None:
         """Serve from one registration to its end."""
-        kubelet = look(self.folder / _SOCKET)
+        kubelet = identify_socket(self.folder / _SOCKET)
         if kubelet is None:
             raise NotRegisteredError(f"there is no {self.folder / _SOCKET}")
         server = self._listen()
-        own = look(self.folder / self._endpoint)
+        own = identify_socket(self.folder / self._endpoint)
         registered = self.metrics.registered.labels(self.plugin.resource)
         try:
             self._register()
@@ -218,16 +218,18 @@ class Registrar:
         self.metrics.registrations.labels(self.plugin.resource).inc()
         logger.info("registered", extra={"resource": self.plugin.resource})
 
-    def _watch(self, stop: Event, kubelet: Seen, own: Seen | None) -> str:
+    def _watch(
+        self, stop: Event, kubelet: SocketIdentity, own: SocketIdentity | None
+    ) -> str:
         """Wait until the registration is over, and say why it is."""
         if not self.plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"
         while not stop.is_set():
             if self.plugin.streams.wait_for(some=False, timeout_s=_SOCKETS_LOOK_S):
                 return "the stream ended"
-            if look(self.folder / _SOCKET) != kubelet:
+            if identify_socket(self.folder / _SOCKET) != kubelet:
                 return "kubelet.sock was created again"
-            if look(self.folder / self._endpoint) != own:
+            if identify_socket(self.folder / self._endpoint) != own:
                 return "the plugin's socket was removed"
         return "the plugin is stopping"
 
@@ -240,7 +242,7 @@ class Registrar:
         stop.wait(_SETTLE_S)
 
 
-def look(path: Path) -> Seen | None:
+def identify_socket(path: Path) -> SocketIdentity | None:
     """Return a socket file as it is now; None if there is none.
 
     Another file of the same name differs.

@@ -27,16 +27,16 @@ from exporter.telemetry.base import (
 )
 from exporter.telemetry.sysfs import (
     NotThere,
-    error_text,
-    number,
-    number_or_0,
-    raw,
-    text,
-    text_or_nothing,
-    values,
+    file_error_text,
+    read_number,
+    read_number_or_0,
+    read_raw,
+    read_text,
+    read_text_or_nothing,
+    read_values,
 )
 from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
-from gpushare.cards.source import Found, FoundCard, LeftOut, NoCardsYet, XidEvent
+from gpushare.cards.source import FoundCard, FoundCards, LeftOut, NoCardsYet, XidEvent
 from gpushare.domain.model import CardUUID
 
 CARDS = "sys/class/drm"
@@ -60,7 +60,7 @@ _MJ = 1000 / 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AmdgpuDevice:
     """Where amdgpu drives a card: its PCI address, its files, its ids in amdkfd."""
 
     bus: str
@@ -82,10 +82,10 @@ class AmdTelemetry:
         self._root = root
         self._calls = DeadlineCalls(deadline_s)
         self._knowing = threading.Lock()
-        self._known: dict[CardUUID, tuple[Place, FoundCard]] = {}
+        self._known: dict[CardUUID, tuple[AmdgpuDevice, FoundCard]] = {}
         self._closed = threading.Event()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Look for cards: one that was known once stays listed under its index.
 
         ``NoCardsYet`` if amdgpu drives none now, or if listing them hangs.
@@ -106,13 +106,13 @@ class AmdTelemetry:
             cards = [card for _, card in self._known.values()]
         known = {card.bus for card in cards}
         unknown = tuple(one for one in left_out if one.name not in known)
-        return Found(tuple(sorted(cards, key=lambda card: card.index)), unknown)
+        return FoundCards(tuple(sorted(cards, key=lambda card: card.index)), unknown)
 
     def driver_version(self) -> str:
         """Return amdgpu's version; empty if it came with the kernel, or hangs."""
         path = self._root / "sys/module/amdgpu/version"
         with suppress(DeadlineExceeded):
-            return self._calls.run_one("version", partial(text_or_nothing, path))
+            return self._calls.run_one("version", partial(read_text_or_nothing, path))
         return ""
 
     def read(
@@ -136,7 +136,7 @@ class AmdTelemetry:
         self._closed.set()
 
     def _ask(
-        self, kind: type[Answer], group: str, ask: Callable[[Place], Answer]
+        self, kind: type[Answer], group: str, ask: Callable[[AmdgpuDevice], Answer]
     ) -> Mapping[CardUUID, Answer]:
         """Ask all cards that are known; look for cards if none is."""
         if not self._known:
@@ -145,9 +145,11 @@ class AmdTelemetry:
             places = [(uuid, place) for uuid, (place, _) in self._known.items()]
         calls = {(group, uuid): partial(ask, place) for uuid, place in places}
         answers = self._calls.run(calls).items()
-        return answered(kind, ((uuid, one) for (_, uuid), one in answers), error_text)
+        return answered(
+            kind, ((uuid, one) for (_, uuid), one in answers), file_error_text
+        )
 
-    def _remember(self, place: Place, card: FoundCard) -> None:
+    def _remember(self, place: AmdgpuDevice, card: FoundCard) -> None:
         taken = {other.index for _, other in self._known.values()}
         index = max(taken) + 1 if card.index in taken else card.index
         if card.uuid in self._known:
@@ -159,18 +161,18 @@ class _Gone(Exception):
     """The card is not in its place any more."""
 
 
-def _places(root: Path) -> list[Place]:
+def _places(root: Path) -> list[AmdgpuDevice]:
     """Find where amdgpu drives a card, in the order of the PCI addresses."""
     # Connectors such as card0-DP-1 are there too; they are no PCI devices.
     folders = [card / "device" for card in (root / CARDS).glob("card*")]
     found = sorted((bus, device) for device in folders if (bus := _bus(device)))
     kfd_ids = _kfd_ids(root, {bus for bus, _ in found})
-    return [Place(bus, device, kfd_ids.get(bus, ())) for bus, device in found]
+    return [AmdgpuDevice(bus, device, kfd_ids.get(bus, ())) for bus, device in found]
 
 
 def _bus(device: Path) -> str:
     """Return the PCI address if amdgpu drives it, else nothing."""
-    lines = text_or_nothing(device / "uevent").splitlines()
+    lines = read_text_or_nothing(device / "uevent").splitlines()
     words = dict(line.split("=", 1) for line in lines if "=" in line)
     return words.get("PCI_SLOT_NAME", "") if words.get("DRIVER") == "amdgpu" else ""
 
@@ -183,8 +185,8 @@ def _kfd_ids(root: Path, buses: Collection[str]) -> dict[str, tuple[str, ...]]:
     """
     ids: dict[str, tuple[str, ...]] = {}
     for node in sorted((root / _KFD / "topology/nodes").glob("*")):
-        kfd_id = text_or_nothing(node / "gpu_id")
-        facts = dict(_FACT.findall(text_or_nothing(node / "properties")))
+        kfd_id = read_text_or_nothing(node / "gpu_id")
+        facts = dict(_FACT.findall(read_text_or_nothing(node / "properties")))
         # 0 is a node without a card.
         if kfd_id in ("", "0") or "location_id" not in facts:
             continue
@@ -196,20 +198,20 @@ def _kfd_ids(root: Path, buses: Collection[str]) -> dict[str, tuple[str, ...]]:
     return ids
 
 
-def _described(place: Place) -> FoundCard | LeftOut:
+def _described(place: AmdgpuDevice) -> FoundCard | LeftOut:
     """Read what does not change of a card. It may hang, as every call of a card."""
     bus, device = place.bus, place.device
-    memory_mib = number_or_0(device / "mem_info_vram_total") // _MIB
+    memory_mib = read_number_or_0(device / "mem_info_vram_total") // _MIB
     if not memory_mib:
         return LeftOut(bus, "amdgpu does not report its memory")
-    unique = text_or_nothing(device / "unique_id")
-    kind = text_or_nothing(device / "device").removeprefix("0x")
+    unique = read_text_or_nothing(device / "unique_id")
+    kind = read_text_or_nothing(device / "device").removeprefix("0x")
     nodes = sorted((device / "drm").glob("renderD*"))
     return FoundCard(
         uuid=CardUUID(f"GPU-{unique}" if _UNIQUE.fullmatch(unique) else f"AMD-{bus}"),
         index=0,
         memory_mib=memory_mib,
-        model=text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
+        model=read_text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
         bus=bus,
         device_nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
         known_to_driver=False,
@@ -229,13 +231,13 @@ def _is_apu(device: Path) -> bool:
 
 
 def _indexed(
-    answers: Mapping[Place, FoundCard | LeftOut | Exception],
-) -> tuple[list[tuple[Place, FoundCard]], list[LeftOut]]:
+    answers: Mapping[AmdgpuDevice, FoundCard | LeftOut | Exception],
+) -> tuple[list[tuple[AmdgpuDevice, FoundCard]], list[LeftOut]]:
     """Return the cards with their indices, in the order of their PCI addresses.
 
     A card that did not answer is left out and keeps its place in the order.
     """
-    cards: list[tuple[Place, FoundCard]] = []
+    cards: list[tuple[AmdgpuDevice, FoundCard]] = []
     left_out: list[LeftOut] = []
     for place, card in answers.items():
         if isinstance(card, LeftOut):
@@ -251,7 +253,7 @@ def _indexed(
     return [(at, replace(one, index=there.index(at))) for at, one in cards], left_out
 
 
-def _processes(root: Path, place: Place) -> ProcessesAnswer:
+def _processes(root: Path, place: AmdgpuDevice) -> ProcessesAnswer:
     """List the compute processes that have memory of a card.
 
     amdkfd knows them, and only their memory; it may not have this card.
@@ -262,7 +264,9 @@ def _processes(root: Path, place: Place) -> ProcessesAnswer:
         return ProcessesAnswer(known=False, sm_source=SmSource.CARD)
     used = {
         # 0 also if it has ended meanwhile.
-        int(one.name): sum(number_or_0(one / f"vram_{id_}") for id_ in place.kfd_ids)
+        int(one.name): sum(
+            read_number_or_0(one / f"vram_{id_}") for id_ in place.kfd_ids
+        )
         for one in folder.iterdir()
         if one.name.isdecimal()
     }
@@ -270,25 +274,25 @@ def _processes(root: Path, place: Place) -> ProcessesAnswer:
     return ProcessesAnswer(tuple(uses), SmSource.CARD)
 
 
-def _check(place: Place) -> None:
+def _check(place: AmdgpuDevice) -> None:
     """Raise unless the card is still in its place and driven by amdgpu."""
     if _bus(place.device) != place.bus:
         raise _Gone(f"{place.bus} is not there any more")
 
 
-def _values(place: Place, wanted: Collection[str]) -> CardAnswer:
+def _values(place: AmdgpuDevice, wanted: Collection[str]) -> CardAnswer:
     _check(place)
-    return values(_VALUES, place.device, wanted)
+    return read_values(_VALUES, place.device, wanted)
 
 
 def _file(name: str, device: Path) -> float:
-    return number(device / name)
+    return read_number(device / name)
 
 
 def _mib(name: str, device: Path) -> int:
     if name == "total" and _is_apu(device):
         raise NotThere("the card uses the host's memory")
-    return number(device / f"mem_info_vram_{name}") // _MIB
+    return read_number(device / f"mem_info_vram_{name}") // _MIB
 
 
 def _hwmon(names: Sequence[str], scale: int, device: Path) -> float:
@@ -296,7 +300,7 @@ def _hwmon(names: Sequence[str], scale: int, device: Path) -> float:
     for folder in sorted((device / "hwmon").glob("hwmon*")):
         for name in names:
             with suppress(NotThere):
-                return number(folder / name) / scale
+                return read_number(folder / name) / scale
     raise NotThere(names[0])
 
 
@@ -305,7 +309,7 @@ def _errors(kind: str, device: Path) -> float:
     counts: list[int] = []
     for path in (device / "ras").glob("*_err_count"):
         try:
-            told = _ERRORS.findall(text(path))
+            told = _ERRORS.findall(read_text(path))
         except NotThere:
             continue
         if not told:
@@ -319,12 +323,12 @@ def _errors(kind: str, device: Path) -> float:
 
 def _bad_pages(flag: str, device: Path) -> int:
     """Count lines ``page : size : flag``; R is retired, P is pending."""
-    lines = text(device / "ras/gpu_vram_bad_pages").splitlines()
+    lines = read_text(device / "ras/gpu_vram_bad_pages").splitlines()
     return sum(line.rpartition(":")[2].strip() == flag for line in lines)
 
 
 def _energy_mj(device: Path) -> float:
-    metrics = raw(device / "gpu_metrics")
+    metrics = read_raw(device / "gpu_metrics")
     at = _ENERGY_AT.get((metrics[2], metrics[3])) if metrics[3:] else None
     if at is None or len(metrics) < at + 8:
         raise NotThere("energy")

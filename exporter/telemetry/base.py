@@ -17,8 +17,8 @@ from gpushare.cards.source import (
     CardReading,
     CardSource,
     FindsCards,
-    Found,
     FoundCard,
+    FoundCards,
     XidEvent,
 )
 from gpushare.domain.model import CardUUID
@@ -141,7 +141,7 @@ class PlainTelemetry:
     def __init__(self, source: CardSource) -> None:
         self._source = source
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Return the source's cards. ``NoCardsYet``."""
         return self._source.cards()
 

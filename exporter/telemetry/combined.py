@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from exporter.telemetry.base import Answer, CardAnswer, ProcessesAnswer, Telemetry
 from gpushare.cards.combined import Combined, error_text
-from gpushare.cards.source import Found, FoundCard, NoCardsYet
+from gpushare.cards.source import FoundCard, FoundCards, NoCardsYet
 from gpushare.domain.model import CardUUID
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class CombinedTelemetry(Combined[Telemetry]):
             first, model=first.model or card.model, bus=first.bus or card.bus
         )
 
-    def _log_found(self, _: int, found: Found) -> None:
+    def _log_found(self, _: int, found: FoundCards) -> None:
         logger.info("a source has cards now", extra={"cards": len(found.cards)})
 
     def _log_none(self, number: int, because: str) -> None:

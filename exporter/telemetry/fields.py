@@ -11,7 +11,7 @@ FieldKind = Literal["gauge", "counter"]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FieldGroup:
     """What is read together; ``slow`` says why it is off by default."""
 
     name: str
@@ -38,21 +38,25 @@ ALLOTMENT = "allotment"
 KUBELET = "kubelet"
 
 GROUPS = (
-    Group(UTILIZATION, 2.0, "how busy cards, encoders and decoders are"),
-    Group(MEMORY, 2.0, "memory in use, free and reserved"),
-    Group(PROCESSES, 2.0, "what each container uses of a card"),
-    Group(ENVIRONMENT, 5.0, "temperature, power, energy, clocks, throttling"),
-    Group(FAULTS, 60.0, "ECC errors, remapped rows, PCIe replays, vGPU licence"),
-    Group(NVLINK, 60.0, "NVLink traffic"),
-    Group(
+    FieldGroup(UTILIZATION, 2.0, "how busy cards, encoders and decoders are"),
+    FieldGroup(MEMORY, 2.0, "memory in use, free and reserved"),
+    FieldGroup(PROCESSES, 2.0, "what each container uses of a card"),
+    FieldGroup(ENVIRONMENT, 5.0, "temperature, power, energy, clocks, throttling"),
+    FieldGroup(FAULTS, 60.0, "ECC errors, remapped rows, PCIe replays, vGPU licence"),
+    FieldGroup(NVLINK, 60.0, "NVLink traffic"),
+    FieldGroup(
         ALLOTMENT,
         5.0,
         "what was allotted to containers, by placements and claims",
     ),
-    Group(KUBELET, 60.0, "whether kubelet's record agrees with the placements"),
-    Group(RETIRED, 300.0, "retired memory pages", slow="reads the card's own storage"),
-    Group(PCIE, 10.0, "PCIe throughput", slow="blocks 20 ms a call"),
-    Group(PROFILING, 5.0, "GPM, Hopper and newer", slow="needs two samples a reading"),
+    FieldGroup(KUBELET, 60.0, "whether kubelet's record agrees with the placements"),
+    FieldGroup(
+        RETIRED, 300.0, "retired memory pages", slow="reads the card's own storage"
+    ),
+    FieldGroup(PCIE, 10.0, "PCIe throughput", slow="blocks 20 ms a call"),
+    FieldGroup(
+        PROFILING, 5.0, "GPM, Hopper and newer", slow="needs two samples a reading"
+    ),
 )
 """In the order of the documentation."""
 

@@ -24,11 +24,16 @@ from exporter.telemetry.base import (
     SmSource,
     answered,
 )
-from exporter.telemetry.nvml_values import Profiler, Rates, busy_percent, values
+from exporter.telemetry.nvml_values import (
+    Profiler,
+    Rates,
+    busy_percent,
+    read_nvml_values,
+)
 from gpushare.cards import nvml
 from gpushare.cards.nvml import Handle, QueryRefused
 from gpushare.cards.nvml_cards import NvmlCards
-from gpushare.cards.source import Found, XidEvent
+from gpushare.cards.source import FoundCards, XidEvent
 from gpushare.domain.model import CardUUID
 
 logger = logging.getLogger(__name__)
@@ -77,7 +82,7 @@ class NvmlTelemetry:
         self._profiler = Profiler()
         self._refused: set[tuple[CardUUID, str]] = set()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Look for cards now; those known from before stay. ``NoCardsYet``."""
         return self._cards.cards()
 
@@ -120,7 +125,7 @@ class NvmlTelemetry:
         if group == fields.PROFILING:
             says, refused = self._profiler.read(uuid, handle, wanted)
         else:
-            says, refused = values(handle, wanted - {fields.XID_ERRORS})
+            says, refused = read_nvml_values(handle, wanted - {fields.XID_ERRORS})
             says = self._rates.put(uuid, says)
         for name, why in refused.items():
             self._note(uuid, name, why)
@@ -154,7 +159,7 @@ def _answers(handle: Handle) -> bool:
     A driver may refuse a whole group; a sick card tells nothing. ``CardFailed``,
     ``NoDriver``.
     """
-    return bool(values(handle, _BASIC)[0].values)
+    return bool(read_nvml_values(handle, _BASIC)[0].values)
 
 
 @dataclass(slots=True)

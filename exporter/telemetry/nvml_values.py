@@ -52,14 +52,16 @@ One group alone does not tell whether a card that refuses all of it is sick."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _NvmlCall:
     """One call, and the fields that its answer has, in order."""
 
     names: tuple[str, ...]
     ask: Callable[[Handle], Numbers | None]
 
 
-def values(handle: Handle, wanted: Collection[str]) -> tuple[CardAnswer, Refused]:
+def read_nvml_values(
+    handle: Handle, wanted: Collection[str]
+) -> tuple[CardAnswer, Refused]:
     """Read some fields of one card, each in its own unit (``fields``).
 
     An unknown field is unsupported. ``CardFailed``, ``NoDriver``.
@@ -217,8 +219,10 @@ def _known(raw: float, factor: float = 1) -> float | None:
     return None if raw in _BLANKS else raw * factor
 
 
-def _one(name: str, get: Callable[..., float], *more: int, factor: float = 1) -> _Call:
-    return _Call((name,), lambda handle: [_known(get(handle, *more), factor)])
+def _one(
+    name: str, get: Callable[..., float], *more: int, factor: float = 1
+) -> _NvmlCall:
+    return _NvmlCall((name,), lambda handle: [_known(get(handle, *more), factor)])
 
 
 def _retired_pages(handle: Handle, cause: int) -> int:
@@ -242,26 +246,26 @@ _ecc = pynvml.nvmlDeviceGetTotalEccErrors
 _pcie = pynvml.nvmlDeviceGetPcieThroughput
 
 _CALLS = (
-    _Call((fields.GPU_UTIL, fields.MEM_COPY_UTIL), _utilization),
+    _NvmlCall((fields.GPU_UTIL, fields.MEM_COPY_UTIL), _utilization),
     _one(fields.ENC_UTIL, lambda card: pynvml.nvmlDeviceGetEncoderUtilization(card)[0]),
     _one(fields.DEC_UTIL, lambda card: pynvml.nvmlDeviceGetDecoderUtilization(card)[0]),
-    _Call(_MEMORY, _memory),
-    _Call((fields.GPU_TEMP,), _temperature),
-    _Call((fields.MEMORY_TEMP,), _memory_temperature),
+    _NvmlCall(_MEMORY, _memory),
+    _NvmlCall((fields.GPU_TEMP,), _temperature),
+    _NvmlCall((fields.MEMORY_TEMP,), _memory_temperature),
     _one(fields.POWER_USAGE, pynvml.nvmlDeviceGetPowerUsage, factor=_W),
     _one(fields.TOTAL_ENERGY_CONSUMPTION, pynvml.nvmlDeviceGetTotalEnergyConsumption),
     _one(fields.SM_CLOCK, _clock, pynvml.NVML_CLOCK_SM),
     _one(fields.MEM_CLOCK, _clock, pynvml.NVML_CLOCK_MEM),
-    _Call((fields.POWER_VIOLATION,), partial(_violation, "POWER")),
-    _Call((fields.THERMAL_VIOLATION,), partial(_violation, "THERMAL")),
+    _NvmlCall((fields.POWER_VIOLATION,), partial(_violation, "POWER")),
+    _NvmlCall((fields.THERMAL_VIOLATION,), partial(_violation, "THERMAL")),
     _one(fields.PCIE_REPLAY_COUNTER, pynvml.nvmlDeviceGetPcieReplayCounter),
     _one(fields.ECC_SBE_VOL_TOTAL, _ecc, _CORRECTED, _VOLATILE),
     _one(fields.ECC_DBE_VOL_TOTAL, _ecc, _UNCORRECTED, _VOLATILE),
     _one(fields.ECC_SBE_AGG_TOTAL, _ecc, _CORRECTED, _AGGREGATE),
     _one(fields.ECC_DBE_AGG_TOTAL, _ecc, _UNCORRECTED, _AGGREGATE),
-    _Call(_REMAPPED, _remapped_rows),
-    _Call((fields.VGPU_LICENSE_STATUS,), _license),
-    _Call((fields.NVLINK_BANDWIDTH_TOTAL,), _nvlink),
+    _NvmlCall(_REMAPPED, _remapped_rows),
+    _NvmlCall((fields.VGPU_LICENSE_STATUS,), _license),
+    _NvmlCall((fields.NVLINK_BANDWIDTH_TOTAL,), _nvlink),
     _one(fields.RETIRED_SBE, _retired_pages, _SINGLE_BIT),
     _one(fields.RETIRED_DBE, _retired_pages, _DOUBLE_BIT),
     _one(fields.RETIRED_PENDING, pynvml.nvmlDeviceGetRetiredPagesPendingStatus),

@@ -23,7 +23,7 @@ class NotThere(Exception):
     """This card, or its driver, does not have this value."""
 
 
-def raw(path: Path) -> bytes:
+def read_raw(path: Path) -> bytes:
     """Return a file's first 64 KiB.
 
     Raises ``NotThere``, or ``OSError`` if it cannot be read now, as during a reset.
@@ -37,34 +37,34 @@ def raw(path: Path) -> bytes:
         raise
 
 
-def text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return a file's text without blanks around it. ``NotThere``, ``OSError``."""
-    return raw(path).decode(errors="replace").strip()
+    return read_raw(path).decode(errors="replace").strip()
 
 
-def text_or_nothing(path: Path) -> str:
+def read_text_or_nothing(path: Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     with suppress(NotThere, OSError):
-        return text(path)
+        return read_text(path)
     return ""
 
 
-def number(path: Path) -> int:
+def read_number(path: Path) -> int:
     """Return a file's whole number. ``NotThere``, ``OSError``."""
     try:
-        return int(text(path))
+        return int(read_text(path))
     except ValueError as error:
         raise NotThere(f"{path} holds no number") from error
 
 
-def number_or_0(path: Path) -> int:
+def read_number_or_0(path: Path) -> int:
     """Return a file's whole number; 0 if it cannot be read."""
     with suppress(NotThere, OSError):
-        return number(path)
+        return read_number(path)
     return 0
 
 
-def values(
+def read_values(
     readers: Mapping[str, Callable[[Place], float]],
     place: Place,
     wanted: Collection[str],
@@ -85,13 +85,13 @@ def values(
         except BlockingIOError:
             continue
         except OSError as error:
-            why = error_text(error)
+            why = file_error_text(error)
     if why and not told:
         return CardAnswer(failure=why)
     return CardAnswer(told, frozenset(unsupported))
 
 
-def error_text(error: Exception) -> str:
+def file_error_text(error: Exception) -> str:
     """Return an error's text; of a file's error its path and the cause."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"

@@ -26,14 +26,14 @@ from exporter.telemetry.base import (
 )
 from exporter.telemetry.sysfs import (
     NotThere,
-    error_text,
-    number,
-    text,
-    text_or_nothing,
-    values,
+    file_error_text,
+    read_number,
+    read_text,
+    read_text_or_nothing,
+    read_values,
 )
 from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
-from gpushare.cards.source import Found, FoundCard, LeftOut, NoCardsYet, XidEvent
+from gpushare.cards.source import FoundCard, FoundCards, LeftOut, NoCardsYet, XidEvent
 from gpushare.domain.model import CardUUID
 
 DEADLINE_S = 5.0
@@ -86,7 +86,7 @@ class TegraTelemetry:
         self._known: FoundCard | None = None
         self._closed = threading.Event()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Look for the GPU; ``NoCardsYet`` on a node that is no Jetson."""
         try:
             found = self._calls.run_one("card", partial(_found, self._root))
@@ -98,11 +98,11 @@ class TegraTelemetry:
         if card is None:
             raise NoCardsYet("this node is no Jetson")
         if not memory_mib:
-            return Found((), (LeftOut(card.uuid, f"{_MEMINFO} has no MemTotal"),))
+            return FoundCards((), (LeftOut(card.uuid, f"{_MEMINFO} has no MemTotal"),))
         card = replace(card, memory_mib=memory_mib, known_to_driver=False)
         with self._knowing:
             self._known = card
-        return Found((card,))
+        return FoundCards((card,))
 
     def driver_version(self) -> str:
         """Return nothing: no file has the version that NVML knows."""
@@ -114,7 +114,7 @@ class TegraTelemetry:
         """Read the files of the GPU. ``NoCardsYet``."""
         wanted = sorted(fields)
         return self._ask(
-            CardAnswer, group, partial(values, _VALUES, self._root, wanted)
+            CardAnswer, group, partial(read_values, _VALUES, self._root, wanted)
         )
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
@@ -142,7 +142,7 @@ class TegraTelemetry:
         # Another thread shares a call of the same name.
         name = ("group", group)
         answer = self._calls.run({name: ask})[name]
-        return answered(kind, [(card.uuid, answer)], error_text)
+        return answered(kind, [(card.uuid, answer)], file_error_text)
 
     def _memory_mib(self) -> int:
         return host_memory_mib(self._root)
@@ -150,7 +150,7 @@ class TegraTelemetry:
 
 def host_memory_mib(root: Path) -> int:
     """Return the node's memory, which is that of a Jetson's GPU; 0 if it is unknown."""
-    facts = dict(_FACT.findall(text_or_nothing(root / _MEMINFO)))
+    facts = dict(_FACT.findall(read_text_or_nothing(root / _MEMINFO)))
     return int(facts.get("MemTotal", 0)) // 2**10
 
 
@@ -159,7 +159,7 @@ def _found(root: Path) -> FoundCard | None:
     node = _node(root)
     if node is None:
         return None
-    model = text_or_nothing(root / _MODEL).strip("\0")
+    model = read_text_or_nothing(root / _MODEL).strip("\0")
     return FoundCard(
         uuid=CardUUID(f"TEGRA-{node.resolve().name}"),
         index=0,
@@ -182,7 +182,7 @@ def _load_percent(root: Path) -> float:
     node = _node(root)
     if node is None:
         raise NotThere("load")
-    load = number(node / "load")
+    load = read_number(node / "load")
     if not 0 <= load <= _FULL:
         raise OSError(errno.ERANGE, f"{load} is no load in per mille", str(node))
     return load / 10
@@ -191,8 +191,8 @@ def _load_percent(root: Path) -> float:
 def _temperature_c(root: Path) -> float:
     """Read the GPU's thermal zone; zones have numbers, only their type is a name."""
     for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
-        if text_or_nothing(zone / "type").lower() in _ZONES:
-            millidegrees = number(zone / "temp")
+        if read_text_or_nothing(zone / "type").lower() in _ZONES:
+            millidegrees = read_number(zone / "temp")
             if millidegrees < _COLDEST:
                 raise BlockingIOError(errno.EAGAIN, "the GPU is off", str(zone))
             return millidegrees / 1000
@@ -200,7 +200,7 @@ def _temperature_c(root: Path) -> float:
 
 
 def _memory_fact_mib(name: str, root: Path) -> int:
-    facts = dict(_FACT.findall(text(root / _MEMINFO)))
+    facts = dict(_FACT.findall(read_text(root / _MEMINFO)))
     if name not in facts:
         raise NotThere(f"{_MEMINFO}: {name}")
     return int(facts[name]) // 2**10
@@ -229,7 +229,7 @@ def _processes(root: Path) -> ProcessesAnswer:
     Unknown if it knows no memory of any: so it is where the driver does not use it.
     """
     try:
-        lines = text(root / _CLIENTS).splitlines()
+        lines = read_text(root / _CLIENTS).splitlines()
     except (NotThere, OSError):
         lines = []
     used: dict[int, float] = {}

@@ -12,8 +12,8 @@ from gpushare.cards.source import (
     CardSource,
     DriverLost,
     FindsCards,
-    Found,
     FoundCard,
+    FoundCards,
     LeftOut,
     NoCardsYet,
     XidEvent,
@@ -42,11 +42,11 @@ class Combined(Generic[Source]):
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
         self._lock = threading.Lock()
-        self._found: dict[int, Found] = {}
+        self._found: dict[int, FoundCards] = {}
         self._reasons: dict[int, str] = {}
         self._closed = threading.Event()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Look at all sources; ``NoCardsYet`` with all reasons if none has a card.
 
         Raises ``DriverLost`` if the process is to end for a source (``_ends_all``).
@@ -89,13 +89,13 @@ class Combined(Generic[Source]):
         """Return what becomes of a card that an earlier source has, too."""
         return LeftOut(card.uuid, "another source has it already")
 
-    def _log_found(self, number: int, found: Found) -> None:
+    def _log_found(self, number: int, found: FoundCards) -> None:
         """Log that a source has cards again; nothing by default."""
 
     def _log_none(self, _: int, because: str) -> None:
         logger.warning("a source has no cards yet", extra={"because": because})
 
-    def _join(self, all_found: Iterable[Found]) -> Found:
+    def _join(self, all_found: Iterable[FoundCards]) -> FoundCards:
         cards: dict[str, FoundCard] = {}
         left_out: list[LeftOut] = []
         for found in all_found:
@@ -114,9 +114,9 @@ class Combined(Generic[Source]):
                 beside.add(index)
                 cards[card.uuid] = replace(card, index=index)
         by_index = sorted(cards.values(), key=lambda card: card.index)
-        return Found(tuple(by_index), tuple(left_out))
+        return FoundCards(tuple(by_index), tuple(left_out))
 
-    def _note_found(self, number: int, found: Found) -> None:
+    def _note_found(self, number: int, found: FoundCards) -> None:
         with self._lock:
             self._found[number] = found
             if self._reasons.pop(number, None) is not None:
@@ -128,7 +128,7 @@ class Combined(Generic[Source]):
                 self._log_none(number, because)
             self._reasons[number] = because
 
-    def _noted(self) -> tuple[dict[int, Found], list[str]]:
+    def _noted(self) -> tuple[dict[int, FoundCards], list[str]]:
         with self._lock:
             by_number = {number: self._found[number] for number in sorted(self._found)}
             reasons = [self._reasons[number] for number in sorted(self._reasons)]
@@ -154,7 +154,7 @@ class CombinedCards(Combined[CardSource]):
         """Return the first one's: only NVIDIA's driver reports faults."""
         return self._sources[0].driver_load()
 
-    def _read(self, source: CardSource, found: Found) -> Sequence[CardReading]:
+    def _read(self, source: CardSource, found: FoundCards) -> Sequence[CardReading]:
         try:
             return source.readings()
         except NoCardsYet as error:
@@ -168,7 +168,7 @@ def error_text(error: Exception) -> str:
     return f"{kind}{error}"
 
 
-def _ends_all(number: int, found: Mapping[int, Found]) -> bool:
+def _ends_all(number: int, found: Mapping[int, FoundCards]) -> bool:
     """Return whether the process is to end because this source's driver is lost.
 
     Not if this process never had cards of it and serves others: a new process would

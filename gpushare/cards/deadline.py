@@ -32,7 +32,7 @@ class DeadlineCalls:
         self._deadline_s = deadline_s
         self._held_up_s = held_up_s
         self._lock = threading.Lock()
-        self._open: dict[Hashable, _Call] = {}
+        self._open: dict[Hashable, _DeadlineCall] = {}
 
     def run(
         self, calls: Mapping[Name, Callable[[], Answer]]
@@ -43,12 +43,12 @@ class DeadlineCalls:
         which no thread can be started. A call that another thread makes just now is
         shared with it.
         """
-        asked: dict[Name, _Call] = {}
-        new: list[_Call] = []
+        asked: dict[Name, _DeadlineCall] = {}
+        new: list[_DeadlineCall] = []
         with self._lock:
             for name, function in calls.items():
                 if name not in self._open:
-                    self._open[name] = _Call(name, function)
+                    self._open[name] = _DeadlineCall(name, function)
                     new.append(self._open[name])
                 asked[name] = self._open[name]
         self._start_all(new)
@@ -70,11 +70,11 @@ class DeadlineCalls:
             for call in others:
                 call.done.wait()
 
-    def _others(self, name: Hashable) -> list["_Call"]:
+    def _others(self, name: Hashable) -> list["_DeadlineCall"]:
         with self._lock:
             return [call for other, call in self._open.items() if other != name]
 
-    def _start_all(self, new: Sequence["_Call"]) -> None:
+    def _start_all(self, new: Sequence["_DeadlineCall"]) -> None:
         """Make sure that each call is being made, or done."""
         waiting = deque(new)
         if waiting:
@@ -85,7 +85,7 @@ class DeadlineCalls:
                     self._start_thread(waiting)
                 return
 
-    def _start_thread(self, waiting: deque["_Call"]) -> None:
+    def _start_thread(self, waiting: deque["_DeadlineCall"]) -> None:
         """Start a thread that makes the waiting calls one after the other."""
         # A daemon: one that hangs for ever must not keep the process alive.
         thread = threading.Thread(target=self._make, args=(waiting,), daemon=True)
@@ -96,7 +96,7 @@ class DeadlineCalls:
             for call in _emptied(waiting):
                 self._end(call, DeadlineExceeded(f"it was not asked: {error}"))
 
-    def _make(self, waiting: deque["_Call"]) -> None:
+    def _make(self, waiting: deque["_DeadlineCall"]) -> None:
         for call in _emptied(waiting):
             try:
                 answer = call.function()
@@ -104,13 +104,13 @@ class DeadlineCalls:
                 answer = error
             self._end(call, answer)
 
-    def _end(self, call: "_Call", answer: object) -> None:
+    def _end(self, call: "_DeadlineCall", answer: object) -> None:
         call.answer = answer
         with self._lock:
             del self._open[call.name]
         call.done.set()
 
-    def _answer(self, call: "_Call") -> Any:  # noqa: ANN401
+    def _answer(self, call: "_DeadlineCall") -> Any:  # noqa: ANN401
         left_s = call.began + self._deadline_s - time.monotonic()
         if call.done.wait(max(0.0, left_s)):
             return call.answer
@@ -118,7 +118,7 @@ class DeadlineCalls:
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
+class _DeadlineCall:
     """One call being made; ``answer`` may be read once ``done`` is set."""
 
     name: Hashable
@@ -128,7 +128,7 @@ class _Call:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-def _emptied(waiting: deque[_Call]) -> Iterator[_Call]:
+def _emptied(waiting: deque[_DeadlineCall]) -> Iterator[_DeadlineCall]:
     """Return one call after the other, while other threads may do the same."""
     while True:
         try:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field
 
 from gpushare.cards.deadline import DeadlineCalls
-from gpushare.cards.source import CardReading, Found, FoundCard, XidEvent
+from gpushare.cards.source import CardReading, FoundCard, FoundCards, XidEvent
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.yaml_file import (
     Location,
@@ -187,10 +187,10 @@ class WrittenSource:
     """Cards from a file or the settings: always the same, and none reports faults."""
 
     def __init__(self, cards: Iterable[FoundCard]) -> None:
-        self._found = Found(tuple(sorted(cards, key=lambda card: card.index)))
+        self._found = FoundCards(tuple(sorted(cards, key=lambda card: card.index)))
         self._closed = threading.Event()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Return the cards, whether or not their device nodes are there."""
         return self._found
 

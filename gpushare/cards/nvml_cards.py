@@ -22,8 +22,8 @@ from gpushare.cards.nvml import Described, Session
 from gpushare.cards.source import (
     CardReading,
     DriverLost,
-    Found,
     FoundCard,
+    FoundCards,
     LeftOut,
     NoCardsYet,
     XidEvent,
@@ -87,7 +87,7 @@ class NvmlCards:
         self._known: dict[str, FoundCard] = {}
         self._listed: tuple[FoundCard, ...] = ()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Look for cards: those known from before stay.
 
         Those whose MIG mode changed do not, nor do instances that were destroyed. The
@@ -103,7 +103,7 @@ class NvmlCards:
                     str(error) if isinstance(error, nvml.DriverBroken) else ""
                 )
                 raise NoCardsYet(str(error)) from error
-            return Found(self._listed, left_out)
+            return FoundCards(self._listed, left_out)
 
     def readings(self) -> Sequence[CardReading]:
         """Read the memory in use of each card; opens the driver if necessary."""

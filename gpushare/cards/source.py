@@ -88,7 +88,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCards:
     """The cards found on the node, by index, and those that were left out."""
 
     cards: tuple[FoundCard, ...]
@@ -119,7 +119,7 @@ class XidEvent:
 class FindsCards(Protocol):
     """Finds the cards of this node. All methods may be called from any thread."""
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """Look for cards on the node now.
 
         Raises ``NoCardsYet`` if there is nothing to ask, and ``DriverLost`` if only a

@@ -52,7 +52,7 @@ class PreparedDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedClaim:
+class PreparedResourceClaim:
     """A claim that was prepared. ``limits`` has the hard limits by request.
 
     ``cdi`` is its CDI specification.
@@ -93,7 +93,7 @@ def records_in(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
-def read_record(path: Path) -> PreparedClaim | None:
+def read_record(path: Path) -> PreparedResourceClaim | None:
     """Read the record of a prepared claim; None, and a warning, if that fails."""
     try:
         body = json.loads(path.read_text())
@@ -105,7 +105,7 @@ def read_record(path: Path) -> PreparedClaim | None:
             PreparedDevice(**{**one, "cdi": tuple(one["cdi"])})
             for one in body["devices"]
         )
-        return PreparedClaim(
+        return PreparedResourceClaim(
             body["uid"],
             body["namespace"],
             body["name"],

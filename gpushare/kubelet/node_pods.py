@@ -28,7 +28,13 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 from gpushare.kube.reflector import Sink
-from gpushare.kubelet.pods import Held, Listed, NodePod, PodName, node_pod
+from gpushare.kubelet.pods import (
+    HeldDevices,
+    ListedDevices,
+    NodePod,
+    PodName,
+    read_node_pod,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +70,7 @@ class NodePods(Sink):
     def put(self, body: Json) -> None:
         """Take over a pod."""
         try:
-            pod = node_pod(body)
+            pod = read_node_pod(body)
         except Malformed as error:
             facts = {"pod": body["metadata"].get("uid"), "because": str(error)}
             logger.warning("pod not understood", extra=facts)
@@ -230,9 +236,9 @@ class PodResources:
             request_serializer=pb.ListPodResourcesRequest.SerializeToString,
             response_deserializer=pb.ListedPods.FromString,
         )
-        self._read: dict[bytes, tuple[PodName, Mapping[str, Held]]] = {}
+        self._read: dict[bytes, tuple[PodName, Mapping[str, HeldDevices]]] = {}
 
-    def list(self, timeout_s: float) -> Listed:
+    def list(self, timeout_s: float) -> ListedDevices:
         """Ask who holds which devices; ``KubeletSilentError`` after ``timeout_s``."""
         answer = self._with_retries(self._list, pb.ListPodResourcesRequest(), timeout_s)
         # A node's pods hold thousands of devices, and few pods change between two
@@ -240,9 +246,9 @@ class PodResources:
         known = self._read
         read = {text: known.get(text) or _pod(text) for text in answer.pod_resources}
         self._read = read
-        return Listed(dict(read.values()))
+        return ListedDevices(dict(read.values()))
 
-    def get(self, pod: PodName, timeout_s: float) -> Mapping[str, Held] | None:
+    def get(self, pod: PodName, timeout_s: float) -> Mapping[str, HeldDevices] | None:
         """Ask what one pod's containers hold; None if kubelet does not tell.
 
         It does not before 1.34, or if it does not have the pod.
@@ -252,7 +258,7 @@ class PodResources:
         except (KubeletSilentError, NoGetError, UnknownPodError):
             return None
 
-    def get_or_raise(self, pod: PodName, timeout_s: float) -> Mapping[str, Held]:
+    def get_or_raise(self, pod: PodName, timeout_s: float) -> Mapping[str, HeldDevices]:
         """Ask what one pod's containers hold.
 
         Raises ``KubeletSilentError``, ``NoGetError`` or ``UnknownPodError``.
@@ -292,16 +298,16 @@ class PodResources:
         self._channel.close()
 
 
-def _pod(text: bytes) -> tuple[PodName, Mapping[str, Held]]:
+def _pod(text: bytes) -> tuple[PodName, Mapping[str, HeldDevices]]:
     pod = pb.PodResources.FromString(text)
     return (pod.namespace, pod.name), _containers(pod)
 
 
-def _containers(pod: pb.PodResources) -> Mapping[str, Held]:
+def _containers(pod: pb.PodResources) -> Mapping[str, HeldDevices]:
     return {container.name: _held(container) for container in pod.containers}
 
 
-def _held(container: pb.ContainerResources) -> Held:
+def _held(container: pb.ContainerResources) -> HeldDevices:
     held: dict[str, set[str]] = {}
     for devices in container.devices:
         if devices.resource_name in RESOURCES:

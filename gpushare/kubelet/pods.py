@@ -52,7 +52,7 @@ class GpuContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AllocationStep:
     """One allocation of kubelet: so many devices of one resource for a container."""
 
     container: str
@@ -80,10 +80,10 @@ class NodePod:
     claim_uses: tuple[ResourceClaimUse, ...] = ()
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[AllocationStep, ...]:
         """All allocations of the pod, in the order of its containers."""
         return tuple(
-            Step(container.name, resource, count)
+            AllocationStep(container.name, resource, count)
             for container in self.gpu_containers
             for resource, count in (
                 (names.CORE, container.amount.cores),
@@ -128,7 +128,7 @@ class NodePod:
         return codec.refusal_text(request) if isinstance(request, Refusal) else ""
 
 
-def node_pod(pod: Json) -> NodePod:
+def read_node_pod(pod: Json) -> NodePod:
     """Read a pod; ``Malformed`` for an object that no API server sends."""
     record = codec.pod_record(pod)
     try:
@@ -247,19 +247,19 @@ def card_key(uuid: CardUUID) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
-Held = Mapping[str, frozenset[str]]
+HeldDevices = Mapping[str, frozenset[str]]
 """Device ids by resource, of one container."""
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedDevices:
     """One answer of kubelet: the active pods, each container with our devices.
 
     A pod that asks for none of our resources is listed too, its containers without
     devices; init containers that end are not listed (contracts 2.6).
     """
 
-    pods: Mapping[PodName, Mapping[str, Held]]
+    pods: Mapping[PodName, Mapping[str, HeldDevices]]
 
     def holders(self) -> Iterator[tuple[PodName, str, str, frozenset[str]]]:
         """Return pod, container, resource and device ids of all that holds any."""
@@ -273,7 +273,7 @@ class Listed:
         """Which pod holds each device id that is held."""
         return {one: pod for pod, _, _, ids in self.holders() for one in ids}
 
-    def held(self, pod: PodName) -> Mapping[str, Held]:
+    def held(self, pod: PodName) -> Mapping[str, HeldDevices]:
         """Return what each listed container of a pod holds; empty if not listed."""
         return self.pods.get(pod, {})
 
@@ -282,7 +282,9 @@ Allocated = Collection[tuple[PodUID, str, str]]
 """Pod, container and resource of the allocations that were made."""
 
 
-def steps_left(pod: NodePod, listed: Listed, allocated: Allocated) -> tuple[Step, ...]:
+def steps_left(
+    pod: NodePod, listed: ListedDevices, allocated: Allocated
+) -> tuple[AllocationStep, ...]:
     """Return the allocations that kubelet has still to make; none once it is admitted.
 
     kubelet's list tells what a listed container holds. Init containers that end are not
@@ -312,8 +314,11 @@ def steps_left(pod: NodePod, listed: Listed, allocated: Allocated) -> tuple[Step
     )
 
 
-def candidates(
-    pods: Iterable[NodePod], listed: Listed, allocated: Allocated, step: tuple[str, int]
+def admission_candidates(
+    pods: Iterable[NodePod],
+    listed: ListedDevices,
+    allocated: Allocated,
+    step: tuple[str, int],
 ) -> list[NodePod]:
     """Return the pods that kubelet may be admitting when it asks ``(resource, count)``.
 
@@ -335,16 +340,16 @@ class ActivePod:
 
     pod: NodePod
     placement: Placement
-    left: tuple[Step, ...]
+    left: tuple[AllocationStep, ...]
 
-    def step(self, resource: str, count: int) -> Step | None:
+    def step(self, resource: str, count: int) -> AllocationStep | None:
         """Return the step that such a call makes; None if no step of it fits."""
         for step in self.left:
             if (step.resource, step.count) == (resource, count):
                 return step
         return None
 
-    def after(self, step: Step) -> "ActivePod":
+    def after(self, step: AllocationStep) -> "ActivePod":
         """Return the pod after this step; earlier containers are done then."""
         order = [container.name for container in self.pod.gpu_containers]
         here = order.index(step.container)

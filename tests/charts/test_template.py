@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 
 from deviceplugin.allocation.prestart import allocation_text
-from deviceplugin.allocation.records import Record
+from deviceplugin.allocation.records import AllocationRecord
 from gpushare import __version__
 from gpushare.domain.model import Amount, CardUUID, PodUID
 from gpushare.kube import names
@@ -341,7 +341,9 @@ def test_the_pod_of_helm_test(
     (container,) = spec["containers"]
     assert container["resources"] == {"limits": {names.MEMORY: 1, names.CORE: 1}}
 
-    owner = Record("kube-system", "gpushare-test", PodUID("u"), "test", "", ())
+    owner = AllocationRecord(
+        "kube-system", "gpushare-test", PodUID("u"), "test", "", ()
+    )
     file = tmp_path / "allocation.json"
     file.write_text(allocation_text(owner, {CardUUID("GPU-1"): Amount(1, 1)}, None))
     (*_, script) = container["command"]

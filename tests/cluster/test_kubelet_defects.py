@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.allocation.device_chooser import Question
+from deviceplugin.allocation.device_chooser import DeviceQuestion
 from deviceplugin.cards.devices import Cards
-from deviceplugin.serve import PluginParts, assemble, start
+from deviceplugin.serve import PluginParts, assemble_plugin, start_plugin
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.cards.simulated import SimulatedCards, parse_spec
 from gpushare.domain.model import NodeName
@@ -134,8 +134,8 @@ class Ours:
     def serving(self) -> Iterator[PluginParts]:
         stop = Event()
         self.registry = CollectorRegistry()
-        made = assemble(self.settings, self.source, self.cluster, self.registry)
-        threads: list[Thread] = start(made, self.settings, stop)
+        made = assemble_plugin(self.settings, self.source, self.cluster, self.registry)
+        threads: list[Thread] = start_plugin(made, self.settings, stop)
         try:
             yield made
         finally:
@@ -172,7 +172,7 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
 
         offers: list[set[str]] = []
 
-        def doubled(asked: Question) -> list[str]:
+        def doubled(asked: DeviceQuestion) -> list[str]:
             """Take what kubelet offers of the second's, which we never would."""
             chosen = prefer(asked)
             offers.append(set(asked.available) & held[asked.resource])
@@ -206,7 +206,7 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
         )
         prefer = made.parts.device_chooser.prefer
 
-        def otherwise(asked: Question) -> list[str]:
+        def otherwise(asked: DeviceQuestion) -> list[str]:
             prefer(asked)
             return ids_of(second, asked.available)[: asked.size]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.devices import colliding, shared_card
+from deviceplugin.cards.devices import colliding_cards, shared_card
 from gpushare.cards.source import CardSource
 from tests.contract.card_seats import by_uuid, seat_of
 from tests.contract.threads import asked_at_once, woken
@@ -30,7 +30,7 @@ def test_cards_are_told_apart(source: CardSource) -> None:
     indices = [card.index for card in cards]
     assert indices == sorted(set(indices))
     assert all(index >= 0 for index in indices)
-    assert colliding(cards) == []
+    assert colliding_cards(cards) == []
 
 
 def test_cards_have_memory_to_share(source: CardSource) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.dra.slices import devices
+from deviceplugin.dra.slices import slice_devices
 from gpushare.addresses import free_address
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube.annotations import encode_cards
@@ -147,7 +147,7 @@ def test_a_whole_card_is_one_that_nobody_uses(site: Claims) -> None:
     uuids = [CardUUID(f"GPU-edge-{index}") for index in (0, 1)]
     assert uses.cards == (uuids[0],)
     offered = [Card(uuid, index, 20) for index, uuid in enumerate(uuids)]
-    site.put_slice("edge", devices(offered, {uuids[0]: (0, 4)}))
+    site.put_slice("edge", slice_devices(offered, {uuids[0]: (0, 4)}))
     site.world.bound(site.post("whole", 4, 100))
     site.world.bound(site.post("part", 4, 99))
     assert site.allocated("whole") == [("gpu-edge-1", 4)]
@@ -185,8 +185,8 @@ def test_selectors_choose_among_cards_of_any_kind(site: Claims) -> None:
     """
     site.world.raw_node("odd", 40, 2, encode_cards(ODD))
     site.world.raw_node("edge", 40, 2, encode_cards(EDGE))
-    site.put_slice("odd", devices(ODD, {}))
-    site.put_slice("edge", devices(EDGE, {}))
+    site.put_slice("odd", slice_devices(ODD, {}))
+    site.put_slice("edge", slice_devices(EDGE, {}))
     text = DOCS.read_text()
     assert {*re.findall(r"`(device\.attributes.*?)`", text)} < SELECTORS.keys()
     posted = {

@@ -14,8 +14,8 @@ from deviceplugin.dra.slices import (
     SICK,
     NotSharedError,
     SlicePublisher,
-    devices,
-    slices,
+    build_slices,
+    slice_devices,
     why_not_served,
 )
 from gpushare.domain.model import Card, CardUUID, NodeName
@@ -44,7 +44,7 @@ CARD = Card(CardUUID("GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"), 0, 94, model="
 
 
 def body(node: str, cards: list[Json] | None = None) -> Json:
-    (made,) = slices(node, "uid", cards or devices([CARD], {}), 1)
+    (made,) = build_slices(node, "uid", cards or slice_devices([CARD], {}), 1)
     return made
 
 
@@ -86,7 +86,7 @@ def without_times(spec: Json) -> Json:
 )
 def test_every_card_is_accepted(nodes: Rest, card: Card, held: tuple[int, int]) -> None:
     """And kept as it was sent: nothing is dropped, and no quantity is written anew."""
-    made = body("here", devices([card], {card.uuid: held}))
+    made = body("here", slice_devices([card], {card.uuid: held}))
     stored = nodes.must("POST", SLICES, made)
     assert without_times(stored["spec"]) == made["spec"]
 
@@ -98,7 +98,7 @@ def test_as_many_cards_as_fit(nodes: Rest) -> None:
         replace(CARD, uuid=CardUUID(f"GPU-{number:04d}"), index=number, healthy=False)
         for number in range(130)
     ]
-    for made in slices("here", "uid", devices(cards, {}), 1):
+    for made in build_slices("here", "uid", slice_devices(cards, {}), 1):
         stored = nodes.must("POST", SLICES, made)
         assert {
             one["key"] for each in stored["spec"]["devices"] for one in each["taints"]

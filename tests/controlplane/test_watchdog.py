@@ -10,7 +10,7 @@ import pytest
 from exporter.overuse import COMPONENT, REASON, OveruseMonitor
 from exporter.owners import Owner
 from exporter.run import WatchedPods
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.usage import Mode, OveruseTally
 from gpushare.kube import names
@@ -90,7 +90,7 @@ class Watched:
         status = {"phase": "Running", "conditions": ready, "containerStatuses": [main]}
         rest.must("PATCH", f"{self.path}/status", {"status": status})
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TelemetrySnapshot:
         """Each look is at a round of its own, a second after the last one."""
         self.rounds += 1
         owner = Owner(self.uid, cid("greedy/main"))

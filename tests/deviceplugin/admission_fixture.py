@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.device_chooser import DeviceChooser, Question
+from deviceplugin.allocation.device_chooser import DeviceChooser, DeviceQuestion
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.cards.devices import Cards, device_ids, part
+from deviceplugin.cards.devices import Cards, count_of, device_ids
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import Card, CardUUID, Placement
 from gpushare.domain.request import Role
@@ -17,7 +17,14 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
 from gpushare.kubelet.node_pods import EventRecorder, NodePods
-from gpushare.kubelet.pods import KINDS, Held, Listed, NodePod, PodName, node_pod
+from gpushare.kubelet.pods import (
+    KINDS,
+    HeldDevices,
+    ListedDevices,
+    NodePod,
+    PodName,
+    read_node_pod,
+)
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, container_json, event, pod_json
 from tests.deviceplugin.node_fixture import NODE
@@ -44,9 +51,9 @@ class AdmissionFixture:
         self.active: dict[PodName, NodePod] = {}
         self.held: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
 
-    def listed(self) -> Listed:
+    def listed(self) -> ListedDevices:
         """What kubelet lists: no init containers that end."""
-        found: dict[PodName, Mapping[str, Held]] = {
+        found: dict[PodName, Mapping[str, HeldDevices]] = {
             name: {
                 one.name: dict(self.held.get(name, {}).get(one.name, {}))
                 for one in pod.gpu_containers
@@ -54,7 +61,7 @@ class AdmissionFixture:
             }
             for name, pod in self.active.items()
         }
-        return Listed(found)
+        return ListedDevices(found)
 
     def bind(self, body: Json, placement: Placement | None = None) -> NodePod:
         """Let the watch tell of a pod of this node."""
@@ -63,7 +70,7 @@ class AdmissionFixture:
             notes = body["metadata"].setdefault("annotations", {})
             notes[names.PLACEMENT] = encode_placement(placement, AT)
         self.pods.apply(event("ADDED", body))
-        return node_pod(body)
+        return read_node_pod(body)
 
     def admit(self, pod: NodePod, order: Sequence[str] | None = None) -> Shown:
         """Ask for each container's devices in turn; ``DeniedError`` as it comes."""
@@ -73,7 +80,7 @@ class AdmissionFixture:
         for container in pod.gpu_containers:
             mine = self.held.setdefault(pod.name, {}).setdefault(container.name, {})
             for resource in order or self.chance.sample(RESOURCES, 2):
-                count = part(container.amount, resource)
+                count = count_of(container.amount, resource)
                 if not count or resource in mine:
                     continue
                 ids = self.choose(resource, count, reusable)
@@ -106,7 +113,9 @@ class AdmissionFixture:
         used = self.used() - set(must)
         free = self.chance.sample(every, len(every))
         free = [one for one in free if one not in used]
-        chosen = self.chooser.prefer(Question(self.cards, resource, free, must, count))
+        chosen = self.chooser.prefer(
+            DeviceQuestion(self.cards, resource, free, must, count)
+        )
         assert len(chosen) == len(set(chosen)) == count
         assert set(must) <= set(chosen) <= set(free)
         return chosen

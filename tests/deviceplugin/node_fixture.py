@@ -12,16 +12,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin import serve
-from deviceplugin.allocation.device_chooser import Question
+from deviceplugin.allocation.device_chooser import DeviceQuestion
 from deviceplugin.cards import advertised
 from deviceplugin.kubelet import registration
-from deviceplugin.serve import PluginParts, assemble
-from deviceplugin.serve import start as start_serving
+from deviceplugin.serve import PluginParts, assemble_plugin
+from deviceplugin.serve import start_plugin as start_serving
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.cards.source import (
     CardReading,
-    Found,
     FoundCard,
+    FoundCards,
     NoCardsYet,
     XidEvent,
 )
@@ -70,13 +70,13 @@ class ScriptedCards:
     """A ``CardSource`` that a test holds in its hands."""
 
     def __init__(self, *cards: FoundCard) -> None:
-        self.found = Found(cards)
+        self.found = FoundCards(cards)
         self.failures: dict[CardUUID, str] = {}
         self.faults: list[XidEvent] = []
         self.load = "first"
         self.away = ""
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         """The cards, unless their driver is away."""
         if self.away:
             raise NoCardsYet(self.away)
@@ -193,7 +193,7 @@ class NodeFixture:
         """Put a plugin together as it ships; nothing of it runs."""
         self.registry = CollectorRegistry()
         line = cast("Cluster", self.line)
-        return assemble(
+        return assemble_plugin(
             self.settings, self.cards, line, self.registry, self.limits, self.library
         )
 
@@ -371,7 +371,7 @@ def prefers(node: NodeFixture, uuid: CardUUID) -> None:
     """Let kubelet choose this card's ids, whatever was planned and preferred."""
     real = node.serving.parts.device_chooser.prefer
 
-    def prefer(asked: Question) -> list[str]:
+    def prefer(asked: DeviceQuestion) -> list[str]:
         real(asked)
         return ids_of(uuid, asked.available)[: asked.size]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.check import loaded_module, report
+from deviceplugin.check import loaded_module, report_node
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.cards.simulated import SimulatedCards
 from gpushare.cards.source import (
-    Found,
     FoundCard,
+    FoundCards,
     LeftOut,
     MigInstance,
     NoCardsYet,
@@ -67,7 +67,7 @@ def test_the_cards_and_the_way_into_a_container(tmp_path: Path) -> None:
     write(tmp_path / "cdi/nvidia.json", json.dumps(body))
     settings = replace(SETTINGS, cdi_dirs=(tmp_path / "cdi",), host_root=tmp_path)
     with pair(tmp_path, P4, TITAN) as (_, source):
-        found = report(settings, [source], CDI)
+        found = report_node(settings, [source], CDI)
     assert found["driver"]
     assert [card["units"] for card in found["cards"]] == [29, 94]
     assert [card["model"] for card in found["cards"]] == ["Tesla P4", "TITAN RTX"]
@@ -86,9 +86,9 @@ def test_files_that_a_specification_names_are_looked_for(tmp_path: Path) -> None
     write(library, "")
     settings = replace(SETTINGS, cdi_dirs=(tmp_path / "cdi",), host_root=tmp_path)
     with pair(tmp_path, P4) as (_, source):
-        assert report(settings, [source], CDI)["injection"]["by"] == "cdi"
+        assert report_node(settings, [source], CDI)["injection"]["by"] == "cdi"
         library.unlink()
-        found = report(settings, [source], CDI)["injection"]
+        found = report_node(settings, [source], CDI)["injection"]
     assert found["by"] != "cdi"
     assert "names /usr/lib/libcuda.so.550, which does not exist" in found["because"]
 
@@ -99,7 +99,7 @@ def test_cards_whose_devices_would_have_the_same_names(tmp_path: Path) -> None:
     cards = ScriptedCards(
         *(FoundCard(CardUUID(uuid), at, 1024) for at, uuid in enumerate(twins))
     )
-    found = report(replace(SETTINGS, host_root=tmp_path), [cards], CDI)
+    found = report_node(replace(SETTINGS, host_root=tmp_path), [cards], CDI)
     assert found["cards"] == []
     [because] = found["left_out"]
     assert all(uuid in because for uuid in twins)
@@ -131,7 +131,7 @@ def test_more_cards_than_a_node_may_share(
     ]
     # It is too small to be offered, so it does not count.
     small = FoundCard(CardUUID(f"MIG-{count:08x}"), count, 100)
-    found = report(
+    found = report_node(
         replace(SETTINGS, host_root=tmp_path), [ScriptedCards(*cards, small)], CDI
     )
     listed = sum(card["count"] for card in found["cards"])
@@ -156,12 +156,12 @@ def test_the_answer_of_the_largest_node_fits(tmp_path: Path) -> None:
     ]
     left_out = tuple(LeftOut(f"instance {at} of GPU-0", "x " * 500) for at in range(9))
     source = ScriptedCards(*cards)
-    source.found = Found(tuple(cards), left_out)
+    source.found = FoundCards(tuple(cards), left_out)
     lacking = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu"}
     lacking["devices"] = [{"name": cards[0].uuid}]
     write(tmp_path / "cdi/nvidia.json", json.dumps(lacking))
     settings = replace(SETTINGS, cdi_dirs=(tmp_path / "cdi",), host_root=tmp_path)
-    found = report(settings, [source], CDI)
+    found = report_node(settings, [source], CDI)
     assert len(json.dumps(found).encode()) <= 4096
     assert [card["count"] for card in found["cards"]] == [448]
     assert found["left_out"][-1] == "and 5 more"
@@ -171,12 +171,12 @@ def test_the_answer_of_the_largest_node_fits(tmp_path: Path) -> None:
 class NoDriver(SimulatedCards):
     """A source that has nothing to ask."""
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         raise NoCardsYet("there is no libnvidia-ml.so.1 here")
 
 
 def test_a_node_without_a_driver(tmp_path: Path) -> None:
-    found = report(replace(SETTINGS, host_root=tmp_path), [NoDriver(())], CDI)
+    found = report_node(replace(SETTINGS, host_root=tmp_path), [NoDriver(())], CDI)
     assert (found["module"], found["driver"], found["cards"]) == (None, "", [])
     assert found["injection"] is None
     assert "libnvidia-ml" in found["problem"]

@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pynvml
 import pytest
 
-from deviceplugin.serve import run as serve
+from deviceplugin.serve import serve_kubelet as serve
 from deviceplugin.settings import DevicePluginSettings
 from exporter import run
 from exporter.settings import ExporterSettings
@@ -114,7 +114,7 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     )
 
     def export() -> None:
-        status.append(run.run(settings, telemetry, None, stop))
+        status.append(run.run_exporter(settings, telemetry, None, stop))
 
     thread = Thread(target=export)
     thread.start()

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.isolation import (
     HOOK,
-    Checks,
     HardLimits,
     IsolationChoice,
     IsolationChooser,
+    TierChecks,
 )
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.response import CDI_KIND
@@ -26,7 +26,7 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.cards.combined import CombinedCards
-from gpushare.cards.source import Found, FoundCard, LeftOut
+from gpushare.cards.source import FoundCard, FoundCards, LeftOut
 from gpushare.cards.source import XidEvent as Xid
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
@@ -75,7 +75,7 @@ class WatcherFixture:
         folders = [self.folder / "cdi"]
         chooser = InjectionChooser(self.inject, folders, self.node.status)
         library = NodeLibrary(self.folder / "preload", self.folder / "lib")
-        checks = Checks(
+        checks = TierChecks(
             self.limits, self.folder, folders, lambda: chooser.chosen, library
         )
         self.idle = True
@@ -163,7 +163,7 @@ def test_without_a_driver_it_waits(
 def test_no_cards_and_what_is_left_out_are_told_once(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mig, none = LeftOut("GPU-x", "it is in MIG mode"), Found(())
+    mig, none = LeftOut("GPU-x", "it is in MIG mode"), FoundCards(())
     found = watched.source.found
     for now in (none, none, replace(found, left_out=(mig,)), found, none):
         for _ in range(2):
@@ -179,7 +179,7 @@ def twin() -> FoundCard:
 
 
 def test_cards_of_one_key_stop_the_start(watched: WatcherFixture) -> None:
-    watched.source.found = Found((found_card(0), twin()))
+    watched.source.found = FoundCards((found_card(0), twin()))
     with pytest.raises(CollidingCardsError, match="would have the same") as error:
         watched.watcher.wait_for_cards(Event(), 60)
     assert A in str(error.value)
@@ -191,7 +191,7 @@ def test_such_a_card_that_comes_later_is_not_offered(
 ) -> None:
     watched.watcher.look()
     before = watched.ids()
-    watched.source.found = Found((*watched.source.found.cards, twin()))
+    watched.source.found = FoundCards((*watched.source.found.cards, twin()))
     run_a_round(watched)
     assert watched.ids() == before
     assert because(caplog, "cards left out")

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from exporter.owners import Owner, OwnerPods, owner_pod
-from exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
+from exporter.owners import Owner, OwnerPods, read_owner_pod
+from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
 from exporter.telemetry.base import (
     CardAnswer,
     ProcessesAnswer,
@@ -14,7 +14,7 @@ from exporter.telemetry.base import (
 )
 from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, Field
 from exporter.usage import ContainerUse, Usage
-from gpushare.cards.source import Found, FoundCard
+from gpushare.cards.source import FoundCard, FoundCards
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube.cluster import Json
 from tests.builders import bound_json, container_json, placement
@@ -88,7 +88,7 @@ def owner(pod: str, container: str = "main", uid: str = "") -> Owner:
 
 
 def owner_pods(*pods: Json) -> OwnerPods:
-    return OwnerPods.of(owner_pod(pod) for pod in pods)
+    return OwnerPods.of(read_owner_pod(pod) for pod in pods)
 
 
 def use(
@@ -154,11 +154,11 @@ def snapshot(
     troubles: Mapping[str, str] | None = None,
     xids: Mapping[CardUUID, XidTally] | None = None,
     **how: Any,
-) -> Snapshot:
+) -> TelemetrySnapshot:
     """Two cards of 29 units where none is given; a round of processes, if any."""
-    return Snapshot(
+    return TelemetrySnapshot(
         driver_version="550.54.15",
-        found=Found(cards or (found_card(0), found_card(1))),
+        found=FoundCards(cards or (found_card(0), found_card(1))),
         groups=groups,
         fields=fields,
         rounds=rounds(values or {}, **how),

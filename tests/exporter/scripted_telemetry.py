@@ -9,11 +9,11 @@ from threading import Event, Thread
 from exporter.procfs import ProcFs
 from exporter.sampler import Sampler
 from exporter.selection import Flags, choose
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import SnapshotStore
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
-from exporter.telemetry.fields import Group
-from gpushare.cards.source import Found, FoundCard, XidEvent
+from exporter.telemetry.fields import FieldGroup
+from gpushare.cards.source import FoundCard, FoundCards, XidEvent
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.node_fixture import UUIDS, found_card
 
@@ -29,7 +29,7 @@ class ScriptedTelemetry:
     """
 
     def __init__(self, *cards: FoundCard) -> None:
-        self.found = Found(cards or (found_card(0), found_card(1)))
+        self.found = FoundCards(cards or (found_card(0), found_card(1)))
         self.version = "550.54.15"
         self.away: Exception | None = None
         self.breaks: dict[str, BaseException] = {}
@@ -39,7 +39,7 @@ class ScriptedTelemetry:
         self.asked: list[tuple[str, tuple[str, ...]]] = []
         self.events: Queue[XidEvent | Exception] = Queue()
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         self._check("cards")
         return self.found
 
@@ -100,14 +100,14 @@ class SamplerFixture:
         self.sampler.choose(choose(Flags()))
 
     @property
-    def seen(self) -> Snapshot:
+    def seen(self) -> TelemetrySnapshot:
         return self.board.read()
 
     def value(self, group: str, name: str, uuid: CardUUID = A) -> float | None:
         return self.seen.rounds[group].cards[uuid].values.get(name)
 
     @contextmanager
-    def working(self, *groups: Group) -> Iterator[None]:
+    def working(self, *groups: FieldGroup) -> Iterator[None]:
         """Run the threads of these groups, and the one that looks for cards."""
         stop = Event()
         threads = [Thread(target=self.sampler.look, args=(stop,))]
@@ -127,5 +127,5 @@ class SamplerFixture:
             assert not [thread for thread in threads if thread.is_alive()]
 
 
-def fast(name: str) -> Group:
-    return Group(name, QUICK, "")
+def fast(name: str) -> FieldGroup:
+    return FieldGroup(name, QUICK, "")

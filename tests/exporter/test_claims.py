@@ -9,15 +9,15 @@ from threading import Event, Thread
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
-from exporter.claims import ClaimsFolder, PodsWithClaims
+from exporter.claims import PodsWithResourceClaims, ResourceClaimsFolder
 from exporter.owners import OwnerPods
-from exporter.run import assemble
+from exporter.run import assemble_exporter
 from exporter.settings import ExporterSettings
 from exporter.usage import Usage, account_usage, is_over
 from gpushare.domain.model import Amount, CardUUID
 from gpushare.kube.claims.allocated import device_name
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kubelet.claim_records import PreparedClaim, PreparedDevice
+from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import container_json, pod_json, with_claims
 from tests.deviceplugin.node_fixture import NODE, found_card
@@ -57,12 +57,16 @@ class Folder:
     def __init__(self, path: Path, *pods: Json) -> None:
         self.path = path / "claims"
         self.pods = owner_pods(*pods)
-        self.joined = PodsWithClaims(lambda: self.pods, ClaimsFolder(self.path).read)
+        self.joined = PodsWithResourceClaims(
+            lambda: self.pods, ResourceClaimsFolder(self.path).read
+        )
 
     def prepare(self, name: str, *devices: PreparedDevice, uid: str = "") -> None:
         self.path.mkdir(exist_ok=True)
         uid = uid or f"uid-{name}"
-        claim = PreparedClaim(uid, "default", name, devices or (device(),), {}, {})
+        claim = PreparedResourceClaim(
+            uid, "default", name, devices or (device(),), {}, {}
+        )
         body = json.dumps({"v": 1, **asdict(claim)})
         (self.path / f"{uid}.json").write_text(body)
 
@@ -97,7 +101,7 @@ def test_the_exporter_reads_the_plugins_folder(tmp_path: Path) -> None:
     cluster.create(Kind.PODS, claimed("a", main="c"))
     Folder(tmp_path).prepare("c")
     given = ExporterSettings(NODE, state_dir=tmp_path)
-    made = assemble(given, ScriptedTelemetry(found_card(0)), cluster)
+    made = assemble_exporter(given, ScriptedTelemetry(found_card(0)), cluster)
     made.file_watcher.look()
     made.sampler.look_once()
     stop = Event()
@@ -212,7 +216,7 @@ def test_a_folder_that_was_removed_tells_nothing(tmp_path: Path) -> None:
     folder.path.mkdir()
     mounted = os.open(folder.path, os.O_RDONLY)
     folder.path.rmdir()
-    its = ClaimsFolder(Path(f"/proc/self/fd/{mounted}"))
+    its = ResourceClaimsFolder(Path(f"/proc/self/fd/{mounted}"))
     assert not its.read().complete
     os.close(mounted)
 

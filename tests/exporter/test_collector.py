@@ -19,13 +19,13 @@ from exporter.kubelet_check import KubeletRound
 from exporter.owners import NO_POD
 from exporter.run import WatchedPods
 from exporter.selection import parse as parse_fields
-from exporter.snapshot import Round, Snapshot, XidTally
+from exporter.snapshot import Round, TelemetrySnapshot, XidTally
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry import fields
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import FIELDS
 from exporter.usage import OveruseTally
-from gpushare.cards.source import Found, MigInstance
+from gpushare.cards.source import FoundCards, MigInstance
 from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
@@ -87,7 +87,7 @@ MAIN_OF_A = CARD_A | {
 class ExpositionFixture:
     """An exposition over a moment that a test sets."""
 
-    now: Snapshot
+    now: TelemetrySnapshot
     site: Site = SITE
     pods: list[Json] | None = None
     kubelet: KubeletRound | None = None
@@ -195,7 +195,7 @@ def test_promtool_has_nothing_to_say(promtool: Promtool) -> None:
     name = fields.PCIE_REPLAY_COUNTER
     known = f"{name} metric name should not include type 'counter'"
     assert promtool.complaints(full().text()) == [known]
-    empty = ExpositionFixture(Snapshot(), pods=[])
+    empty = ExpositionFixture(TelemetrySnapshot(), pods=[])
     assert promtool.complaints(empty.text()) == []
     assert empty.value("vcuda_exporter_info", NodeName="node-1", version="0.1.0") == 1
     assert not re.search(r"^(DCGM|vcuda_card)", empty.text(), re.MULTILINE)
@@ -214,7 +214,10 @@ def test_counters_keep_their_exact_names() -> None:
 
 def test_registering_collects_nothing() -> None:
     """A registry that asked would find no page before the first round."""
-    assert Exposition(SITE, Snapshot, UsageBook(Snapshot)).describe() == ()
+    assert (
+        Exposition(SITE, TelemetrySnapshot, UsageBook(TelemetrySnapshot)).describe()
+        == ()
+    )
 
 
 def test_labels_are_dcgm_exporters_and_our_own() -> None:
@@ -224,7 +227,7 @@ def test_labels_are_dcgm_exporters_and_our_own() -> None:
     assert (MAIN_OF_A, 23.0) in fixture.samples(SM)
     assert not re.search(r'[{,](pod|namespace|container)="', fixture.text())
     card = replace(found_card(0), bus="00000000:00:04.0", minor=None)
-    now = replace(fixture.now, found=Found((card,)))
+    now = replace(fixture.now, found=FoundCards((card,)))
     fixture = ExpositionFixture(now, replace(SITE, hostname_label="Hostname"), [])
     [(labels, _)] = fixture.samples(UTIL)
     assert (labels["pci_bus_id"], labels["device"]) == ("00000000:00:04.0", "")
@@ -243,7 +246,9 @@ def test_an_instance_has_dcgm_exporters_labels() -> None:
     )
     full, other = fixture.now.cards
     of = MigInstance(CardUUID("GPU-9"), 7, 0, "1g.5gb", 3, "A100")
-    fixture.now = replace(fixture.now, found=Found((full, replace(other, instance=of))))
+    fixture.now = replace(
+        fixture.now, found=FoundCards((full, replace(other, instance=of)))
+    )
     assert fixture.samples(UTIL) == [(CARD_A, 20.0)]
     [(labels, _)] = fixture.samples(fields.FB_USED)
     assert (labels["GPU_I_ID"], labels["GPU_I_PROFILE"]) == ("7", "1g.5gb")

@@ -15,10 +15,10 @@ from werkzeug.test import Client, TestResponse
 from werkzeug.wrappers import Request
 
 from exporter.http import ExporterPages, collect_page
-from exporter.snapshot import ProcessRound, Round, Snapshot
+from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
-from gpushare.cards.source import Found
+from gpushare.cards.source import FoundCards
 from tests.deviceplugin.node_fixture import found_card
 from tests.exporter.exporter_data import A, B, snapshot
 
@@ -47,7 +47,9 @@ TWO = snapshot(values=VALUES)
 LOST = replace(TWO, rounds={MEMORY: Round(MEMORY, 0, 0, {}, "gone")})
 
 
-def pages(seen: Snapshot = TWO, unit: Any = "mib", **troubles: str) -> ExporterPages:
+def pages(
+    seen: TelemetrySnapshot = TWO, unit: Any = "mib", **troubles: str
+) -> ExporterPages:
     registry = CollectorRegistry()
     Gauge("one", "The first.", ["UUID"], registry=registry).labels(A).set(1)
     Gauge("other", "The second.", registry=registry).set(2)
@@ -130,14 +132,14 @@ def test_the_edge_agent_s_golden_values() -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        Snapshot(),
-        Snapshot(found=Found(())),
-        Snapshot(no_cards="the driver is not loaded"),
+        TelemetrySnapshot(),
+        TelemetrySnapshot(found=FoundCards(())),
+        TelemetrySnapshot(no_cards="the driver is not loaded"),
         snapshot(values={}),
         LOST,
     ],
 )
-def test_every_page_answers_whatever_is_known(seen: Snapshot) -> None:
+def test_every_page_answers_whatever_is_known(seen: TelemetrySnapshot) -> None:
     """Before the first round, without a driver, after it went: never an error."""
     for path in ("/", "/metrics", "/healthz", "/v1/collect"):
         assert get(path, pages(seen)).status_code == 200

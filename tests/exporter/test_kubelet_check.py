@@ -10,7 +10,7 @@ import pytest
 
 from exporter import kubelet_check
 from exporter.kubelet_check import KubeletCheck, disagrees
-from exporter.owners import OwnerPods, owner_pod
+from exporter.owners import OwnerPods, read_owner_pod
 from exporter.run import WatchedPods
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -41,7 +41,7 @@ def on_two_cards() -> Json:
         held("a", on=on, containers={name: (0, 100)}, charged=(29, 100))
         for on, name in ((A, "x"), (B, "y"))
     ]
-    shares = [share for half in halves for share in owner_pod(half).shares()]
+    shares = [share for half in halves for share in read_owner_pod(half).shares()]
     body = bound_json(placement("a", shares=shares))
     body["spec"]["containers"] = [half["spec"]["containers"][0] for half in halves]
     return with_ids(body)
@@ -76,7 +76,7 @@ def test_devices_of_the_placements_cards_agree(
     body: Json, given: dict[str, list[str]], *, differs: bool
 ) -> None:
     devices = {name: {M: frozenset(ids)} for name, ids in given.items()}
-    assert disagrees(owner_pod(body), devices) is differs
+    assert disagrees(read_owner_pod(body), devices) is differs
 
 
 def checked(resources: PodResources, *pods: Json) -> tuple[int, tuple[str, ...], str]:

@@ -9,7 +9,7 @@ import pytest
 from exporter import catalog as own
 from exporter.catalog import OwnField
 from exporter.settings import ExporterSettings
-from exporter.telemetry.fields import FIELDS, GROUPS, Field, Group
+from exporter.telemetry.fields import FIELDS, GROUPS, Field, FieldGroup
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \|(?P<cells>.*)\|$", re.MULTILINE)
@@ -37,7 +37,7 @@ def rows(section: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda one: one.name)
-def test_every_group_has_its_row(group: Group) -> None:
+def test_every_group_has_its_row(group: FieldGroup) -> None:
     on, every, what = rows("Groups")[group.name]
     assert on == ("on" if group.by_default else "off")
     assert every == f"{group.every_s:g} s"

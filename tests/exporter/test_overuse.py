@@ -10,7 +10,7 @@ import pytest
 from exporter.overuse import REASON, OveruseMonitor
 from exporter.owners import CONFIG_MIRROR, Owner
 from exporter.run import WatchedPods
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.usage import Mode, OveruseTally
 from gpushare.kube.cluster import Json, Kind, Target
@@ -235,7 +235,7 @@ def test_a_bug_ends_no_patrol(caplog: Log) -> None:
     """It is logged, and the next look comes."""
     reads, stop = [RuntimeError("a bug"), None, None], Event()
 
-    def read() -> Snapshot:
+    def read() -> TelemetrySnapshot:
         if error := reads.pop(0):
             raise error
         if not reads:

@@ -10,8 +10,8 @@ from exporter.owners import (
     Owner,
     OwnerPods,
     owner_of,
-    owner_pod,
     pods_above,
+    read_owner_pod,
 )
 from exporter.run import WatchedPods
 from gpushare.domain.model import Amount
@@ -37,7 +37,7 @@ def found_name(pods: OwnerPods, of: Owner) -> str | None:
 
 
 def containers_of(pod: Json) -> list[str]:
-    return [one.container for one in owner_pod(pod).holdings()]
+    return [one.container for one in read_owner_pod(pod).holdings()]
 
 
 def test_the_pods_of_the_node_are_followed() -> None:
@@ -90,7 +90,7 @@ def test_containers_of_all_kinds_have_names() -> None:
         {"name": "debug", "containerID": f"cri-o://{cid('debug')}"}
     ]
     pod["status"]["containerStatuses"][0]["containerID"] = f"docker://{cid('x')}"
-    found = owner_pod(pod)
+    found = read_owner_pod(pod)
     ids = [cid("x"), cid("a/first"), cid("debug")]
     names_ = [found.container_of(Owner("", one)) for one in ids]
     assert names_ == ["main", "first", "debug"]
@@ -115,7 +115,7 @@ def test_an_id_that_was_not_told_yet() -> None:
         (restarted, "y"),
         (with_ids(pod_json("a", node=NODE)), "main"),
     ):
-        assert owner_pod(pod).container_of(NEW) == name
+        assert read_owner_pod(pod).container_of(NEW) == name
 
 
 def test_a_static_pod_goes_by_its_hash() -> None:
@@ -144,16 +144,16 @@ def test_a_false_mirror_claims_nobodys_processes(
 def test_what_containers_hold() -> None:
     """Each its part of the share, before it runs; one alone all of a whole card."""
     pod = held("a", containers={"x": (4, 10), "y": (2, 0)}, running=False)
-    assert list(owner_pod(pod).holdings()) == [
+    assert list(read_owner_pod(pod).holdings()) == [
         Holding(A, "x", Amount(10, 4), exclusive=False),
         Holding(A, "y", Amount(0, 2), exclusive=False),
     ]
     alone = held("a", containers={"x": (0, 100)}, charged=(29, 100))
-    assert list(owner_pod(alone).holdings()) == [
+    assert list(read_owner_pod(alone).holdings()) == [
         Holding(A, "x", Amount(100, 29), exclusive=True)
     ]
     two = held("a", containers={"x": (4, 60), "y": (2, 40)}, charged=(29, 100))
-    assert list(owner_pod(two).holdings()) == [
+    assert list(read_owner_pod(two).holdings()) == [
         Holding(A, "x", Amount(60, 4), exclusive=True),
         Holding(A, "y", Amount(40, 2), exclusive=True),
     ]

@@ -18,9 +18,9 @@ from exporter.run import (
     CONFIG,
     ExporterParts,
     FieldFileWatcher,
-    assemble,
-    run,
-    start,
+    assemble_exporter,
+    run_exporter,
+    start_exporter,
 )
 from exporter.sampler import Sampler, groups_read
 from exporter.selection import Flags, choose
@@ -63,7 +63,7 @@ def assembled(
     given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1, **settings)
     nvml = NvmlTelemetry(NvmlCards(deadline_s=deadline_s))
     telemetry = CombinedTelemetry([nvml, *more])
-    return assemble(given, telemetry, None), telemetry
+    return assemble_exporter(given, telemetry, None), telemetry
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def exporting(
     """All its threads at work; none of them is left afterwards."""
     made, telemetry = assembled(*more, **settings)
     stop = Event()
-    threads = start(made, stop)
+    threads = start_exporter(made, stop)
     try:
         yield made
     finally:
@@ -223,7 +223,7 @@ def test_a_driver_that_comes_late_is_found(driver: StubDriver, caplog: Log) -> N
 
 def test_the_page_tells_when_the_api_server_last_spoke() -> None:
     """From the reflector itself, as soon as it has listed the pods."""
-    made = assemble(quiet(pods=True), ScriptedTelemetry(), Embedded())
+    made = assemble_exporter(quiet(pods=True), ScriptedTelemetry(), Embedded())
     name, stop = "vcuda_collect_timestamp_seconds", Event()
     assert "allotment" not in series(made, name, "group")
     # A daemon: its watch looks up only at the next word.
@@ -271,14 +271,14 @@ def test_half_an_exporter_ends() -> None:
     telemetry = ScriptedTelemetry()
     telemetry.breaks["cards"] = SystemExit()
     stop = Event()
-    assert run(quiet(), telemetry, None, stop) == 1
+    assert run_exporter(quiet(), telemetry, None, stop) == 1
     assert stop.is_set()
 
 
 def test_it_ends_well_when_it_is_told_to() -> None:
     settings, stop = quiet(collect_listen=free_address()), Event()
     stop.set()
-    assert run(settings, ScriptedTelemetry(), None, stop) == 0
+    assert run_exporter(settings, ScriptedTelemetry(), None, stop) == 0
     assert not why_not_listen(settings.listen)
 
 

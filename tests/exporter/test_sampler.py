@@ -14,7 +14,7 @@ from exporter.snapshot import XidTally
 from exporter.snapshot_store import SnapshotStore
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
-from gpushare.cards.source import DriverLost, Found, LeftOut, NoCardsYet, XidEvent
+from gpushare.cards.source import DriverLost, FoundCards, LeftOut, NoCardsYet, XidEvent
 from tests.deviceplugin.node_fixture import found_card
 from tests.exporter.scripted_telemetry import (
     A,
@@ -132,12 +132,12 @@ def test_a_lost_driver_ends_the_look(fixture: SamplerFixture, caplog: Log) -> No
 
 def test_a_node_without_cards_says_so(fixture: SamplerFixture, caplog: Log) -> None:
     """The driver answers, and lists none; what it leaves out is told once, and why."""
-    fixture.telemetry.found = Found(())
+    fixture.telemetry.found = FoundCards(())
     fixture.sampler.look_once()
     assert fixture.seen.no_cards == "there is no card on this node"
     caplog.clear()
     left_out = (LeftOut("x", "it is in MIG mode"),)
-    fixture.telemetry.found = Found((), left_out)
+    fixture.telemetry.found = FoundCards((), left_out)
     for _ in range(3):
         assert not fixture.sampler.look_once()
     assert fixture.seen.no_cards == "x: it is in MIG mode"
@@ -146,7 +146,7 @@ def test_a_node_without_cards_says_so(fixture: SamplerFixture, caplog: Log) -> N
     assert line.message == "card left out"
     assert (vars(line)["card"], vars(line)["because"]) == ("x", "it is in MIG mode")
     assert caplog.messages.count("card left out") == 1
-    fixture.telemetry.found = Found((found_card(0),), left_out)
+    fixture.telemetry.found = FoundCards((found_card(0),), left_out)
     assert fixture.sampler.look_once()
     assert fixture.seen.no_cards == ""
 
@@ -218,7 +218,7 @@ def test_a_fault_of_no_card_is_every_card_s_of_the_driver(caplog: Log) -> None:
     assert board.read().xids == {}
     assert caplog.messages == ["a card reported a fault"]
     fixture = SamplerFixture()
-    fixture.telemetry.found = Found(
+    fixture.telemetry.found = FoundCards(
         (found_card(0), found_card(1, known_to_driver=False))
     )
     fixture.sampler.look_once()
@@ -264,7 +264,7 @@ def test_a_group_that_hangs_holds_up_itself_alone(fixture: SamplerFixture) -> No
 
 def test_a_slow_group_is_read_once_and_at_once(fixture: SamplerFixture) -> None:
     """When it is switched on, or when its cards come: no thread sleeps through that."""
-    slow = f.Group(f.FAULTS, 3600.0, "")
+    slow = f.FieldGroup(f.FAULTS, 3600.0, "")
     fixture.sampler.choose(choose(off(f.FAULTS)))
     with fixture.working(slow, fast(f.MEMORY)):
         wait_until(lambda: fixture.telemetry.times(f.MEMORY) > 5, "the others")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.run import WatchedPods
-from exporter.snapshot import ProcessRound, Round, Snapshot
+from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
 from exporter.snapshot_store import LATE_S, SnapshotStore, UsageBook
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
@@ -93,7 +93,7 @@ class BookFixture:
     def work(self, sm: float | None, after_s: float) -> None:
         running = [] if sm == 0 else [use(1, 10, sm)]
         round_ = processes({A: running}, {1: owner("a")}, at=AT + after_s)
-        self.now: Snapshot = snapshot(found_card(0), round_=round_)
+        self.now: TelemetrySnapshot = snapshot(found_card(0), round_=round_)
 
     def last_busy(self) -> float:
         return (of(self.book.now(), "a").last_busy or 0) - AT

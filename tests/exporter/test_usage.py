@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from exporter.owners import NO_POD, Owner, OwnerPods
-from exporter.snapshot import ProcessRound, Snapshot
+from exporter.snapshot import ProcessRound, TelemetrySnapshot
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
 from exporter.usage import (
@@ -16,7 +16,7 @@ from exporter.usage import (
     Usage,
     account_usage,
     detect_overuse,
-    due,
+    due_overuses,
     is_over,
     overuse_text,
 )
@@ -55,7 +55,7 @@ BLINDED = {"troubles": BLIND, "values": {A: BUSY | {f.FB_USED: 500.0}}}
 NOTHING_KNOWN = dict.fromkeys([("a", "main"), ("b", "main")], (None, None))
 
 
-def reckoned(now: Snapshot, pods: OwnerPods | None) -> Usage:
+def reckoned(now: TelemetrySnapshot, pods: OwnerPods | None) -> Usage:
     return account_usage(now, pods, Usage())
 
 
@@ -236,7 +236,7 @@ def test_without_pods_nothing_is_said_of_containers() -> None:
     assert usage.containers == ()
     assert usage.cards[A].allotted_units is None
     assert usage.cards[A].unattributed_mib is None
-    assert reckoned(Snapshot(), owner_pods(held("a"))) == Usage()
+    assert reckoned(TelemetrySnapshot(), owner_pods(held("a"))) == Usage()
 
 
 def test_a_pod_of_which_nobody_knows_the_cards() -> None:
@@ -342,7 +342,7 @@ def lasted(*rounds: tuple[Usage, float]) -> list[float]:
 
 
 def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
-    return bool(list(due(follow(*rounds), after_s)))
+    return bool(list(due_overuses(follow(*rounds), after_s)))
 
 
 @pytest.mark.parametrize(

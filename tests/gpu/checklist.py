@@ -28,7 +28,7 @@ from exporter.usage import (
     ContainerUse,
     Usage,
     detect_overuse,
-    due,
+    due_overuses,
     overuse_text,
 )
 from gpushare.cards.nvml_cards import NvmlCards
@@ -174,7 +174,7 @@ def overuse(card: Card) -> Iterator[str]:
     )
     usage = Usage((use,), at=0)
     seen = detect_overuse(detect_overuse({}, usage, 0), usage, 10)
-    words = [overuse_text(one, f"card {uuid}") for one in due(seen, 5)]
+    words = [overuse_text(one, f"card {uuid}") for one in due_overuses(seen, 5)]
     yield f"- {words[0] if words else f'not over its share with {held:.0f} MiB'}"
 
 

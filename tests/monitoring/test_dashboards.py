@@ -16,7 +16,7 @@ from exporter.collector import Exposition, Site
 from exporter.kubelet_check import KubeletRound
 from exporter.owners import NO_POD
 from exporter.selection import Flags, choose
-from exporter.snapshot import Snapshot, XidTally
+from exporter.snapshot import TelemetrySnapshot, XidTally
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
 from exporter.usage import OveruseTally
@@ -68,7 +68,7 @@ PROCESSES = exporter_data.processes(
 )
 
 
-def seen(at: float) -> Snapshot:
+def seen(at: float) -> TelemetrySnapshot:
     """What the exporter knew at that moment: every field of both cards has a value.
 
     The first is a MIG instance, because only it has all labels.

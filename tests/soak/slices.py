@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Self
 
-from deviceplugin.dra.slices import devices, slices
+from deviceplugin.dra.slices import build_slices, slice_devices
 from gpushare.domain.model import Card as OurCard
 from tests.controlplane.claims import RESOURCE
 from tests.soak.books import Books, Listing
@@ -69,14 +69,14 @@ class SliceWriter:
                     card.uuid: self._books.charged((node, str(card.uuid)))
                     for card in cards
                 }
-            offered = devices(cards, charged)
+            offered = slice_devices(cards, charged)
             if self._written.get(node) != offered:
                 self._put(node, offered)
                 self._written[node] = offered
 
     def _put(self, node: str, offered: Sequence[Json]) -> None:
         self._generation += 1
-        (body,) = slices(node, "", offered, self._generation)
+        (body,) = build_slices(node, "", offered, self._generation)
         del body["metadata"]["ownerReferences"]
         path = f"{SLICES}/{body['metadata']['name']}"
         status, stored = self._rest.get(path)

@@ -21,7 +21,7 @@ from gpushare.kube.errors import Forbidden
 from gpushare.kube.names import MODELS
 from gpushare.kube.names import UUIDS as WANTED
 from gpushare.kubelet.node_pods import KubeletSilentError
-from gpushare.kubelet.pods import node_pod
+from gpushare.kubelet.pods import read_node_pod
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import CannotStartYetError, Rejection
 from tests.builders import AT, cards, container_json, pod_json
@@ -81,7 +81,7 @@ def test_whole_cards_that_are_linked(tmp_path: Path, planned: bool) -> None:
     with NodeFixture(tmp_path, *found) as node:
         pod = node.bind("a", 10, 200, card=None)
         if planned:
-            record = node_pod(pod).record
+            record = read_node_pod(pod).record
             assert isinstance(record.request, PodRequest)
             both = [replace(one, uuid=UUIDS[one.index]) for one in cards(29, 29, 29)]
             shares = tuple(whole_shares(record.request.claims[0], both[1:]))

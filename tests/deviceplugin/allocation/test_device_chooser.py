@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.allocation.device_chooser import DeniedError
-from deviceplugin.cards.devices import plan
+from deviceplugin.cards.devices import amounts_by_card
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, Placement, PodRequest
 from gpushare.domain.placement import place
@@ -19,7 +19,7 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.codec import pod_record, pod_ref
 from gpushare.kube.errors import NotFound
-from gpushare.kubelet.pods import Listed, NodePod
+from gpushare.kubelet.pods import ListedDevices, NodePod
 from tests.builders import AT, card, event, placement, pod_json, share
 from tests.deviceplugin.admission_fixture import AdmissionFixture, Shown, shaped, shapes
 from tests.deviceplugin.node_fixture import (
@@ -97,7 +97,7 @@ class Burst:
         expected = self.fixture.occupancy.expected(pod)
         for container, cards in shown.items():
             assert expected is not None
-            assert set(cards) == plan(expected, container).keys()
+            assert set(cards) == amounts_by_card(expected, container).keys()
 
     def check(self) -> None:
         node = self.fixture.occupancy.charged(self.fixture.listed(), self.fixture.cards)
@@ -166,7 +166,7 @@ def test_a_burst_over_kubelets_sockets(host: NodeFixture, seed: int) -> None:
         placement = pod_record(pod).placement
         assert placement is not None
         for container, found in host.run(pod).items():
-            if planned := plan(placement, container):
+            if planned := amounts_by_card(placement, container):
                 assert set(visible(found)) == planned.keys()
         assert host.actual(pod["metadata"]["name"]) is None
         seen.update(placement.cards())
@@ -190,8 +190,8 @@ def test_who_has_all_is_looked_at_again_when_it_lacks() -> None:
     finder = fixture.chooser._finder
     held = {"main": {C: frozenset({"9f12f917-c000"}), M: UNITS}}
     for _ in range(2):
-        assert finder.find(Listed({pod.name: held}), M, 4) is None
-    found = finder.find(Listed({pod.name: {"main": {}}}), M, 4)
+        assert finder.find(ListedDevices({pod.name: held}), M, 4) is None
+    found = finder.find(ListedDevices({pod.name: {"main": {}}}), M, 4)
     assert found is not None
     assert found.name == pod.name
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from deviceplugin import serve
 from deviceplugin.allocation.isolation import (
     HOOK,
-    CardFacts,
+    CardLimitSupport,
     HardLimits,
-    NodeFacts,
+    NodeLimitSupport,
     Tier,
     needed_mib,
     why_not_driver,
@@ -38,8 +38,8 @@ from tests.deviceplugin.node_fixture import (
 )
 from tests.testbed.waiting import wait_until
 
-NODE = NodeFacts(driver="615.38.02", cgroup2=True, injection="cdi")
-CARD = CardFacts(found_card(0), refused="", hooked=True)
+NODE = NodeLimitSupport(driver="615.38.02", cgroup2=True, injection="cdi")
+CARD = CardLimitSupport(found_card(0), refused="", hooked=True)
 INSTANCE = replace(found_card(0), uuid=CardUUID("MIG-1"))
 
 

@@ -20,7 +20,7 @@ from deviceplugin.allocation.preload import (
     NodeLibrary,
     why_not_preload,
 )
-from deviceplugin.allocation.records import Record, Records
+from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.allocation.response import REGION
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
@@ -256,7 +256,7 @@ def test_both_folders_have_the_limit(node: NodeFixture) -> None:
     assert (region(given).parent / LIMITS).stat().st_mode & 0o777 == 0o644
 
 
-def records_of(node: NodeFixture, name: str) -> list[Record]:
+def records_of(node: NodeFixture, name: str) -> list[AllocationRecord]:
     all_records = node.serving.parts.records.all()
     return [one for one in all_records if one.pod == ("default", name)]
 
@@ -367,11 +367,11 @@ def test_the_limit_of_another_version(
     tmp_path: Path, text: str, limit: HardLimit | None
 ) -> None:
     """A tier that is not known here counts too; a damaged file is no limit."""
-    record = Record("default", "a", PodUID("uid-a"), "main", M, ("x-m0000",))
-    records = Records(tmp_path)
+    record = AllocationRecord("default", "a", PodUID("uid-a"), "main", M, ("x-m0000",))
+    records = AllocationRecords(tmp_path)
     records.write(record, HardLimit("driver", 1, 1))
     (records.folder(record) / ".hard_limit").write_text(text)
-    assert Records(tmp_path).limit(record) == limit
+    assert AllocationRecords(tmp_path).limit(record) == limit
 
 
 def test_without_the_library_nothing_is_offered_or_restarted(

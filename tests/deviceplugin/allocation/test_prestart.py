@@ -9,7 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from deviceplugin.allocation.device_chooser import Assigned, DeniedError, Question
+from deviceplugin.allocation.device_chooser import (
+    Assignment,
+    DeniedError,
+    DeviceQuestion,
+)
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import Card, Placement, PodRequest
@@ -25,7 +29,7 @@ from gpushare.kube.node_filters import (
     properties_of,
 )
 from gpushare.kubelet.node_pods import KubeletSilentError
-from gpushare.kubelet.pods import node_pod
+from gpushare.kubelet.pods import read_node_pod
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import AT, container_json, pod_json
 from tests.deviceplugin.allocation.test_isolation import prepare
@@ -323,11 +327,11 @@ def test_a_container_over_two_cards_keeps_its_pod_waiting(node: NodeFixture) -> 
     admission = node.serving.parts.device_chooser
     prefer, allocate = admission.prefer, admission.allocate
 
-    def two_cards(asked: Question) -> list[str]:
+    def two_cards(asked: DeviceQuestion) -> list[str]:
         chosen, other = prefer(asked), ids_of(UUIDS[1], asked.available)
         return chosen if asked.size < 8 else [*chosen[:4], *other[:4]]
 
-    def anyway(cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
+    def anyway(cards: Cards, resource: str, ids: Sequence[str]) -> Assignment:
         return allocate(cards, resource, ids_of(UUIDS[0], ids))
 
     admission.prefer = two_cards  # type: ignore[method-assign]
@@ -392,7 +396,7 @@ def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
     prefer = node.serving.parts.device_chooser.prefer
     asked: list[str] = []
 
-    def once_elsewhere(question: Question) -> list[str]:
+    def once_elsewhere(question: DeviceQuestion) -> list[str]:
         asked.append(question.resource)
         if len(asked) == 1:
             return ids_of(UUIDS[1], question.available)[: question.size]
@@ -440,7 +444,7 @@ def test_whole_cards_of_an_init_container(node: NodeFixture, planned: bool) -> N
     once, main = container_json("once", 4, 200), container_json("main", 2)
     pod = node.bind("a", card=None, init=[once], containers=[main])
     if planned:
-        record = node_pod(pod).record
+        record = read_node_pod(pod).record
         assert isinstance(record.request, PodRequest)
         both = [Card(UUIDS[index], index, 29) for index in (0, 1)]
         shares = tuple(whole_shares(record.request.claims[0], both))

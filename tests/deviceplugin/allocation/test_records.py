@@ -9,7 +9,11 @@ from threading import Event, Thread
 import pytest
 
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.records import ALLOCATION, Record, Records
+from deviceplugin.allocation.records import (
+    ALLOCATION,
+    AllocationRecord,
+    AllocationRecords,
+)
 from deviceplugin.serve import instance_lock
 from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
@@ -26,33 +30,37 @@ CORES = {"a": ("1", "2"), "b": ("3", "4"), "c": ("5",), "e": ("6",)}
 
 def record(
     name: str = "a", ids: tuple[str, ...] = IDS, container: str = "main"
-) -> Record:
-    return Record("default", name, PodUID(f"uid-{name}"), container, names.MEMORY, ids)
+) -> AllocationRecord:
+    return AllocationRecord(
+        "default", name, PodUID(f"uid-{name}"), container, names.MEMORY, ids
+    )
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Records:
-    return Records(tmp_path / "state" / "containers")
+def records(tmp_path: Path) -> AllocationRecords:
+    return AllocationRecords(tmp_path / "state" / "containers")
 
 
-def file_of(records: Records, found: Record) -> Path:
+def file_of(records: AllocationRecords, found: AllocationRecord) -> Path:
     folder = records.folder(found)
     return folder.with_name(f"{folder.name}.json")
 
 
-def start(records: Records, found: Record, text: str = "text") -> None:
+def start(
+    records: AllocationRecords, found: AllocationRecord, text: str = "text"
+) -> None:
     records.fill(found, found, text)
 
 
-def test_a_record_comes_back(records: Records, tmp_path: Path) -> None:
+def test_a_record_comes_back(records: AllocationRecords, tmp_path: Path) -> None:
     records.write(record())
-    again = Records(tmp_path / "state" / "containers")
+    again = AllocationRecords(tmp_path / "state" / "containers")
     assert again.of(reversed(IDS)) == [record()]
     assert again.all() == [record()]
     assert again.of(IDS[:1]) == []
 
 
-def test_ids_are_their_last_pods(records: Records, tmp_path: Path) -> None:
+def test_ids_are_their_last_pods(records: AllocationRecords, tmp_path: Path) -> None:
     """An earlier pod may run without kubelet's knowledge: its file is left alone."""
     earlier, later = record("a"), record("b")
     records.write(earlier)
@@ -60,13 +68,13 @@ def test_ids_are_their_last_pods(records: Records, tmp_path: Path) -> None:
     records.write(later)
     start(records, later, "other")
     os.utime(file_of(records, earlier), (OLD_S, OLD_S))
-    for found in (records, Records(tmp_path / "state" / "containers")):
+    for found in (records, AllocationRecords(tmp_path / "state" / "containers")):
         assert found.of(IDS) == [later]
         assert found.all() == [earlier, later]
         assert (found.folder(earlier) / ALLOCATION).read_text() == "text"
 
 
-def test_a_new_pod_of_the_same_name_has_its_own(records: Records) -> None:
+def test_a_new_pod_of_the_same_name_has_its_own(records: AllocationRecords) -> None:
     first = record("a")
     second = replace(first, uid=PodUID("another"))
     records.write(first)
@@ -77,7 +85,7 @@ def test_a_new_pod_of_the_same_name_has_its_own(records: Records) -> None:
     assert records.of(IDS) == [second]
 
 
-def test_a_container_is_allocated_anew(records: Records) -> None:
+def test_a_container_is_allocated_anew(records: AllocationRecords) -> None:
     """kubelet ended before it wrote the first down; what was before counts no more."""
     records.write(record(ids=("old",)))
     start(records, record(ids=("old",)))
@@ -89,14 +97,14 @@ def test_a_container_is_allocated_anew(records: Records) -> None:
 
 
 def test_what_is_learnt_later_leaves_the_folder_where_it_is(
-    records: Records, tmp_path: Path
+    records: AllocationRecords, tmp_path: Path
 ) -> None:
     unknown = replace(record(), uid=PodUID(""), container="")
     records.write(unknown)
     folder = records.folder(unknown)
     known = replace(unknown, uid=PodUID("uid-a"))
     records.fill(unknown, known, "text")
-    for found in (records, Records(tmp_path / "state" / "containers")):
+    for found in (records, AllocationRecords(tmp_path / "state" / "containers")):
         assert found.all() == [known]
         assert found.folder(known) == folder
         assert found.may_start(known)
@@ -107,13 +115,15 @@ def test_a_name_from_before_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "containers"
     (folder / "other").mkdir(parents=True)
     (folder / "other.json").write_text(json.dumps(asdict(record())))
-    records = Records(folder)
+    records = AllocationRecords(folder)
     assert records.all() == [record()]
     start(records, record())
     assert (folder / "other" / ALLOCATION).read_text() == "text"
 
 
-def test_two_containers_of_one_pod_with_the_same_ids(records: Records) -> None:
+def test_two_containers_of_one_pod_with_the_same_ids(
+    records: AllocationRecords,
+) -> None:
     """kubelet hands an init container's on: a folder and a record each."""
     both = [record(container="once"), record(container="main")]
     for one in both:
@@ -124,7 +134,7 @@ def test_two_containers_of_one_pod_with_the_same_ids(records: Records) -> None:
     assert records.of(IDS) == [record("b")]
 
 
-def test_a_container_sees_its_file_whole(records: Records) -> None:
+def test_a_container_sees_its_file_whole(records: AllocationRecords) -> None:
     records.write(record())
     folder = records.folder(record())
     start(records, record(), "old")
@@ -139,7 +149,7 @@ def test_a_container_sees_its_file_whole(records: Records) -> None:
 
 
 def test_a_crash_while_writing_leaves_the_old_record(
-    records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    records: AllocationRecords, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     records.write(record("a"))
 
@@ -149,22 +159,24 @@ def test_a_crash_while_writing_leaves_the_old_record(
     monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         records.write(record("b"))
-    assert Records(tmp_path / "state" / "containers").all() == [record("a")]
+    assert AllocationRecords(tmp_path / "state" / "containers").all() == [record("a")]
 
 
 @pytest.mark.parametrize(
     "text", ["{", "[]", "null", "{}", '{"ids": []}', '{"more": 1, "ids": []}', "\udcff"]
 )
-def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) -> None:
+def test_a_broken_record_is_none(
+    records: AllocationRecords, tmp_path: Path, text: str
+) -> None:
     records.write(record())
     file_of(records, record()).write_bytes(text.encode(errors="surrogateescape"))
     records.write(record("b", ids=("x",)))
-    again = Records(tmp_path / "state" / "containers")
+    again = AllocationRecords(tmp_path / "state" / "containers")
     assert again.of(IDS) == []
     assert again.all() == [record("b", ids=("x",))]
 
 
-def test_a_record_is_swept_with_its_folder(records: Records) -> None:
+def test_a_record_is_swept_with_its_folder(records: AllocationRecords) -> None:
     for name, ids in (("dead", ("1",)), ("living", ("2",))):
         one = record(name, ids)
         records.write(one)
@@ -177,7 +189,7 @@ def test_a_record_is_swept_with_its_folder(records: Records) -> None:
     assert {*broken.parent.iterdir()} == {*kept, *(one.with_suffix("") for one in kept)}
 
 
-def test_how_long_a_record_was_not_kept(records: Records) -> None:
+def test_how_long_a_record_was_not_kept(records: AllocationRecords) -> None:
     """Its age says nothing: the pod of an old one may just be ending."""
     one = record()
     records.write(one)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from deviceplugin.cards.devices import (
     Cards,
     Tally,
-    colliding,
+    colliding_cards,
     device_ids,
-    pick,
+    pick_device_ids,
     placement_from,
     placement_of_unknown_pod,
     shared_card,
@@ -30,7 +30,13 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kubelet.pods import CORE_KIND, MEMORY_KIND, DeviceId, card_key, node_pod
+from gpushare.kubelet.pods import (
+    CORE_KIND,
+    MEMORY_KIND,
+    DeviceId,
+    card_key,
+    read_node_pod,
+)
 from tests.builders import card, node, pod_json, ref, share
 from tests.builders import placement as placed
 from tests.deviceplugin.admission_fixture import AdmissionFixture, shapes
@@ -57,7 +63,7 @@ def test_pick_keeps_its_word(
     None at all only where there are not enough of them.
     """
     must = sorted(reused)[:size]
-    chosen = pick(wanted, free | set(must), must, size=size)
+    chosen = pick_device_ids(wanted, free | set(must), must, size=size)
     key = {card_key(uuid): count for uuid, count in wanted.items()}
     more = 0
     for one, count in key.items():
@@ -81,7 +87,7 @@ def test_pick_keeps_its_word(
 
 def test_pick_takes_the_lowest() -> None:
     ids = device_ids(FOUR[0], "m")
-    assert pick({UUIDS[0]: 3}, ids[:0:-1], [], size=3) == ids[1:4]
+    assert pick_device_ids({UUIDS[0]: 3}, ids[:0:-1], [], size=3) == ids[1:4]
 
 
 @given(shapes(), st.sampled_from(list(POLICIES.values())), st.randoms())
@@ -89,7 +95,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
     body: Json, policy: object, chance: Random
 ) -> None:
     """What kubelet lists of them says the same cards and the same charges."""
-    pod = node_pod(body)
+    pod = read_node_pod(body)
     asked = pod.record.request
     assert isinstance(asked, PodRequest)
     planned = place(asked, node(*FOUR), policy)  # type: ignore[arg-type]
@@ -106,7 +112,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
 
 
 def test_a_share_over_two_cards_is_charged_as_held() -> None:
-    pod = node_pod(pod_json(units=4, cores=2))
+    pod = read_node_pod(pod_json(units=4, cores=2))
     ids = [*device_ids(FOUR[0], "m")[:3], *device_ids(FOUR[1], "m")[:1]]
     found = placement_from(pod, N, {"main": {M: frozenset(ids)}}, CARDS)
     assert found is not None
@@ -115,7 +121,7 @@ def test_a_share_over_two_cards_is_charged_as_held() -> None:
 
 
 def test_a_request_that_cannot_be_has_no_placement() -> None:
-    pod = node_pod(pod_json(units=4, cores=150))
+    pod = read_node_pod(pod_json(units=4, cores=150))
     held = {"main": {M: frozenset(device_ids(FOUR[0], "m")[:4])}}
     assert placement_from(pod, N, held, CARDS) is None
 
@@ -141,7 +147,7 @@ def test_a_stranger_is_charged_what_it_holds() -> None:
     ],
 )
 def test_an_impossible_placement(shares: list[object], words: str) -> None:
-    pod = node_pod(pod_json(units=4, cores=2))
+    pod = read_node_pod(pod_json(units=4, cores=2))
     found = placed(shares=shares)  # type: ignore[arg-type]
     said = why_impossible(found, pod, CARDS)
     assert words in said
@@ -241,6 +247,6 @@ def test_the_reserve_is_taken_off_before_units() -> None:
 
 def test_cards_of_the_same_ids_are_named() -> None:
     other = FoundCard(CardUUID("GPU-9f12f917-0000"), 1, 7611)
-    assert colliding([P4]) == []
-    [complaint] = colliding([P4, other])
+    assert colliding_cards([P4]) == []
+    [complaint] = colliding_cards([P4, other])
     assert f"{P4.uuid} and {other.uuid}" in complaint

@@ -11,10 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from deviceplugin.dra import driver
-from deviceplugin.dra.prepared import PreparedClaims
+from deviceplugin.dra.prepared import PreparedResourceClaims
 from deviceplugin.dra.sockets import _Server
-from deviceplugin.kubelet.registration import look
-from gpushare.cards.source import Found
+from deviceplugin.kubelet.registration import identify_socket
+from gpushare.cards.source import FoundCards
 from gpushare.kube.cluster import Kind, ListPage
 from gpushare.kube.errors import NotFound
 from gpushare.kube.names import DRA_DRIVER
@@ -111,7 +111,7 @@ def test_health_of_a_card_that_only_a_claim_still_has(node: DraNode) -> None:
     """After a restart nobody offers it. Before any card is found, it is unknown."""
     node.prepare(node.claim("c", 1))
     node.end()
-    node.cards.found = Found((found_card(0),))
+    node.cards.found = FoundCards((found_card(0),))
     node.start()
     gone = (health.UNHEALTHY, "this node has no such card any more")
     well = (health.HEALTHY, "")
@@ -147,8 +147,8 @@ def test_an_older_driver_takes_nothing_of_a_newer_one(tmp_path: Path) -> None:
         with _Server(path) as older:
             older.start()
             newer.start()
-            there = look(path)
-        assert look(path) == there
+            there = identify_socket(path)
+        assert identify_socket(path) == there
         assert newer.is_there()
     assert not list(tmp_path.iterdir())
 
@@ -273,7 +273,7 @@ def test_half_a_driver_ends(
     if has_cards:
         made.driver.cards_read.set()
     broken = Mock(side_effect=RuntimeError("a defect"))
-    monkeypatch.setattr(PreparedClaims, "restore", broken)
+    monkeypatch.setattr(PreparedResourceClaims, "restore", broken)
     stop = Event()
     thread = Thread(target=made.driver.run, args=(stop,), daemon=True)
     thread.start()

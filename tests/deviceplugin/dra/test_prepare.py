@@ -13,11 +13,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from deviceplugin.dra.prepare import Preparer
-from gpushare.cards.source import Found, FoundCard
+from deviceplugin.dra.prepare import ResourceClaimPreparer
+from gpushare.cards.source import FoundCard, FoundCards
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kubelet.pods import Listed
+from gpushare.kubelet.pods import ListedDevices
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import allocation_json, container_json, pod_json, with_claims
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
@@ -371,8 +371,8 @@ def test_kubelet_is_asked_once_for_all_claims_of_a_pod(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the answer about all of them, and may be slow to list its pods."""
-    listed = Mock(return_value=Listed({}))
-    monkeypatch.setattr(Preparer, "listed", listed)
+    listed = Mock(return_value=ListedDevices({}))
+    monkeypatch.setattr(ResourceClaimPreparer, "listed", listed)
     claims = [node.claim(f"c{number}", units=1) for number in range(3)]
     assert not any(one.error for one in node.prepare(*claims).values())
     assert listed.call_count == 1
@@ -444,7 +444,7 @@ def test_the_device_node_of_now(tmp_path: Path) -> None:
         claim = node.claim("c")
         node.prepare(claim)
         node.end()
-        node.cards.found = Found((replace(found_card(0), minor=3),))
+        node.cards.found = FoundCards((replace(found_card(0), minor=3),))
         node.start()
         assert not node.prepare_one(claim).error
         nodes = edits_of(node.specification(claim))["deviceNodes"]
@@ -467,7 +467,7 @@ def test_a_card_that_has_changed_since(
     claim = node.claim("c", units=20)
     node.prepare(claim)
     node.end()
-    node.cards.found = Found(found)
+    node.cards.found = FoundCards(found)
     node.start()
     assert why in node.prepare_one(claim).error
     assert charges(node) == {claim["metadata"]["uid"]}

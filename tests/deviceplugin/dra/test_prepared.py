@@ -7,16 +7,18 @@ import pytest
 
 from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import prepared
-from deviceplugin.dra.prepared import PreparedClaims, RequestFiles
+from deviceplugin.dra.prepared import PreparedResourceClaims, RequestFiles
 from gpushare.domain.model import CardUUID
-from gpushare.kubelet.claim_records import PreparedClaim, PreparedDevice
+from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpushare.kubelet.hard_limit import HardLimit
 from tests.builders import card, node, placement
 from tests.deviceplugin.node_fixture import NODE, UUIDS
 
 DEVICE = PreparedDevice("card", "gpu-a", UUIDS[0], 10, 4, "share", ("k=uid-card",))
 LIMIT = HardLimit("preload", 1024, 1536)
-CLAIM = PreparedClaim("uid", "default", "c", (DEVICE,), {"card": LIMIT}, {"kind": "k"})
+CLAIM = PreparedResourceClaim(
+    "uid", "default", "c", (DEVICE,), {"card": LIMIT}, {"kind": "k"}
+)
 FILES = [RequestFiles("card", "allocation", "limits")]
 
 
@@ -24,9 +26,9 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def claims(folder: Path) -> PreparedClaims:
+def claims(folder: Path) -> PreparedResourceClaims:
     """What a plugin that has just started reads."""
-    return PreparedClaims(folder / "claims", folder / "cdi", NODE)
+    return PreparedResourceClaims(folder / "claims", folder / "cdi", NODE)
 
 
 def left(folder: Path) -> list[Path]:

@@ -13,10 +13,10 @@ from deviceplugin.dra.slices import (
     DEVICES_PER_SLICE,
     FULL,
     SICK,
-    device,
-    devices,
-    ordered,
-    slices,
+    build_slices,
+    order_cards,
+    slice_device,
+    slice_devices,
 )
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
@@ -46,7 +46,7 @@ def taints(one: Json) -> list[str]:
 
 def test_a_card_as_a_device() -> None:
     """Several claims share it, in units and cores; the forms are the API server's."""
-    assert device(CARD, CARD.capacity) == {
+    assert slice_device(CARD, CARD.capacity) == {
         "name": device_name(CARD.uuid),
         "allowMultipleAllocations": True,
         "attributes": {
@@ -73,7 +73,7 @@ def test_a_card_as_a_device() -> None:
         },
     }
     # As the API server writes 23552Mi.
-    assert memory_of(device(CARD, Amount(100, 92))) == "23Gi"
+    assert memory_of(slice_device(CARD, Amount(100, 92))) == "23Gi"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_every_device_has_every_attribute(
     card: Card, texts: tuple[str, str, str]
 ) -> None:
     """Of 64 bytes at most: a selector that names a missing one stops all its pods."""
-    has = device(card, card.capacity)["attributes"]
+    has = slice_device(card, card.capacity)["attributes"]
     assert [has[key]["string"] for key in ("uuid", "model", "parent")] == [*texts]
     assert has["index"] == {"int": 0}
 
@@ -111,7 +111,7 @@ def test_every_device_has_every_attribute(
 )
 def test_no_new_claims(card: Card, left: Amount, keys: list[str]) -> None:
     """A taint says why; the least capacity that the API server accepts stays."""
-    one = device(card, left)
+    one = slice_device(card, left)
     assert taints(one) == keys
     assert memory_of(one) == (
         f"{max(1, left.units) * 256}Mi" if left.units < 9 else "24064Mi"
@@ -126,14 +126,14 @@ def test_no_new_claims(card: Card, left: Amount, keys: list[str]) -> None:
 )
 def test_a_card_in_use_is_no_whole_card(left: Amount, most: str | None) -> None:
     """Also of one whose pods have memory and no core, claims get 99 cores at most."""
-    policy = device(CARD, left)["capacity"]["cores"]["requestPolicy"]
+    policy = slice_device(CARD, left)["capacity"]["cores"]["requestPolicy"]
     assert policy["validRange"].get("max") == most
 
 
 def test_claims_are_not_subtracted() -> None:
     """What classic pods hold is; cards keep their order."""
     other = replace(CARD, uuid=UUIDS[1], index=1)
-    found = devices([CARD, other], {CARD.uuid: (20, 90)})
+    found = slice_devices([CARD, other], {CARD.uuid: (20, 90)})
     assert [memory_of(one) for one in found] == ["1Gi", "24064Mi"]
     assert [one["capacity"]["cores"]["value"] for one in found] == ["80", "100"]
 
@@ -145,7 +145,7 @@ def test_claims_are_not_subtracted() -> None:
 def test_kube_scheduler_tries_the_first(order: DeviceOrder, wanted: list[int]) -> None:
     """Cards with as many units left stay in their order."""
     cards = [replace(CARD, uuid=UUIDS[number], index=number) for number in range(3)]
-    found = ordered(cards, {UUIDS[1]: (10, 20)}, order)
+    found = order_cards(cards, {UUIDS[1]: (10, 20)}, order)
     assert [card.index for card in found] == wanted
 
 
@@ -167,7 +167,7 @@ def test_many_cards_are_several_slices_of_one_pool() -> None:
         replace(CARD, uuid=CardUUID(f"GPU-{number:04d}"), index=number)
         for number in range(DEVICES_PER_SLICE + 1)
     ]
-    made = slices("n", "uid", devices(cards, {}), 7)
+    made = build_slices("n", "uid", slice_devices(cards, {}), 7)
     assert [len(one["spec"]["devices"]) for one in made] == [DEVICES_PER_SLICE, 1]
     pool = {"name": "n", "generation": 7, "resourceSliceCount": 2}
     assert [one["spec"]["pool"] for one in made] == [pool, pool]
@@ -175,7 +175,7 @@ def test_many_cards_are_several_slices_of_one_pool() -> None:
     assert sorted(one["metadata"]["name"] for one in made) == [
         one["metadata"]["name"] for one in made
     ]
-    assert len(slices("n", "uid", [], 1)) == 1
+    assert len(build_slices("n", "uid", [], 1)) == 1
 
 
 def test_the_slice_belongs_to_the_node(node: DraNode) -> None:

@@ -13,13 +13,13 @@ from deviceplugin import serve
 from deviceplugin.allocation.preload import MOST_REGION_BYTES
 from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import driver
-from deviceplugin.dra.prepare import ClaimRef
-from deviceplugin.dra.prepared import PreparedClaims
+from deviceplugin.dra.prepare import ResourceClaimRef
+from deviceplugin.dra.prepared import PreparedResourceClaims
 from deviceplugin.dra.sweep import Sweeper
-from gpushare.cards.source import Found
+from gpushare.cards.source import FoundCards
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kubelet.claim_records import PreparedClaim
+from gpushare.kubelet.claim_records import PreparedResourceClaim
 from tests.builders import allocation_json
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
 from tests.deviceplugin.dra.dra_fixture import (
@@ -169,11 +169,13 @@ def test_no_specification_comes_back_while_its_claim_is_taken_back(
     claim = node.claim("c")
     node.prepare(claim)
     node.end()
-    put_right, written = PreparedClaims.put_right, Event()
-    asked = ClaimRef("default", "c", uid(claim))
+    put_right, written = PreparedResourceClaims.put_right, Event()
+    asked = ResourceClaimRef("default", "c", uid(claim))
     taking = Thread(target=lambda: node.serving.driver.plugin.preparer.unprepare(asked))
 
-    def put_right_meanwhile(claims: PreparedClaims, one: PreparedClaim) -> None:
+    def put_right_meanwhile(
+        claims: PreparedResourceClaims, one: PreparedResourceClaim
+    ) -> None:
         if taking.ident is None:
             taking.start()
             # It waits for what happens here.
@@ -181,7 +183,7 @@ def test_no_specification_comes_back_while_its_claim_is_taken_back(
         put_right(claims, one)
         written.set()
 
-    monkeypatch.setattr(PreparedClaims, "put_right", put_right_meanwhile)
+    monkeypatch.setattr(PreparedResourceClaims, "put_right", put_right_meanwhile)
     node.start()
     wait_until(written.is_set, "the specification")
     taking.join(20)
@@ -232,7 +234,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 
 def no_cards(node: DraNode, *, late: bool) -> None:
-    node.cards.found = Found(() if late else (found_card(0),))
+    node.cards.found = FoundCards(() if late else (found_card(0),))
 
 
 def no_api_server(node: DraNode, *, late: bool) -> None:

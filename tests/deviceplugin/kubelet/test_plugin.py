@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.kubelet.plugin import CardCountFile, QuotaPlugin
-from gpushare.cards.source import Found
+from gpushare.cards.source import FoundCards
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kubelet.pods import DeviceId
@@ -67,7 +67,7 @@ def test_no_card_makes_them_sick(node: NodeFixture) -> None:
 
 def test_a_card_that_vanishes_takes_none_along(node: NodeFixture) -> None:
     before = told(node)
-    node.cards.found = Found((found_card(1),))
+    node.cards.found = FoundCards((found_card(1),))
     wait_until(node.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
     assert told(node) == before
     node.end()
@@ -75,7 +75,7 @@ def test_a_card_that_vanishes_takes_none_along(node: NodeFixture) -> None:
     wait_until(node.devices.capacity, "one", accept=lambda seen: seen[C] == 100)
     wait_for(node.devices, 200)
     assert told(node) == before
-    node.cards.found = Found((found_card(0), found_card(1), found_card(2)))
+    node.cards.found = FoundCards((found_card(0), found_card(1), found_card(2)))
     wait_for(node.devices, 300)
     assert told(node)[:200] == before
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet import registration
-from deviceplugin.kubelet.plugin import DevicePlugin, Parts
+from deviceplugin.kubelet.plugin import AllocationParts, DevicePlugin
 from deviceplugin.kubelet.registration import Registrar
 from deviceplugin.metrics import PluginMetrics
 from gpushare.kube import names
@@ -60,7 +60,7 @@ class RegistrarFixture:
         self.registry = CollectorRegistry()
         metrics = PluginMetrics(self.registry)
         nobody = cast("Any", None)
-        parts = Parts(self.offer, *[nobody] * 6, metrics)
+        parts = AllocationParts(self.offer, *[nobody] * 6, metrics)
         plugin = DevicePlugin(M, parts)
         plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
         self.registrar = Registrar(plugin, self.plugins, metrics)

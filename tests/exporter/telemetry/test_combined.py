@@ -16,7 +16,7 @@ from exporter.telemetry.base import (
 from exporter.telemetry.combined import CombinedTelemetry
 from gpushare.cards.combined import CombinedCards
 from gpushare.cards.inventory import InventoryCards, read_inventory
-from gpushare.cards.source import Found, FoundCard, NoCardsYet
+from gpushare.cards.source import FoundCard, FoundCards, NoCardsYet
 from gpushare.domain.model import CardUUID
 from tests.exporter.amd_tree import UNIQUE, AmdTree
 from tests.exporter.scripted_telemetry import ScriptedTelemetry
@@ -40,13 +40,13 @@ def played(
     """A telemetry of cards with these indices, which all say the same."""
     cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
     made = ScriptedTelemetry(*cards)
-    made.found, made.version = Found(tuple(cards)), version
+    made.found, made.version = FoundCards(tuple(cards)), version
     made.says = dict.fromkeys((card.uuid for card in cards), says)
     made.lists = dict.fromkeys((card.uuid for card in cards), lists)
     return made
 
 
-def indices(found: Found) -> dict[str, int]:
+def indices(found: FoundCards) -> dict[str, int]:
     return {card.uuid: card.index for card in found.cards}
 
 
@@ -77,8 +77,8 @@ def test_no_card_anywhere_says_all_reasons() -> None:
         with pytest.raises(NoCardsYet, match=r"^no driver; no amdgpu$"):
             ask()
     first.away = third.away = None
-    first.found = third.found = Found(())
-    assert joined.cards() == Found(())
+    first.found = third.found = FoundCards(())
+    assert joined.cards() == FoundCards(())
     assert joined.read("memory", [USED]) == {}
 
 

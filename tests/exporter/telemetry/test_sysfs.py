@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.telemetry.base import CardAnswer
-from exporter.telemetry.sysfs import NotThere, number, values
+from exporter.telemetry.sysfs import NotThere, read_number, read_values
 
 
 def failing(error: Exception) -> CardAnswer:
@@ -14,7 +14,7 @@ def failing(error: Exception) -> CardAnswer:
     def bad(_: Path) -> float:
         raise error
 
-    return values({"bad": bad}, Path(), ["bad"])
+    return read_values({"bad": bad}, Path(), ["bad"])
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_an_error_is_absence_silence_or_failure(
 def test_a_file_without_a_number_has_no_value(tmp_path: Path) -> None:
     (tmp_path / "load").write_text("none\n")
     with pytest.raises(NotThere, match="holds no number"):
-        number(tmp_path / "load")
+        read_number(tmp_path / "load")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.http import collect_page
-from exporter.snapshot import Round, Snapshot
+from exporter.snapshot import Round, TelemetrySnapshot
 from exporter.telemetry import fields
 from exporter.telemetry.base import (
     CardAnswer,
@@ -270,7 +270,9 @@ def test_collect_has_a_jetson_s_memory(tmp_path: Path) -> None:
     found = telemetry.cards()
     answers = telemetry.read(MEMORY, [fields.FB_USED, fields.FB_TOTAL])
     memory = Round(MEMORY, 1.0, 0.1, answers)
-    page = collect_page(Snapshot(found=found, rounds={MEMORY: memory}), "edge-1")
+    page = collect_page(
+        TelemetrySnapshot(found=found, rounds={MEMORY: memory}), "edge-1"
+    )
     assert page["edge-1"]["deviceNum"] == 1
     assert page["edge-1"]["usedMemory"] == 12840
     assert page["edge-1"]["totalMemory"] == 62840

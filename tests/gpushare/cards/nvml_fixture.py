@@ -10,7 +10,7 @@ from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
 from exporter.telemetry.fields import FIELDS
 from exporter.telemetry.nvml import NvmlTelemetry
 from gpushare.cards.nvml_cards import NvmlCards
-from gpushare.cards.source import CardReading, Found, FoundCard, NoCardsYet
+from gpushare.cards.source import CardReading, FoundCard, FoundCards, NoCardsYet
 from gpushare.domain.model import CardUUID
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubCard, StubDriver, stub_card, stub_driver
@@ -40,13 +40,13 @@ def pair(
         source.close()
 
 
-def wait_found(source: NvmlCards | NvmlTelemetry, wanted: int) -> Found:
+def wait_found(source: NvmlCards | NvmlTelemetry, wanted: int) -> FoundCards:
     """Look until so many cards answer: a short deadline a busy machine may miss."""
 
-    def look() -> Found:
+    def look() -> FoundCards:
         with suppress(NoCardsYet):
             return source.cards()
-        return Found(())
+        return FoundCards(())
 
     return wait_until(
         look, f"{wanted} cards", accept=lambda found: len(found.cards) == wanted

@@ -10,8 +10,8 @@ from exporter.telemetry.combined import CombinedTelemetry
 from gpushare.cards.combined import CombinedCards
 from gpushare.cards.source import (
     DriverLost,
-    Found,
     FoundCard,
+    FoundCards,
     LeftOut,
     NoCardsYet,
     XidEvent,
@@ -27,7 +27,7 @@ class Played(ScriptedCards):
         super().__init__(*(FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices))
         self.load, self.lost, self.closed = f"load of {name}", "", 0
 
-    def cards(self) -> Found:
+    def cards(self) -> FoundCards:
         if self.lost:
             raise DriverLost(self.lost)
         return super().cards()
@@ -36,7 +36,7 @@ class Played(ScriptedCards):
         self.closed += 1
 
 
-def indices(found: Found) -> dict[str, int]:
+def indices(found: FoundCards) -> dict[str, int]:
     return {card.uuid: card.index for card in found.cards}
 
 
@@ -65,8 +65,8 @@ def test_no_card_anywhere_says_why() -> None:
     for ask in (joined.cards, joined.readings):
         with pytest.raises(NoCardsYet, match=r"^no driver$"):
             ask()
-    first.away, first.found = "", Found(())
-    assert joined.cards() == Found(())
+    first.away, first.found = "", FoundCards(())
+    assert joined.cards() == FoundCards(())
 
 
 @pytest.mark.parametrize("make", [CombinedCards, CombinedTelemetry])
@@ -75,7 +75,7 @@ def test_cards_that_are_left_out_are_the_reason(
 ) -> None:
     """Not that a source of another maker has none."""
     first, second = Played("a"), Played("b")
-    first.found = Found((), (LeftOut("a0", "it is in MIG mode"),))
+    first.found = FoundCards((), (LeftOut("a0", "it is in MIG mode"),))
     second.away = "no card of the amdgpu driver"
     joined = make([first, second])
     assert joined.cards() == first.found

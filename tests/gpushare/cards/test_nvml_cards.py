@@ -16,7 +16,7 @@ from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import (
     CardReading,
     DriverLost,
-    Found,
+    FoundCards,
     LeftOut,
     NoCardsYet,
 )
@@ -64,7 +64,7 @@ def told(source: NvmlCards) -> tuple[str | None, int]:
 
 def test_cards_are_described(source: NvmlCards) -> None:
     """Memory is floored to whole MiB, what the driver keeps for itself included."""
-    assert source.cards() == Found((card(P4, 0), card(TITAN, 1), card(THIRD, 2)))
+    assert source.cards() == FoundCards((card(P4, 0), card(TITAN, 1), card(THIRD, 2)))
 
 
 def test_the_use_is_without_what_the_driver_keeps(

@@ -31,7 +31,7 @@ from gpushare.kubelet.node_pods import (
     NodePods,
     PodResources,
 )
-from gpushare.kubelet.pods import NodePod, node_pod, pod_known_to_kubelet
+from gpushare.kubelet.pods import NodePod, pod_known_to_kubelet, read_node_pod
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import event, page, pod_json
 from tests.deviceplugin.node_fixture import NODE
@@ -139,10 +139,10 @@ def test_what_has_ended_is_remembered_within_bounds(pods: NodePods) -> None:
 
 
 def test_a_request_that_cannot_be_met() -> None:
-    assert names.MEMORY in node_pod(pod_json(units="1.5", cores=1)).why_refused()
+    assert names.MEMORY in read_node_pod(pod_json(units="1.5", cores=1)).why_refused()
 
 
-POD = node_pod(pod_json("a", units=1))
+POD = read_node_pod(pod_json("a", units=1))
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_the_same_words_once_a_minute(
     recorder: EventRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others at once. Of a pod that only kubelet knows there is no event."""
-    other = node_pod(pod_json("a", uid="second", units=1))
+    other = read_node_pod(pod_json("a", uid="second", units=1))
     static = pod_known_to_kubelet(("d", "static"), Amount(1))
     clock = recorder.clock = Clock(0)
     for clock.now in (0, 1, 59.9, 60, 61, 119, 121):

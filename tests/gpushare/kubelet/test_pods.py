@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cards.devices import part
+from deviceplugin.cards.devices import count_of
 from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kubelet.pods import (
     ActivePod,
     Allocated,
-    Listed,
+    AllocationStep,
+    ListedDevices,
     NodePod,
-    Step,
-    candidates,
-    node_pod,
+    admission_candidates,
+    read_node_pod,
     steps_left,
 )
 from tests.builders import container_json, placement, pod_json
@@ -31,7 +31,7 @@ ID = frozenset({"aaaaaaaa-m0000"})
 def pod_of(name: str = "pod", units: int = 4, cores: int = 2, at: str = "") -> NodePod:
     body = pod_json(name, units=units, cores=cores)
     body["metadata"]["creationTimestamp"] = at
-    return node_pod(body)
+    return read_node_pod(body)
 
 
 ONCE = container_json("once", 4, 2)
@@ -54,9 +54,9 @@ BOTH = {M: ID, C: ID}
 def test_steps_left(
     app: Json, init: list[Json], held: Any, served: Any, left: set[str]
 ) -> None:
-    pod = node_pod(pod_json(containers=[app], init=init))
+    pod = read_node_pod(pod_json(containers=[app], init=init))
     allocated = {(pod.uid, name, one) for name in served for one in (M, C)}
-    found = steps_left(pod, Listed({pod.name: held}), allocated)
+    found = steps_left(pod, ListedDevices({pod.name: held}), allocated)
     assert {step.container for step in found} == left
 
 
@@ -68,7 +68,7 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
 
     A process that begins in the middle goes on where the one before it ended.
     """
-    pod = node_pod(body)
+    pod = read_node_pod(body)
     passing = {a.name for a in pod.gpu_containers if a.role is Role.INIT}
     turn = ActivePod(pod, placement(), pod.steps)
     served: Allocated = set()
@@ -77,19 +77,19 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
         (one.name, resource, count)
         for one in pod.gpu_containers
         for resource in chance.sample((M, C), 2)
-        if (count := part(one.amount, resource))
+        if (count := count_of(one.amount, resource))
     ]
     for container, resource, count in calls:
-        assert steps_left(pod, Listed({pod.name: held}), served) == turn.left
+        assert steps_left(pod, ListedDevices({pod.name: held}), served) == turn.left
         step = turn.step(resource, count)
-        assert step == Step(container, resource, count)
+        assert step == AllocationStep(container, resource, count)
         turn = turn.after(step)
         served = {*served, (pod.uid, container, resource)}
         if container not in passing:
             held.setdefault(container, {})[resource] = ID
     assert turn.left == ()
     assert turn.step(M, 4) is None
-    assert steps_left(pod, Listed({pod.name: held}), served) == ()
+    assert steps_left(pod, ListedDevices({pod.name: held}), served) == ()
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def test_candidates_lack_just_that(step: tuple[str, int], found: list[str]) -> N
     """Listed, without such devices, and asking so many; the last bound first."""
     pods = [pod_of("new", at="2"), pod_of("unlisted", at="0"), pod_of("old", at="1")]
     pods.append(pod_of("served", at="0"))
-    listed = Listed(
+    listed = ListedDevices(
         {
             pods[0].name: {},
             pods[2].name: {"main": {}},
             pods[3].name: {"main": {M: ID, C: ID}},
         }
     )
-    assert [p.name[1] for p in candidates(pods, listed, (), step)] == found
+    assert [p.name[1] for p in admission_candidates(pods, listed, (), step)] == found
 
 
 def test_a_half_served_pod_is_a_candidate_for_the_rest() -> None:
     pod = pod_of()
-    listed = Listed({pod.name: {"main": {M: ID}}})
-    assert candidates([pod], listed, (), (C, 2)) == [pod]
-    assert candidates([pod], listed, (), (M, 4)) == []
+    listed = ListedDevices({pod.name: {"main": {M: ID}}})
+    assert admission_candidates([pod], listed, (), (C, 2)) == [pod]
+    assert admission_candidates([pod], listed, (), (M, 4)) == []

@@ -11,7 +11,7 @@ from prometheus_client.exposition import generate_latest
 
 from exporter.collector import Exposition, Site
 from exporter.owners import NO_POD, OwnerPods
-from exporter.snapshot import Snapshot
+from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
 from exporter.usage import TOLERANCE as WATCHDOGS
@@ -196,7 +196,7 @@ VALUES = {
 }
 
 
-def seen(found: Snapshot, pods: OwnerPods | None) -> PageSeen:
+def seen(found: TelemetrySnapshot, pods: OwnerPods | None) -> PageSeen:
     book = UsageBook(lambda: found, lambda: pods)
     registry = CollectorRegistry()
     registry.register(Exposition(Site(NODE, NODE), lambda: found, book))
@@ -234,7 +234,7 @@ def test_an_instance_is_known_by_its_own_uuid() -> None:
 
 def test_an_exporter_that_knows_nothing_yet_is_one_all_the_same() -> None:
     """Its page is read, and has nothing in it but what it misses."""
-    found = seen(Snapshot(no_cards="no driver"), None)
+    found = seen(TelemetrySnapshot(no_cards="no driver"), None)
     assert found.cards == {}
     assert found.troubles == ("cards", "pods")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.dra.slices import FULL, devices, slices
+from deviceplugin.dra.slices import FULL, build_slices, slice_devices
 from gpushare.domain.model import Amount, Card
 from gpushare.kube.claims.templates import write_template as template_of
 from gpushare.kube.cluster import Json, Kind
@@ -69,11 +69,11 @@ def claimed(units: int = 10, class_name: str = "vcuda", **more: Any) -> Json:
 
 
 def offered(*devices: Json, node: str = "n", generation: int = 1) -> Json:
-    (one,) = slices(node, "uid", devices, generation)
+    (one,) = build_slices(node, "uid", devices, generation)
     return one
 
 
-OFFER = offered(*devices(cards_of("n"), {}))
+OFFER = offered(*slice_devices(cards_of("n"), {}))
 
 
 def explained(
@@ -177,7 +177,7 @@ def test_a_card_that_is_not_offered_has_no_room() -> None:
     assert nowhere.refusals == (
         "node n offers no card to claims: it has no ResourceSlice of vcuda.baidu.com",
     )
-    without = offered(*devices(cards_of("n")[:1], {}))
+    without = offered(*slice_devices(cards_of("n")[:1], {}))
     assert any(
         "GPU-1 of node n is not in the node's ResourceSlice" in text
         for text in verdict(claimed(), offers=[without]).refusals
@@ -187,7 +187,7 @@ def test_a_card_that_is_not_offered_has_no_room() -> None:
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
 def test_a_taint_of_a_card_is_its_answer(effect: str) -> None:
     """If the request does not tolerate it."""
-    full = devices(cards_of("n"), {})
+    full = slice_devices(cards_of("n"), {})
     full[1]["taints"] = [{"key": FULL, "effect": effect}]
     found = verdict(claimed(), offers=[offered(*full)])
     assert found.room == ()
@@ -202,10 +202,10 @@ def test_a_taint_of_a_card_is_its_answer(effect: str) -> None:
 
 def test_a_slice_that_is_behind_is_named() -> None:
     """Only the newest generation of a pool counts."""
-    old = offered(*devices(cards_of("n"), {}), generation=1)
+    old = offered(*slice_devices(cards_of("n"), {}), generation=1)
     old["metadata"]["name"] = "old"
     charged = {card.uuid: (0, 25) for card in cards_of("n")}
-    new = offered(*devices(cards_of("n"), charged), generation=2)
+    new = offered(*slice_devices(cards_of("n"), charged), generation=2)
     found = verdict(claimed(), offers=[old, new])
     assert found.room == ()
     assert any("shows only 4 units" in text for text in found.refusals)
@@ -285,7 +285,7 @@ def test_of_many_cards_the_first_are_shown() -> None:
     """Those with room stand before the others, so they are seen; ``-v`` shows all."""
     many = [card(n, 29, healthy=n == 11) for n in range(12)]
     state = cluster_state([node_of("n", *many)])
-    offer = offered(*devices(many, {}))
+    offer = offered(*slice_devices(many, {}))
     answer = explained(claimed(), offers=[offer], state=state)
     assert answer is not None
     few, all_of_them = (

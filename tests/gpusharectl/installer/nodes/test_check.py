@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from deviceplugin.check import report
+from deviceplugin.check import report_node
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
@@ -97,7 +97,7 @@ def test_each_finding_says_what_to_do(
 
 def test_it_reads_what_the_device_plugin_prints() -> None:
     """Of a node without a driver, as this machine may be."""
-    printed = json.dumps(report(DevicePluginSettings.read({})[0], [], {}))
+    printed = json.dumps(report_node(DevicePluginSettings.read({})[0], [], {}))
     assert NodeReport.read(printed).cards == ()
 
 
