@@ -148,7 +148,7 @@ class TwoNames(click.Group):
         ),
         _command(
             "migrate-quota",
-            "quota:migrate_quota",
+            "migrate.quota:migrate_quota",
             "Rename quotas that were made for Bitfusion.",
         ),
         _command(

@@ -11,7 +11,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.commands import main
-from gpusharectl.quota import Move, Names, move
+from gpusharectl.migrate.quota import QuotaChange, QuotaRename, plan_quota_change
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
@@ -89,8 +89,8 @@ def test_a_bound_that_changed_meanwhile_is_not_written_over(
     objects: Objects, own: str
 ) -> None:
     """What is used may change at any time; the bounds may not."""
-    planned = move(there(objects, own), Names(BITFUSION, CORE))
-    assert isinstance(planned, Move)
+    planned = plan_quota_change(there(objects, own), QuotaRename(BITFUSION, CORE))
+    assert isinstance(planned, QuotaChange)
     ref = planned.ref
     objects.merge(ref, {"spec": {"hard": {BITFUSION: "300"}}})
     with pytest.raises(Invalid):

@@ -13,7 +13,12 @@ from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl import access
 from gpusharectl.commands import main
-from gpusharectl.quota import Clash, Move, Names, move
+from gpusharectl.migrate.quota import (
+    QuotaChange,
+    QuotaClash,
+    QuotaRename,
+    plan_quota_change,
+)
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 
@@ -182,16 +187,16 @@ def test_nobodys_words_command_the_terminal(objects: FakeObjects) -> None:
     assert "\x1b" not in ran().output
 
 
-MOVED = Names(BITFUSION, CORE)
-KEPT = Names(BITFUSION, CORE, keep=True)
+MOVED = QuotaRename(BITFUSION, CORE)
+KEPT = QuotaRename(BITFUSION, CORE, keep=True)
 
 
-def hard_after(body: Json, names: Names) -> dict[str, str]:
+def hard_after(body: Json, names: QuotaRename) -> dict[str, str]:
     """What an API server makes of the move; of none at all what is there."""
     objects = FakeObjects()
     ref = Ref.of(objects.create(body))
-    planned = move(body, names)
-    if isinstance(planned, Move):
+    planned = plan_quota_change(body, names)
+    if isinstance(planned, QuotaChange):
         objects.json_patch(ref, planned.steps)
     found = objects.get(ref)
     assert found is not None
@@ -216,13 +221,13 @@ def hard_after(body: Json, names: Names) -> dict[str, str]:
     ],
 )
 def test_the_number_stays(
-    hard: dict[str, str], names: Names, after: dict[str, str] | None
+    hard: dict[str, str], names: QuotaRename, after: dict[str, str] | None
 ) -> None:
     """None: nothing is left to do."""
     body = quota("edge", hard=hard)
     if after is None:
-        assert move(body, names) is None
-        assert move({**body, "spec": None}, names) is None
+        assert plan_quota_change(body, names) is None
+        assert plan_quota_change({**body, "spec": None}, names) is None
     else:
         assert hard_after(body, names) == after
 
@@ -230,7 +235,7 @@ def test_the_number_stays(
 @pytest.mark.parametrize("number", ["50", "1k", "0.5", "nonsense"])
 def test_two_numbers_are_a_persons_to_choose_from(number: str) -> None:
     body = quota("edge", hard={BITFUSION: "100", CORE: number})
-    assert move(body, MOVED) == Clash(Ref.of(body), "100", number)
+    assert plan_quota_change(body, MOVED) == QuotaClash(Ref.of(body), "100", number)
 
 
 @given(
@@ -241,10 +246,10 @@ def test_two_numbers_are_a_persons_to_choose_from(number: str) -> None:
     st.booleans(),
 )
 def test_the_second_time_changes_nothing(hard: dict[str, str], keep: bool) -> None:
-    names = Names(BITFUSION, CORE, keep)
+    names = QuotaRename(BITFUSION, CORE, keep)
     once = hard_after(quota("edge", hard=hard), names)
     again = quota("edge", hard=once)
-    assert not isinstance(move(again, names), Move)
+    assert not isinstance(plan_quota_change(again, names), QuotaChange)
     assert hard_after(again, names) == once
     others = {key: value for key, value in hard.items() if key not in (BITFUSION, CORE)}
     assert others.items() <= once.items()

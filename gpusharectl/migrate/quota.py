@@ -19,7 +19,7 @@ from gpusharectl.output import ObjectChange, fit_to_show, tidy
 _HARD = "/spec/hard"
 
 
-class Names(NamedTuple):
+class QuotaRename(NamedTuple):
     """The old and the new resource, as quotas name them; ``keep`` the old one, too."""
 
     old: str
@@ -28,7 +28,7 @@ class Names(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class QuotaChange:
     """One quota to change: ``steps`` are a JSON patch, ``number`` the value."""
 
     ref: Ref
@@ -38,7 +38,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class QuotaClash:
     """One quota with both names and two different numbers: a person must choose."""
 
     ref: Ref
@@ -46,31 +46,33 @@ class Clash:
     new_number: str
 
 
-def move(quota: Json, names: Names) -> Move | Clash | None:
+def plan_quota_change(
+    quota: Json, rename: QuotaRename
+) -> QuotaChange | QuotaClash | None:
     """Plan the change of one ResourceQuota; None if there is nothing to do.
 
     The API server refuses the patch if the limits have changed since they were read.
     """
     hard = _hard(quota)
-    if names.old not in hard:
+    if rename.old not in hard:
         return None
-    ref, number = Ref.of(quota), str(hard[names.old])
+    ref, number = Ref.of(quota), str(hard[rename.old])
     steps: list[Json] = [{"op": "test", "path": _HARD, "value": hard}]
-    if names.new not in hard:
-        steps.append({"op": "add", "path": _path(names.new), "value": number})
-    elif not _same(number, str(hard[names.new])):
-        return Clash(ref, number, str(hard[names.new]))
-    if not names.keep:
-        steps.append({"op": "remove", "path": _path(names.old)})
-    return Move(ref, quota, number, steps) if len(steps) > 1 else None
+    if rename.new not in hard:
+        steps.append({"op": "add", "path": _path(rename.new), "value": number})
+    elif not _is_same(number, str(hard[rename.new])):
+        return QuotaClash(ref, number, str(hard[rename.new]))
+    if not rename.keep:
+        steps.append({"op": "remove", "path": _path(rename.old)})
+    return QuotaChange(ref, quota, number, steps) if len(steps) > 1 else None
 
 
-def without_bound(
-    quotas: Sequence[Json], moves: Sequence[Move], resource: str
-) -> tuple[str, ...]:
-    """Return the namespaces of these moves without a quota on the resource."""
+def _unbounded_namespaces(
+    quotas: Sequence[Json], changes: Sequence[QuotaChange], resource: str
+) -> list[str]:
+    """Return the namespaces of these changes without a quota on the resource."""
     bounded = {Ref.of(quota).namespace for quota in quotas if resource in _hard(quota)}
-    return tuple(sorted({one.ref.namespace for one in moves} - bounded))
+    return sorted({change.ref.namespace for change in changes} - bounded)
 
 
 def _hard(quota: Json) -> Json:
@@ -81,19 +83,19 @@ def _path(resource: str) -> str:
     return f"{_HARD}/{resource.replace('~', '~0').replace('/', '~1')}"
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same(number: str, other: str) -> bool:
     """Return whether two quantities are equal: ``1k`` is ``1000``."""
     try:
-        return whole(one) == whole(other)
+        return whole(number) == whole(other)
     except (NotAQuantity, NotWhole):
-        return one == other
+        return number == other
 
 
 OLD = f"requests.{names.BITFUSION_GPU}"
 NEW = f"requests.{names.CORE}"
 _UNITS = f"requests.{names.MEMORY}"
 _NAME = re.compile(r"requests\.[a-z0-9.-]+/[A-Za-z0-9._-]+")
-_LEFT = 1
+_UNDECIDED = 1
 _MOST_SHOWN = 10
 _CODES = (
     "Exit codes: 0 the quotas are now as requested, or --dry-run has shown every "
@@ -150,22 +152,27 @@ def migrate_quota(  # noqa: PLR0913
     if namespace is not None and all_namespaces:
         raise click.UsageError("-n names one namespace, -A means all of them")
     _check(old, new)
-    wish = Names(old, new, keep)
+    rename = QuotaRename(old, new, keep)
     with reached(kubeconfig, context) as access:
         quotas = access.objects.list("v1", "ResourceQuota", namespace=namespace or "")
-        found = [move(quota, wish) for quota in quotas]
-        moves = [one for one in found if isinstance(one, Move)]
-        name = Ref("v1", "Namespace", namespace or "")
-        if not quotas and namespace and access.objects.get(name) is None:
+        planned = [plan_quota_change(quota, rename) for quota in quotas]
+        changes = [change for change in planned if isinstance(change, QuotaChange)]
+        place = Ref("v1", "Namespace", namespace or "")
+        if not quotas and namespace and access.objects.get(place) is None:
             raise click.ClickException(f'there is no namespace "{namespace}"')
         if dry_run:
-            _show(access.objects, moves)
+            _show_diffs(access.objects, changes)
         else:
-            _do(access.objects, moves, wish)
-    if new == NEW:
-        _remind(without_bound(quotas, moves, _UNITS))
-    _close(moves, wish, dry_run=dry_run)
-    sys.exit(_complain([one for one in found if isinstance(one, Clash)], wish))
+            _apply_changes(access.objects, changes, rename)
+    unbounded = _unbounded_namespaces(quotas, changes, _UNITS)
+    if new == NEW and unbounded:
+        # A pod may request memory with almost no cores.
+        shown = listed(unbounded, _MOST_SHOWN)
+        words = f"Only cores are limited in {shown}: add {_UNITS} there."
+        click.echo(fit_to_show(words))
+    _summarize(len(changes), rename, dry_run=dry_run)
+    clashes = [clash for clash in planned if isinstance(clash, QuotaClash)]
+    sys.exit(_report_clashes(clashes, rename))
 
 
 def _check(old: str, new: str) -> None:
@@ -185,48 +192,43 @@ def _check(old: str, new: str) -> None:
         )
 
 
-def _show(objects: Objects, moves: Iterable[Move]) -> None:
+def _show_diffs(objects: Objects, changes: Iterable[QuotaChange]) -> None:
     """Show the result of each change, by the API server's dry run."""
-    for one in moves:
-        after = objects.json_patch(one.ref, one.steps, dry_run=True)
-        change = ObjectChange(one.ref, tidy(one.before), tidy(after))
-        click.echo(fit_to_show(change.diff()), nl=False)
+    for change in changes:
+        after = objects.json_patch(change.ref, change.steps, dry_run=True)
+        shown = ObjectChange(change.ref, tidy(change.before), tidy(after))
+        click.echo(fit_to_show(shown.diff()), nl=False)
 
 
-def _do(objects: Objects, moves: Iterable[Move], wish: Names) -> None:
-    for one in moves:
-        objects.json_patch(one.ref, one.steps)
+def _apply_changes(
+    objects: Objects, changes: Iterable[QuotaChange], rename: QuotaRename
+) -> None:
+    beside = ", the old name kept" if rename.keep else ""
+    for change in changes:
+        objects.json_patch(change.ref, change.steps)
         # Reported one by one, because the next one may fail.
-        where = f"{one.ref.namespace}/{one.ref.name}"
-        beside = ", the old name kept" if wish.keep else ""
-        click.echo(fit_to_show(f"{where}: {one.number} of {wish.new}{beside}"))
+        where = f"{change.ref.namespace}/{change.ref.name}"
+        click.echo(fit_to_show(f"{where}: {change.number} of {rename.new}{beside}"))
 
 
-def _remind(namespaces: tuple[str, ...]) -> None:
-    """Remind of a quota on memory: a pod may request it with almost no cores."""
-    if namespaces:
-        shown = listed(namespaces, _MOST_SHOWN)
-        told = f"Only cores are limited in {shown}: add {_UNITS} there."
-        click.echo(fit_to_show(told))
-
-
-def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
-    quotas = counted(len(moves), "quota")
-    if not moves:
-        click.echo(f"No quota is left to move from {wish.old} to {wish.new}.")
+def _summarize(count: int, rename: QuotaRename, *, dry_run: bool) -> None:
+    quotas = counted(count, "quota")
+    if not count:
+        click.echo(f"No quota is left to move from {rename.old} to {rename.new}.")
     elif dry_run:
-        click.echo(f"{quotas} would be moved to {wish.new}; nothing was changed.")
+        click.echo(f"{quotas} would be moved to {rename.new}; nothing was changed.")
     else:
-        click.echo(f"{quotas} moved to {wish.new}.")
+        click.echo(f"{quotas} moved to {rename.new}.")
 
 
-def _complain(clashes: list[Clash], wish: Names) -> int:
-    for one in clashes:
+def _report_clashes(clashes: Sequence[QuotaClash], rename: QuotaRename) -> int:
+    """Print what a person must choose, and return the exit code."""
+    for clash in clashes:
         words = (
-            f"{one.ref.namespace}/{one.ref.name} was not changed: it has "
-            f"{one.old_number} of {wish.old} and {one.new_number} of {wish.new}; "
-            "remove the wrong one: "
-            f"kubectl -n {one.ref.namespace} edit resourcequota {one.ref.name}"
+            f"{clash.ref.namespace}/{clash.ref.name} was not changed: it has "
+            f"{clash.old_number} of {rename.old} and {clash.new_number} of "
+            f"{rename.new}; remove the wrong one: kubectl -n {clash.ref.namespace} "
+            f"edit resourcequota {clash.ref.name}"
         )
         click.echo(fit_to_show(f"Error: {words}"), err=True)
-    return _LEFT if clashes else 0
+    return _UNDECIDED if clashes else 0
