@@ -1,4 +1,4 @@
-"""Screens kept as text files in ``screens/``, and the one way to renew them.
+"""Screens and data kept as files in ``screens/``, and the one way to renew them.
 
 ``RENEW_SCREENS=1 pytest tests/gpusharectl/state tests/gpusharectl/why`` (or the test
 that failed) writes them again; then read the difference as git shows it.
@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 from rich.console import Console
 
 SCREENS = Path(__file__).with_name("screens")
@@ -21,9 +22,15 @@ def drawn(draw: Callable[[Console], None], *, width: int = 80) -> str:
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
-def assert_as_kept(name: str, found: str) -> None:
+def assert_data_as_kept(name: str, data: object) -> None:
+    """Hold what ``-o json`` prints against the kept bytes."""
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+    assert_as_kept(f"data-{name}", f"{text}\n", ending="json")
+
+
+def assert_as_kept(name: str, found: str, *, ending: str = "txt") -> None:
     """Hold a screen against the kept one."""
-    kept = SCREENS / f"{name}.txt"
+    kept = SCREENS / f"{name}.{ending}"
     if os.environ.get("RENEW_SCREENS"):
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(found, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``-o json`` and ``-o yaml`` of inspect and why: the promised shapes, complete."""
+"""``-o json`` of inspect, why and top: the promised shapes, and data kept as files."""
 
 import re
 from collections.abc import Iterator
@@ -10,30 +10,28 @@ from gpusharectl import inspect
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.view import overview
+from gpusharectl.top import command as top_command
+from gpusharectl.top.rows import Sign
 from gpusharectl.why import command as why_command
 from gpusharectl.why.answers import answer_data
 from gpusharectl.why.explain import why
 from tests.gpusharectl.cluster_states import (
     SCENES,
-    A,
-    B,
     crowd,
-    limited,
-    making_room,
-    sick,
-    small,
-    swapped,
     tenants,
     troubled,
-    unplaced,
     unread,
 )
+from tests.gpusharectl.golden import assert_data_as_kept
+from tests.gpusharectl.top_states import SCENES as TOP_SCENES
+from tests.gpusharectl.top_states import top_of
 from tests.gpusharectl.why.test_explain import pod_in
 
 TOP = (
     "v at namespace setup books policy card_order totals largest_free nodes pending "
     "pending_claims namespaces warnings"
 )
+TOP_KEYS = "v at books totals nodes cards pods warnings"
 PARTS = {"cores", "units", "memory_mib"}
 
 
@@ -77,35 +75,56 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
         assert data["state"] in str(why_command.__doc__)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sick", "limited", "mig", "unplaced", "making_room", "swapped", "troubled"),
+        *("tenants", "unread"),
+    ],
+)
+def test_data_of_inspect(name: str) -> None:
+    """By the byte: it is a promise."""
+    assert_data_as_kept(f"inspect-{name}", data_of(SCENES[name]()))
+
+
+@pytest.mark.parametrize(
+    ("scene", "name"),
+    [
+        ("small", "big"),
+        ("swapped", "mover"),
+        ("unplaced", "byhand"),
+        ("apart", "pair"),
+        ("selected", "picky"),
+        ("making_room", "vip"),
+        ("fragmented", "both"),
+        ("sick", "next"),
+    ],
+)
+def test_data_of_why(scene: str, name: str) -> None:
+    seen = SCENES[scene]()
+    data = answer_data(why(seen, pod_in(seen, name)), seen.placements)
+    assert_data_as_kept(f"why-{scene}-{name}", data)
+
+
+@pytest.mark.parametrize(
+    "name", ["at_work", "unknown", "silent", "closed", "elsewhere", "containers"]
+)
+def test_data_of_top(name: str) -> None:
+    assert_data_as_kept(f"top-{name}", encode(top_of(name)))
+
+
 def data_of(state: ClusterState) -> dict[str, Any]:
-    return encode(overview(state))
+    data: dict[str, Any] = encode(overview(state))
+    return data
 
 
 def node_named(state: ClusterState, name: str) -> dict[str, Any]:
     return next(node for node in data_of(state)["nodes"] if node["name"] == name)
 
 
-def test_numbers() -> None:
-    """Units with their MiB; a card's pods add up to what is allotted."""
-    data = data_of(small())
-    assert data["totals"] == {
-        "nodes": 2,
-        "other_nodes": 0,
-        "cards": 3,
-        "units": 152,
-        "allotted_units": 131,
-        "units_without_cores": 0,
-        "pending": 1,
-    }
-    (card,) = node_named(small(), "node-1")["cards"]
-    assert card["memory_mib"] == 94 * 256
-    assert card["allotted"] == {"cores": 3, "units": 91, "memory_mib": 23296}
-    assert card["free"] == {"cores": 97, "units": 3, "memory_mib": 768}
-    assert sum(pod["units"] for pod in card["pods"]) == 91
-    assert data["largest_free"]["units"] == 9
-    assert data["books"] == {"from": "extender", "because": None}
+def test_nothing_is_cut() -> None:
     crowded = data_of(crowd())
-    assert len(crowded["nodes"][0]["cards"][0]["pods"]) == 301, "nothing is cut"
+    assert len(crowded["nodes"][0]["cards"][0]["pods"]) == 301
     assert len(crowded["pending"]) == 14
 
 
@@ -121,45 +140,37 @@ def test_unknown_is_null() -> None:
     assert {one["quotas"] for one in data_of(unread())["namespaces"]} == {None}
 
 
-def test_tiers_and_reasons() -> None:
-    """What is not known is null: the older plugin's tier and links, why one is sick."""
-    first, second = encode(overview(limited()))["nodes"]
-    assert (first["isolation"], second["isolation"]) == ("driver", None)
-    assert (first["links"], second["links"]) == ([250], None)
-    well, held_back = first["cards"]
-    assert well["reason"] is None
-    assert held_back["reason"].startswith("isolation tier driver: ")
-    tiers = [pod["isolation"] for one in first["cards"] for pod in one["pods"]]
-    assert tiers == [None, "driver"]
-    (node,) = encode(overview(sick()))["nodes"]
-    assert [one["reason"] for one in node["cards"]] == [None, None]
+def pod_named(data: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (pod for pod in data["pods"] if pod["name"] == name)
+    return dict(found)
 
 
-def test_how_each_pod_stays() -> None:
-    """Placed, of unknown card, or nominated."""
-    for state, wanted in (
-        (unplaced(), [["unplaced"], ["unplaced"]]),
-        (making_room(), [["placed", "nominated"], ["placed"]]),
-    ):
-        cards = node_named(state, "node-2")["cards"]
-        assert [[pod["stay"] for pod in card["pods"]] for card in cards] == wanted
-    assert cards[0]["pods"][0]["leaving"]
-    assert cards[0]["allotted"]["units"] == 25
+@pytest.mark.parametrize("name", TOP_SCENES)
+def test_the_shape_of_top_is_the_same_for_every_cluster(name: str) -> None:
+    """Each key is in the module's promise; every value is JSON; nothing is cut."""
+    data = encode(top_of(name))
+    assert set(data) == set(TOP_KEYS.split())
+    assert same_as_json(data)
+    promised = set(re.findall(r"\w+", f"{top_command.__doc__} {inspect.__doc__}"))
+    assert set(keys_in(data)) <= promised
+    assert len(data["pods"]) == len(top_of(name).pods)
 
 
-def test_why_in_numbers() -> None:
-    """What each card lacks, pods to delete, and what would fit; and where a pod is."""
-    seen = small()
-    data = answer_data(why(seen, pod_in(seen, "big")), seen.placements)
-    first, second = data["nodes"]
-    assert first["cards"][0]["missing"]["units"] == 27
-    assert [card["ever"] for card in second["cards"]] == [False, False]
-    shares = second["fits_now"]["shares"]
-    assert shares == [{"cores": 99, "units": 9, "memory_mib": 2304}]
-    (way,) = data["ways"]
-    assert (way["node"], way["index"]) == ("node-1", 0)
-    assert [pod["name"] for pod in way["pods"]] == ["app-2"]
-    seen = swapped()
-    data = answer_data(why(seen, pod_in(seen, "mover")), seen.placements)
-    assert [card["uuid"] for card in data["cards"]] == [B]
-    assert data["planned"] == [A]
+def test_every_sign_is_promised() -> None:
+    promised = set(re.findall(r"[\w-]+", top_command.__doc__ or ""))
+    assert {sign.value for sign in Sign} <= promised
+
+
+def test_unknown_is_null_and_idle_is_0() -> None:
+    """Nor is no share an amount of nothing."""
+    data = encode(top_of("unknown"))
+    pod = pod_named(data, "b")
+    assert (pod["used_mib"], pod["sm_percent"], pod["idle_s"]) == (None, None, None)
+    assert data["cards"][1]["used_mib"] is None
+    assert data["totals"]["cards_told"] == 1
+    assert encode(top_of("no_exporters"))["totals"]["used_mib"] is None
+    idle = pod_named(encode(top_of("at_work")), "app-3")
+    assert (idle["used_mib"], idle["sm_percent"], idle["idle_s"]) == (0, 0, 10800)
+    spy = pod_named(encode(top_of("elsewhere")), "spy")
+    assert (spy["allotted"], spy["stay"], spy["uid"]) == (None, None, None)
+    assert (spy["node"], spy["index"]) == ("node-2", 1)
