@@ -188,10 +188,10 @@ def _readable(paths: Sequence[str], way: str) -> str:
 
 
 def _context(kubeconfig: str, wanted: str | None) -> str:
-    from gpushare.kube.apiserver.client import contexts  # noqa: PLC0415
+    from gpushare.kube.apiserver.client import read_contexts  # noqa: PLC0415
 
     with _file_is_well():
-        known = contexts(kubeconfig)
+        known = read_contexts(kubeconfig)
     chosen = wanted if wanted is not None else known.current
     if chosen and chosen in known.names:
         return chosen

@@ -228,7 +228,7 @@ class Cluster(Protocol):
         ...
 
 
-def marked(
+def patch_of_marks(
     annotations: Mapping[str, str | None], labels: Mapping[str, str | None] | None
 ) -> Json:
     """Return the merge patch that sets these; None as a value removes the key."""
@@ -236,7 +236,7 @@ def marked(
     return {"metadata": metadata | ({"labels": dict(labels)} if labels else {})}
 
 
-def tainted(taints: Sequence[Json], resource_version: str) -> Json:
+def patch_of_taints(taints: Sequence[Json], resource_version: str) -> Json:
     """Return the merge patch that sets a node's taints, with its precondition."""
     metadata = {"resourceVersion": resource_version}
     return {"metadata": metadata, "spec": {"taints": list(taints)}}

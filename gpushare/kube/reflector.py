@@ -135,9 +135,12 @@ class Reflector:
         """Follow the collection until ``stop`` is set, despite all errors."""
         while not stop.is_set():
             try:
+                # A whole list says from which version to watch.
                 if not self._version:
-                    self._list()
-                self._watch(stop)
+                    self._read_list()
+                # Then its changes, until the server ends the watch: the next one
+                # begins where this one was.
+                self._follow_changes(stop)
                 self._note_answer()
             except Gone as error:
                 logger.info("listing again", extra=self._facts(error))
@@ -147,12 +150,13 @@ class Reflector:
                 self._pause(stop, error)
             except ClusterError as error:
                 self._pause(stop, error)
+                # Perhaps it never knew the version.
                 if self._failures >= self._pace.list_after:
                     self._version = ""
 
-    def _list(self) -> None:
+    def _read_list(self) -> None:
         versions: list[str] = []
-        self._sink.replace(self._pages(versions))
+        self._sink.replace(self._read_ahead(versions))
         self._version = versions[-1]
         if not self._failures:
             self.in_touch.set()
@@ -160,7 +164,7 @@ class Reflector:
             self.synced.set()
             logger.info("synced", extra={"kind": self._kind.value})
 
-    def _pages(self, versions: list[str]) -> Iterator[ListPage]:
+    def _read_ahead(self, versions: list[str]) -> Iterator[ListPage]:
         """Yield page by page; the next two are read while one is applied.
 
         Two, so that the API server writes one while the other is parsed here: the three
@@ -175,7 +179,7 @@ class Reflector:
                 page = ahead.get()
                 if isinstance(page, BaseException):
                     raise page
-                self._hear()
+                self._note_heard()
                 versions.append(page.resource_version)
                 yield page
                 if not page.continue_token:
@@ -205,7 +209,7 @@ class Reflector:
         except BaseException as error:  # noqa: BLE001
             ahead.put(error)
 
-    def _watch(self, stop: Event) -> None:
+    def _follow_changes(self, stop: Event) -> None:
         began, seen = self._clock(), 0
         stream = self._cluster.watch(
             self._kind,
@@ -215,16 +219,16 @@ class Reflector:
         )
         with closing(stream):  # type: ignore[type-var]
             for event in stream:
-                self._take(event)
+                self._apply_event(event)
                 seen += 1
                 if stop.is_set():
                     return
         if not seen and self._clock() - began < self._pace.hasty_s:
             raise Throttled("the watch ended at once without an event")
-        self._hear()
+        self._note_heard()
 
-    def _take(self, event: WatchEvent) -> None:
-        self._hear()
+    def _apply_event(self, event: WatchEvent) -> None:
+        self._note_heard()
         if event.type != "BOOKMARK":
             self._sink.apply(event)
         self._version = event.object["metadata"]["resourceVersion"]
@@ -235,7 +239,7 @@ class Reflector:
         if self.synced.is_set():
             self.in_touch.set()
 
-    def _hear(self) -> None:
+    def _note_heard(self) -> None:
         self._heard_at = self._clock()
 
     def _pause(self, stop: Event, error: ClusterError) -> None:

@@ -243,8 +243,10 @@ class PodResources:
         answer = self._with_retries(self._list, pb.ListPodResourcesRequest(), timeout_s)
         # A node's pods hold thousands of devices, and few pods change between two
         # lists.
-        known = self._read
-        read = {text: known.get(text) or _pod(text) for text in answer.pod_resources}
+        known_pods = self._read
+        read = {
+            text: known_pods.get(text) or _pod(text) for text in answer.pod_resources
+        }
         self._read = read
         return ListedDevices(dict(read.values()))
 
@@ -263,9 +265,9 @@ class PodResources:
 
         Raises ``KubeletSilentError``, ``NoGetError`` or ``UnknownPodError``.
         """
-        asked = pb.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
+        request = pb.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
         try:
-            answer = self._with_retries(self._stub.Get, asked, timeout_s)
+            answer = self._with_retries(self._stub.Get, request, timeout_s)
         except KubeletSilentError as error:
             if str(error).startswith(_NO_GET):
                 raise NoGetError(str(error)) from error
@@ -275,13 +277,13 @@ class PodResources:
         return _containers(answer.pod_resources)
 
     def _with_retries(
-        self, call: Callable[..., Any], asked: object, timeout_s: float
+        self, call: Callable[..., Any], request: object, timeout_s: float
     ) -> Any:  # noqa: ANN401
         deadline = time.monotonic() + timeout_s
         busy_text = ""
         while True:
             try:
-                return call(asked, timeout=deadline - time.monotonic())
+                return call(request, timeout=deadline - time.monotonic())
             except grpc.RpcError as error:
                 text = f"{error.code().name}: {error.details()}"
                 late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -308,8 +310,8 @@ def _containers(pod: pb.PodResources) -> Mapping[str, HeldDevices]:
 
 
 def _held(container: pb.ContainerResources) -> HeldDevices:
-    held: dict[str, set[str]] = {}
+    ids_of: dict[str, set[str]] = {}
     for devices in container.devices:
         if devices.resource_name in RESOURCES:
-            held.setdefault(devices.resource_name, set()).update(devices.device_ids)
-    return {resource: frozenset(ids) for resource, ids in held.items()}
+            ids_of.setdefault(devices.resource_name, set()).update(devices.device_ids)
+    return {resource: frozenset(ids) for resource, ids in ids_of.items()}

@@ -26,8 +26,15 @@ from gpushare.addresses import LOOPBACK
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Invalid
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.demo.api_verbs import Answer, Place, Refused, Request, Verbs, failure
-from gpusharectl.demo.discovery import documents
+from gpusharectl.demo.api_verbs import (
+    ApiAnswer,
+    ApiPath,
+    ApiRequest,
+    ApiVerbs,
+    RequestRefused,
+    failure_answer,
+)
+from gpusharectl.demo.discovery import discovery_documents
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
 LARGEST_BODY = 3 * 1024 * 1024
@@ -39,33 +46,33 @@ _CHUNK = 1 << 16
 
 
 def _read_body(headers: Message, stream: BufferedIOBase) -> Json:
-    """Read a JSON object; empty if there is no body. ``Refused`` says what is wrong."""
+    """Read a JSON object; empty if there is no body. Raises ``RequestRefused``."""
     raw = _read_bytes(headers, stream)
     if not raw:
         return {}
     kind = headers.get_content_type() if "Content-Type" in headers else "of no type"
     if not kind.endswith("json"):
         message = f"the body is {kind}; send JSON"
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+        raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         message = f"the body is no JSON: {error}"
-        raise Refused(HTTPStatus.BAD_REQUEST, message) from error
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, message) from error
     if not isinstance(body, dict):
-        raise Refused(HTTPStatus.BAD_REQUEST, "the body must be an object")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "the body must be an object")
     return body
 
 
 def _read_bytes(headers: Message, stream: BufferedIOBase) -> bytes:
     text = headers.get("Content-Length", "0")
     if "Transfer-Encoding" in headers or not text.isdecimal():
-        raise Refused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length")
+        raise RequestRefused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length")
     if (length := int(text)) <= LARGEST_BODY:
         return stream.read(length)
     _drain(stream, min(length, _DRAINED))
     message = f"the body has {length} bytes; the limit is {LARGEST_BODY}"
-    raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+    raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
 
 
 def _drain(stream: BufferedIOBase, left: int) -> None:
@@ -84,7 +91,7 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 _OURS = (LOOPBACK, "localhost")
 
 
-class Handler(BaseHTTPRequestHandler):
+class ApiRequestHandler(BaseHTTPRequestHandler):
     """One connection of one client."""
 
     protocol_version = "HTTP/1.1"
@@ -109,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         status = HTTPStatus(code)
         text = message or explain or status.phrase
-        self._send(failure(Refused(status, text)))
+        self._send(failure_answer(RequestRefused(status, text)))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log requests for debugging only."""
@@ -118,36 +125,38 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         try:
             answer = self._answer()
-        except Refused as error:
+        except RequestRefused as error:
             self.close_connection = self.close_connection or error.status in _UNREAD
-            answer = failure(error)
+            answer = failure_answer(error)
         except ClusterError as error:
-            answer = failure(error)
+            answer = failure_answer(error)
         except Malformed as error:
-            answer = failure(Invalid(str(error)))
+            answer = failure_answer(Invalid(str(error)))
         self._send(answer)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> ApiAnswer:
         body = _read_body(self.headers, self.rfile)
         url = urlsplit(self.path)
         # A page in a browser can make any name mean this machine, but not this header.
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in _OURS:
-            raise Refused(HTTPStatus.FORBIDDEN, "this server is for this machine alone")
+            raise RequestRefused(
+                HTTPStatus.FORBIDDEN, "this server is for this machine alone"
+            )
         path = unquote(url.path)
         if self.command == "GET" and path in self.server.documents:
-            return Answer(HTTPStatus.OK, self.server.documents[path])
+            return ApiAnswer(HTTPStatus.OK, self.server.documents[path])
         if self.command == "GET" and path in self.server.elsewhere:
-            return Answer(HTTPStatus.FOUND, "", self.server.elsewhere[path])
+            return ApiAnswer(HTTPStatus.FOUND, "", self.server.elsewhere[path])
         accept = self.headers.get("Accept", "")
         if accept and "json" not in accept and "*" not in accept:
-            raise Refused(
+            raise RequestRefused(
                 HTTPStatus.NOT_ACCEPTABLE, f"only JSON is served, no {accept}"
             )
-        request = Request(
+        request = ApiRequest(
             method=self.command,
-            place=Place.parse(path),
+            place=ApiPath.parse(path),
             query=dict(parse_qsl(url.query, keep_blank_values=True)),
             body=body,
             content_type=self.headers["Content-Type"]
@@ -156,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         return self.server.verbs.answer(request)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: ApiAnswer) -> None:
         if isinstance(answer.body, Iterator):
             self._stream(answer.body)
             return
@@ -173,19 +182,19 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
         self.wfile.flush()
 
-    def _stream(self, told: Iterator[Json]) -> None:
+    def _stream(self, events: Iterator[Json]) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", _JSON)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.flush()
-        with closing(told):  # type: ignore[type-var]
-            for one in told:
+        with closing(events):  # type: ignore[type-var]
+            for event in events:
                 if self.server.stopping.is_set() or self._is_alone():
                     self.close_connection = True
                     return
-                if one:
-                    line = orjson.dumps(one) + b"\n"
+                if event:
+                    line = orjson.dumps(event) + b"\n"
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
                     self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")
@@ -216,14 +225,14 @@ class ApiServerOnLoopback(ThreadingHTTPServer):
         build: str = "",
         elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.verbs = Verbs(cluster)
+        self.verbs = ApiVerbs(cluster)
         self.elsewhere = elsewhere
-        self.documents: dict[str, Json | str] = {**documents(build)}
+        self.documents: dict[str, Json | str] = {**discovery_documents(build)}
         self.documents |= dict.fromkeys(_HEALTH, "ok")
         self.stopping = Event()
         self._open: set[socket.socket] = set()
         self._lock = Lock()
-        super().__init__((LOOPBACK, 0), Handler)
+        super().__init__((LOOPBACK, 0), ApiRequestHandler)
         self._thread = Thread(
             target=self.serve_forever, args=(_POLL_S,), name="demo-apiserver"
         )

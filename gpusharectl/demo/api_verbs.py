@@ -20,7 +20,7 @@ from gpushare.kube.errors import (
 from gpushare.kube.json_reader import Reader
 from gpusharectl.demo.fakeapi.cluster import Embedded, utc_now
 from gpusharectl.demo.fakeapi.rules import STATUS_APART
-from gpusharectl.demo.kubectl_tables import table
+from gpusharectl.demo.kubectl_tables import make_table
 
 WATCH_S = 1800
 """Seconds of a watch if the client does not say."""
@@ -38,7 +38,7 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 _JSON = "application/json"
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is refused before the cluster sees it."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
@@ -46,14 +46,14 @@ class Refused(Exception):
         self.status = status
 
 
-def nowhere() -> Refused:
+def no_such_path() -> RequestRefused:
     """Return the refusal of a path that leads to nothing."""
     message = "the server could not find the requested resource"
-    return Refused(HTTPStatus.NOT_FOUND, message)
+    return RequestRefused(HTTPStatus.NOT_FOUND, message)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ApiPath:
     """What a path means; all but ``plural`` may be empty."""
 
     plural: str
@@ -62,17 +62,17 @@ class Place:
     subresource: str = ""
 
     @classmethod
-    def parse(cls, path: str) -> "Place":
-        """Parse a path; ``Refused`` as not found if it leads to nothing."""
+    def parse(cls, path: str) -> "ApiPath":
+        """Parse a path; ``RequestRefused`` as not found if it leads to nothing."""
         if match := _NAMESPACES_PATH.fullmatch(path):
             return cls(NAMESPACES, name=match["name"] or "")
         match = _PATH.fullmatch(path)
         if match is None or (match["group"], match["plural"]) not in _KINDS:
-            raise nowhere()
+            raise no_such_path()
         _, namespace, plural, name, subresource = match.groupdict(default="").values()
         place = cls(plural, namespace, name, subresource)
         if place.kind.resource.namespaced != bool(namespace) and (name or namespace):
-            raise nowhere()
+            raise no_such_path()
         return place
 
     @property
@@ -82,11 +82,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One request with its body and path parsed."""
 
     method: str
-    place: Place
+    place: ApiPath
     query: Mapping[str, str]
     body: Json
     content_type: str
@@ -111,22 +111,22 @@ class Request:
         return self.query.get(name, "").lower() in ("1", "t", "true")
 
     def number(self, name: str, default: int) -> int:
-        """Return a whole number of the query; ``Refused`` if it is none."""
+        """Return a whole number of the query; ``RequestRefused`` if it is none."""
         text = self.query.get(name) or str(default)
         if not text.isdecimal():
             message = f"{name}: {text!r} is no whole number"
-            raise Refused(HTTPStatus.BAD_REQUEST, message)
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
         return int(text)
 
     def require(self, *kinds: str) -> None:
-        """Raise ``Refused`` unless the body is of one of these types."""
+        """Raise ``RequestRefused`` unless the body is of one of these types."""
         if self.content_type not in kinds:
-            found = self.content_type or "no content type"
-            message = f"the body is {found}; it must be {' or '.join(kinds)}"
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+            content_type = self.content_type or "no content type"
+            message = f"the body is {content_type}; it must be {' or '.join(kinds)}"
+            raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
 
     def sent(self) -> Json:
-        """Return the object sent, in the URL's namespace; ``Refused`` in another."""
+        """Return the object sent, in the URL's namespace; refuse it in another."""
         self.require(_JSON)
         metadata = dict(Reader(self.body).object("metadata").raw)
         if namespace := self.place.namespace:
@@ -135,14 +135,14 @@ class Request:
         return {**self.body, "metadata": metadata}
 
     def must_match(self, what: str, in_object: object, on_url: str) -> None:
-        """Raise ``Refused`` if the object is another than the URL says."""
+        """Raise ``RequestRefused`` if the object is another than the URL says."""
         if in_object != on_url:
             message = f"the {what} of the object does not match the {what} on the URL"
-            raise Refused(HTTPStatus.BAD_REQUEST, message)
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """What to send: JSON, plain text, or for a watch one JSON after the other.
 
     An empty JSON of a watch is not sent. It lets the server look at its connection.
@@ -165,43 +165,47 @@ _REASONS: Mapping[type[ClusterError], tuple[HTTPStatus, str]] = {
 }
 _UNEXPECTED = (HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError")
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-_DONE = Answer(HTTPStatus.CREATED, _SUCCESS | {"code": 201})
+_DONE = ApiAnswer(HTTPStatus.CREATED, _SUCCESS | {"code": 201})
 
 
-def failure(error: ClusterError | Refused) -> Answer:
+def failure_answer(error: ClusterError | RequestRefused) -> ApiAnswer:
     """Return the v1 Status for an error."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         code, reason = error.status, error.status.phrase.title().replace(" ", "")
     else:
         code, reason = _REASONS.get(type(error), _UNEXPECTED)
     why = {"message": str(error), "reason": reason, "code": int(code)}
-    return Answer(code, {**_SUCCESS, "status": "Failure", **why})
+    return ApiAnswer(code, {**_SUCCESS, "status": "Failure", **why})
 
 
-class Verbs:
-    """Answers requests; raises ``ClusterError``, ``Refused`` and ``Malformed``."""
+class ApiVerbs:
+    """Answers; raises ``ClusterError``, ``RequestRefused`` and ``Malformed``."""
 
     def __init__(self, cluster: Embedded) -> None:
         self._cluster = cluster
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: ApiRequest) -> ApiAnswer:
         """Do what a request asks for."""
         if request.place.plural == NAMESPACES:
             return self._namespaces(request)
         verbs = self._verbs(request)
         if request.query.get("dryRun") and verbs.get(request.method) != self._post:
-            raise Refused(HTTPStatus.BAD_REQUEST, "there is no dry run of this here")
+            raise RequestRefused(
+                HTTPStatus.BAD_REQUEST, "there is no dry run of this here"
+            )
         if request.method not in verbs:
             message = f"the server does not allow {request.method} here"
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
+            raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message)
         return verbs[request.method](request)
 
-    def _verbs(self, request: Request) -> Mapping[str, Callable[[Request], Answer]]:
+    def _verbs(
+        self, request: ApiRequest
+    ) -> Mapping[str, Callable[[ApiRequest], ApiAnswer]]:
         place = request.place
         one = {"GET": self._get, "PUT": self._put, "PATCH": self._patch}
         match place.name, place.subresource:
             case "", _:
-                get = self._watch if request.flag("watch") else self._list
+                get = self._start_watch if request.flag("watch") else self._list
                 return {"GET": get, "POST": self._post}
             case _, "":
                 return one | {"DELETE": self._delete}
@@ -211,14 +215,14 @@ class Verbs:
                 return {"POST": self._bind}
             case _, "eviction" if place.kind is Kind.PODS:
                 return {"POST": self._evict}
-        raise nowhere()
+        raise no_such_path()
 
-    def _get(self, request: Request) -> Answer:
+    def _get(self, request: ApiRequest) -> ApiAnswer:
         place = request.place
-        found = self._cluster.get(place.kind, place.namespace, place.name)
-        return self._shown(request, found)
+        body = self._cluster.get(place.kind, place.namespace, place.name)
+        return self._shown(request, body)
 
-    def _list(self, request: Request) -> Answer:
+    def _list(self, request: ApiRequest) -> ApiAnswer:
         page = self._cluster.list_page(
             request.place.kind,
             limit=request.number("limit", 0),
@@ -233,7 +237,7 @@ class Verbs:
         body = named | {"metadata": metadata, "items": list(page.items)}
         return self._shown(request, body)
 
-    def _watch(self, request: Request) -> Answer:
+    def _start_watch(self, request: ApiRequest) -> ApiAnswer:
         if request.query.get("sendInitialEvents"):
             # Clients list and watch instead when they get this answer.
             raise Invalid("sendInitialEvents is forbidden: lists are not streamed here")
@@ -243,9 +247,11 @@ class Verbs:
             timeout_s=request.number("timeoutSeconds", 0) or WATCH_S,
             **request.selectors,
         )
-        return Answer(HTTPStatus.OK, self._told(request, stream))
+        return ApiAnswer(HTTPStatus.OK, self._watch_events(request, stream))
 
-    def _told(self, request: Request, stream: Iterator[WatchEvent]) -> Iterator[Json]:
+    def _watch_events(
+        self, request: ApiRequest, stream: Iterator[WatchEvent]
+    ) -> Iterator[Json]:
         """Yield a watch as the API does; an error is its last event."""
         columns = True
         with closing(stream):  # type: ignore[type-var]
@@ -264,23 +270,23 @@ class Verbs:
                         columns = False
                     yield {"type": event.type, "object": thing}
             except ClusterError as error:
-                yield {"type": "ERROR", "object": failure(error).body}
+                yield {"type": "ERROR", "object": failure_answer(error).body}
 
-    def _post(self, request: Request) -> Answer:
+    def _post(self, request: ApiRequest) -> ApiAnswer:
         dry_run = bool(request.query.get("dryRun"))
         made = self._cluster.create(request.place.kind, request.sent(), dry_run=dry_run)
         return self._shown(request, made, HTTPStatus.CREATED)
 
-    def _put(self, request: Request) -> Answer:
+    def _put(self, request: ApiRequest) -> ApiAnswer:
         place, body = request.place, request.sent()
         request.must_match("name", body["metadata"].get("name"), place.name)
-        left = self._cluster.replace(place.kind, body, subresource=place.subresource)
-        return self._shown(request, left)
+        stored = self._cluster.replace(place.kind, body, subresource=place.subresource)
+        return self._shown(request, stored)
 
-    def _patch(self, request: Request) -> Answer:
+    def _patch(self, request: ApiRequest) -> ApiAnswer:
         request.require(_MERGE, _STRATEGIC)
         place = request.place
-        left = self._cluster.patch(
+        stored = self._cluster.patch(
             place.kind,
             place.namespace,
             place.name,
@@ -288,9 +294,9 @@ class Verbs:
             subresource=place.subresource,
             strategic=request.content_type == _STRATEGIC,
         )
-        return self._shown(request, left)
+        return self._shown(request, stored)
 
-    def _delete(self, request: Request) -> Answer:
+    def _delete(self, request: ApiRequest) -> ApiAnswer:
         if request.body:
             request.require(_JSON)
         place, options = request.place, Reader(request.body, "DeleteOptions")
@@ -298,16 +304,16 @@ class Verbs:
         period = None if grace is None else request.number("gracePeriodSeconds", 0)
         if options.raw.get("gracePeriodSeconds") is not None:
             period = options.optional_integer("gracePeriodSeconds")
-        left = self._cluster.delete(
+        last_state = self._cluster.delete(
             place.kind,
             place.namespace,
             place.name,
             grace_period_s=period,
             uid=options.optional_object("preconditions").optional_text("uid"),
         )
-        return Answer(HTTPStatus.OK, left)
+        return ApiAnswer(HTTPStatus.OK, last_state)
 
-    def _bind(self, request: Request) -> Answer:
+    def _bind(self, request: ApiRequest) -> ApiAnswer:
         request.require(_JSON)
         binding, place = Reader(request.body), request.place
         metadata = binding.optional_object("metadata")
@@ -318,46 +324,46 @@ class Verbs:
         )
         return _DONE
 
-    def _evict(self, request: Request) -> Answer:
+    def _evict(self, request: ApiRequest) -> ApiAnswer:
         request.require(_JSON)
         options = Reader(request.body).optional_object("deleteOptions")
         uid = options.optional_object("preconditions").optional_text("uid")
         self._cluster.evict(Target(request.place.namespace, request.place.name, uid))
         return _DONE
 
-    def _namespaces(self, request: Request) -> Answer:
+    def _namespaces(self, request: ApiRequest) -> ApiAnswer:
         """Return the namespaces of all objects; nobody needs to create one."""
         if request.method != "GET" or request.flag("watch"):
             message = "namespaces need no creating here: any name will do"
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
-        found, version = {"default", "kube-system"}, ""
+            raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message)
+        namespaces, version = {"default", "kube-system"}, ""
         for kind in (kind for kind in Kind if kind.resource.namespaced):
             page = self._cluster.list_page(kind, limit=0)
-            found |= {thing["metadata"]["namespace"] for thing in page.items}
+            namespaces |= {thing["metadata"]["namespace"] for thing in page.items}
             version = page.resource_version
         if name := request.place.name:
-            if name not in found:
+            if name not in namespaces:
                 raise NotFound(f'namespaces "{name}" not found')
             return self._shown(request, _namespace(name))
         named = {"kind": "NamespaceList", "apiVersion": "v1"}
-        items = [_namespace(name) for name in sorted(found)]
+        items = [_namespace(name) for name in sorted(namespaces)]
         listed = {**named, "metadata": {"resourceVersion": version}, "items": items}
         return self._shown(request, listed)
 
     def _shown(
-        self, request: Request, whole: Json, status: HTTPStatus = HTTPStatus.OK
-    ) -> Answer:
+        self, request: ApiRequest, whole: Json, status: HTTPStatus = HTTPStatus.OK
+    ) -> ApiAnswer:
         """Answer with an object or list, or with its rows if the client wants those."""
         if request.wants_table and "items" in whole:
             whole = self._rows(request, whole["items"], whole["metadata"])
         elif request.wants_table:
             whole = self._rows(request, [whole], {})
-        return Answer(status, whole)
+        return ApiAnswer(status, whole)
 
-    def _rows(self, request: Request, objects: list[Json], metadata: Json) -> Json:
+    def _rows(self, request: ApiRequest, objects: list[Json], metadata: Json) -> Json:
         whole = request.query.get("includeObject") == "Object"
         kind = request.place.plural
-        return table(kind, objects, metadata, utc_now(), whole=whole)
+        return make_table(kind, objects, metadata, utc_now(), whole=whole)
 
 
 def _namespace(name: str) -> Json:

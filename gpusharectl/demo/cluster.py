@@ -106,7 +106,7 @@ class Child:
             self._process.wait()
 
 
-def fetched(address: Address, path: str) -> bytes | None:
+def fetch_from(address: Address, path: str) -> bytes | None:
     """Return a page; None if there is no answer, or not a good one."""
     link = http.client.HTTPConnection(address.host, address.port, timeout=1)
     with closing(link), suppress(OSError, http.client.HTTPException):
@@ -247,7 +247,7 @@ class DemoCluster:
             public = self._public
             self._wait(
                 self._extender,
-                lambda: "" if fetched(public, "/readyz") else "it is not ready",
+                lambda: "" if fetch_from(public, "/readyz") else "it is not ready",
             )
             scheduler = StandInScheduler(self.cluster, self._verbs)
             self._thread("scheduler", scheduler.run)
@@ -277,10 +277,10 @@ class DemoCluster:
         wanted = {card.uuid: card.units for card in spec.cards()}
         cores = CORES_PER_CARD * len(wanted)
         offered = {names.MEMORY: str(sum(wanted.values())), names.CORE: str(cores)}
-        found = node["status"]["allocatable"]
-        if not offered.items() <= found.items():
-            return f"kubelet offers {found}"
-        pages = orjson.loads(fetched(self._verbs, "/snapshot") or b"{}")
+        allocatable = node["status"]["allocatable"]
+        if not offered.items() <= allocatable.items():
+            return f"kubelet offers {allocatable}"
+        pages = orjson.loads(fetch_from(self._verbs, "/snapshot") or b"{}")
         known = {
             card["uuid"]: card["units"]
             for page in pages.get("nodes", ())

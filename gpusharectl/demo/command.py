@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from gpusharectl.demo.run import hold, tell
+from gpusharectl.demo.run import hold_cluster, tell_story
 from gpusharectl.output import screen
 
 
@@ -23,11 +23,11 @@ def demo(*, keep: bool) -> None:
     """Show what this software does, without a GPU, a cluster or root."""
     console = screen()
     if not keep:
-        _leave(tell(console))
+        _leave(tell_story(console))
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    _leave(hold(console, stop))
+    _leave(hold_cluster(console, stop))
 
 
 def _leave(status: int) -> NoReturn:

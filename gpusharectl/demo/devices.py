@@ -28,10 +28,10 @@ from gpushare.kube.proto.podresources_pb2_grpc import (
 )
 from gpusharectl.demo.plugin_registry import CallFailedError, Registry
 from gpusharectl.demo.pod_resources import (
+    AllocatedDevices,
     ContainerLimits,
-    HeldDevices,
     Holdings,
-    PodResourcesLister,
+    PodResourcesServer,
     limits_of,
 )
 
@@ -138,7 +138,7 @@ class Devices:
                     path.unlink()
         lister = _server(self.pod_resources)
         add_PodResourcesListerServicer_to_server(
-            PodResourcesLister(self._holdings), lister
+            PodResourcesServer(self._holdings), lister
         )
         registration = _server(self.plugins)
         add_RegistrationServicer_to_server(self._registry, registration)
@@ -178,13 +178,14 @@ class Devices:
             try:
                 for container in containers:
                     self._allocate(uid, container, reusable)
-                    held = self._holdings.of(uid, container.name)
-                    for resource, its in held.items():
-                        left = reusable.setdefault(resource, set())
+                    container_devices = self._holdings.of(uid, container.name)
+                    for resource, resource_devices in container_devices.items():
+                        free_ids = reusable.setdefault(resource, set())
                         # Others take over what an init container that ends has had.
-                        (left.update if container.ends else left.difference_update)(
-                            its.ids
-                        )
+                        if container.ends:
+                            free_ids |= resource_devices.ids
+                        else:
+                            free_ids -= resource_devices.ids
             except NotAdmittedError as error:
                 self._holdings.end(uid)
                 because = f"Allocate failed due to {error}, which is unexpected"
@@ -223,9 +224,9 @@ class Devices:
             resource
             for pod in self._holdings.active()
             if pod["metadata"]["uid"] == uid
-            for one in limits_of(Reader(pod))
-            if one.name == container
-            for resource, amount in one.amounts.items()
+            for container_limits in limits_of(Reader(pod))
+            if container_limits.name == container
+            for resource, amount in container_limits.amounts.items()
             if amount and self._knows(resource)
         ]
 
@@ -246,8 +247,8 @@ class Devices:
             if self._has_all(uid, container.name, resource, size):
                 continue
             ids = self._choose(resource, size, reusable.get(resource, set()))
-            held = self._give(resource, ids)
-            self._holdings.record(uid, container.name, resource, held)
+            devices = self._give(resource, ids)
+            self._holdings.record(uid, container.name, resource, devices)
 
     def _has_all(self, uid: str, container: str, resource: str, size: int) -> bool:
         """Tell whether a container needs no more devices.
@@ -255,9 +256,9 @@ class Devices:
         Raises ``NotAdmittedError`` if no device is healthy, even if the container asks
         for none, as kubelet does (contracts 2.4).
         """
-        before = self._holdings.of(uid, container).get(resource)
-        ids = before.ids if before else frozenset()
-        if before and len(ids) != size:
+        devices = self._holdings.of(uid, container).get(resource)
+        ids = devices.ids if devices else frozenset()
+        if devices and len(ids) != size:
             raise NotAdmittedError(
                 f'pod "{uid}" container "{container}" changed request for resource '
                 f'"{resource}" from {len(ids)} to {size}'
@@ -306,12 +307,12 @@ class Devices:
         except CallFailedError as error:
             raise NotAdmittedError(str(error)) from error
 
-    def _give(self, resource: str, ids: frozenset[str]) -> HeldDevices:
+    def _give(self, resource: str, ids: frozenset[str]) -> AllocatedDevices:
         endpoint = self._registry.endpoint(resource)
         try:
             if endpoint is None:
                 raise NotAdmittedError(f"unknown Device Plugin {resource}")
-            return HeldDevices(ids, endpoint.allocate(shuffled(ids)))
+            return AllocatedDevices(ids, endpoint.allocate(shuffled(ids)))
         except CallFailedError as error:
             self._holdings.untake()
             raise NotAdmittedError(str(error)) from error
@@ -320,17 +321,17 @@ class Devices:
         endpoint = self._registry.endpoint(resource)
         if endpoint is None or not endpoint.options.pre_start_required:
             return
-        held = self._holdings.of(uid, container).get(resource)
-        if held is None:
+        devices = self._holdings.of(uid, container).get(resource)
+        if devices is None:
             raise CallFailedError(
                 f"no devices found allocated in local cache for pod {uid}, "
                 f"container {container}, resource {resource}"
             )
-        endpoint.pre_start(shuffled(held.ids))
+        endpoint.pre_start(shuffled(devices.ids))
 
     def _given(self, uid: str, container: str) -> ContainerConfig:
-        held = self._holdings.of(uid, container)
-        return merge_answers(held[resource].answer for resource in shuffled(held))
+        devices = self._holdings.of(uid, container)
+        return merge_answers(devices[resource].answer for resource in shuffled(devices))
 
 
 def _server(folder: Path) -> grpc.Server:

@@ -19,7 +19,7 @@ _ALL = ("create", "delete", "get", "list", "patch", "update", "watch")
 _VERSIONS = ("v1", "policy/v1", "resource.k8s.io/v1")
 
 
-def documents(build: str = "") -> dict[str, Json]:
+def discovery_documents(build: str = "") -> dict[str, Json]:
     """Return every fixed document by its path; ``build`` ends the server's version."""
     groups = [_group(version) for version in _VERSIONS if "/" in version]
     major, minor, _ = VERSION.removeprefix("v").split(".")

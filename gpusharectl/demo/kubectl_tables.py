@@ -17,14 +17,16 @@ def ready_of(pod: Reader) -> str:
     """Return how many of the pod's containers are ready: ``1/2``."""
     total = len(pod.object("spec").optional_objects("containers"))
     containers = _statuses(pod, "containerStatuses")
-    ready = sum(one.optional_boolean("ready", default=False) for one in containers)
+    ready = sum(
+        status.optional_boolean("ready", default=False) for status in containers
+    )
     return f"{ready}/{total}"
 
 
 def restarts_of(pod: Reader) -> str:
     """Return how often the pod's containers were restarted."""
     containers = _statuses(pod, "containerStatuses")
-    return str(sum(one.optional_integer("restartCount") for one in containers))
+    return str(sum(status.optional_integer("restartCount") for status in containers))
 
 
 def pod_status(pod: Reader) -> str:
@@ -36,19 +38,19 @@ def pod_status(pod: Reader) -> str:
         return "Terminating"
     if pod.object("spec").raw.get("schedulingGates"):
         return "SchedulingGated"
-    said = status.optional_text("reason") or phase
-    return _initializing(pod) or _containers(pod, said) or "Unknown"
+    reason = status.optional_text("reason") or phase
+    return _initializing(pod) or _containers(pod, reason) or "Unknown"
 
 
 def _initializing(pod: Reader) -> str:
     """Return the status of the first init container that is not done, if any."""
     inits = _statuses(pod, "initContainerStatuses")
-    for done, one in enumerate(inits):
-        state = one.optional_object("state")
+    for done, status in enumerate(inits):
+        state = status.optional_object("state")
         ended = state.optional_object("terminated")
         if ended.raw and not ended.optional_integer("exitCode"):
             continue
-        if one.optional_boolean("started", default=False) and not ended.raw:
+        if status.optional_boolean("started", default=False) and not ended.raw:
             continue
         reason = _reason(state)
         if reason and reason != "PodInitializing":
@@ -57,15 +59,15 @@ def _initializing(pod: Reader) -> str:
     return ""
 
 
-def _containers(pod: Reader, said: str) -> str:
+def _containers(pod: Reader, reason: str) -> str:
     """Return the reason of the first container that has one, else the pod's own."""
     running = False
-    for one in reversed(_statuses(pod, "containerStatuses")):
-        state = one.optional_object("state")
-        said = _reason(state) or said
-        ready = one.optional_boolean("ready", default=False)
+    for status in reversed(_statuses(pod, "containerStatuses")):
+        state = status.optional_object("state")
+        reason = _reason(state) or reason
+        ready = status.optional_boolean("ready", default=False)
         running = running or (ready and bool(state.raw.get("running")))
-    return "Running" if said == "Completed" and running else said
+    return "Running" if reason == "Completed" and running else reason
 
 
 def _reason(state: Reader) -> str:
@@ -84,7 +86,7 @@ NONE = "<none>"
 Cells = tuple[str | int, ...]
 
 
-def table(
+def make_table(
     kind: str,
     objects: Iterable[Json],
     metadata: Json,
@@ -185,9 +187,9 @@ def _roles(node: Reader) -> str:
 
 
 def _address(node: Reader, kind: str) -> str:
-    for one in node.optional_object("status").optional_objects("addresses"):
-        if one.optional_text("type") == kind:
-            return one.optional_text("address")
+    for address in node.optional_object("status").optional_objects("addresses"):
+        if address.optional_text("type") == kind:
+            return address.optional_text("address")
     return NONE
 
 

@@ -41,23 +41,23 @@ def node_body(name: str) -> Json:
         },
         "spec": {},
         "status": {
-            **amounts({}, {}),
+            **device_amounts({}, {}),
             "conditions": [_condition("Ready")],
             "nodeInfo": {"kubeletVersion": VERSION + names.DEMO_BUILD},
         },
     }
 
 
-def amounts(capacity: Amounts, allocatable: Amounts) -> Json:
+def device_amounts(capacity: Amounts, allocatable: Amounts) -> Json:
     """Return the node's status with its devices."""
-    told = {"capacity": capacity, "allocatable": allocatable}
+    counted = {"capacity": capacity, "allocatable": allocatable}
     return {
         key: _OWN | {resource: str(count) for resource, count in counts.items()}
-        for key, counts in told.items()
+        for key, counts in counted.items()
     }
 
 
-def running(pod: Json) -> Json:
+def running_status(pod: Json) -> Json:
     """Return the status of a pod whose containers all run."""
     done = {"exitCode": 0, "reason": "Completed", "finishedAt": _now()}
     return {
@@ -65,33 +65,41 @@ def running(pod: Json) -> Json:
         "startTime": _now(),
         "conditions": [_condition(kind) for kind in _CONDITIONS],
         "initContainerStatuses": [
-            _runs(one)
-            if one.get("restartPolicy") == "Always"
-            else _status(one, "terminated", done)
-            for one in pod["spec"].get("initContainers") or []
+            _runs(container)
+            if container.get("restartPolicy") == "Always"
+            else _status(container, "terminated", done)
+            for container in pod["spec"].get("initContainers") or []
         ],
-        "containerStatuses": [_runs(one) for one in pod["spec"]["containers"]],
+        "containerStatuses": [
+            _runs(container) for container in pod["spec"]["containers"]
+        ],
     }
 
 
-def waiting(pod: Json, started: Collection[str], complaints: Mapping[str, str]) -> Json:
+def waiting_status(
+    pod: Json, started: Collection[str], complaints: Mapping[str, str]
+) -> Json:
     """Return the status of a pod of which some containers may not start yet.
 
     ``complaints`` is what the device plugin said, by container.
     """
 
-    def status(one: Json) -> Json:
-        name, waits = one["name"], {"reason": "ContainerCreating"}
+    def status(container: Json) -> Json:
+        name, waits = container["name"], {"reason": "ContainerCreating"}
         if name in complaints:
             message = complaints[name]
             waits = {"reason": "CreateContainerConfigError", "message": message}
-        return _runs(one) if name in started else _status(one, "waiting", waits)
+        return (
+            _runs(container)
+            if name in started
+            else _status(container, "waiting", waits)
+        )
 
     inits, spec = pod["spec"].get("initContainers") or [], pod["spec"]
     return {
         "phase": "Pending",
-        "initContainerStatuses": [status(one) for one in inits],
-        "containerStatuses": [status(one) for one in spec["containers"]],
+        "initContainerStatuses": [status(container) for container in inits],
+        "containerStatuses": [status(container) for container in spec["containers"]],
     }
 
 
@@ -161,13 +169,13 @@ class PodLife:
         complaints = self._start_all()
         if not complaints:
             self.over = True
-            return running(self._pod), "", ""
+            return running_status(self._pod), "", ""
         self._not_before = time.monotonic() + AGAIN_AFTER_S
         if complaints == self._complaints:
             return None
         self._complaints = complaints
         message = "Error: " + "; ".join(complaints.values())
-        return waiting(self._pod, self.given, complaints), "Failed", message
+        return waiting_status(self._pod, self.given, complaints), "Failed", message
 
     def end(self) -> None:
         """Release the pod's devices."""
@@ -187,11 +195,14 @@ class PodLife:
         An init container that may not start keeps all others waiting.
         """
         spec = self._pod["spec"]
-        for one in spec.get("initContainers") or []:
-            if complaint := self._start(one["name"]):
-                return {one["name"]: complaint}
-        said = {one["name"]: self._start(one["name"]) for one in spec["containers"]}
-        return {name: complaint for name, complaint in said.items() if complaint}
+        for container in spec.get("initContainers") or []:
+            if complaint := self._start(container["name"]):
+                return {container["name"]: complaint}
+        complaints = {
+            container["name"]: self._start(container["name"])
+            for container in spec["containers"]
+        }
+        return {name: complaint for name, complaint in complaints.items() if complaint}
 
     def _start(self, container: str) -> str:
         if container not in self.given:
@@ -209,7 +220,7 @@ _EVERY_S = 0.05
 class _Node:
     devices: Devices
     lives: dict[str, PodLife] = field(default_factory=dict)
-    told: Json = field(default_factory=dict)
+    written: Json = field(default_factory=dict)
 
 
 class StandInKubelet:
@@ -231,7 +242,7 @@ class StandInKubelet:
         while not stop.wait(_EVERY_S):
             with self._lock:
                 for name, node in self._nodes.items():
-                    self._tell(name, node)
+                    self._write_devices(name, node)
                     self._look_after(name, node)
 
     def folder_of(self, name: str) -> Path:
@@ -280,14 +291,14 @@ class StandInKubelet:
                     return dict(node.lives[uid].given)
         return {}
 
-    def _tell(self, name: str, node: _Node) -> None:
+    def _write_devices(self, name: str, node: _Node) -> None:
         """Write the node's devices into its status if they changed."""
-        told = amounts(node.devices.capacity(), node.devices.allocatable())
-        if told != node.told:
+        devices = device_amounts(node.devices.capacity(), node.devices.allocatable())
+        if devices != node.written:
             with suppress(NotFound):
-                body = {"status": told}
+                body = {"status": devices}
                 self._cluster.patch(Kind.NODES, "", name, body, subresource="status")
-                node.told = told
+                node.written = devices
 
     def _look_after(self, name: str, node: _Node) -> None:
         selector = f"spec.nodeName={name}"

@@ -55,14 +55,14 @@ class Endpoint:
         except grpc.FutureTimeoutError as error:
             text = "failed to dial device plugin: context deadline exceeded"
             raise CallFailedError(text) from error
-        with _translated("failed to get device plugin options: "):
+        with _call_errors("failed to get device plugin options: "):
             self.options = self._stub.GetDevicePluginOptions(Empty())
 
-    def follow(self, told: Callable[[Sequence[Device]], None]) -> None:
+    def follow(self, on_devices: Callable[[Sequence[Device]], None]) -> None:
         """Pass on each list of devices until the stream ends."""
         try:
             for message in self._stub.ListAndWatch(Empty()):
-                told(message.devices)
+                on_devices(message.devices)
         except (grpc.RpcError, ValueError):
             return
 
@@ -70,22 +70,24 @@ class Endpoint:
         self, available: Collection[str], must: Collection[str], size: int
     ) -> frozenset[str]:
         """Return the devices that the plugin would prefer."""
-        asked = ContainerPreferredAllocationRequest(
+        container_request = ContainerPreferredAllocationRequest(
             available_deviceIDs=available,
             must_include_deviceIDs=must,
             allocation_size=size,
         )
-        request = PreferredAllocationRequest(container_requests=[asked])
-        with _translated("device plugin GetPreferredAllocation rpc failed with err: "):
+        request = PreferredAllocationRequest(container_requests=[container_request])
+        with _call_errors("device plugin GetPreferredAllocation rpc failed with err: "):
             answer = self._stub.GetPreferredAllocation(request)
         first = answer.container_responses[:1]
         return frozenset(first[0].deviceIDs if first else ())
 
     def allocate(self, ids: Collection[str]) -> ContainerAllocateResponse:
         """Return the plugin's answer for the devices that a container gets."""
-        asked = ContainerAllocateRequest(devices_ids=ids)
-        with _translated():
-            answer = self._stub.Allocate(AllocateRequest(container_requests=[asked]))
+        container_request = ContainerAllocateRequest(devices_ids=ids)
+        with _call_errors():
+            answer = self._stub.Allocate(
+                AllocateRequest(container_requests=[container_request])
+            )
         responses: Sequence[ContainerAllocateResponse] = answer.container_responses
         if not responses:
             text = f"no containers return in allocation response {answer}"
@@ -95,7 +97,7 @@ class Endpoint:
     def pre_start(self, ids: Collection[str]) -> None:
         """Tell the plugin that a container with these devices is about to start."""
         request = PreStartContainerRequest(devices_ids=ids)
-        with _translated("device plugin PreStartContainer rpc failed with err: "):
+        with _call_errors("device plugin PreStartContainer rpc failed with err: "):
             self._stub.PreStartContainer(request, timeout=_PRE_START_S)
 
     def close(self) -> None:
@@ -104,7 +106,7 @@ class Endpoint:
 
 
 @contextmanager
-def _translated(before: str = "") -> Iterator[None]:
+def _call_errors(before: str = "") -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
@@ -178,7 +180,7 @@ class Registry(RegistrationServicer):
             devices = self._devices.get(resource)
         if devices is None:
             return None
-        return frozenset(one for one, usable in devices.items() if usable)
+        return frozenset(name for name, usable in devices.items() if usable)
 
     def capacity(self) -> dict[str, int]:
         """Count all devices of each resource."""
@@ -200,7 +202,7 @@ class Registry(RegistrationServicer):
             follower.join()
 
     def _follow(self, resource: str, endpoint: Endpoint) -> None:
-        endpoint.follow(lambda devices: self._told(resource, devices))
+        endpoint.follow(lambda devices: self._set_devices(resource, devices))
         # By name and not by endpoint: if a second plugin registered meanwhile, its
         # connection is closed, which is a bug of kubelet itself (contracts 2.7).
         with self._lock:
@@ -210,9 +212,11 @@ class Registry(RegistrationServicer):
         if ended is not None:
             ended.close()
 
-    def _told(self, resource: str, devices: Sequence[Device]) -> None:
+    def _set_devices(self, resource: str, devices: Sequence[Device]) -> None:
         with self._lock:
-            self._devices[resource] = {one.ID: one.health == HEALTHY for one in devices}
+            self._devices[resource] = {
+                device.ID: device.health == HEALTHY for device in devices
+            }
 
 
 def _complaint(request: RegisterRequest) -> str:

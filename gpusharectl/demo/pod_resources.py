@@ -23,7 +23,7 @@ from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerServicer
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDevices:
+class AllocatedDevices:
     """One container's devices of one resource, and the plugin's answer for them."""
 
     ids: frozenset[str]
@@ -41,7 +41,7 @@ class Holdings:
     def __init__(self) -> None:
         self._lock = Lock()
         self._pods: dict[str, Json] = {}
-        self._held: dict[str, dict[str, dict[str, HeldDevices]]] = {}
+        self._held: dict[str, dict[str, dict[str, AllocatedDevices]]] = {}
         self._taken: dict[str, set[str]] = {}
 
     def begin(self, pod: Json) -> None:
@@ -74,7 +74,7 @@ class Holdings:
             self._taken.setdefault(resource, set()).update(ids)
 
     def record(
-        self, uid: str, container: str, resource: str, held: HeldDevices
+        self, uid: str, container: str, resource: str, held: AllocatedDevices
     ) -> None:
         """Record what a container holds."""
         with self._lock:
@@ -92,7 +92,7 @@ class Holdings:
             ids = self._taken.get(resource)
             return None if ids is None else frozenset(ids)
 
-    def of(self, uid: str, container: str) -> Mapping[str, HeldDevices]:
+    def of(self, uid: str, container: str) -> Mapping[str, AllocatedDevices]:
         """Return what a container holds, by resource."""
         with self._lock:
             return dict(self._held.get(uid, {}).get(container, {}))
@@ -123,13 +123,15 @@ def limits_of(pod: Reader) -> list[ContainerLimits]:
 
     Kubelet looks at limits only: requests are equal to them (contracts 5).
     """
-    found = []
+    limits = []
     for key in ("initContainers", "containers"):
-        for one in pod.object("spec").optional_objects(key):
-            stays = one.optional_text("restartPolicy") == "Always"
+        for container in pod.object("spec").optional_objects(key):
+            stays = container.optional_text("restartPolicy") == "Always"
             ends = key == "initContainers" and not stays
-            found.append(ContainerLimits(one.text("name"), _amounts(one), ends=ends))
-    return found
+            limits.append(
+                ContainerLimits(container.text("name"), _amounts(container), ends=ends)
+            )
+    return limits
 
 
 def _amounts(container: Reader) -> dict[str, int]:
@@ -138,7 +140,7 @@ def _amounts(container: Reader) -> dict[str, int]:
     return {name: whole(raw) for name, raw in limits.items() if "/" in name}
 
 
-class PodResourcesLister(PodResourcesListerServicer):
+class PodResourcesServer(PodResourcesListerServicer):
     """Answers as kubelet does from 1.34 on: active pods only (contracts 2.6).
 
     An init container that ends is not listed, and each device is an entry of its own.
@@ -172,12 +174,14 @@ class PodResourcesLister(PodResourcesListerServicer):
 
     def _pod(self, pod: Json) -> PodResources:
         metadata = pod["metadata"]
-        found = PodResources(name=metadata["name"], namespace=metadata["namespace"])
-        for name in (one.name for one in limits_of(Reader(pod)) if not one.ends):
+        resources = PodResources(name=metadata["name"], namespace=metadata["namespace"])
+        for name in (
+            device_id.name for device_id in limits_of(Reader(pod)) if not device_id.ends
+        ):
             devices = [
-                ContainerDevices(resource_name=resource, device_ids=[one])
+                ContainerDevices(resource_name=resource, device_ids=[device_id])
                 for resource, held in self._holdings.of(metadata["uid"], name).items()
-                for one in held.ids
+                for device_id in held.ids
             ]
-            found.containers.append(ContainerResources(name=name, devices=devices))
-        return found
+            resources.containers.append(ContainerResources(name=name, devices=devices))
+        return resources

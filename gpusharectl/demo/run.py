@@ -24,7 +24,7 @@ extender and device plugin.
 """
 
 
-def tell(console: Console) -> int:
+def tell_story(console: Console) -> int:
     """Play all scenes; return 0 if each had the expected result, else 1."""
     _hush()
     # An exception ends the children, as Ctrl-C does; the signal alone would not.
@@ -51,7 +51,7 @@ def tell(console: Console) -> int:
     return 0
 
 
-def hold(console: Console, stop: Event) -> int:
+def hold_cluster(console: Console, stop: Event) -> int:
     """Start a cluster with two nodes, say how to use it, and wait for ``stop``."""
     _hush()
     try:

@@ -35,7 +35,7 @@ class StandInScheduler:
     def __init__(self, cluster: Cluster, extender: Address) -> None:
         self._cluster = cluster
         self._extender = extender
-        self._said: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
 
     def run(self, stop: Event) -> None:
         """Schedule until ``stop`` is set."""
@@ -44,7 +44,7 @@ class StandInScheduler:
             waited += _EVERY_S
             pods, nodes = self._list(Kind.PODS), self._list(Kind.NODES)
             for pod in pods:
-                known = pod["metadata"]["uid"] in self._said
+                known = pod["metadata"]["uid"] in self._messages
                 if _is_pending(pod) and (not known or waited >= _AGAIN_AFTER_S):
                     self._schedule(pod, nodes, pods)
             if waited >= _AGAIN_AFTER_S:
@@ -54,7 +54,7 @@ class StandInScheduler:
         return self._cluster.list_page(kind, limit=_MOST).items
 
     def _schedule(self, pod: Json, nodes: Iterable[Json], pods: Iterable[Json]) -> None:
-        tried = {name_of(one): _lacks(pod, one, pods) for one in nodes}
+        tried = {name_of(node): _lacks(pod, node, pods) for node in nodes}
         refused = {name: reasons for name, reasons in tried.items() if reasons}
         fitting = [name for name, reasons in tried.items() if not reasons]
         if fitting and codec.is_ours(pod):
@@ -63,10 +63,10 @@ class StandInScheduler:
             refused |= {name: (reason,) for name, reason in failed.items()}
             fitting = answer["NodeNames"]
             if answer["Error"]:
-                self._say(pod, answer["Error"])
+                self._warn(pod, answer["Error"])
                 return
         if not fitting:
-            self._say(pod, _diagnosis(refused))
+            self._warn(pod, _diagnosis(refused))
             return
         self._bind(pod, self._best(pod, fitting))
 
@@ -75,7 +75,7 @@ class StandInScheduler:
         if len(fitting) == 1 or not codec.is_ours(pod):
             return min(fitting)
         answer = self._ask("prioritize", _args(pod, fitting))
-        scores = {one["Host"]: one["Score"] for one in answer}
+        scores = {score["Host"]: score["Score"] for score in answer}
         return min(fitting, key=lambda name: (-scores.get(name, 0), name))
 
     def _bind(self, pod: Json, node: str) -> None:
@@ -90,18 +90,18 @@ class StandInScheduler:
             except ClusterError as failure:
                 error = str(failure)
         if error:
-            self._say(pod, error)
+            self._warn(pod, error)
             return
-        self._said.pop(target.uid, None)
+        self._messages.pop(target.uid, None)
         where = f"{target.namespace}/{target.name}"
         message = f"Successfully assigned {where} to {node}"
         self._event(target, "Normal", "Scheduled", message)
 
-    def _say(self, pod: Json, message: str) -> None:
+    def _warn(self, pod: Json, message: str) -> None:
         """Write the event, once for as long as the message stays the same."""
         target = _target(pod)
-        if self._said.get(target.uid) != message:
-            self._said[target.uid] = message
+        if self._messages.get(target.uid) != message:
+            self._messages[target.uid] = message
             self._event(target, "Warning", "FailedScheduling", message)
 
     def _event(self, pod: Target, kind: str, reason: str, message: str) -> None:
@@ -141,8 +141,10 @@ def _target(pod: Json) -> Target:
 
 def _lacks(pod: Json, node: Json, pods: Iterable[Json]) -> tuple[str, ...]:
     """Compare node totals as NodeResourcesFit does."""
-    here = (one for one in pods if node_of(one) == name_of(node))
-    counted = (effective_request(one) for one in here if not is_terminal(one))
+    here = (bound_pod for bound_pod in pods if node_of(bound_pod) == name_of(node))
+    counted = (
+        effective_request(bound_pod) for bound_pod in here if not is_terminal(bound_pod)
+    )
     return lacks_in_sum(
         effective_request(pod), card_capacity(node) - sum(counted, NOTHING)
     )

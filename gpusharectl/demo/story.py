@@ -42,10 +42,10 @@ def check_container(
         "VCUDA_CORES": str(total.cores),
     }
     _must_equal(pod, "its variables", variables, dict(given[name].envs))
-    told = _file(pod, given[name])
+    allocation = _file(pod, given[name])
     whose = {"pod": _of(pod), "uid": pod["metadata"]["uid"], "container": name}
-    _must_equal(pod, _FILE, whose, told)
-    cards = {card["uuid"]: card for card in told["cards"]}
+    _must_equal(pod, _FILE, whose, allocation)
+    cards = {card["uuid"]: card for card in allocation["cards"]}
     if cards.keys() != set(placement.cards()):
         raise NotAsExpectedError(f"{_of(pod)}: {_FILE} names {list(cards)}")
     for share in placement.shares:
@@ -61,16 +61,16 @@ def _file(pod: Json, given: ContainerConfig) -> Json:
         )
     path = Path(given.mounts[names.SHARE_FOLDER].host_path) / _FILE
     try:
-        told: Json = orjson.loads(path.read_bytes())
+        allocation: Json = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise NotAsExpectedError(f"{_of(pod)}: {_FILE}: {error}") from error
-    return told
+    return allocation
 
 
-def _must_equal(pod: Json, where: str, wanted: Json, found: Json) -> None:
-    said = {key: found.get(key) for key in wanted}
-    if said != wanted:
-        text = f"{_of(pod)}: {where} should say {wanted}, but it is {said}"
+def _must_equal(pod: Json, where: str, wanted: Json, actual: Json) -> None:
+    compared = {key: actual.get(key) for key in wanted}
+    if compared != wanted:
+        text = f"{_of(pod)}: {where} should say {wanted}, but it is {compared}"
         raise NotAsExpectedError(text)
 
 
@@ -129,12 +129,12 @@ class Story:
     def message(self, name: str) -> str:
         """Return the text of a pod's newest warning."""
         events = self.demo.cluster.list_page(Kind.EVENTS, limit=_MOST).items
-        found = [
+        warnings = [
             (int(event["metadata"]["resourceVersion"]), str(event["message"]))
             for event in events
             if event["involvedObject"]["name"] == name and event["type"] == "Warning"
         ]
-        return max(found)[1] if found else ""
+        return max(warnings)[1] if warnings else ""
 
     def delete(self, name: str) -> None:
         """Delete a running pod that takes its time to end."""
@@ -280,13 +280,13 @@ def _indented(text: Text, by: int = _INDENT) -> Hanging:
 
 
 def _pod(name: str, units: int) -> Json:
-    asked = {names.CORE: "1", names.MEMORY: str(units)}
+    limits = {names.CORE: "1", names.MEMORY: str(units)}
     app = {"name": "app", "image": "nvidia/cuda:11.0-base"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"containers": [app | {"resources": {"limits": asked}}]},
+        "spec": {"containers": [app | {"resources": {"limits": limits}}]},
     }
 
 

@@ -37,7 +37,7 @@ from gpushare.kubelet.pods import card_key
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from gpusharectl.demo.kubelet import running
+from gpusharectl.demo.kubelet import running_status
 from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until
 
@@ -288,7 +288,7 @@ class NodeFixture:
     def tell_running(self, *names: str) -> None:
         """Write what kubelet writes of pods that run, and let the plugin see it."""
         for name in names:
-            status = {"status": running(self.pod(name))}
+            status = {"status": running_status(self.pod(name))}
             where = (Kind.PODS, "default", name)
             self.cluster.patch(*where, status, subresource="status")
             find = partial(self.serving.reporter.pods.find, ("default", name))

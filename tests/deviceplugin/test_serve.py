@@ -16,7 +16,7 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound
 from gpushare.settings import Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.demo.cluster import Child, fetched
+from gpusharectl.demo.cluster import Child, fetch_from
 from gpusharectl.demo.devices import Devices
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import node_json, pod_json
@@ -84,7 +84,7 @@ class Node:
         )
 
     def page(self) -> str:
-        return (fetched(self.listen, "/metrics") or b"").decode()
+        return (fetch_from(self.listen, "/metrics") or b"").decode()
 
     def annotation(self) -> str:
         metadata = self.cluster.get(Kind.NODES, "", NODE)["metadata"]

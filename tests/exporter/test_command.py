@@ -16,7 +16,7 @@ from gpushare.kube.cluster import Kind
 from gpushare.kube.codec import pod_record
 from gpushare.settings import Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.demo.cluster import Child, fetched
+from gpusharectl.demo.cluster import Child, fetch_from
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, node_json, pod_json
 from tests.deviceplugin.node_fixture import NODE
@@ -60,7 +60,7 @@ class Node:
             child.end()
 
     def page(self, path: str = "/metrics", at: Address | None = None) -> str:
-        return (fetched(at or self.listen, path) or b"").decode()
+        return (fetch_from(at or self.listen, path) or b"").decode()
 
     def wait_for(
         self, words: str, path: str = "/metrics", at: Address | None = None

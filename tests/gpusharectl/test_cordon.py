@@ -11,7 +11,7 @@ import pytest
 from gpushare.domain.model import CardUUID
 from gpushare.kube import codec, names
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
-from gpushare.kube.apiserver.client import dial
+from gpushare.kube.apiserver.client import configure_client
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import Conflict
 from gpusharectl.cordon import (
@@ -60,7 +60,10 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOverHttp]:
     embedded.annotate(Kind.NODES, "", "broken", {names.CARDS: "nonsense"})
     with ApiServerOnLoopback(embedded) as server:
         path = str(server.kubeconfig(tmp_path / "kubeconfig"))
-        objects, cluster = ApiObjects(dial(path, None)), ApiServer.connect(path)
+        objects, cluster = (
+            ApiObjects(configure_client(path, None)),
+            ApiServer.connect(path),
+        )
         yield ClusterOverHttp(embedded, objects, cluster)
         objects.close()
         cluster.close()

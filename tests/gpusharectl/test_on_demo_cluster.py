@@ -22,7 +22,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.commands import main
 from gpusharectl.cordon import cordon_card, uncordon_card
-from gpusharectl.demo.cluster import DemoCluster, fetched
+from gpusharectl.demo.cluster import DemoCluster, fetch_from
 from gpusharectl.demo.run import _hush
 from gpusharectl.demo.story import HELD
 from gpusharectl.inspect import inspect
@@ -79,7 +79,7 @@ def ran(demo: DemoCluster, command: object, *words: str) -> str:
 
 def books(demo: DemoCluster) -> tuple[Node, ...]:
     """The extender's own; none where a busy machine keeps it from answering."""
-    page = fetched(demo._verbs, "/snapshot")
+    page = fetch_from(demo._verbs, "/snapshot")
     return read_snapshot(page).nodes if page else ()
 
 

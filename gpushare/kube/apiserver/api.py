@@ -17,11 +17,11 @@ from kubernetes import client
 from gpushare.kube.apiserver.client import (
     JSON,
     ApiConnection,
-    as_object,
-    translated,
-    without_managed_fields,
+    cut_managed_fields,
+    parse_object,
+    translating_errors,
 )
-from gpushare.kube.apiserver.port_forward import fetched
+from gpushare.kube.apiserver.port_forward import fetch_page
 from gpushare.kube.cluster import (
     Json,
     Kind,
@@ -29,9 +29,9 @@ from gpushare.kube.cluster import (
     Resource,
     Target,
     WatchEvent,
-    marked,
+    patch_of_marks,
+    patch_of_taints,
     pod_event,
-    tainted,
     version_path,
 )
 from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
@@ -79,7 +79,7 @@ class ApiServer(ApiConnection):
             path,
             timeout_s=self.LIST_TIMEOUT_S,
             query=query,
-            trimmed=without_managed_fields,
+            trimmed=cut_managed_fields,
         )
         if not page.resource_version:
             raise Unavailable(f"the list of {kind} has no resource version")
@@ -104,7 +104,7 @@ class ApiServer(ApiConnection):
         path = kind.resource.collection()
         silence_s = timeout_s + self._watch_grace_s
         for line in self._read_lines(path, timeout_s=silence_s, query=query):
-            with translated():
+            with translating_errors():
                 event = _event(line)
             yield event
 
@@ -159,13 +159,13 @@ class ApiServer(ApiConnection):
         labels: Mapping[str, str | None] | None = None,
     ) -> None:
         """Merge annotations; see ``Cluster``."""
-        self._merge(kind, namespace, name, marked(annotations, labels))
+        self._merge(kind, namespace, name, patch_of_marks(annotations, labels))
 
     def set_taints(
         self, node: str, taints: Sequence[Json], resource_version: str
     ) -> None:
         """Replace the taints; see ``Cluster``."""
-        self._merge(Kind.NODES, "", node, tainted(taints, resource_version))
+        self._merge(Kind.NODES, "", node, patch_of_taints(taints, resource_version))
 
     def evict(self, pod: Target) -> None:
         """Delete by the Eviction API; see ``Cluster``."""
@@ -214,7 +214,7 @@ class ApiServer(ApiConnection):
             body=body,
             content_type=JSON,
         )
-        return as_object(answer)
+        return parse_object(answer)
 
 
 def _set(**query: str) -> dict[str, str]:
@@ -223,7 +223,7 @@ def _set(**query: str) -> dict[str, str]:
 
 def _event(line: bytes) -> WatchEvent:
     """Parse one line of a watch; raise the error of an ``ERROR`` event."""
-    raw = orjson.loads(without_managed_fields(line))
+    raw = orjson.loads(cut_managed_fields(line))
     if raw["type"] != "ERROR":
         _ = raw["object"]["metadata"]["resourceVersion"]
         return WatchEvent(raw["type"], raw["object"])
@@ -262,7 +262,7 @@ class ApiObjects(ApiConnection):
 
     def version(self) -> str:
         """Return the API server's version; see ``Objects``."""
-        with translated():
+        with translating_errors():
             return str(self._ask("/version")["gitVersion"])
 
     def serves(self, api_version: str, kind: str) -> bool:
@@ -277,7 +277,7 @@ class ApiObjects(ApiConnection):
         """Ask whether this client may do it; see ``Objects``."""
         whole, _, subresource = resource.partition("/")
         plural, _, group = whole.partition(".")
-        asked = {
+        attributes = {
             "verb": verb,
             "group": group,
             "resource": plural,
@@ -287,11 +287,11 @@ class ApiObjects(ApiConnection):
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": attributes},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = self._send("POST", path, body)
-        with translated():
+        with translating_errors():
             return bool(answer["status"]["allowed"])
 
     def get(self, ref: Ref) -> Json | None:
@@ -317,12 +317,12 @@ class ApiObjects(ApiConnection):
         path = self._resource(api_version, kind).collection(namespace)
         query = _set(labelSelector=label_selector, fieldSelector=field_selector)
         try:
-            found = self._pages(path, {**query, "limit": str(self._page)})
+            items = self._pages(path, {**query, "limit": str(self._page)})
         except Gone:
             # The continue token expired before the last page: read all in one page.
-            found = self._pages(path, query)
-        own = {"apiVersion": api_version, "kind": kind}
-        return tuple({**own, **item} for item in found)
+            items = self._pages(path, query)
+        api_kind = {"apiVersion": api_version, "kind": kind}
+        return tuple({**api_kind, **item} for item in items)
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
         """Apply on the server's side; see ``Objects``."""
@@ -336,8 +336,8 @@ class ApiObjects(ApiConnection):
         query = {**_OURS, **(_DRY_RUN if dry_run else {})}
         with _well_formed():
             where = body["metadata"].get("namespace", "")
-            found = self._resource(body["apiVersion"], body["kind"])
-            path = found.collection(where)
+            resource = self._resource(body["apiVersion"], body["kind"])
+            path = resource.collection(where)
         return self._send("POST", path, body, JSON, query)
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
@@ -377,8 +377,8 @@ class ApiObjects(ApiConnection):
         if container:
             query["container"] = container
         path = self._path(Ref("v1", "Pod", pod, namespace), "log")
-        said = self._exchange("GET", path, timeout_s=self.READ_TIMEOUT_S, query=query)
-        return said.decode(errors="replace")
+        text = self._exchange("GET", path, timeout_s=self.READ_TIMEOUT_S, query=query)
+        return text.decode(errors="replace")
 
     def fetch(
         self,
@@ -394,18 +394,20 @@ class ApiObjects(ApiConnection):
         ``tls`` is the context for a port that wants TLS, and the server's name.
         """
         ref = Ref("v1", "Pod", pod, namespace)
-        return fetched(self._api, ref, port, path, tls=tls)
+        return fetch_page(self._api, ref, port, path, tls=tls)
 
     def _pages(self, path: str, query: Mapping[str, str]) -> Sequence[Json]:
-        found: deque[Json] = deque()
+        items: deque[Json] = deque()
         token = ""
         while True:
-            more = {**query, "continue": token} if token else query
-            page = self._read_page(path, timeout_s=self.LIST_TIMEOUT_S, query=more)
-            found += page.items
+            page_query = {**query, "continue": token} if token else query
+            page = self._read_page(
+                path, timeout_s=self.LIST_TIMEOUT_S, query=page_query
+            )
+            items += page.items
             token = page.continue_token
             if not token:
-                return found
+                return items
 
     def _resource(self, api_version: str, kind: str) -> Resource:
         """Find a kind by discovery, which reads each group and version once.
@@ -424,12 +426,12 @@ class ApiObjects(ApiConnection):
 
     def _path(self, ref: Ref, subresource: str = "") -> str:
         """Return an object's path; ``Invalid`` where its namespace is missing."""
-        found = self._resource(ref.api_version, ref.kind)
+        resource = self._resource(ref.api_version, ref.kind)
         if not ref.name:
             raise Invalid(f"{ref}: give a name")
-        if found.namespaced and not ref.namespace:
+        if resource.namespaced and not ref.namespace:
             raise Invalid(f"{ref}: give its namespace")
-        path = found.object(ref.namespace, ref.name)
+        path = resource.object(ref.namespace, ref.name)
         return f"{path}/{subresource}" if subresource else path
 
     def _ask(self, path: str) -> Json:
@@ -451,7 +453,7 @@ class ApiObjects(ApiConnection):
             body=body,
             content_type=kind,
         )
-        return as_object(answer)
+        return parse_object(answer)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Contexts:
     """The default context; empty if the file names none."""
 
 
-def contexts(kubeconfig: str) -> Contexts:
+def read_contexts(kubeconfig: str) -> Contexts:
     """Read the contexts of a kubeconfig, or of several separated by colons.
 
     Raises ``Unavailable``, which says what is wrong, if it cannot be read.
@@ -56,12 +56,14 @@ def contexts(kubeconfig: str) -> Contexts:
             kubeconfig
         ).config
         content = {} if merged is None else merged.value
-        listed = content.get("contexts") or ()
-        names = tuple(str(one["name"]) for one in listed)
+        entries = content.get("contexts") or ()
+        names = tuple(str(entry["name"]) for entry in entries)
         return Contexts(names, str(content.get("current-context") or ""))
 
 
-def dial(kubeconfig: str | None, context: str | None = None) -> client.ApiClient:
+def configure_client(
+    kubeconfig: str | None, context: str | None = None
+) -> client.ApiClient:
     """Set up the kubernetes client by a kubeconfig, or by the pod's service account.
 
     Raises ``Unavailable``, which says what is wrong, if there is neither.
@@ -97,7 +99,7 @@ class ApiConnection:
 
         Raises ``Unavailable``, which says what is wrong, if there is neither.
         """
-        return cls(dial(kubeconfig, context))
+        return cls(configure_client(kubeconfig, context))
 
     def close(self) -> None:
         """Close the connections."""
@@ -113,9 +115,9 @@ class ApiConnection:
     def _exchange(self, method: str, path: str, **how: Any) -> bytes:  # noqa: ANN401
         """Send one request, as ``_open`` does, and return the answer's body."""
         answer = self._open(method, path, **how)
-        with translated():
-            found: bytes = answer.read()
-        return found
+        with translating_errors():
+            text: bytes = answer.read()
+        return text
 
     def _post(self, path: str, body: Json, timeout_s: float) -> None:
         """Send one small object fast; its answer is read only if it is an error."""
@@ -123,7 +125,7 @@ class ApiConnection:
             how = {"timeout_s": timeout_s, "body": body, "content_type": JSON}
             self._exchange("POST", path, **how)
             return
-        with translated():
+        with translating_errors():
             answer = self._poster.post(
                 path,
                 orjson.dumps(body),
@@ -132,10 +134,10 @@ class ApiConnection:
             )
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             after = answer.retry_after
-            raise refused(answer.status, answer.reason, answer.body, after)
+            raise error_of_answer(answer.status, answer.reason, answer.body, after)
 
     def _read(self, path: str, **how: Any) -> Json:  # noqa: ANN401
-        return as_object(self._exchange("GET", path, **how))
+        return parse_object(self._exchange("GET", path, **how))
 
     def _read_page(
         self,
@@ -150,8 +152,8 @@ class ApiConnection:
         ``trimmed`` may leave out of the text what nobody reads.
         """
         text = self._exchange("GET", path, timeout_s=timeout_s, query=query)
-        body = as_object(trimmed(text))
-        with translated():
+        body = parse_object(trimmed(text))
+        with translating_errors():
             metadata = body["metadata"]
             return ListPage(
                 tuple(body["items"] or ()),
@@ -164,7 +166,7 @@ class ApiConnection:
     ) -> Iterator[bytes]:
         """Read an endless answer line by line, until it is silent for ``timeout_s``."""
         answer = self._open("GET", path, timeout_s=timeout_s, query=query).response
-        with translated():
+        with translating_errors():
             try:
                 rest = b""
                 for chunk in answer.stream(_CHUNK):
@@ -191,7 +193,7 @@ class ApiConnection:
         headers = {"Accept": JSON, "Accept-Encoding": "gzip"}
         if content_type:
             headers["Content-Type"] = content_type
-        with translated():
+        with translating_errors():
             request = self._api.param_serialize(
                 method,
                 path,
@@ -204,21 +206,21 @@ class ApiConnection:
             answer = self._api.call_api(*request, _request_timeout=timeout)
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:
                 return answer
-            said: bytes = answer.read()  # type: ignore[no-untyped-call]
+            error_body: bytes = answer.read()  # type: ignore[no-untyped-call]
         after = answer.headers.get("Retry-After")
-        raise refused(answer.status, answer.reason, said, after)
+        raise error_of_answer(answer.status, answer.reason, error_body, after)
 
 
-def as_object(text: bytes) -> Json:
+def parse_object(text: bytes) -> Json:
     """Parse an answer that must be a JSON object; ``Unavailable`` if it is not."""
-    with translated():
-        found = orjson.loads(text)
-    if not isinstance(found, dict):
+    with translating_errors():
+        parsed = orjson.loads(text)
+    if not isinstance(parsed, dict):
         raise Unavailable("the API server's answer is not an object")
-    return found
+    return parsed
 
 
-def without_managed_fields(text: bytes) -> bytes:
+def cut_managed_fields(text: bytes) -> bytes:
     """Cut ``metadata.managedFields`` out of pods and nodes, before they are parsed.
 
     That is a third of their text and two thirds of the time to parse it. It is cut only
@@ -239,14 +241,16 @@ def without_managed_fields(text: bytes) -> bytes:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translating_errors() -> Iterator[None]:
     """Translate what the kubernetes client raises into ``ClusterError``s."""
     try:
         yield
     except client.ApiException as error:
         after = (error.headers or {}).get("Retry-After")
         reason = str(error.reason or "")
-        raise refused(int(error.status or 0), reason, error.body, after) from error
+        raise error_of_answer(
+            int(error.status or 0), reason, error.body, after
+        ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _no_answer(error) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -254,14 +258,14 @@ def translated() -> Iterator[None]:
         raise Unavailable(f"the answer is not understood: {error!r}") from error
 
 
-def refused(
+def error_of_answer(
     status: int, reason: str, body: bytes | str | None, after: str | None = None
 ) -> ClusterError:
     """Return the error for a status of 300 or more; ``body`` may be a ``Status``."""
     message, word = reason or "no reason given", ""
     with suppress(orjson.JSONDecodeError, KeyError, TypeError):
-        told = orjson.loads(body or b"")
-        message, word = told["message"], told.get("reason", "")
+        status_object = orjson.loads(body or b"")
+        message, word = status_object["message"], status_object.get("reason", "")
     if word == "AlreadyExists":
         return AlreadyExists(str(message))
     retry_after_s = float(after) if after and after.isdigit() else None
@@ -273,9 +277,9 @@ def _read_well(source: str) -> Iterator[None]:
     try:
         yield
     except (*_BAD_FILE, config.ConfigException, OSError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise Unavailable(
-            f"cannot connect to the API server with {source}: {said}"
+            f"cannot connect to the API server with {source}: {reason}"
         ) from error
 
 

@@ -16,7 +16,7 @@ import websocket
 from kubernetes import client
 from kubernetes.stream.ws_client import create_websocket, get_websocket_url
 
-from gpushare.kube.apiserver.client import refused
+from gpushare.kube.apiserver.client import error_of_answer
 from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_for
 from gpushare.kube.objects import Ref
 
@@ -76,15 +76,15 @@ class TlsLink:
     def read(self, size: int) -> bytes:
         """Read some bytes; empty at the end."""
         try:
-            found: bytes = self._until_done(lambda: self._tls.read(size))
+            decrypted: bytes = self._until_done(lambda: self._tls.read(size))
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return b""
-        return found
+        return decrypted
 
     def _until_done(self, step: Any) -> Any:  # noqa: ANN401
         while True:
             try:
-                found = step()
+                result = step()
             except ssl.SSLWantReadError:
                 self._flush()
                 self._feed()
@@ -94,7 +94,7 @@ class TlsLink:
                 raise
             else:
                 self._flush()
-                return found
+                return result
 
     def _flush(self) -> None:
         if words := self._out.read():
@@ -115,12 +115,12 @@ class _Decrypted(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401
-        found = self._link.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        received = self._link.read(len(buffer))
+        buffer[: len(received)] = received
+        return len(received)
 
 
-def fetched(
+def fetch_page(
     api: client.ApiClient,
     pod: Ref,
     port: int,
@@ -137,14 +137,14 @@ def fetched(
         opened.settimeout(timeout_s)
         try:
             link = Link(opened)
-            return page(TlsLink(link, *tls) if tls else link, port, path)
+            return read_page(TlsLink(link, *tls) if tls else link, port, path)
         except _BROKEN as error:
             raise Unavailable(
                 f"no answer from port {port} of {pod} by port-forward: {_words(error)}"
             ) from error
 
 
-def page(
+def read_page(
     link: Any,  # noqa: ANN401
     port: int,
     path: str,
@@ -168,8 +168,8 @@ def page(
     finally:
         connection.close()
     if answer.status != http.client.OK:
-        said = " ".join(body.decode(errors="replace").split())[:_QUOTED]
-        raise error_for(answer.status, f"{path} answers {answer.status}: {said}")
+        error_text = " ".join(body.decode(errors="replace").split())[:_QUOTED]
+        raise error_for(answer.status, f"{path} answers {answer.status}: {error_text}")
     return body
 
 
@@ -236,7 +236,7 @@ def _opened(api: client.ApiClient, pod: Ref, port: int) -> Iterator[Any]:
 
 def _not_opened(error: Exception) -> ClusterError:
     if isinstance(error, websocket.WebSocketBadStatusException):
-        return refused(error.status_code, str(error), error.resp_body)
+        return error_of_answer(error.status_code, str(error), error.resp_body)
     never_sent = isinstance(error, ConnectionRefusedError)
     kind = Unreachable if never_sent else Unavailable
     return kind(f"no answer from the API server: {_words(error)}")

@@ -30,7 +30,7 @@ _NO_CONTENT = 204
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PostAnswer:
     """What the API server said; ``retry_after`` is empty without that header."""
 
     status: int
@@ -77,7 +77,7 @@ class Poster:
 
     def post(
         self, path: str, body: bytes, *, connect_timeout_s: float, timeout_s: float
-    ) -> Answer:
+    ) -> PostAnswer:
         """Send one body of JSON and return the answer, whatever its status.
 
         ``Unreachable`` if nothing was sent. ``OSError`` without an answer, which
@@ -149,7 +149,7 @@ def _close_all(links: deque[_Link]) -> None:
             links.pop().close()
 
 
-def _read(reader: BufferedReader) -> tuple[Answer, bool]:
+def _read(reader: BufferedReader) -> tuple[PostAnswer, bool]:
     """Read one answer, and whether it is the last on its connection."""
     status = 0
     while status < _FIRST_FINAL_STATUS:
@@ -172,8 +172,8 @@ def _read(reader: BufferedReader) -> tuple[Answer, bool]:
     else:
         body, is_last = reader.read(), True
     after = headers.get(b"retry-after", b"")
-    found = Answer(status, reason.decode("latin-1"), after.decode("latin-1"), body)
-    return found, is_last
+    answer = PostAnswer(status, reason.decode("latin-1"), after.decode("latin-1"), body)
+    return answer, is_last
 
 
 def _line(reader: BufferedReader) -> bytes:
@@ -184,13 +184,13 @@ def _line(reader: BufferedReader) -> bytes:
 
 
 def _headers(reader: BufferedReader) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for _ in range(_MOST_HEADERS):
         line = _line(reader)
         if not line:
-            return found
+            return headers
         name, _, value = line.partition(b":")
-        found[name.lower()] = value.strip()
+        headers[name.lower()] = value.strip()
     raise ValueError("the answer has too many headers")
 
 
@@ -204,10 +204,10 @@ def _exactly(reader: BufferedReader, length: int) -> bytes:
 
 
 def _chunks(reader: BufferedReader) -> bytes:
-    found = []
+    chunks = []
     while size := int(_line(reader).partition(b";")[0], 16):
-        found.append(_exactly(reader, size))
+        chunks.append(_exactly(reader, size))
         _line(reader)
     # What follows are headers, mostly none.
     _headers(reader)
-    return b"".join(found)
+    return b"".join(chunks)

@@ -17,22 +17,29 @@ from gpushare.kube.cluster import (
     ListPage,
     Target,
     WatchEvent,
-    marked,
+    patch_of_marks,
+    patch_of_taints,
     pod_event,
-    tainted,
 )
 from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.names import COMPONENT
 from gpusharectl.demo.fakeapi import rules
-from gpusharectl.demo.fakeapi.rules import merge, named
+from gpusharectl.demo.fakeapi.rules import merge_patch, with_kind
 from gpusharectl.demo.fakeapi.selectors import Selector
-from gpusharectl.demo.fakeapi.store import Change, Key, Store, Stored, stamped, start_of
+from gpusharectl.demo.fakeapi.store import (
+    Key,
+    Store,
+    Stored,
+    StoredChange,
+    stamped,
+    start_of,
+)
 
 HISTORY = 50_000
 """Changes kept of each collection; the limit bounds a long simulation's memory."""
 
 
-def _events(changes: list[Change], selector: Selector) -> Iterator[WatchEvent]:
+def _events(changes: list[StoredChange], selector: Selector) -> Iterator[WatchEvent]:
     """Yield the changes as a watch with this selector sees them."""
     for change in changes:
         was = change.before is not None and change.before.chosen(selector)
@@ -44,7 +51,7 @@ def _events(changes: list[Change], selector: Selector) -> Iterator[WatchEvent]:
 
 
 def _bookmark(kind: Kind, version: int) -> WatchEvent:
-    return WatchEvent("BOOKMARK", stamped(named(kind, {"metadata": {}}), version))
+    return WatchEvent("BOOKMARK", stamped(with_kind(kind, {"metadata": {}}), version))
 
 
 def utc_now() -> datetime:
@@ -86,9 +93,9 @@ class Embedded:
         """Read one page; all pages have one version. ``limit`` 0 is no limit."""
         selector = Selector.parse(kind, field_selector, label_selector)
         start = start_of(continue_token)
-        found = self._store.slice(kind, selector, limit, start)
-        items = tuple(one.parsed() for one in found.items)
-        return ListPage(items, str(found.version), found.token)
+        listed = self._store.slice(kind, selector, limit, start)
+        items = tuple(stored.parsed() for stored in listed.items)
+        return ListPage(items, str(listed.version), listed.token)
 
     def watch(
         self,
@@ -112,7 +119,7 @@ class Embedded:
         kind: Kind,
         selector: Selector,
         timeout_s: float,
-        there: list[Stored],
+        first: list[Stored],
         version: int,
     ) -> Iterator[WatchEvent]:
         """Yield what is there, then the changes after a version; ``Gone`` if too old.
@@ -121,7 +128,7 @@ class Embedded:
         """
         end = self._clock() + timeout_s
         due = self._clock() + self._bookmark_every_s
-        yield from (WatchEvent("ADDED", one.parsed()) for one in there)
+        yield from (WatchEvent("ADDED", stored.parsed()) for stored in first)
         while True:
             now = self._clock()
             if now >= min(due, end):
@@ -144,7 +151,7 @@ class Embedded:
         limits. ``dry_run`` stores nothing.
         """
         copy = orjson.loads(orjson.dumps(body))
-        new = rules.created(kind, copy, self._new_uid(), self._now())
+        new = rules.new_object(kind, copy, self._new_uid(), self._now())
         metadata = new["metadata"]
 
         def rule(current: Json | None) -> Json:
@@ -162,7 +169,7 @@ class Embedded:
 
         ``uid`` and ``resourceVersion`` in it, if any, are preconditions: ``Conflict``.
         """
-        rules.check(kind, body)
+        rules.check_object(kind, body)
         metadata = body["metadata"]
         return self._change(
             kind, metadata, metadata["name"], lambda _: body, subresource
@@ -190,7 +197,7 @@ class Embedded:
             kind,
             {**wanted, "namespace": namespace},
             name,
-            lambda before: merge(before, patch, strategic=strategic),
+            lambda before: merge_patch(before, patch, strategic=strategic),
             subresource,
         )
 
@@ -210,11 +217,11 @@ class Embedded:
         """
 
         def rule(current: Json | None) -> Json | None:
-            found = _present(kind, name, current)
-            rules.precondition(found, uid)
+            stored = _present(kind, name, current)
+            rules.check_precondition(stored, uid)
             if kind is not Kind.PODS:
                 return None
-            return rules.terminating(found, grace_period_s, self._now())
+            return rules.terminating_pod(stored, grace_period_s, self._now())
 
         return self._store.write(kind, _key(kind, namespace, name), rule)
 
@@ -229,9 +236,9 @@ class Embedded:
         """Bind and annotate in one write; see ``Cluster``."""
 
         def rule(current: Json | None) -> Json:
-            found = _present(Kind.PODS, pod.name, current)
-            rules.precondition(found, pod.uid)
-            return rules.bound(found, node, annotations, self._now())
+            stored = _present(Kind.PODS, pod.name, current)
+            rules.check_precondition(stored, pod.uid)
+            return rules.bound_pod(stored, node, annotations, self._now())
 
         self._store.write(Kind.PODS, (pod.namespace, pod.name), rule)
 
@@ -245,27 +252,27 @@ class Embedded:
         labels: Mapping[str, str | None] | None = None,
     ) -> None:
         """Merge annotations; see ``Cluster``."""
-        self.patch(kind, namespace, name, marked(annotations, labels))
+        self.patch(kind, namespace, name, patch_of_marks(annotations, labels))
 
     def set_taints(
         self, node: str, taints: Sequence[Json], resource_version: str
     ) -> None:
         """Replace the taints; see ``Cluster``."""
-        self.patch(Kind.NODES, "", node, tainted(taints, resource_version))
+        self.patch(Kind.NODES, "", node, patch_of_taints(taints, resource_version))
 
     def evict(self, pod: Target) -> None:
         """Delete by the Eviction API; see ``Cluster``."""
-        found = self.get(Kind.PODS, pod.namespace, pod.name)
-        rules.precondition(found, pod.uid)
-        if not rules.spares_budgets(found):
+        stored_pod = self.get(Kind.PODS, pod.namespace, pod.name)
+        rules.check_precondition(stored_pod, pod.uid)
+        if not rules.spares_budgets(stored_pod):
             budgets = self.list_page(Kind.BUDGETS, limit=0).items
-            covering = rules.budget_over(found, budgets)
+            covering = rules.covering_budget(stored_pod, budgets)
             if covering is not None:
                 name = covering["metadata"]["name"]
 
                 def rule(current: Json | None) -> Json:
-                    there = _present(Kind.BUDGETS, name, current)
-                    return rules.spent(there, found, self._now())
+                    budget = _present(Kind.BUDGETS, name, current)
+                    return rules.spent_budget(budget, stored_pod, self._now())
 
                 self._store.write(Kind.BUDGETS, (pod.namespace, name), rule)
         self.delete(Kind.PODS, pod.namespace, pod.name, uid=pod.uid)
@@ -302,8 +309,8 @@ class Embedded:
 
         def rule(current: Json | None) -> Json:
             before = _present(kind, name, current)
-            rules.precondition(before, uid, version)
-            return rules.updated(kind, before, change(before), subresource)
+            rules.check_precondition(before, uid, version)
+            return rules.updated_object(kind, before, change(before), subresource)
 
         key = _key(kind, wanted.get("namespace", ""), name)
         return self._store.write(kind, key, rule)
@@ -313,7 +320,7 @@ def _key(kind: Kind, namespace: str, name: str) -> Key:
     return (namespace if kind.resource.namespaced else "", name)
 
 
-def _present(kind: Kind, name: str, found: Json | None) -> Json:
-    if found is None:
+def _present(kind: Kind, name: str, stored: Json | None) -> Json:
+    if stored is None:
         raise NotFound(f'{kind} "{name}" not found')
-    return found
+    return stored

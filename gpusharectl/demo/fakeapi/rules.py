@@ -31,7 +31,7 @@ def timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
+def new_object(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
     """Return the new object for what a user sent; ``Invalid`` says what is wrong."""
     try:
         metadata = dict(Reader(body).object("metadata").raw)
@@ -45,15 +45,15 @@ def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
         metadata["namespace"] = metadata.get("namespace") or "default"
     else:
         metadata.pop("namespace", None)
-    thing = {**named(kind, body), "metadata": metadata}
-    check(kind, thing)
+    thing = {**with_kind(kind, body), "metadata": metadata}
+    check_object(kind, thing)
     if kind is Kind.PODS:
         thing["spec"] = with_requests(thing["spec"])
         thing["status"] = {"phase": "Pending"}
     return thing
 
 
-def check(kind: Kind, thing: Json) -> None:
+def check_object(kind: Kind, thing: Json) -> None:
     """Raise ``Invalid`` for an object that a typed API rejects."""
     try:
         metadata = Reader(thing).object("metadata")
@@ -71,7 +71,7 @@ def check(kind: Kind, thing: Json) -> None:
         raise Invalid(str(error)) from error
 
 
-def named(kind: Kind, thing: Json) -> Json:
+def with_kind(kind: Kind, thing: Json) -> Json:
     """Return the object with the ``apiVersion`` and ``kind`` of its collection."""
     resource = kind.resource
     return {**thing, "apiVersion": resource.api_version, "kind": resource.kind}
@@ -95,10 +95,13 @@ def with_requests(spec: Json) -> Json:
 def _with_requests(container: Json) -> Json:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    asked = {"limits": limits, "requests": {**limits, **requests}}
-    texts = {part: {k: str(v) for k, v in asked[part].items()} for part in asked}
-    told = {part: amounts for part, amounts in texts.items() if amounts}
-    return container | ({"resources": resources | told} if told else {})
+    defaulted = {"limits": limits, "requests": {**limits, **requests}}
+    texts = {
+        part: {resource: str(amount) for resource, amount in amounts.items()}
+        for part, amounts in defaulted.items()
+        if amounts
+    }
+    return container | ({"resources": resources | texts} if texts else {})
 
 
 def _check_name(metadata: Reader, key: str) -> None:
@@ -134,19 +137,19 @@ _KEPT = (
 """Metadata that users cannot change."""
 
 
-def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
+def updated_object(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
     """Return the object after a write; ``Invalid`` if the write is not allowed.
 
     A write to ``status`` changes nothing else, and other writes do not change it.
     """
-    check(kind, after)
+    check_object(kind, after)
     _check_same_thing(before["metadata"], after["metadata"])
     if subresource == "status":
         return {**before, "status": after.get("status") or {}}
     kept = {key: before["metadata"].get(key) for key in _KEPT}
     metadata = {key: value for key, value in kept.items() if value is not None}
     given = {k: v for k, v in after["metadata"].items() if k not in _KEPT}
-    result = {**named(kind, after), "metadata": given | metadata}
+    result = {**with_kind(kind, after), "metadata": given | metadata}
     if kind in STATUS_APART:
         result.pop("status", None)
         result |= {"status": before["status"]} if "status" in before else {}
@@ -158,21 +161,23 @@ def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
     return result
 
 
-def precondition(thing: Json, uid: str, version: str = "") -> None:
+def check_precondition(thing: Json, uid: str, version: str = "") -> None:
     """Raise ``Conflict`` unless UID and version match, as far as given."""
     metadata = thing["metadata"]
-    for what, wanted, found in (
+    for what, wanted, actual in (
         ("UID", uid, metadata["uid"]),
         ("ResourceVersion", version, metadata["resourceVersion"]),
     ):
-        if wanted and wanted != found:
+        if wanted and wanted != actual:
             raise Conflict(
                 f"Precondition failed: {what} in precondition: {wanted}, "
-                f"{what} in object meta: {found}"
+                f"{what} in object meta: {actual}"
             )
 
 
-def terminating(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | None:
+def terminating_pod(
+    pod: Json, grace_period_s: int | None, moment: datetime
+) -> Json | None:
     """Return the terminating pod, or None if it is deleted at once.
 
     ``grace_period_s`` None is the pod's own grace period. The period of a terminating
@@ -194,7 +199,7 @@ def terminating(pod: Json, grace_period_s: int | None, moment: datetime) -> Json
     return {**pod, "metadata": metadata | ends}
 
 
-def bound(
+def bound_pod(
     pod: Json, node: str, annotations: Mapping[str, str], moment: datetime
 ) -> Json:
     """Return the pod bound to a node, annotations merged; ``Conflict`` if forbidden.
@@ -208,28 +213,28 @@ def bound(
             f"pod {metadata['name']} {problem}"
         )
     merged = {**(metadata.get("annotations") or {}), **annotations}
-    condition = {
+    scheduled = {
         "type": "PodScheduled",
         "status": "True",
         "lastTransitionTime": timestamp(moment),
     }
     status = pod.get("status") or {}
     there = status.get("conditions") or []
-    others = [one for one in there if one.get("type") != "PodScheduled"]
+    others = [item for item in there if item.get("type") != "PodScheduled"]
     return {
         **pod,
         "metadata": metadata | ({"annotations": merged} if merged else {}),
         "spec": spec | {"nodeName": node},
-        "status": status | {"conditions": [*others, condition]},
+        "status": status | {"conditions": [*others, scheduled]},
     }
 
 
 def _fixed(spec: Json) -> tuple[object, ...]:
-    asked = [
-        (one.raw["name"], one.raw.get("resources") or {})
-        for one in containers(Reader(spec))
+    resources = [
+        (container.raw["name"], container.raw.get("resources") or {})
+        for container in containers(Reader(spec))
     ]
-    return spec.get("nodeName"), asked
+    return spec.get("nodeName"), resources
 
 
 def _check_same_thing(before: Json, after: Json) -> None:
@@ -270,7 +275,7 @@ _MERGE_KEYS = {
 _DIRECTIVE = "$"
 
 
-def merge(target: Json, patch: Json, *, strategic: bool = False) -> Json:
+def merge_patch(target: Json, patch: Json, *, strategic: bool = False) -> Json:
     """Return the target with the patch applied; null removes a key."""
     merged = dict(target)
     for key, value in patch.items():
@@ -286,26 +291,28 @@ def merge(target: Json, patch: Json, *, strategic: bool = False) -> Json:
 
 def _merged(old: object, new: Any, by: str | None, strategic: bool) -> Any:  # noqa: ANN401, FBT001
     if isinstance(new, dict):
-        return merge(old if isinstance(old, dict) else {}, new, strategic=strategic)
+        return merge_patch(
+            old if isinstance(old, dict) else {}, new, strategic=strategic
+        )
     if strategic and by and _objects(old) and _objects(new):
         return _merged_lists(old, new, by)
     return new
 
 
-def _objects(found: object) -> bool:
-    return isinstance(found, list) and all(isinstance(one, dict) for one in found)
+def _objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(member, dict) for member in value)
 
 
 def _merged_lists(old: Any, new: Any, by: str) -> list[Json]:  # noqa: ANN401
     """Merge members by key; append new ones, remove deleted ones."""
-    found = {one.get(by): one for one in old}
-    for one in new:
-        key = one.get(by)
-        if one.get("$patch") == "delete":
-            found.pop(key, None)
+    by_key = {member.get(by): member for member in old}
+    for member in new:
+        key = member.get(by)
+        if member.get("$patch") == "delete":
+            by_key.pop(key, None)
         else:
-            found[key] = merge(found.get(key, {}), one, strategic=True)
-    return list(found.values())
+            by_key[key] = merge_patch(by_key.get(key, {}), member, strategic=True)
+    return list(by_key.values())
 
 
 RETRY_AFTER_S = 10.0
@@ -319,13 +326,15 @@ def spares_budgets(pod: Json) -> bool:
     return phase in _DISRUPTS_NOBODY or "deletionTimestamp" in pod["metadata"]
 
 
-def budget_over(pod: Json, found: Iterable[Json]) -> Json | None:
+def covering_budget(pod: Json, budgets: Iterable[Json]) -> Json | None:
     """Return the budget that covers a pod; ``Unavailable`` if there are several.
 
     The real API server answers 500 as well.
     """
     record = pod_record(pod)
-    covering = [one for one in found if codec.budgets([one], [record])[0].pods]
+    covering = [
+        budget for budget in budgets if codec.budgets([budget], [record])[0].pods
+    ]
     if len(covering) > 1:
         raise Unavailable(
             "This pod has more than one PodDisruptionBudget, which the eviction "
@@ -334,7 +343,7 @@ def budget_over(pod: Json, found: Iterable[Json]) -> Json | None:
     return covering[0] if covering else None
 
 
-def spent(budget: Json, pod: Json, moment: datetime) -> Json:
+def spent_budget(budget: Json, pod: Json, moment: datetime) -> Json:
     """Return the budget after the pod's eviction; ``Throttled`` if it allows none.
 
     A pod that is not ready does not count while enough others are ready.

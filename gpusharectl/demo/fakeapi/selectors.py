@@ -50,9 +50,9 @@ class Requirement:
     values: frozenset[str] | None
     wanted: bool
 
-    def holds(self, found: str | None) -> bool:
+    def holds(self, value: str | None) -> bool:
         """Return whether a value, None if missing, meets the term."""
-        among = found is not None if self.values is None else found in self.values
+        among = value is not None if self.values is None else value in self.values
         return among == self.wanted
 
 
@@ -85,22 +85,22 @@ def fields_of(kind: Kind, thing: Json) -> dict[str, str]:
 
 
 def _text(thing: Json, field: str) -> str:
-    found: object = thing
+    part: object = thing
     for key in field.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else ""
+        part = part.get(key) if isinstance(part, dict) else None
+    return part if isinstance(part, str) else ""
 
 
 def _terms(
     text: str, read: Callable[[str], Requirement | None]
 ) -> tuple[Requirement, ...]:
-    found = []
+    requirements = []
     for part in _COMMA.split(text) if text.strip() else ():
         term = read(part.strip())
         if term is None:
             raise Invalid(f"unable to parse requirement: {part.strip()!r}")
-        found.append(term)
-    return tuple(found)
+        requirements.append(term)
+    return tuple(requirements)
 
 
 def _equality(part: str) -> Requirement | None:

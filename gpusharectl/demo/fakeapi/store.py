@@ -38,12 +38,12 @@ class Stored:
 
     def parsed(self) -> Json:
         """Return a copy of the object that the caller may change."""
-        found: Json = orjson.loads(self.raw)
-        return found
+        body: Json = orjson.loads(self.raw)
+        return body
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoredChange:
     """One write: the object before and after it, None for none."""
 
     version: int
@@ -58,10 +58,10 @@ class VersionedCollection:
 
     now: dict[Key, Stored] = field(default_factory=dict)
     keys: list[Key] = field(default_factory=list)
-    history: list[Change] = field(default_factory=list)
+    history: list[StoredChange] = field(default_factory=list)
     dropped: int = 0
 
-    def put(self, change: Change) -> None:
+    def put(self, change: StoredChange) -> None:
         """Apply the newest write."""
         if change.after is None:
             del self.now[change.key]
@@ -72,7 +72,7 @@ class VersionedCollection:
             self.now[change.key] = change.after
         self.history.append(change)
 
-    def since(self, version: int) -> list[Change]:
+    def since(self, version: int) -> list[StoredChange]:
         """Return the changes after a version, the oldest first."""
         return self.history[bisect_right(self.history, version, key=_version_of) :]
 
@@ -101,7 +101,7 @@ Rule = Callable[[Json | None], Json | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class StoredSlice:
     """Part of a list at one version; ``last`` is where to go on, None at the end."""
 
     items: list[Stored]
@@ -134,8 +134,8 @@ class Store:
     def read(self, kind: Kind, key: Key) -> Json | None:
         """Read one object, None where there is none."""
         with self._changed:
-            found = self._collections[kind].now.get(key)
-        return None if found is None else found.parsed()
+            stored = self._collections[kind].now.get(key)
+        return None if stored is None else stored.parsed()
 
     def write(self, kind: Kind, key: Key, rule: Rule) -> Json:
         """Change one object in one step, and give it as it is now, or as it was last.
@@ -153,15 +153,15 @@ class Store:
                 return new
             self._version += 1
             after = None if new is None else self._stored(kind, new)
-            self._collections[kind].put(Change(self._version, key, before, after))
+            self._collections[kind].put(StoredChange(self._version, key, before, after))
             self._trim(self._collections[kind])
             self._changed.notify_all()
-            left: Json = new or old or {}
-            return stamped(left, self._version)
+            result: Json = new or old or {}
+            return stamped(result, self._version)
 
     def slice(
         self, kind: Kind, selector: Selector, limit: int, start: tuple[int, Key] | None
-    ) -> Slice:
+    ) -> StoredSlice:
         """Read up to ``limit`` objects (0: all), after a version's key; ``Gone``."""
         with self._changed:
             version, after = start or (self._version, None)
@@ -171,14 +171,14 @@ class Store:
             items: list[Stored] = []
             last: Key | None = None
             for key in keys[0 if after is None else bisect_right(keys, after) :]:
-                found = then[key] if key in then else collection.now[key]
-                if found is None or not found.chosen(selector):
+                stored = then[key] if key in then else collection.now[key]
+                if stored is None or not stored.chosen(selector):
                     continue
                 if limit and len(items) == limit:
-                    return Slice(items, version, last)
-                items.append(found)
+                    return StoredSlice(items, version, last)
+                items.append(stored)
                 last = key
-        return Slice(items, version, None)
+        return StoredSlice(items, version, None)
 
     def begin(
         self, kind: Kind, selector: Selector, version: str
@@ -189,8 +189,8 @@ class Store:
         the version is too old, ``Invalid`` if it is not a version.
         """
         if version in ("", "0"):
-            found = self.slice(kind, selector, 0, None)
-            return found.items, found.version
+            first = self.slice(kind, selector, 0, None)
+            return first.items, first.version
         if not version.isdecimal():
             raise Invalid(f"resourceVersion: {version!r} is no version")
         with self._changed:
@@ -199,7 +199,7 @@ class Store:
 
     def since(
         self, kind: Kind, version: int, timeout_s: float
-    ) -> tuple[list[Change], int]:
+    ) -> tuple[list[StoredChange], int]:
         """Wait for changes; return them and the version to continue from.
 
         ``Gone`` if some of them were dropped.

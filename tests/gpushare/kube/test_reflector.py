@@ -362,7 +362,7 @@ def test_two_pages_are_read_ahead_and_no_more() -> None:
             taken.append(cluster.read - len(taken) - 1)
 
     reflector = Reflector(cluster, Kind.PODS, Watched())  # type: ignore[arg-type]
-    reflector._list()
+    reflector._read_list()
     assert cluster.read == len(taken) == 10
     assert max(taken) == 2
 
@@ -382,7 +382,7 @@ def test_nobody_reads_on_if_a_page_does_not_suit(applied: int) -> None:
     before = set(threading.enumerate())
     reflector = Reflector(cluster, Kind.PODS, Picky())  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
-        reflector._list()
+        reflector._read_list()
     for reader in set(threading.enumerate()) - before:
         reader.join(30)
         assert not reader.is_alive()

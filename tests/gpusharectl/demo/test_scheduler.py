@@ -9,7 +9,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Kind, Target
 from gpushare.settings import Address
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from gpusharectl.demo.kubelet import amounts, node_body
+from gpusharectl.demo.kubelet import device_amounts, node_body
 from gpusharectl.demo.scheduler import StandInScheduler
 from tests.builders import pod_json
 from tests.gpusharectl.demo.rounds import Rounds
@@ -55,7 +55,7 @@ class World(StandInScheduler):
         for name, size in units.items():
             has = {names.CORE: 100, names.MEMORY: size}
             body = node_body(name)
-            self.cluster.create(Kind.NODES, body | {"status": amounts(has, has)})
+            self.cluster.create(Kind.NODES, body | {"status": device_amounts(has, has)})
 
     def pod(self, name: str = "pod", rounds: int = 1, **how: Any) -> list[str]:
         """Create a pod; return its events after the scheduler has looked."""

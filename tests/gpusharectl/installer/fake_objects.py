@@ -23,7 +23,7 @@ from gpushare.kube.errors import (
     Unavailable,
 )
 from gpushare.kube.objects import Ref
-from gpusharectl.demo.fakeapi.rules import merge
+from gpusharectl.demo.fakeapi.rules import merge_patch
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS
 
 Failure = Callable[[], BaseException]
@@ -119,7 +119,7 @@ class FakeObjects:
                 raise Forbidden(self.refused[ref.kind])
             old = self.kept.get(ref, {})
             _check_version(ref, old, body)
-            new = merge(old, body)
+            new = merge_patch(old, body)
             return copied(new) if dry_run else self._keep(ref, old, new)
 
     def create(self, body: Json, *, dry_run: bool = False) -> Json:
@@ -175,7 +175,7 @@ class FakeObjects:
             old = self._there(ref)
             _check_version(ref, old, patch)
             wanted = {k: v for k, v in patch.items() if subresource or k != "status"}
-            return self._keep(ref, old, merge(old, wanted))
+            return self._keep(ref, old, merge_patch(old, wanted))
 
     def json_patch(
         self, ref: Ref, steps: Sequence[Json], *, dry_run: bool = False, **_: str

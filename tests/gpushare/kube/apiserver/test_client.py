@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kube.apiserver.client import without_managed_fields
+from gpushare.kube.apiserver.client import cut_managed_fields
 
 FIELDS = {
     "f:metadata": {"f:annotations": {".": {}, "f:x": {}}},
@@ -26,7 +26,7 @@ def thing(name: str, /, managed: object = ENTRIES, **fields: Any) -> dict[str, A
 
 
 def cut(body: object) -> Any:
-    return orjson.loads(without_managed_fields(orjson.dumps(body)))
+    return orjson.loads(cut_managed_fields(orjson.dumps(body)))
 
 
 def test_all_objects_of_a_list() -> None:

@@ -15,7 +15,7 @@ from websocket import (
 )
 
 from gpushare.kube.apiserver import port_forward
-from gpushare.kube.apiserver.port_forward import Link, TlsLink, page
+from gpushare.kube.apiserver.port_forward import Link, TlsLink, read_page
 from gpushare.kube.errors import Forbidden, NotFound, Unavailable, Unreachable
 from gpushare.kube.names import EXTENDER_SERVER_NAME
 from gpushare.server.tls import TlsFiles, server_context
@@ -43,7 +43,7 @@ def chunked(*parts: bytes) -> bytes:
 def test_a_page_comes_whole(answer: bytes) -> None:
     """It is asked of loopback, as whoever is on the host would."""
     with saying(answer) as (near, far):
-        assert page(near, 39999, "/snapshot") == b"page"
+        assert read_page(near, 39999, "/snapshot") == b"page"
         asked = far.recv(1 << 16)
     assert asked.startswith(b"GET /snapshot HTTP/1.1\r\nHost: 127.0.0.1:39999\r\n")
     assert b"Connection: close\r\n" in asked
@@ -53,12 +53,12 @@ def test_a_page_comes_whole(answer: bytes) -> None:
 def test_a_page_has_an_end(answer: bytes) -> None:
     """A node's own exporter must not fill the memory of who looks at it."""
     with saying(answer) as (near, _):
-        assert page(near, 9400, "/metrics", 4) == b"page"
+        assert read_page(near, 9400, "/metrics", 4) == b"page"
     with (
         saying(answer) as (near, _),
         pytest.raises(Unavailable, match="/metrics answers with more than 3 bytes"),
     ):
-        page(near, 9400, "/metrics", 3)
+        read_page(near, 9400, "/metrics", 3)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_refusal_is_told_with_its_words(
 ) -> None:
     """On one line, and not without end."""
     with saying(answer) as (near, _), pytest.raises(error, match=words):
-        page(near, 39999, "/a")
+        read_page(near, 39999, "/a")
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def test_what_is_no_answer(words: bytes) -> None:
         saying(words) as (near, _),
         pytest.raises((OSError, http.client.HTTPException)),
     ):
-        page(near, 39999, "/snapshot")
+        read_page(near, 39999, "/snapshot")
 
 
 class Frames:
@@ -136,7 +136,7 @@ BEGINNING = [(BINARY, b"\0\x90\x1f"), (BINARY, b"\1\x90\x1f")]
 def test_a_page_out_of_frames(answer: bytes, end: list[tuple[int, bytes]]) -> None:
     parts = [(BINARY, b"\0" + answer[:9]), (PING, b""), (BINARY, b"\0" + answer[9:])]
     frames = Frames(*BEGINNING, *parts, *end)
-    assert page(Link(frames), 8080, "/a") == b"page"
+    assert read_page(Link(frames), 8080, "/a") == b"page"
     assert b"".join(frames.sent).startswith(b"\0GET /a HTTP/1.1\r\n")
 
 
@@ -144,7 +144,7 @@ def test_kubelets_own_words() -> None:
     """On the second channel, when there is nobody on that port."""
     said = (BINARY, b"\1connection refused")
     with pytest.raises(OSError, match="connection refused"):
-        page(Link(Frames(*BEGINNING, said)), 80, "/")
+        read_page(Link(Frames(*BEGINNING, said)), 80, "/")
 
 
 def test_what_the_api_server_says_to_it() -> None:
@@ -201,7 +201,7 @@ def ask_by_tls(
     port: int, context: ssl.SSLContext, name: str = EXTENDER_SERVER_NAME
 ) -> bytes:
     with socket.create_connection(("127.0.0.1", port), 30) as link:
-        return page(TlsLink(link, context, name), port, "/ui")  # type: ignore[arg-type]
+        return read_page(TlsLink(link, context, name), port, "/ui")  # type: ignore[arg-type]
 
 
 def answering(body: bytes) -> bytes:
