@@ -28,6 +28,8 @@ from tests.testbed.waiting import wait_until
 pytestmark = pytest.mark.processes
 
 EXPORT = ("exporter",)
+BEFORE = ("deviceplugin", "export")
+"""In manifests from before the exporter was a package of its own."""
 WITHIN_S = 60
 
 
@@ -50,10 +52,12 @@ class Node:
         }
 
     @contextmanager
-    def running(self, *flags: str, **other: str | None) -> Iterator[Child]:
+    def running(
+        self, *flags: str, words: tuple[str, ...] = EXPORT, **other: str | None
+    ) -> Iterator[Child]:
         asked = {**self.settings, **other}
         given = {name: value for name, value in asked.items() if value is not None}
-        child = Child("exporter", (*EXPORT, *flags), given, self.log)
+        child = Child("exporter", (*words, *flags), given, self.log)
         try:
             yield child
         finally:
@@ -83,10 +87,11 @@ def status_of(child: Child) -> int:
     return child._process.wait(WITHIN_S)
 
 
-def test_it_answers_and_ends(node: Node) -> None:
+@pytest.mark.parametrize("words", [EXPORT, BEFORE])
+def test_it_answers_and_ends(node: Node, words: tuple[str, ...]) -> None:
     """What a flag switches off is not on the page; the environment's unit is beaten."""
     flags = ("--disable-faults", "--enable-pcie", "--collect-unit", "bytes")
-    with node.running(*flags) as child:
+    with node.running(*flags, words=words) as child:
         node.wait_for('DCGM_FI_DEV_FB_TOTAL{DCGM_FI_DRIVER_VERSION=""')
         assert 'group="faults"' not in node.wait_for('group="pcie"')
         node.wait_for('"failed_cards": {}', "/healthz")

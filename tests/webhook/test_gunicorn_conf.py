@@ -38,6 +38,12 @@ COMMAND = (
     "python:webhook.gunicorn_conf",
     "webhook.main:build()",
 )
+BEFORE = (
+    *COMMAND[:4],
+    "python:extender.webhook_conf",
+    "extender.main:build_webhook()",
+)
+"""In manifests from before the webhook was a package of its own."""
 MODES = ("all", "injection")
 MANY, CLIENTS = 500, 50
 SLOW = 200
@@ -71,7 +77,9 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, **more: str) -> Iterator[Served]:
+def serving(
+    folder: Path, *options: str, words: tuple[str, ...] = COMMAND, **more: str
+) -> Iterator[Served]:
     """Run it as the Deployment does, with these options of gunicorn and settings."""
     held = certificates(folder / "tls")
     cluster = Embedded(bookmark_every_s=0.5)
@@ -89,7 +97,7 @@ def serving(folder: Path, *options: str, **more: str) -> Iterator[Served]:
             **more,
         }
         child = {f"GPUSHARE_{key}": value for key, value in settings.items()}
-        command = (*COMMAND[:3], *options, *COMMAND[3:])
+        command = (*words[:3], *options, *words[3:])
         process = launcher.start("webhook", command, os.environ | child)
         found = Served(cluster, held, listen.port, Rest(public.port, tls=False))
         try:
@@ -133,6 +141,12 @@ def ask_and_check(served: Served, link: http.client.HTTPSConnection, n: int) -> 
     given = main["resources"]["limits"]
     assert given == {names.CORE: str(cores), names.MEMORY: str(units)}
     assert ("/bin/bash" in main.get("command", ())) is path.endswith("-all")
+
+
+def test_the_command_of_older_manifests(tmp_path: Path) -> None:
+    """During an upgrade they meet the new image."""
+    with serving(tmp_path, words=BEFORE) as served, closing(served.connect()) as link:
+        ask_and_check(served, link, 0)
 
 
 def test_five_hundred_at_once(served: Served) -> None:
