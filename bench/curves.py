@@ -29,18 +29,18 @@ from gpushare.domain.links import NVLINK
 from gpushare.domain.policies import POLICIES, PolicyChoice
 from gpushare.kube import words
 from gpushare.yaml_file import YamlError
-from gpusharectl.simulator.engine import UNUSABLE, Moment, Outcome, play
-from gpusharectl.simulator.links import pod_scores
+from gpusharectl.simulator.engine import UNUSABLE, Moment, OutcomeKind, play
+from gpusharectl.simulator.links import score_pods
 from gpusharectl.simulator.options import parse_option, read_variants
 from gpusharectl.simulator.result import (
-    Report,
-    Run,
-    reported,
-    run,
+    PolicyRun,
+    SimulationReport,
+    make_report,
+    run_policy,
     split_variant,
-    thinned,
+    thin_moments,
 )
-from gpusharectl.simulator.scenario import stretch
+from gpusharectl.simulator.scenario import format_duration
 from gpusharectl.simulator.scenario_file import read_scenario
 
 _STYLES = ("-", "--", "-.", ":")
@@ -116,25 +116,25 @@ def replay_list(trace: Trace, name: str, seed: int, choice: PolicyChoice) -> Met
     played = play(trace_scenario(trace, name, seed), choice, looks=0)
     meter = Meter(trace.capacity)
     for pod, outcome in zip(trace.arrivals(seed), played.outcomes, strict=True):
-        meter.arrived(pod.demand, placed=outcome.outcome is Outcome.PLACED)
+        meter.arrived(pod.demand, placed=outcome.outcome is OutcomeKind.PLACED)
     return meter
 
 
-def play_scenario(file: Path, variants: Sequence[str]) -> Report:
+def play_scenario(file: Path, variants: Sequence[str]) -> SimulationReport:
     """Play a scenario once for each variant of ``simulate --compare``."""
     scenario = read_scenario(file.read_text(), str(file))
     runs = []
     for variant in variants:
         choice, left_out = split_variant(variant, scenario.choice)
-        runs.append(run(scenario, choice, without=left_out))
-    return reported(scenario, runs)
+        runs.append(run_policy(scenario, choice, without=left_out))
+    return make_report(scenario, runs)
 
 
 _TIMES = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 _FEWEST_TICKS = 2
 
 
-def draw_scenario(report: Report) -> Figure:
+def draw_scenario(report: SimulationReport) -> Figure:
     """Draw what is allotted and what of the rest is of no use, over time.
 
     Over the load if the scenario has no times.
@@ -147,7 +147,7 @@ def draw_scenario(report: Report) -> Figure:
     unit, size_s = time_axis(max(run.played.moments[-1].at_s for run in report.runs))
     for number, played in enumerate(report.runs):
         look = _style(number, played.policy)
-        moments = thinned(played.played.moments)
+        moments = thin_moments(played.played.moments)
         if length_s:
             # Nothing changes between two moments.
             look["drawstyle"] = "steps-post"
@@ -191,24 +191,24 @@ class _Panel:
 
     label: str
     height: int
-    values: Callable[[Run, Sequence[Moment]], Sequence[float | None]]
+    values: Callable[[PolicyRun, Sequence[Moment]], Sequence[float | None]]
     percent: bool = True
 
 
-def _panels(report: Report) -> Iterator[_Panel]:
+def _panels(report: SimulationReport) -> Iterator[_Panel]:
     """Yield the panels from above; those of links and of moves only where they are."""
 
-    def allotted(_run: Run, moments: Sequence[Moment]) -> list[float | None]:
+    def allotted(_run: PolicyRun, moments: Sequence[Moment]) -> list[float | None]:
         return [_percent(moment.allotted) for moment in moments]
 
-    def fragmented(_run: Run, moments: Sequence[Moment]) -> list[float | None]:
+    def fragmented(_run: PolicyRun, moments: Sequence[Moment]) -> list[float | None]:
         return [_percent(moment.fragmented) for moment in moments]
 
-    def nvlinked(run: Run, moments: Sequence[Moment]) -> list[float | None]:
+    def nvlinked(run: PolicyRun, moments: Sequence[Moment]) -> list[float | None]:
         times_s = [moment.at_s for moment in moments]
         return [_percent(share) for share in nvlinked_over(report, run, times_s)]
 
-    def waiting(_run: Run, moments: Sequence[Moment]) -> list[float | None]:
+    def waiting(_run: PolicyRun, moments: Sequence[Moment]) -> list[float | None]:
         return [moment.waiting for moment in moments]
 
     yield _Panel("allotted, % of the cards' memory", 3, allotted)
@@ -224,16 +224,16 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _title(report: Report) -> str:
+def _title(report: SimulationReport) -> str:
     nodes = words.counted(report.nodes, "node")
     cards = words.counted(report.cards, "card")
     length_s = report.scenario.length_s
-    length = f", {stretch(length_s)}" if length_s else ""
+    length = f", {format_duration(length_s)}" if length_s else ""
     return f"{report.scenario.name}: {nodes}, {cards}{length}"
 
 
 def nvlinked_over(
-    report: Report, run: Run, times_s: Sequence[float]
+    report: SimulationReport, run: PolicyRun, times_s: Sequence[float]
 ) -> list[float | None]:
     """Return the share (0 to 1) of the running pods with NVLink between all cards.
 
@@ -241,7 +241,7 @@ def nvlinked_over(
     """
     pods = [
         (result.placed_s or 0.0, result.left_s, min(scores) >= NVLINK)
-        for result, scores in pod_scores(report.scenario, run.played.outcomes)
+        for result, scores in score_pods(report.scenario, run.played.outcomes)
     ]
     shares: list[float | None] = []
     for at_s in times_s:

@@ -19,7 +19,7 @@ from statistics import fmean
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
-from gpusharectl.simulator.scenario import Arrive, Scenario, Step
+from gpusharectl.simulator.scenario import Arrive, Scenario, ScenarioStep
 
 WHOLE = 1000
 """Milli of one whole card."""
@@ -298,7 +298,7 @@ def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
     """
     nodes = (_scenario_node(*one) for one in enumerate(trace.shuffled_nodes(seed)))
     pods = (_scenario_pod(*one) for one in enumerate(trace.arrivals(seed)))
-    steps = tuple(Step(0.0, Arrive(pod)) for pod in pods)
+    steps = tuple(ScenarioStep(0.0, Arrive(pod)) for pod in pods)
     return Scenario(f"openb {name}, seed {seed}", tuple(nodes), steps, waits=False)
 
 
@@ -306,10 +306,11 @@ def _scenario_node(place: int, node: TraceNode) -> Json:
     """Make a node; its name begins with its place, since the first by name is taken."""
     name = f"{place:04}-{node.name}"
     cards = [
-        synthetic.card(name, index, WHOLE, node.model) for index in range(node.cards)
+        synthetic.make_card(name, index, WHOLE, node.model)
+        for index in range(node.cards)
     ]
     host = synthetic.NodeCapacity(f"{node.cpu_milli}m", f"{node.memory_mib}Mi")
-    return synthetic.node(name, cards, host)
+    return synthetic.make_node(name, cards, host)
 
 
 def _scenario_pod(number: int, pod: TracePod) -> Json:
@@ -322,4 +323,4 @@ def _scenario_pod(number: int, pod: TracePod) -> Json:
         models=tuple(sorted(pod.models or ())),
     )
     # A pod of the list may come twice, but a name only once.
-    return synthetic.pod("openb", f"{pod.name}-{number}", asked)
+    return synthetic.make_pod("openb", f"{pod.name}-{number}", asked)

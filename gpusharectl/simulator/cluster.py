@@ -87,7 +87,7 @@ class PodNeeds:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _FittingNodes:
     """The nodes for one kind of pod, by the score that the policy gives them."""
 
     position: int = 0
@@ -109,7 +109,7 @@ class Candidates:
         self._pods: Counter[NodeName] = Counter()
         self._counted: dict[NodeName, Amount] = {}
         self._changed: list[NodeName] = []
-        self._kinds: OrderedDict[object, _Kept] = OrderedDict()
+        self._kinds: OrderedDict[object, _FittingNodes] = OrderedDict()
         self._looked = 0
         self._looks: dict[NodeName, int] = {}
         self._numbers: dict[object, int] = {}
@@ -155,8 +155,8 @@ class Candidates:
             if isinstance(placed, Placement):
                 return placed
         nodes = filter(None, map(self._ledger.node, self._offered(needs, liked)))
-        found = schedule(request, nodes, policy)
-        return found if isinstance(found, Placement) else None
+        decided = schedule(request, nodes, policy)
+        return decided if isinstance(decided, Placement) else None
 
     def _offered(
         self, needs: PodNeeds, liked: Mapping[int, Iterable[NodeName]]
@@ -200,8 +200,8 @@ class Candidates:
         if lacking or not needs.request.claims:
             return lacking
         node = self._ledger.node(name)
-        found = node and refusal(needs.request, node, needs.policy)
-        return (refusal_text(found),) if found else ()
+        reason = node and refusal(needs.request, node, needs.policy)
+        return (refusal_text(reason),) if reason else ()
 
     def _left_in_sum(self, name: NodeName) -> Amount | None:
         has = self.properties[name].cards
@@ -209,10 +209,10 @@ class Candidates:
 
     def accepts(self, constraints: Constraints, name: NodeName) -> bool:
         """Return whether a node takes a pod, apart from cards, CPU and memory."""
-        its = self.properties.get(name)
-        if its is None or (its.pods is not None and self._pods[name] >= its.pods):
+        properties = self.properties.get(name)
+        if properties is None or bar(properties, constraints) is not None:
             return False
-        return bar(its, constraints) is None
+        return properties.pods is None or self._pods[name] < properties.pods
 
     def _look_again(self) -> None:
         changed, self._looked = self.changed_since(self._looked)
@@ -248,11 +248,11 @@ class Candidates:
         look = (cards, self._hosts.free(name), self._hosts.allocatable(name))
         return self._numbers.setdefault(look, len(self._numbers))
 
-    def _mended(self, needs: PodNeeds) -> _Kept:
+    def _mended(self, needs: PodNeeds) -> _FittingNodes:
         kind = needs.kind
         kept = self._kinds.get(kind)
         if kept is None:
-            kept = self._kinds[kind] = _Kept()
+            kept = self._kinds[kind] = _FittingNodes()
             if len(self._kinds) > _MOST_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
@@ -296,7 +296,7 @@ _DEADLINE_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NodeRefusals:
     """Why a pod was not placed: the number of nodes for each reason."""
 
     reasons: Mapping[str, int]
@@ -369,8 +369,9 @@ class SimulatedCluster:
 
     def untouched(self) -> int:
         """Count the cards that hold nothing, on nodes that accept pods."""
-        every = self.candidates.properties.items()
-        nodes = (self.ledger.node(name) for name, its in every if not its.closed)
+        known = self.candidates.properties.items()
+        open_names = (name for name, properties in known if not properties.closed)
+        nodes = map(self.ledger.node, open_names)
         return sum(len(node.untouched) for node in nodes if node is not None)
 
     def hold(self, claim: Placement) -> None:
@@ -402,12 +403,12 @@ class SimulatedCluster:
             self._packer.learn()
         return ref, PodNeeds(request, policy, constraints_of(made))
 
-    def place(self, ref: PodRef, needs: PodNeeds) -> Placement | Refused:
+    def place(self, ref: PodRef, needs: PodNeeds) -> Placement | NodeRefusals:
         """Decide where the pod goes and bind it there, or return why it must wait."""
         decided = self.candidates.schedule(needs)
         if decided is None:
             reasons = self.candidates.reasons(needs)
-            return Refused(reasons, len(self.candidates.properties))
+            return NodeRefusals(reasons, len(self.candidates.properties))
         note = encode_placement(decided, self._moment().isoformat())
         self.api.bind(
             Target(ref.namespace, ref.name, ref.uid),

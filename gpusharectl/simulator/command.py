@@ -24,11 +24,11 @@ from gpusharectl.simulator.result import (
     NO_LINKS,
     NO_MOVES,
     Began,
-    Report,
+    SimulationReport,
+    make_report,
     report_csv,
     report_data,
-    reported,
-    run,
+    run_policy,
     split_variant,
 )
 from gpusharectl.simulator.scenario import NotPlayable, Scenario
@@ -105,7 +105,9 @@ def _refuse_options_of_live(context: click.Context) -> None:
             raise click.UsageError(f"{max(parameter.opts, key=len)} needs --live")
 
 
-def _play(scenario: Scenario, names: Sequence[str], sizes: tuple[Json, ...]) -> Report:
+def _play(
+    scenario: Scenario, names: Sequence[str], sizes: tuple[Json, ...]
+) -> SimulationReport:
     """Play the scenario once for each name: a policy, and what is left out."""
     # The result reports what the cache logs.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
@@ -114,8 +116,8 @@ def _play(scenario: Scenario, names: Sequence[str], sizes: tuple[Json, ...]) -> 
         runs = []
         for name in names:
             choice, left_out = split_variant(name, scenario.choice)
-            runs.append(run(scenario, choice, sizes, began, without=left_out))
-    return reported(scenario, runs)
+            runs.append(run_policy(scenario, choice, sizes, began, without=left_out))
+    return make_report(scenario, runs)
 
 
 def _refuse_idle_variants(scenario: Scenario, names: Sequence[str]) -> None:
@@ -131,8 +133,8 @@ def _refuse_idle_variants(scenario: Scenario, names: Sequence[str]) -> None:
 
 
 def _next_step(policy: str | None, plain: str, file: Path | None) -> str:
-    own = policy or plain
-    against = f"--compare {own},{'first-fit' if own == 'frag' else 'frag'}"
+    first = policy or plain
+    against = f"--compare {first},{'first-fit' if first == 'frag' else 'frag'}"
     if file is not None:
         return f"gpusharectl simulate {shlex.quote(str(file))} {against}"
     # The other options belong to the question, so the command is not repeated.

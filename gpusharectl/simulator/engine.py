@@ -14,8 +14,8 @@ from gpushare.domain.refusal import Refusal
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulator.gauge import Gauge
-from gpusharectl.simulator.moves import MovesPlayed, Planner, Runner, same_place
+from gpusharectl.simulator.gauge import ClusterGauge
+from gpusharectl.simulator.moves import MovesPlayed, Planner, Runner, is_same_place
 from gpusharectl.simulator.scenario import (
     Arrive,
     Drain,
@@ -24,10 +24,14 @@ from gpusharectl.simulator.scenario import (
     Leave,
     PodName,
     Scenario,
-    request_text,
-    whole_ms,
+    describe_request,
+    round_to_ms,
 )
-from gpusharectl.simulator.synthetic import before_it_ran, is_bound_to_node, named_after
+from gpusharectl.simulator.synthetic import (
+    instantiate_pod,
+    is_bound_to_node,
+    strip_run_state,
+)
 from gpusharectl.state.claims import has_claims
 
 LOOKS = 200
@@ -36,7 +40,7 @@ OnStep = Callable[[int, int], None]
 """Called with the number of steps done and the number of all steps."""
 
 
-class Outcome(StrEnum):
+class OutcomeKind(StrEnum):
     """What became of a pod."""
 
     PLACED = "placed"
@@ -60,7 +64,7 @@ class PodOutcome:
     pod: PodRef
     asks: str
     came_s: float
-    outcome: Outcome = Outcome.REFUSED
+    outcome: OutcomeKind = OutcomeKind.REFUSED
     placed_s: float | None = None
     left_s: float | None = None
     node: str = ""
@@ -214,7 +218,7 @@ class _Game:
         self.cluster = SimulatedCluster(choice)
         self.outcomes: list[PodOutcome] = []
         self.moments: list[Moment] = []
-        self._gauge = Gauge(self.cluster)
+        self._gauge = ClusterGauge(self.cluster)
         self.done = MovesPlayed()
         self._planner = (
             Planner(self.cluster, scenario.moves) if scenario.moves else None
@@ -231,7 +235,7 @@ class _Game:
             self.cluster.add_node(node)
         arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
         every = (pod["metadata"] for pod in (*scenario.there, *arriving))
-        self._taken = {(one["namespace"], one["name"]) for one in every}
+        self._taken = {(metadata["namespace"], metadata["name"]) for metadata in every}
         """Names that no new pod may get: of all pods that exist or will come."""
         for claim in scenario.claims:
             self.cluster.hold(claim)
@@ -290,7 +294,7 @@ class _Game:
         if pod is None:
             return
         self._gauge.see(pod.needs)
-        if self._place(pod, Outcome.PLACED):
+        if self._place(pod, OutcomeKind.PLACED):
             return
         if self._waits:
             self._waiting[pod.result.pod.uid] = pod
@@ -308,7 +312,7 @@ class _Game:
             self.outcomes.append(never)
             return None
         wants = links.count_for(needs.request)
-        asks = request_text(needs)
+        asks = describe_request(needs)
         result = PodOutcome(ref, asks, now_s, first=first, wants_links=wants)
         pod = _Pod(result, arrive, needs, self._gauge.units_of(needs))
         self.outcomes.append(result)
@@ -316,7 +320,7 @@ class _Game:
         self._asked += pod.units
         return pod
 
-    def _place(self, pod: _Pod, outcome: Outcome) -> bool:
+    def _place(self, pod: _Pod, outcome: OutcomeKind) -> bool:
         result, now_s = pod.result, self.cluster.now_s
         decided = self.cluster.place(result.pod, pod.needs)
         if not isinstance(decided, Placement):
@@ -326,11 +330,13 @@ class _Game:
         result.node, pod.at = str(decided.node), decided
         node, chosen = self.cluster.ledger.node(decided.node), decided.cards()
         cards = node.cards if node else ()
-        result.cards = tuple(sorted(one.index for one in cards if one.uuid in chosen))
+        result.cards = tuple(
+            sorted(card.index for card in cards if card.uuid in chosen)
+        )
         self._running[result.key] = pod
         if pod.arrive.lasts_s is not None:
             self._numbers += 1
-            end = whole_ms(now_s + pod.arrive.lasts_s)
+            end = round_to_ms(now_s + pod.arrive.lasts_s)
             heapq.heappush(self._ends, (end, self._numbers, pod))
         return True
 
@@ -354,7 +360,7 @@ class _Game:
         with self.cluster.cordoned(plan.node, plan.cards):
             fine = all(self._move(pod, move, now) for move in plan.moves)
         self._try_again(pod)
-        placed = same_place(pod.at, plan.placement)
+        placed = is_same_place(pod.at, plan.placement)
         self.done.placed += placed
         self.done.otherwise += not (fine and placed)
 
@@ -371,7 +377,7 @@ class _Game:
         result, arrive = pod.result, pod.arrive
         if arrive.lasts_s is not None and result.placed_s is not None:
             left_s = result.placed_s + arrive.lasts_s - self.cluster.now_s
-            arrive = replace(arrive, lasts_s=whole_ms(left_s))
+            arrive = replace(arrive, lasts_s=round_to_ms(left_s))
         self._take_away(pod)
         self.done.moves += 1
         first = result.came_as[1]
@@ -383,7 +389,7 @@ class _Game:
         if again.at is not None:
             # It was there all the time, as far as its users are concerned.
             again.result.outcome = result.outcome
-        return same_place(again.at, move.landing)
+        return is_same_place(again.at, move.landing)
 
     def _queue(self, first: _Pod | None = None) -> list[_Pod]:
         """Return pending pods by priority and age; ``first`` before those alike."""
@@ -403,7 +409,7 @@ class _Game:
             if kind in hopeless:
                 alike = hopeless[kind]
                 result.reasons, result.nodes = alike.reasons, alike.nodes
-            elif self._place(pod, Outcome.WAITED):
+            elif self._place(pod, OutcomeKind.WAITED):
                 del self._waiting[result.pod.uid]
             else:
                 hopeless[kind] = result
@@ -415,7 +421,7 @@ class _Game:
             del self._running[result.key]
         else:
             del self._waiting[result.pod.uid]
-            result.outcome = Outcome.LEFT
+            result.outcome = OutcomeKind.LEFT
         self.cluster.take_away(result.pod, NodeName(result.node) or None)
         result.left_s = self.cluster.now_s
         self._asked -= pod.units
@@ -456,13 +462,13 @@ class _Game:
             again.append((self._anew(pod.arrive, first), first))
         if drain.gone:
             self.cluster.remove_node(name)
-        for arrive, first in sorted(again, key=lambda one: -one[0].priority):
+        for arrive, first in sorted(again, key=lambda pod: -pod[0].priority):
             self._arrive(arrive, first)
         self._try_again()
 
     def _anew(self, arrive: Arrive, first: str) -> Arrive:
         """Return the pod that replaces a drained one, under a free name."""
-        pod = before_it_ran(arrive.pod)
+        pod = strip_run_state(arrive.pod)
         space = pod["metadata"]["namespace"]
         key = (space, first)
         while key in self._taken:
@@ -470,4 +476,4 @@ class _Game:
             key = (space, f"{first[:_MOST_NAME]}-moved-{self._moved}")
         self._taken.add(key)
         self._called[space, first] = key
-        return replace(arrive, pod=named_after(pod, *key))
+        return replace(arrive, pod=instantiate_pod(pod, *key))

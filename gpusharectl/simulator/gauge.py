@@ -33,13 +33,13 @@ class _Sums:
 
 
 @dataclass(slots=True)
-class _Kind:
+class _PodKind:
     needs: PodNeeds
     position: int = 0
     unusable: _Sums = field(default_factory=lambda: _Sums(1))
 
 
-class Gauge:
+class ClusterGauge:
     """Units and cores held and free over all nodes, kept up to date."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -47,13 +47,13 @@ class Gauge:
         self._position = 0
         self._sums = _Sums(5)
         self._seen: Counter[object] = Counter()
-        self._kinds: dict[object, _Kind] = {}
+        self._kinds: dict[object, _PodKind] = {}
 
     def see(self, needs: PodNeeds) -> None:
         """Count a new pod, if it asks for cards."""
         if needs.request.claims:
             self._seen[needs.kind] += 1
-            self._kinds.setdefault(needs.kind, _Kind(needs))
+            self._kinds.setdefault(needs.kind, _PodKind(needs))
 
     def full(self) -> tuple[int, ...]:
         """Return units held, all units, cores held, all cores and units free."""
@@ -85,22 +85,22 @@ class Gauge:
         """Return the units that a pod asks for; a whole card is an average one."""
         _, units, _, cores, _ = self._sums.totals
         cards = cores // CORES_PER_CARD
-        each = units // cards if cards else 0
+        mean = units // cards if cards else 0
         claims = needs.request.claims
-        return sum(max(one.amount.units, one.whole_cards * each) for one in claims)
+        return sum(max(each.amount.units, each.whole_cards * mean) for each in claims)
 
-    def _typical(self) -> list[tuple[_Kind, int]]:
+    def _typical(self) -> list[tuple[_PodKind, int]]:
         """Return the most frequent kinds with the number of their pods."""
-        left = _TYPICAL * self._seen.total()
-        found = []
+        uncounted = _TYPICAL * self._seen.total()
+        typical = []
         for kind, number in self._seen.most_common(_MOST_KINDS):
-            if left <= 0:
+            if uncounted <= 0:
                 break
-            found.append((self._kinds[kind], number))
-            left -= number
-        return found
+            typical.append((self._kinds[kind], number))
+            uncounted -= number
+        return typical
 
-    def _unusable(self, kind: _Kind) -> int:
+    def _unusable(self, kind: _PodKind) -> int:
         candidates = self._cluster.candidates
         changed, kind.position = candidates.changed_since(kind.position)
         for name in changed:
@@ -108,12 +108,12 @@ class Gauge:
             value = 0
             if node is not None and node.cards and name in candidates.properties:
                 fits = not candidates.judge(kind.needs, name)
-                value = unusable_units(kind.needs, node, fits=fits)
+                value = count_unusable_units(kind.needs, node, fits=fits)
             kind.unusable.put(name, value)
         return kind.unusable.totals[0]
 
 
-def unusable_units(needs: PodNeeds, node: Node, *, fits: bool) -> int:
+def count_unusable_units(needs: PodNeeds, node: Node, *, fits: bool) -> int:
     """Return the free units of a node that the pod cannot use; all unless it fits."""
     request = needs.request
     free = {uuid: room for uuid, room in node.free.items() if room.units > 0}

@@ -11,7 +11,7 @@ from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.simulator.engine import PodOutcome
-from gpusharectl.simulator.scenario import Expected, Join, Scenario, Step
+from gpusharectl.simulator.scenario import ExpectedResult, Join, Scenario, ScenarioStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class Linked:
         return self.nvlinked / self.pods
 
 
-def linked(scenario: Scenario, outcomes: Sequence[PodOutcome]) -> Linked | None:
+def measure_links(scenario: Scenario, outcomes: Sequence[PodOutcome]) -> Linked | None:
     """Sum up; None if no such pod was placed."""
-    found = [scores for _, scores in pod_scores(scenario, outcomes)]
-    if not found:
+    scores_of_pods = [scores for _, scores in score_pods(scenario, outcomes)]
+    if not scores_of_pods:
         return None
-    means = [sum(scores) / len(scores) for scores in found]
-    nvlinked = sum(min(scores) >= NVLINK for scores in found)
-    return Linked(len(found), nvlinked, sum(means) / len(means))
+    means = [sum(scores) / len(scores) for scores in scores_of_pods]
+    nvlinked = sum(min(scores) >= NVLINK for scores in scores_of_pods)
+    return Linked(len(scores_of_pods), nvlinked, sum(means) / len(means))
 
 
-def pod_scores(
+def score_pods(
     scenario: Scenario, outcomes: Sequence[PodOutcome]
 ) -> Iterator[tuple[PodOutcome, list[int]]]:
     """Yield each pod for which links count, with the scores of all pairs of its cards.
@@ -56,10 +56,10 @@ def pod_scores(
             yield result, [row[a][b] for a, b in combinations(result.cards, 2)]
 
 
-def without_links(scenario: Scenario) -> Scenario:
+def drop_links(scenario: Scenario) -> Scenario:
     """Return the scenario as if no device plugin told links; nothing is expected."""
 
-    def changed(step: Step) -> Step:
+    def changed(step: ScenarioStep) -> ScenarioStep:
         if isinstance(step.what, Join):
             return replace(step, what=Join(_without(step.what.node)))
         return step
@@ -68,7 +68,7 @@ def without_links(scenario: Scenario) -> Scenario:
         scenario,
         nodes=tuple(map(_without, scenario.nodes)),
         steps=tuple(map(changed, scenario.steps)),
-        expected=Expected(),
+        expected=ExpectedResult(),
     )
 
 
@@ -79,12 +79,12 @@ def has_links(scenario: Scenario) -> bool:
 
 def _linked_nodes(scenario: Scenario) -> Mapping[str, Sequence[Card]]:
     joined = (s.what.node for s in scenario.steps if isinstance(s.what, Join))
-    found = {}
+    linked = {}
     for node in (*scenario.nodes, *joined):
         cards = _cards(node)
         if any(card.links for card in cards):
-            found[node["metadata"]["name"]] = cards
-    return found
+            linked[node["metadata"]["name"]] = cards
+    return linked
 
 
 def _cards(node: Json) -> Sequence[Card]:

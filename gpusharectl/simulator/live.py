@@ -31,9 +31,13 @@ from gpusharectl.simulator.scenario import (
     Join,
     NotPlayable,
     Scenario,
-    Step,
+    ScenarioStep,
 )
-from gpusharectl.simulator.synthetic import before_it_ran, is_bound_to_node, playable
+from gpusharectl.simulator.synthetic import (
+    is_bound_to_node,
+    read_template,
+    strip_run_state,
+)
 from gpusharectl.state.claims import (
     allocated,
     follows_claims,
@@ -72,16 +76,17 @@ def read_live(access: Access, what: WhatIf, more: Sequence["MorePods"]) -> Scena
     """Read the cluster once for a scenario; ``NotPlayable`` says what is wrong."""
     host = access.objects.host
     try:
-        templates = [(str(one), _template(access, one), one.number) for one in more]
+        templates = [(str(pods), _template(access, pods), pods.number) for pods in more]
         nodes = list(everything(access.cluster, Kind.NODES))
-        pods = list(everything(access.cluster, Kind.PODS, UNFINISHED))
-        claims, unknown = _read_claims(access.cluster, pods)
+        unfinished = list(everything(access.cluster, Kind.PODS, UNFINISHED))
+        claims, unknown = _read_claims(access.cluster, unfinished)
     except Forbidden as error:
-        raise NotPlayable(without_rights(access, more, error)) from error
+        raise NotPlayable(describe_missing_rights(access, more, error)) from error
     except ClusterError as error:
         raise NotPlayable(f"{host}: {error}") from error
-    found = live_scenario(nodes, pods, replace(what, more=templates), host, claims)
-    return replace(found, remarks=(*found.remarks, *unknown))
+    what = replace(what, more=templates)
+    scenario = make_live_scenario(nodes, unfinished, what, host, claims)
+    return replace(scenario, remarks=(*scenario.remarks, *unknown))
 
 
 def _read_claims(
@@ -95,17 +100,17 @@ def _read_claims(
     if not any(sign(pod) for pod in pods for sign in signs):
         return (), ()
     try:
-        found, wrong = allocated(everything(cluster, Kind.CLAIMS))
+        claims, wrong = allocated(everything(cluster, Kind.CLAIMS))
     except NotFound:
         # An API server without ResourceClaims has none.
         return (), ()
     except ClusterError as error:
         return (), (f"{_CLAIMS_UNKNOWN}: they cannot be read: {error}.",)
     listed = words.listed(sorted(wrong), _MOST_NAMES)
-    return found, (f"{_CLAIMS_UNKNOWN}: {listed}.",) if wrong else ()
+    return claims, (f"{_CLAIMS_UNKNOWN}: {listed}.",) if wrong else ()
 
 
-def live_scenario(
+def make_live_scenario(
     nodes: Sequence[Json],
     pods: Sequence[Json],
     what: WhatIf,
@@ -145,7 +150,7 @@ def live_scenario(
     return Scenario(
         name=host,
         nodes=tuple(nodes),
-        steps=tuple(Step(0.0, one) for one in happenings),
+        steps=tuple(ScenarioStep(0.0, event) for event in happenings),
         there=tuple(there),
         claims=tuple(_charges(claims, by_name)),
         choice=choice,
@@ -164,14 +169,14 @@ def _whose_policy(extender: Json | None, choice: PolicyChoice) -> str:
     taken = choice.default
     if extender is None:
         return f"No extender was found; the policy {taken} is used."
-    told = facts.settings_of(extender).get(_POLICY, "")
-    if told and told not in POLICIES:
-        own = clean_text(told)
-        return f'The extender\'s policy "{own}" is not known here; {taken} is used.'
+    setting = facts.settings_of(extender).get(_POLICY, "")
+    if setting and setting not in POLICIES:
+        shown = clean_text(setting)
+        return f'The extender\'s policy "{shown}" is not known here; {taken} is used.'
     containers = (extender.get("spec") or {}).get("containers") or ()
-    if not told and any(
+    if not setting and any(
         container.get("envFrom")
-        or any(one.get("name") == _POLICY for one in container.get("env") or ())
+        or any(env.get("name") == _POLICY for env in container.get("env") or ())
         for container in containers
     ):
         return (
@@ -202,11 +207,11 @@ def _played(what: WhatIf, afresh: int, waiting: int) -> Iterator[str]:
 
 
 def _unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
-    dark = [facts.name_of(node) for node in nodes if is_dark(node)]
+    dark = [facts.name_of(node) for node in nodes if has_unknown_cards(node)]
     if dark:
-        told = words.listed(dark, _MOST_NAMES)
+        listed = words.listed(dark, _MOST_NAMES)
         yield (
-            f"Cards not known, so counted as none, on: {told}; gpusharectl inspect "
+            f"Cards not known, so counted as none, on: {listed}; gpusharectl inspect "
             "says why."
         )
     astray = [facts.full_name(pod) for pod in pods if _astray(pod)]
@@ -223,31 +228,31 @@ def _charges(
     """Return what claims hold of the cards of these nodes."""
     for claim in claims:
         node = nodes.get(claim.node)
-        if node is not None and not is_dark(node):
+        if node is not None and not has_unknown_cards(node):
             yield place_resource_claim(claim, codec.cards(node))
 
 
 def _kept(claims: Sequence[ResourceClaim]) -> Iterator[str]:
     if claims:
         keep = "keeps its part" if len(claims) == 1 else "keep their parts"
-        held = words.counted(len(claims), "ResourceClaim")
-        yield f"{held} {keep} of cards; pods with claims stay on drained nodes."
+        counted = words.counted(len(claims), "ResourceClaim")
+        yield f"{counted} {keep} of cards; pods with claims stay on drained nodes."
 
 
 def _not_tried(gated: int, claiming: int, plain: int) -> Iterator[str]:
-    found = []
+    kinds = []
     if gated:
-        found.append(f"{words.counted(gated, 'pod')} with scheduling gates")
+        kinds.append(f"{words.counted(gated, 'pod')} with scheduling gates")
     if claiming:
-        found.append(f"{words.counted(claiming, 'pod')} with ResourceClaims")
+        kinds.append(f"{words.counted(claiming, 'pod')} with ResourceClaims")
     if plain:
         verb = "asks" if plain == 1 else "ask"
-        found.append(f"{words.counted(plain, 'pod')} that {verb} for no card")
-    if found:
-        yield f"Not tried: {'; '.join(found)}."
+        kinds.append(f"{words.counted(plain, 'pod')} that {verb} for no card")
+    if kinds:
+        yield f"Not tried: {'; '.join(kinds)}."
 
 
-def is_dark(node: Json) -> bool:
+def has_unknown_cards(node: Json) -> bool:
     """Tell whether a node shares cards, but its cards are not known."""
     if not facts.annotation(node, names.CARDS):
         return facts.is_labelled(node)
@@ -290,8 +295,8 @@ def _came(pod: Json) -> tuple[str, str]:
 def _unbound(pod: Json) -> Json:
     """Return a pod as it was before it was placed."""
     metadata = pod["metadata"]
-    return synthetic.named_after(
-        before_it_ran(pod), metadata["namespace"], metadata["name"]
+    return synthetic.instantiate_pod(
+        strip_run_state(pod), metadata["namespace"], metadata["name"]
     )
 
 
@@ -301,22 +306,22 @@ def _further(
     """Make the further pods, under names that are not in ``taken``."""
     for number, (name, template, count) in enumerate(more):
         try:
-            pod = playable(template)
+            pod = read_template(template)
         except Malformed as error:
             problem = f"no more pods of {name} can be added: {error}"
             raise NotPlayable(problem) from error
         space, _, plain = name.rpartition("/")
         begun = f"{plain[:_MOST_NAME]}-more-{number}"
-        told = (f"{begun}-{index}" for index in itertools.count())
-        free = (own for own in told if f"{space}/{own}" not in taken)
-        for own in itertools.islice(free, count):
-            yield synthetic.named_after(pod, space, own)
+        numbered = (f"{begun}-{index}" for index in itertools.count())
+        free = (new for new in numbered if f"{space}/{new}" not in taken)
+        for new in itertools.islice(free, count):
+            yield synthetic.instantiate_pod(pod, space, new)
 
 
 def _added(by_name: Mapping[str, Json], add: Mapping[str, int]) -> Iterator[Json]:
     for like, count in add.items():
-        told = (f"{like}-new-{number}" for number in itertools.count(1))
-        free = (name for name in told if name not in by_name)
+        numbered = (f"{like}-new-{number}" for number in itertools.count(1))
+        free = (name for name in numbered if name not in by_name)
         for name in itertools.islice(free, count):
             yield _like(by_name[like], name)
 
@@ -328,21 +333,24 @@ def _like(node: Json, name: str) -> Json:
     try:
         cards = [
             replace(
-                synthetic.card(name, card.index, card.units, card.model),
+                synthetic.make_card(name, card.index, card.units, card.model),
                 links=card.links,
             )
             for card in codec.cards(node)
         ]
     except Malformed as error:
         raise NotPlayable(f"{wrong}: {error}") from error
-    if is_dark(node):
+    if has_unknown_cards(node):
         problem = "it has not reported its cards; gpusharectl inspect says why"
         raise NotPlayable(f"{wrong}: {problem}")
     labels = dict(metadata.get("labels") or {})
     if _HOSTNAME in labels:
         labels[_HOSTNAME] = name
-    taints = (node.get("spec") or {}).get("taints") or ()
-    kept = [one for one in taints if not str(one.get("key", "")).startswith(_PASSING)]
+    taints = [
+        taint
+        for taint in (node.get("spec") or {}).get("taints") or ()
+        if not str(taint.get("key", "")).startswith(_PASSING)
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -351,7 +359,7 @@ def _like(node: Json, name: str) -> Json:
             "labels": labels,
             "annotations": {names.CARDS: encode_cards(cards)} if cards else {},
         },
-        "spec": {"taints": kept},
+        "spec": {"taints": taints},
         "status": {"allocatable": (node.get("status") or {}).get("allocatable") or {}},
     }
 
@@ -396,11 +404,11 @@ class MorePods:
         return f"{self.ref.namespace}/{self.ref.name}"
 
 
-def _template(access: Access, one: MorePods) -> Json:
-    found = access.objects.get(one.ref)
-    if found is None:
-        raise NotPlayable(f"there is no {one.ref}; kubectl get {one.resource} -A")
-    template: Json = found if one.ref.kind == "Pod" else found["spec"]["template"]
+def _template(access: Access, pods: MorePods) -> Json:
+    owner = access.objects.get(pods.ref)
+    if owner is None:
+        raise NotPlayable(f"there is no {pods.ref}; kubectl get {pods.resource} -A")
+    template: Json = owner if pods.ref.kind == "Pod" else owner["spec"]["template"]
     return template
 
 
@@ -415,7 +423,9 @@ _WHO = {
 }
 
 
-def without_rights(access: Access, more: Sequence[MorePods], error: Forbidden) -> str:
+def describe_missing_rights(
+    access: Access, more: Sequence[MorePods], error: Forbidden
+) -> str:
     """Say in one sentence who lacks which rights, all of them, and what to do.
 
     If all of it can be read by now, ``error`` is told instead.
@@ -425,8 +435,8 @@ def without_rights(access: Access, more: Sequence[MorePods], error: Forbidden) -
         ("list nodes", partial(list_one, Kind.NODES)),
         ("list pods in all namespaces", partial(list_one, Kind.PODS)),
         *(
-            (f"get {one.resource} in {one.ref.namespace}", partial(get, one.ref))
-            for one in more
+            (f"get {pods.resource} in {pods.ref.namespace}", partial(get, pods.ref))
+            for pods in more
         ),
     ]
     missing = ", ".join(dict.fromkeys(right for right, read in reads if _refused(read)))
@@ -456,8 +466,8 @@ def _who(access: Access) -> str:
     A POST, but nothing is stored. Kubernetes 1.28 and newer.
     """
     try:
-        found = access.objects.create(_WHO)
+        review = access.objects.create(_WHO)
     except ClusterError:
         return ""
-    user = (found.get("status") or {}).get("userInfo") or {}
+    user = (review.get("status") or {}).get("userInfo") or {}
     return str(user.get("username") or "")

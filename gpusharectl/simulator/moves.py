@@ -13,7 +13,7 @@ from gpushare.domain.node import Node
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulator.scenario import Expected, Scenario
+from gpusharectl.simulator.scenario import ExpectedResult, Scenario
 
 _DIRECT_STEPS, _CHAIN_STEPS = 300, 100
 """Steps of a search: a tenth of what make-room takes, for there are many of them."""
@@ -72,19 +72,19 @@ class Planner:
         if self._asked.get(kind) == now:
             return None
         self._asked[kind] = now
-        found = map(self._cluster.ledger.node, candidates.properties)
-        nodes = tuple(filter(None, found))
+        known_nodes = map(self._cluster.ledger.node, candidates.properties)
+        nodes = tuple(filter(None, known_nodes))
         if not _enough(needs, nodes):
             return None
         opened = candidates.accepts
         situation = Situation(
             nodes,
             {
-                one.pod.uid: Movable(
-                    one.needs.request, partial(opened, one.needs.constraints)
+                runner.pod.uid: Movable(
+                    runner.needs.request, partial(opened, runner.needs.constraints)
                 )
-                for one in running
-                if one.may_move
+                for runner in running
+                if runner.may_move
             },
             self._cluster.choice,
             EvictionFacts(self._cluster.hosts),
@@ -107,14 +107,14 @@ def _enough(needs: PodNeeds, nodes: Iterable[Node]) -> bool:
     )
 
 
-def same_place(one: Placement | None, planned: Placement) -> bool:
+def is_same_place(placement: Placement | None, planned: Placement) -> bool:
     """Return whether a pod is on the node and the cards that were planned."""
-    return one is not None and (one.node, one.cards()) == (
+    return placement is not None and (placement.node, placement.cards()) == (
         planned.node,
         planned.cards(),
     )
 
 
-def without_moves(scenario: Scenario) -> Scenario:
+def drop_moves(scenario: Scenario) -> Scenario:
     """Return the scenario in which nobody makes room; nothing is expected."""
-    return replace(scenario, moves=0, expected=Expected())
+    return replace(scenario, moves=0, expected=ExpectedResult())

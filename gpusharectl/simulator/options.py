@@ -18,7 +18,7 @@ from gpusharectl.simulator.scenario import NotPlayable
 _MOST_NODES_DIGITS = 4
 
 
-def policy_names(
+def complete_policies(
     _context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Complete policies, one or several with commas between them."""
@@ -54,7 +54,7 @@ def read_variants(text: str | None) -> tuple[str, ...]:
         raise NotPlayable(f'"{text}" names no policy; known are {known}')
     for name in names:
         policy, slash, off = name.partition("/")
-        unknown = {f"/{one}" for one in off.split("/")} - {NO_LINKS, NO_MOVES}
+        unknown = {f"/{part}" for part in off.split("/")} - {NO_LINKS, NO_MOVES}
         if policy not in POLICIES:
             raise NotPlayable(f'no policy "{policy}"; known are {known}')
         if slash and unknown:
@@ -67,18 +67,18 @@ def read_variants(text: str | None) -> tuple[str, ...]:
 
 def _read_added_nodes(texts: Sequence[str]) -> dict[str, int]:
     """Parse ``node-1=2``: two more nodes like node-1; a name alone is one more."""
-    found: Counter[str] = Counter()
+    counts_by_node: Counter[str] = Counter()
     for text in texts:
         name, equals, number = text.partition("=")
         counts = number.isdecimal() and len(number) <= _MOST_NODES_DIGITS
         each = int(number) if counts else 0 if equals else 1
         if not name or not each:
-            told = clean_text(text)
+            shown = clean_text(text)
             raise NotPlayable(
-                f'"{told}" is not NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
+                f'"{shown}" is not NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
             )
-        found[name] += each
-    return dict(found)
+        counts_by_node[name] += each
+    return dict(counts_by_node)
 
 
 OPTIONS: list[click.Parameter] = [
@@ -99,7 +99,7 @@ OPTIONS: list[click.Parameter] = [
         ["--compare"],
         metavar="POLICY,POLICY",
         callback=parse_option(read_variants),
-        shell_complete=policy_names,
+        shell_complete=complete_policies,
         help="Play it under several policies, side by side; with /no-links behind a "
         "policy, without links between cards; with /no-moves, without moves.",
     ),

@@ -15,10 +15,10 @@ from rich.table import Table
 
 from gpushare.kube import words
 from gpusharectl.output import Words
-from gpusharectl.simulator.engine import UNUSABLE, Moment, Outcome
+from gpusharectl.simulator.engine import UNUSABLE, Moment, OutcomeKind
 from gpusharectl.simulator.moves import MovesPlayed
-from gpusharectl.simulator.result import NotPlaced, Report, Run
-from gpusharectl.simulator.scenario import Expected, stretch
+from gpusharectl.simulator.result import NotPlaced, PolicyRun, SimulationReport
+from gpusharectl.simulator.scenario import ExpectedResult, format_duration
 
 _GAP = 2
 _FEWEST = 16
@@ -46,7 +46,7 @@ class Figures:
         return max(cell_len(label) for label in (self.heading, *dict(self.rows)))
 
 
-def side_by_side(figures: Figures, width: int) -> Iterator[Table]:
+def lay_out_tables(figures: Figures, width: int) -> Iterator[Table]:
     """Yield one table, or several to stand below one another.
 
     On a screen too narrow for one column a table is wider than the screen.
@@ -59,13 +59,13 @@ def side_by_side(figures: Figures, width: int) -> Iterator[Table]:
 def _blocks(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     """Yield the columns that fit beside one another, block by block; at least one."""
     block: list[int] = []
-    left = room
+    width_left = room
     for column, width in enumerate(widths):
-        if block and width + _GAP > left:
+        if block and width + _GAP > width_left:
             yield block
-            block, left = [], room
+            block, width_left = [], room
         block.append(column)
-        left -= width + _GAP
+        width_left -= width + _GAP
     yield block
 
 
@@ -79,8 +79,8 @@ def _table(figures: Figures, block: Sequence[int], width: int) -> Table:
         heading = Words(figures.columns[column])
         size = figures.width(column)
         table.add_column(heading, justify="right", no_wrap=True, width=size)
-    for told, cells in figures.rows:
-        table.add_row(Words(told), *(Words(cells[column]) for column in block))
+    for label_text, cells in figures.rows:
+        table.add_row(Words(label_text), *(Words(cells[column]) for column in block))
     return table
 
 
@@ -88,10 +88,12 @@ _MOST_TURNED = 6
 _MOST_NAMES = 3
 _MOST_WRONG = 10
 _WARN, _DIM, _BOLD = "yellow", "dim", "bold"
-_Cell = Callable[[Run], str]
+_Cell = Callable[[PolicyRun], str]
 
 
-def draw_report(console: Console, report: Report, next_step: str = "") -> None:
+def draw_report(
+    console: Console, report: SimulationReport, next_step: str = ""
+) -> None:
     """Show the result: the answer first, the next step last."""
     for part in _parts(report, console.width):
         # Only a table may be wider, on a screen narrower than one column of it.
@@ -101,18 +103,18 @@ def draw_report(console: Console, report: Report, next_step: str = "") -> None:
         console.print(Words(f"Next: {next_step}"), soft_wrap=True)
 
 
-def percent(share: float | None) -> str:
+def format_share(share: float | None) -> str:
     """Write a share of 0 to 1 in percent; n/a if it is not known."""
     return words.NOT_KNOWN if share is None else f"{100 * share:.1f} %"
 
 
-def _parts(report: Report, width: int) -> Iterator[RenderableType]:
-    yield Words(answer(report), _BOLD)
+def _parts(report: SimulationReport, width: int) -> Iterator[RenderableType]:
+    yield Words(summarize_runs(report), _BOLD)
     yield Words(_beginning(report))
     for remark in report.scenario.remarks:
         yield Words(remark, _DIM)
     yield Words("")
-    for number, table in enumerate(side_by_side(_figures(report), width)):
+    for number, table in enumerate(lay_out_tables(_figures(report), width)):
         if number:
             yield Words("")
         yield table
@@ -126,7 +128,7 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield Words(f"Not simulated: {'; '.join(report.not_played)}.", _DIM)
 
 
-def answer(report: Report) -> str:
+def summarize_runs(report: SimulationReport) -> str:
     """Return the answer in one sentence."""
     runs = report.runs
     if not runs[0].played.outcomes:
@@ -141,33 +143,33 @@ def answer(report: Report) -> str:
         return f"All policies place {best.placed} of {pods}."
     equal = [run.policy for run in runs if run.placed == best.placed]
     verb = "places" if len(equal) == 1 else "place"
-    told = ", ".join(f"{run.policy} {run.placed}" for run in others)
-    return f"{' and '.join(equal)} {verb} {best.placed} of {pods}; {told}."
+    placed_by_others = ", ".join(f"{run.policy} {run.placed}" for run in others)
+    return f"{' and '.join(equal)} {verb} {best.placed} of {pods}; {placed_by_others}."
 
 
-def _moved(run: Run) -> str:
+def _moved(run: PolicyRun) -> str:
     if not run.moved:
         return ""
     if run.moved == 1:
         return f"; 1 had to move, and found {'' if run.rehoused else 'no '}room"
-    found = "all" if run.rehoused == run.moved else run.rehoused or "none"
-    return f"; {run.moved} had to move, {found} of them found room"
+    rehoused = "all" if run.rehoused == run.moved else run.rehoused or "none"
+    return f"; {run.moved} had to move, {rehoused} of them found room"
 
 
-def _room_answer(runs: Sequence[Run]) -> str:
+def _room_answer(runs: Sequence[PolicyRun]) -> str:
     """Say what fits at the end; if nobody asked for that, how full the cluster is."""
     if not runs[0].rooms:
-        share = percent(runs[0].played.end.allotted)
+        share = format_share(runs[0].played.end.allotted)
         return f"No pods come; {share} of all units are allotted."
-    told = [
+    rooms = [
         f"{_room_of(number, runs[0])} more of {room.asks}"
         for number, room in enumerate(runs[0].rooms)
     ]
     under = "" if len(runs) == 1 else f" under {runs[0].policy}"
-    return f"Room{under} for {'; or '.join(told)}."
+    return f"Room{under} for {'; or '.join(rooms)}."
 
 
-def _beginning(report: Report) -> str:
+def _beginning(report: SimulationReport) -> str:
     scenario = report.scenario
     nodes = words.counted(report.nodes, "node")
     cards = words.counted(report.cards, "card")
@@ -176,24 +178,27 @@ def _beginning(report: Report) -> str:
     if scenario.there:
         there = f"; {words.counted(len(scenario.there), 'pod')} there at the beginning"
     length_s = scenario.length_s
-    come = f" within {stretch(length_s)}" if length_s else ""
+    come = f" within {format_duration(length_s)}" if length_s else ""
     pods = f"; {words.counted(scenario.arrivals, 'pod')} to come{come}"
     return f"{scenario.name}: {nodes}, {cards}, {size}{there}{pods}."
 
 
-def _figures(report: Report) -> Figures:
+def _figures(report: SimulationReport) -> Figures:
     rows = ((label, tuple(map(cell, report.runs))) for label, cell in _rows(report))
     return Figures("", tuple(run.policy for run in report.runs), tuple(rows))
 
 
-def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
+def _rows(report: SimulationReport) -> Iterator[tuple[str, _Cell]]:
     first = report.runs[0]
     if first.played.outcomes:
         yield from _placing(report)
-    yield "units allotted, at the peak", lambda run: percent(run.fullest.allotted)
-    yield "units allotted, at the end", lambda run: percent(run.played.end.allotted)
+    yield "units allotted, at the peak", lambda run: format_share(run.fullest.allotted)
+    yield (
+        "units allotted, at the end",
+        lambda run: format_share(run.played.end.allotted),
+    )
     yield "cores allotted, at the end", lambda run: _cores(run.played.end)
-    yield UNUSABLE, lambda run: percent(run.played.end.fragmented)
+    yield UNUSABLE, lambda run: format_share(run.played.end.fragmented)
     yield "untouched cards, at the end", lambda run: str(run.played.untouched)
     if any(run.linked for run in report.runs):
         yield "pods of several cards, pair score", _pair_score
@@ -209,58 +214,58 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
         yield label, partial(_room_of, number)
 
 
-def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
+def _placing(report: SimulationReport) -> Iterator[tuple[str, _Cell]]:
     yield "pods placed", lambda run: f"{run.placed} of {run.pods}"
-    waited = any(run.counts[Outcome.WAITED] for run in report.runs)
+    waited = any(run.counts[OutcomeKind.WAITED] for run in report.runs)
     if report.scenario.waits and waited:
-        yield "  at once", lambda run: str(run.counts[Outcome.PLACED])
-        yield "  after waiting", lambda run: str(run.counts[Outcome.WAITED])
+        yield "  at once", lambda run: str(run.counts[OutcomeKind.PLACED])
+        yield "  after waiting", lambda run: str(run.counts[OutcomeKind.WAITED])
         yield "  longest wait", _longest
-    yield "not placed", lambda run: str(run.counts[Outcome.REFUSED])
+    yield "not placed", lambda run: str(run.counts[OutcomeKind.REFUSED])
     if any(run.moved for run in report.runs):
         yield "had to move, each counted once", lambda run: str(run.moved)
         yield "  found room", lambda run: str(run.rehoused)
-    if any(run.counts[Outcome.LEFT] for run in report.runs):
-        yield "deleted while waiting", lambda run: str(run.counts[Outcome.LEFT])
+    if any(run.counts[OutcomeKind.LEFT] for run in report.runs):
+        yield "deleted while waiting", lambda run: str(run.counts[OutcomeKind.LEFT])
 
 
 def _cores(moment: Moment) -> str:
-    return percent(moment.held_cores / moment.cores if moment.cores else None)
+    return format_share(moment.held_cores / moment.cores if moment.cores else None)
 
 
-def _pair_score(run: Run) -> str:
+def _pair_score(run: PolicyRun) -> str:
     return "-" if run.linked is None else f"{run.linked.pair_score:.0f}"
 
 
-def _nvlinked(run: Run) -> str:
-    return "-" if run.linked is None else percent(run.linked.share)
+def _nvlinked(run: PolicyRun) -> str:
+    return "-" if run.linked is None else format_share(run.linked.share)
 
 
 def _done(number: Callable[[MovesPlayed], int]) -> _Cell:
-    def cell(run: Run) -> str:
+    def cell(run: PolicyRun) -> str:
         return "-" if run.played.moves is None else str(number(run.played.moves))
 
     return cell
 
 
-def _mean_wait(run: Run) -> str:
-    return "-" if run.mean_wait_s is None else stretch(run.mean_wait_s)
+def _mean_wait(run: PolicyRun) -> str:
+    return "-" if run.mean_wait_s is None else format_duration(run.mean_wait_s)
 
 
-def _longest(run: Run) -> str:
-    return "-" if run.longest_wait_s is None else stretch(run.longest_wait_s)
+def _longest(run: PolicyRun) -> str:
+    return "-" if run.longest_wait_s is None else format_duration(run.longest_wait_s)
 
 
-def _room_of(number: int, run: Run) -> str:
+def _room_of(number: int, run: PolicyRun) -> str:
     room = run.rooms[number]
     return f"{room.number} or more" if room.more else str(room.number)
 
 
-def _alike(runs: Sequence[Run]) -> Iterator[tuple[str, Sequence[NotPlaced]]]:
+def _alike(runs: Sequence[PolicyRun]) -> Iterator[tuple[str, Sequence[NotPlaced]]]:
     """Yield the pods that were not placed, once for all policies with the same ones."""
-    seen: dict[tuple[str, ...], list[Run]] = {}
+    seen: dict[tuple[str, ...], list[PolicyRun]] = {}
     for run in runs:
-        names = sorted(pod for one in run.not_placed for pod in one.pods)
+        names = sorted(pod for group in run.not_placed for pod in group.pods)
         seen.setdefault(tuple(names), []).append(run)
     for pods, alike in seen.items():
         if not pods:
@@ -273,29 +278,29 @@ def _not_placed(
     title: str, not_placed: Sequence[NotPlaced]
 ) -> Iterator[RenderableType]:
     yield Words(f"\n{title}", _BOLD)
-    for one in not_placed[:_MOST_TURNED]:
-        names = words.listed(one.pods, _MOST_NAMES)
-        verb = "asks" if len(one.pods) == 1 else "ask"
-        ask = f"{words.counted(len(one.pods), 'pod')} that {verb} for"
-        text = Words(f"{ask} {one.asks}: ").append(names, _DIM)
+    for group in not_placed[:_MOST_TURNED]:
+        names = words.listed(group.pods, _MOST_NAMES)
+        verb = "asks" if len(group.pods) == 1 else "ask"
+        ask = f"{words.counted(len(group.pods), 'pod')} that {verb} for"
+        text = Words(f"{ask} {group.asks}: ").append(names, _DIM)
         yield Padding(text, (0, 0, 0, 2), expand=False)
-        yield Padding(Words(because(one)), (0, 0, 0, 4), expand=False)
-    if left := not_placed[_MOST_TURNED:]:
-        pods = words.counted(sum(len(one.pods) for one in left), "pod")
-        yield Words(f"  and {pods} of {len(left)} more kinds (-o json)", _DIM)
+        yield Padding(Words(explain_refusal(group)), (0, 0, 0, 4), expand=False)
+    if more := not_placed[_MOST_TURNED:]:
+        pods = words.counted(sum(len(group.pods) for group in more), "pod")
+        yield Words(f"  and {pods} of {len(more)} more kinds (-o json)", _DIM)
 
 
-def because(one: NotPlaced) -> str:
+def explain_refusal(group: NotPlaced) -> str:
     """Say how many nodes refused for which reason, as kube-scheduler's event does."""
-    if not one.reasons:
+    if not group.reasons:
         return "there is no node"
-    if not any(one.reasons.values()):
-        return "; ".join(one.reasons)
-    told = ", ".join(f"{number} {words_}" for words_, number in one.reasons.items())
-    return f"0/{one.nodes} nodes are available: {told}."
+    if not any(group.reasons.values()):
+        return "; ".join(group.reasons)
+    reasons = (f"{number} {reason}" for reason, number in group.reasons.items())
+    return f"0/{group.nodes} nodes are available: {', '.join(reasons)}."
 
 
-def _compared(run: Run, expected: Expected) -> Iterator[RenderableType]:
+def _compared(run: PolicyRun, expected: ExpectedResult) -> Iterator[RenderableType]:
     if run.checked and not run.wrong:
         yield Words(f"\nAs expected, under {run.policy}: {_met(expected)}.")
     if not run.wrong:
@@ -303,17 +308,17 @@ def _compared(run: Run, expected: Expected) -> Iterator[RenderableType]:
     yield Words(f"\nNot as expected, under {run.policy}", _WARN)
     for sentence in run.wrong[:_MOST_WRONG]:
         yield Padding(Words(sentence), (0, 0, 0, 2), expand=False)
-    left = len(run.wrong) - _MOST_WRONG
-    if left > 0:
-        yield Words(f"  and {left} more (-o json)", _DIM)
+    more = len(run.wrong) - _MOST_WRONG
+    if more > 0:
+        yield Words(f"  and {more} more (-o json)", _DIM)
 
 
-def _met(expected: Expected) -> str:
-    told = []
+def _met(expected: ExpectedResult) -> str:
+    parts = []
     if expected.placed is not None:
-        told.append(f"{words.counted(expected.placed, 'pod')} placed")
+        parts.append(f"{words.counted(expected.placed, 'pod')} placed")
     if expected.refused is not None:
-        told.append(f"{expected.refused} refused")
+        parts.append(f"{expected.refused} refused")
     if expected.where:
-        told.append(f"the place of {words.counted(len(expected.where), 'pod')}")
-    return ", ".join(told)
+        parts.append(f"the place of {words.counted(len(expected.where), 'pod')}")
+    return ", ".join(parts)

@@ -55,24 +55,24 @@ from gpusharectl.simulator.cluster import SimulatedCluster
 from gpusharectl.simulator.engine import (
     Moment,
     OnStep,
-    Outcome,
+    OutcomeKind,
     Played,
     PodOutcome,
     play,
 )
-from gpusharectl.simulator.links import Linked, linked, without_links
-from gpusharectl.simulator.moves import without_moves
+from gpusharectl.simulator.links import Linked, drop_links, measure_links
+from gpusharectl.simulator.moves import drop_moves
 from gpusharectl.simulator.scenario import (
     NOWHERE,
     Arrive,
     Drain,
-    Expected,
+    ExpectedResult,
     Join,
     NotPlayable,
     PodName,
     Scenario,
-    request_text,
-    whole_ms,
+    describe_request,
+    round_to_ms,
 )
 from gpusharectl.simulator.scenario_file import PodEntry
 
@@ -84,7 +84,7 @@ Began = Callable[[str], OnStep]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RoomForMore:
     """How many more pods of one size fit at the end, one placed after the other.
 
     ``more``: at least so many; the count was stopped.
@@ -107,7 +107,7 @@ class NotPlaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PolicyRun:
     """The result under one policy.
 
     A pod counts once: if it had to move, by its last outcome. ``moved`` is how many had
@@ -116,7 +116,7 @@ class Run:
 
     policy: str
     played: Played
-    counts: Mapping[Outcome, int]
+    counts: Mapping[OutcomeKind, int]
     not_placed: tuple[NotPlaced, ...]
     fullest: Moment
     longest_wait_s: float | None
@@ -126,7 +126,7 @@ class Run:
     """Where the result differs from what the scenario expects, as sentences."""
     checked: bool = False
     """Whether the result was compared with what the scenario expects."""
-    rooms: tuple[Room, ...] = ()
+    rooms: tuple[RoomForMore, ...] = ()
     linked: Linked | None = None
 
     @property
@@ -137,9 +137,10 @@ class Run:
         """
         moments = self.played.moments
         waited_s = sum(
-            one.waiting * (then.at_s - one.at_s) for one, then in pairwise(moments)
+            moment.waiting * (later.at_s - moment.at_s)
+            for moment, later in pairwise(moments)
         )
-        return whole_ms(waited_s / self.pods) if self.pods else None
+        return round_to_ms(waited_s / self.pods) if self.pods else None
 
     @property
     def pods(self) -> int:
@@ -149,31 +150,31 @@ class Run:
     @property
     def placed(self) -> int:
         """Pods that were placed, at once or later."""
-        return self.counts[Outcome.PLACED] + self.counts[Outcome.WAITED]
+        return self.counts[OutcomeKind.PLACED] + self.counts[OutcomeKind.WAITED]
 
 
-def run(
+def run_policy(
     scenario: Scenario,
     choice: PolicyChoice,
     sizes: Sequence[Json] = (),
     began: Began = lambda _name: lambda _done, _total: None,
     *,
     without: Collection[str] = (),
-) -> Run:
+) -> PolicyRun:
     """Play it under one policy, and count how many more of each size fit at the end.
 
     ``without``: as if links between cards were not known, or without moves, by
     ``NO_LINKS`` and ``NO_MOVES``.
     """
-    changed = without_links(scenario) if NO_LINKS in without else scenario
-    changed = without_moves(changed) if NO_MOVES in without else changed
+    changed = drop_links(scenario) if NO_LINKS in without else scenario
+    changed = drop_moves(changed) if NO_MOVES in without else changed
     name = "".join((choice.default, *without))
-    rooms: list[Room] = []
+    rooms: list[RoomForMore] = []
 
     def count(cluster: SimulatedCluster) -> None:
         cluster.learns = False
-        tell = began(f"{name}, room for more")
-        rooms.extend(room(cluster, asked, tell) for asked in sizes)
+        on_step = began(f"{name}, room for more")
+        rooms.extend(count_room(cluster, size, on_step) for size in sizes)
         cluster.learns = True
 
     played = play(changed, choice, began(name), at_end=count)
@@ -181,12 +182,12 @@ def run(
     moved = {result.came_as for result in played.outcomes if result.first}
     counts = Counter(result.outcome for result in last.values())
     # The scenario's expectation holds for the policy that it names.
-    own = played.policy == scenario.choice.default
-    expected = own and bool(changed.expected)
-    return Run(
+    is_own_policy = played.policy == scenario.choice.default
+    expected = is_own_policy and bool(changed.expected)
+    return PolicyRun(
         policy=name,
         played=played,
-        counts={outcome: counts[outcome] for outcome in Outcome},
+        counts={outcome: counts[outcome] for outcome in OutcomeKind},
         not_placed=_not_placed(played.outcomes),
         fullest=max(played.moments, key=lambda moment: moment.allotted or 0.0),
         longest_wait_s=_longest_wait_s(played.outcomes),
@@ -195,14 +196,14 @@ def run(
         wrong=tuple(_wrong(changed.expected, last)) if expected else (),
         checked=expected,
         rooms=tuple(rooms),
-        linked=linked(scenario, played.outcomes),
+        linked=measure_links(scenario, played.outcomes),
     )
 
 
 def split_variant(
     name: str, plain: PolicyChoice
 ) -> tuple[PolicyChoice, tuple[str, ...]]:
-    """Split ``frag/no-links`` into the policy and what ``run`` is to leave out.
+    """Split ``frag/no-links`` into the policy and what ``run_policy`` is to leave out.
 
     The card order is that of ``plain``.
     """
@@ -214,14 +215,14 @@ def split_variant(
 
 def _longest_wait_s(outcomes: Sequence[PodOutcome]) -> float | None:
     waits = [
-        whole_ms(result.placed_s - result.came_s)
+        round_to_ms(result.placed_s - result.came_s)
         for result in outcomes
-        if result.outcome is Outcome.WAITED and result.placed_s is not None
+        if result.outcome is OutcomeKind.WAITED and result.placed_s is not None
     ]
     return max(waits, default=None)
 
 
-def thinned(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
+def thin_moments(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
     """Return at most about ``most`` moments: the first, the last, those measured."""
     every = max(1, -(-len(moments) // most))
     last = len(moments) - 1
@@ -235,10 +236,10 @@ def thinned(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
 def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
     groups: dict[object, list[PodOutcome]] = {}
     for result in outcomes:
-        if result.outcome is Outcome.REFUSED:
+        if result.outcome is OutcomeKind.REFUSED:
             key = (result.asks, tuple(sorted(result.reasons)))
             groups.setdefault(key, []).append(result)
-    found = [
+    kinds = [
         NotPlaced(
             alike[-1].asks,
             tuple(str(result.pod) for result in alike),
@@ -247,12 +248,14 @@ def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
         )
         for alike in groups.values()
     ]
-    return tuple(sorted(found, key=lambda one: (-len(one.pods), one.asks)))
+    return tuple(sorted(kinds, key=lambda kind: (-len(kind.pods), kind.asks)))
 
 
-def _wrong(expected: Expected, last: Mapping[PodName, PodOutcome]) -> Iterator[str]:
+def _wrong(
+    expected: ExpectedResult, last: Mapping[PodName, PodOutcome]
+) -> Iterator[str]:
     placed = sum(bool(result.node) for result in last.values())
-    refused = sum(result.outcome is Outcome.REFUSED for result in last.values())
+    refused = sum(result.outcome is OutcomeKind.REFUSED for result in last.values())
     if expected.placed not in (None, placed):
         yield f"pods placed: {placed}; expected: {expected.placed}"
     if expected.refused not in (None, refused):
@@ -268,38 +271,38 @@ _PLAYED = frozenset({names.MEMORY, names.CORE, "cpu", "memory", "pods"})
 _MOST_NAMES = 5
 
 
-def not_played(scenario: Scenario) -> Iterator[str]:
+def list_not_played(scenario: Scenario) -> Iterator[str]:
     """Yield what a real cluster has and this simulation left out, as sentences."""
     yield "kube-scheduler's own scores, which it adds to the policy's"
     yield "preemption, pod affinity, spreading, volumes and ports"
     events = [step.what for step in scenario.steps]
-    pods = [one.pod for one in events if isinstance(one, Arrive)]
-    if any(isinstance(one, Drain) for one in events):
+    pods = [event.pod for event in events if isinstance(event, Arrive)]
+    if any(isinstance(event, Drain) for event in events):
         yield "disruption budgets: all pods of a drained node are deleted at once"
         pods += scenario.there
     if scenario.moves:
         yield "disruption budgets and the restart of pods that move to make room"
-    joins = any(isinstance(one, Join) for one in events)
+    joins = any(isinstance(event, Join) for event in events)
     owners = (pod["metadata"].get("ownerReferences") or () for pod in scenario.there)
-    kinds = {one.get("kind") for its in owners for one in its}
+    kinds = {owner.get("kind") for references in owners for owner in references}
     if joins and "DaemonSet" in kinds:
         yield "pods of DaemonSets on added nodes, which begin empty"
     # Pods that are alike share one spec.
     specs = {id(pod["spec"]): pod["spec"] for pod in pods}
-    asked = [
+    resources = [
         _asked(container)
         for spec in specs.values()
         for key in ("initContainers", "containers")
         for container in spec.get(key) or ()
     ]
-    if any(names.MEMORY in one and names.CORE not in one for one in asked):
+    if any(names.MEMORY in keys and names.CORE not in keys for keys in resources):
         yield (
             "the webhook: it gives 1 core to a container that asks for units and no "
             "cores"
         )
-    if others := set[str]().union(*asked) - _PLAYED:
-        told = words.listed(sorted(others), _MOST_NAMES)
-        yield f"other resources that pods ask for, on whatever nodes: {told}"
+    if others := set[str]().union(*resources) - _PLAYED:
+        listed = words.listed(sorted(others), _MOST_NAMES)
+        yield f"other resources that pods ask for, on whatever nodes: {listed}"
 
 
 def _asked(container: Json) -> set[str]:
@@ -309,11 +312,11 @@ def _asked(container: Json) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """One scenario under one or several policies, in the order of the command line."""
 
     scenario: Scenario
-    runs: tuple[Run, ...]
+    runs: tuple[PolicyRun, ...]
     nodes: int
     cards: int
     units: int
@@ -325,11 +328,11 @@ class Report:
         """Why ``expect`` was not checked; empty if it was, or if there is none."""
         if not self.scenario.expected or any(run.checked for run in self.runs):
             return ""
-        own = self.scenario.choice.default
-        return f"expect is for the policy {own}, which was not played"
+        policy = self.scenario.choice.default
+        return f"expect is for the policy {policy}, which was not played"
 
 
-def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
+def make_report(scenario: Scenario, runs: Sequence[PolicyRun]) -> SimulationReport:
     """Make a report; nodes and cards are counted at the beginning.
 
     The curves of all policies end at the same second: that of the longest.
@@ -338,8 +341,10 @@ def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
     for run in runs:
         run.played.follow(last_s)
     cards = [size for node in scenario.nodes for size in _units(node)]
-    left_out, nodes = tuple(not_played(scenario)), len(scenario.nodes)
-    return Report(scenario, tuple(runs), nodes, len(cards), sum(cards), left_out)
+    left_out, nodes = tuple(list_not_played(scenario)), len(scenario.nodes)
+    return SimulationReport(
+        scenario, tuple(runs), nodes, len(cards), sum(cards), left_out
+    )
 
 
 def _units(node: Json) -> list[int]:
@@ -358,7 +363,7 @@ _KNOWN = ("units", "cores", "cards", "cpu", "memory", "model", "policy")
 _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
 
 
-class _Size(PodEntry):
+class _PodSize(PodEntry):
     name: Text = "more"
     cards: Annotated[int, bounded_number(0, MOST)] = 0
 
@@ -369,58 +374,58 @@ def read_size(text: str) -> Json:
     Return the manifest of such a pod. Raises ``NotPlayable``, also for what the
     extender would refuse.
     """
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for part in (f"units={text}" if text.isdecimal() else text).split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         if key not in _KNOWN or not equals or not value:
             raise _wrong_size(text, f" is not the size of a pod; {_EXAMPLE}")
-        if key in told:
+        if key in fields:
             raise _wrong_size(text, f" has {key} twice")
-        told[key] = value
-    if "model" in told:
-        told["models"] = told.pop("model")
-    if "cards" in told and "cores" in told:
+        fields[key] = value
+    if "model" in fields:
+        fields["models"] = fields.pop("model")
+    if "cards" in fields and "cores" in fields:
         raise _wrong_size(text, ": cards are whole ones; leave the cores out")
     try:
-        asked = _Size.model_validate(told)
+        size = _PodSize.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         problem = f": {first['loc'][0]} {first['ctx']['error']}; {_EXAMPLE}"
         raise _wrong_size(text, problem) from error
-    if asked.cards:
-        asked = asked.model_copy(update={"cores": CORES_PER_CARD * asked.cards})
-    for _, problem in asked.complaints():
+    if size.cards:
+        size = size.model_copy(update={"cores": CORES_PER_CARD * size.cards})
+    for _, problem in size.complaints():
         raise _wrong_size(text, f": {problem}")
-    if not (asked.units or asked.cores or asked.cpu or asked.memory):
+    if not (size.units or size.cores or size.cpu or size.memory):
         raise _wrong_size(text, f" asks for nothing; {_EXAMPLE}")
-    return asked.manifest()
+    return size.manifest()
 
 
 def _wrong_size(text: str, problem: str) -> NotPlayable:
     return NotPlayable(f'"{clean_text(text)}"{problem}')
 
 
-def room(cluster: SimulatedCluster, asked: Json, told: OnStep) -> Room:
+def count_room(cluster: SimulatedCluster, size: Json, on_step: OnStep) -> RoomForMore:
     """Count how many more pods fit; the cluster is left as it was."""
     placed: list[tuple[PodRef, NodeName]] = []
-    said = ""
+    asks = ""
     for number in range(MOST + 1):
-        pod = synthetic.named_after(asked, _NAMESPACE, f"more-{number}")
+        pod = synthetic.instantiate_pod(size, _NAMESPACE, f"more-{number}")
         ref, needs = cluster.add(pod)
         if isinstance(needs, Refusal):
             # read_size has refused such a size before.
             raise NotPlayable(refusal_text(needs))
-        said = request_text(needs)
+        asks = describe_request(needs)
         decided = cluster.place(ref, needs)
         if not isinstance(decided, Placement):
             cluster.take_away(ref, None)
             break
         placed.append((ref, decided.node))
-        told(len(placed), MOST)
-    told(MOST, MOST)
+        on_step(len(placed), MOST)
+    on_step(MOST, MOST)
     for ref, node in reversed(placed):
         cluster.take_away(ref, node)
-    return Room(said, min(len(placed), MOST), more=len(placed) > MOST)
+    return RoomForMore(asks, min(len(placed), MOST), more=len(placed) > MOST)
 
 
 VERSION = 1
@@ -430,7 +435,7 @@ _MOMENT = (
 )
 
 
-def report_data(report: Report) -> dict[str, Any]:
+def report_data(report: SimulationReport) -> dict[str, Any]:
     """Return the whole report, including what the screen leaves out."""
     return {
         "v": VERSION,
@@ -449,27 +454,30 @@ def report_data(report: Report) -> dict[str, Any]:
     }
 
 
-def report_csv(report: Report) -> str:
+def report_csv(report: SimulationReport) -> str:
     """Return the curves, a line for each moment; what is not known is left empty."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(("policy", *_MOMENT))
     for run in report.runs:
-        for moment in thinned(run.played.moments):
-            told = (run.policy, *_moment(moment).values())
-            cells = (f"{x:.15g}" if isinstance(x, float) else x for x in told)
+        for moment in thin_moments(run.played.moments):
+            values = (run.policy, *_moment(moment).values())
+            cells = (
+                f"{value:.15g}" if isinstance(value, float) else value
+                for value in values
+            )
             writer.writerow(cells)
     return page.getvalue()
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: PolicyRun) -> dict[str, Any]:
     return {
         "policy": run.policy,
         "placed": run.placed,
-        "at_once": run.counts[Outcome.PLACED],
-        "waited": run.counts[Outcome.WAITED],
-        "refused": run.counts[Outcome.REFUSED],
-        "left": run.counts[Outcome.LEFT],
+        "at_once": run.counts[OutcomeKind.PLACED],
+        "waited": run.counts[OutcomeKind.WAITED],
+        "refused": run.counts[OutcomeKind.REFUSED],
+        "left": run.counts[OutcomeKind.LEFT],
         "moved": run.moved,
         "rehoused": run.rehoused,
         "longest_wait_s": run.longest_wait_s,
@@ -477,11 +485,15 @@ def _run(run: Run) -> dict[str, Any]:
         "fullest": _moment(run.fullest),
         "end": _moment(run.played.end),
         "not_placed": [
-            {"asks": one.asks, "pods": list(one.pods), "reasons": dict(one.reasons)}
-            for one in run.not_placed
+            {
+                "asks": group.asks,
+                "pods": list(group.pods),
+                "reasons": dict(group.reasons),
+            }
+            for group in run.not_placed
         ],
         "room": [asdict(room) for room in run.rooms],
-        "curve": [_moment(moment) for moment in thinned(run.played.moments)],
+        "curve": [_moment(moment) for moment in thin_moments(run.played.moments)],
         "pods": [_pod(result) for result in run.played.outcomes],
         "unexpected": list(run.wrong),
         "as_expected": not run.wrong if run.checked else None,
@@ -489,7 +501,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _moves(run: Run) -> dict[str, Any]:
+def _moves(run: PolicyRun) -> dict[str, Any]:
     done = run.played.moves
     return {"moves": done and asdict(done), "mean_wait_s": run.mean_wait_s}
 
@@ -500,7 +512,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
 
 def _by_count(reasons: Mapping[str, int]) -> dict[str, int]:
     """Sort the most frequent one first, because Python's order may change each run."""
-    return dict(sorted(reasons.items(), key=lambda one: (-one[1], one[0])))
+    return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _pod(result: PodOutcome) -> dict[str, Any]:

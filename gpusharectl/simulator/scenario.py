@@ -68,7 +68,7 @@ Event = Arrive | Leave | Join | Drain
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScenarioStep:
     """An event, so many seconds after the beginning."""
 
     at_s: float
@@ -76,7 +76,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedResult:
     """What the author of a scenario expects; None or empty where nothing is."""
 
     placed: int | None = None
@@ -99,14 +99,14 @@ class Scenario:
 
     name: str
     nodes: tuple[Json, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     there: tuple[Json, ...] = ()
     claims: tuple[Placement, ...] = ()
     choice: PolicyChoice = field(default_factory=PolicyChoice)
     waits: bool = True
     moves: int = 0
     """At most so many pods move for one that waits; 0: none ever do."""
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedResult = field(default_factory=ExpectedResult)
     remarks: tuple[str, ...] = ()
     """What a reader of the result should know about the beginning."""
 
@@ -127,7 +127,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def seconds(text: str) -> float | None:
+def parse_seconds(text: str) -> float | None:
     """Parse ``90``, ``90s``, ``1h30m`` or ``2d`` as seconds; None if it is no time.
 
     >>> seconds("1h30m"), seconds("90"), seconds("soon")
@@ -141,10 +141,10 @@ def seconds(text: str) -> float | None:
             return None
         total += float(match[1]) * _SECONDS[match[2] or "s"]
         place = match.end()
-    return whole_ms(total) if text and place == len(text) else None
+    return round_to_ms(total) if text and place == len(text) else None
 
 
-def whole_ms(time_s: float) -> float:
+def round_to_ms(time_s: float) -> float:
     """Round seconds to milliseconds, so that equal sums are equal.
 
     >>> 0.1 + 0.2 == 0.3, whole_ms(0.1 + 0.2) == 0.3
@@ -153,7 +153,7 @@ def whole_ms(time_s: float) -> float:
     return round(time_s, 3)
 
 
-def stretch(length_s: float) -> str:
+def format_duration(length_s: float) -> str:
     """Write seconds in their two largest units; ms below one second.
 
     >>> stretch(0), stretch(5400), stretch(90), stretch(200000), stretch(0.3)
@@ -162,14 +162,14 @@ def stretch(length_s: float) -> str:
     if 0 < (milliseconds := round(_MS * length_s)) < _MS:
         return f"{milliseconds} ms"
     for (word, size), (smaller, least) in pairwise((*_UNITS, _UNITS[-1])):
-        number, left = divmod(round(length_s), size)
+        number, rest = divmod(round(length_s), size)
         if number:
-            more = f" {left // least} {smaller}" if left // least else ""
+            more = f" {rest // least} {smaller}" if rest // least else ""
             return f"{number} {word}{more}"
     return "0 s"
 
 
-def request_text(needs: PodNeeds) -> str:
+def describe_request(needs: PodNeeds) -> str:
     """Describe what a pod asks for; different kinds of pods get different words."""
     request, host = needs.request, needs.request.host
     amounts = [words.claims(request.claims)] if request.claims else []
@@ -177,12 +177,12 @@ def request_text(needs: PodNeeds) -> str:
         amounts.append(f"{host.cpu_milli / 1000:g} CPU")
     if host is not None and host.memory_mib:
         amounts.append(f"{host.memory_mib / 1024:.3g} GiB of the node")
-    said = amounts or ["nothing"]
+    parts = amounts or ["nothing"]
     if request.cards is not None:
-        said.append(words.allowed(request.cards))
+        parts.append(words.allowed(request.cards))
     if needs.constraints.selector:
         labels = (f"{key}={value}" for key, value in needs.constraints.selector)
-        said.append(f"on nodes with {' and '.join(labels)}")
+        parts.append(f"on nodes with {' and '.join(labels)}")
     if request.policy:
-        said.append(f"by the policy {request.policy}")
-    return ", ".join(said)
+        parts.append(f"by the policy {request.policy}")
+    return ", ".join(parts)

@@ -42,17 +42,17 @@ from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.scenario import (
     Arrive,
     Drain,
-    Expected,
+    ExpectedResult,
     Join,
     Leave,
     PodName,
     Scenario,
-    Step,
-    seconds,
-    stretch,
-    whole_ms,
+    ScenarioStep,
+    format_duration,
+    parse_seconds,
+    round_to_ms,
 )
-from gpusharectl.simulator.synthetic import check_amount, playable
+from gpusharectl.simulator.synthetic import check_amount, read_template
 
 MOST = 10**9
 """The most of any number or time (seconds) in a scenario."""
@@ -75,12 +75,12 @@ def _name(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    found = seconds(text)
-    if found is None:
+    parsed_s = parse_seconds(text)
+    if parsed_s is None:
         raise ValueError(f'is "{text}"; give a time such as 90s, 10m or 1h30m')
-    if found > MOST:
+    if parsed_s > MOST:
         raise ValueError(f'is "{clean_text(text)}"; it may be {MOST} s in all')
-    return found
+    return parsed_s
 
 
 def _quantity(text: str) -> str:
@@ -118,7 +118,7 @@ def _card_terms(value: object) -> object:
     """Read ``8x24GiB`` or ``1x24259MiB,2x7611MiB``, as --simulated-cards does."""
     if not isinstance(value, str):
         return value
-    found = []
+    cards = []
     for term in value.split(","):
         match = _TERM.fullmatch(term.strip())
         if match is None:
@@ -131,8 +131,8 @@ def _card_terms(value: object) -> object:
             raise ValueError(f'"{value}": give 1 card or more, or leave the field out')
         if not units:
             raise ValueError(f'"{value}": a card has at least 256 MiB')
-        found += [{"units": str(units)}] * min(int(match[1]), MOST_CARDS + 1)
-    return found
+        cards += [{"units": str(units)}] * min(int(match[1]), MOST_CARDS + 1)
+    return cards
 
 
 def _few_cards(cards: "tuple[CardEntry, ...]") -> "tuple[CardEntry, ...]":
@@ -141,29 +141,31 @@ def _few_cards(cards: "tuple[CardEntry, ...]") -> "tuple[CardEntry, ...]":
     return cards
 
 
-def _links(value: object, found: ValidationInfo) -> tuple[int, ...]:
+def _links(value: object, info: ValidationInfo) -> tuple[int, ...]:
     """Read the name of a topology, or a row of pair scores for each card."""
-    cards = found.data.get("cards")
+    cards = info.data.get("cards")
     if cards is None:
         # They are wrong themselves, and complained about.
         return ()
-    told = topologies.scores(simplify_yaml(value), sum(card.count for card in cards))
-    if isinstance(told, str):
-        raise ValueError(told)  # noqa: TRY004
-    return told
+    scores = topologies.scores(simplify_yaml(value), sum(card.count for card in cards))
+    if isinstance(scores, str):
+        raise ValueError(scores)  # noqa: TRY004
+    return scores
 
 
 def _template(value: object) -> Json:
     raw = simplify_yaml(value)
     try:
-        found = orjson.loads(orjson.dumps(raw))
+        manifest = orjson.loads(orjson.dumps(raw))
     except (TypeError, orjson.JSONEncodeError) as error:
         raise ValueError(f"is not a Kubernetes object: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("spec"), Mapping):
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("spec"), Mapping):
         raise ValueError("needs a spec, as a Pod or a Deployment has")  # noqa: TRY004
-    inner = found["spec"].get("template")
+    inner = manifest["spec"].get("template")
     try:
-        pod = playable(inner if isinstance(inner, dict) and "spec" in inner else found)
+        pod = read_template(
+            inner if isinstance(inner, dict) and "spec" in inner else manifest
+        )
     except Malformed as error:
         raise ValueError(str(error)) from error
     priority_class = pod["spec"].get("priorityClassName")
@@ -248,10 +250,11 @@ class NodeEntry(_Several):
         ]
         for name in self.names:
             cards = [
-                synthetic.card(name, index, *size) for index, size in enumerate(sizes)
+                synthetic.make_card(name, index, *size)
+                for index, size in enumerate(sizes)
             ]
             linked = with_scores(cards, self.links) if self.links else cards
-            yield synthetic.node(name, linked, host)
+            yield synthetic.make_node(name, linked, host)
 
 
 class PodEntry(_Several):
@@ -278,24 +281,27 @@ class PodEntry(_Several):
         metadata = (self.template or {}).get("metadata") or {}
         space = self.namespace or str(metadata.get("namespace") or "default")
         for number, name in enumerate(self.names):
-            yield (space, name), whole_ms(self.at + number * self.every)
+            yield (space, name), round_to_ms(self.at + number * self.every)
 
     def manifest(self) -> Json:
         """Return the manifest that all of them have."""
         if self.template is not None:
             return self.template
-        told = {one.name: getattr(self, one.name) for one in fields(synthetic.PodSpec)}
+        values = {
+            field_.name: getattr(self, field_.name)
+            for field_ in fields(synthetic.PodSpec)
+        }
         if self.cores is None:
             # The webhook does the same: memory comes with one core at least.
-            told["cores"] = min(self.units, 1)
-        return synthetic.pod("default", "pod", synthetic.PodSpec(**told))
+            values["cores"] = min(self.units, 1)
+        return synthetic.make_pod("default", "pod", synthetic.PodSpec(**values))
 
     def complaints(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong between fields: a field and the problem."""
         when = {"name", "namespace", "count", "at", "every", "lasts", "template"}
         if self.template is not None and (both := self.model_fields_set - when):
-            told = next(name for name in PodEntry.model_fields if name in both)
-            yield told, "stands in the template, or here, but not in both"
+            field_name = next(name for name in PodEntry.model_fields if name in both)
+            yield field_name, "stands in the template, or here, but not in both"
             return
         length = self.at + self.every * self.number + (self.lasts or 0.0)
         if length > MOST:
@@ -303,8 +309,8 @@ class PodEntry(_Several):
             problem = f"at + every x count + lasts is {length:.15g} s"
             longest = next(key for key, told_s in times.items() if told_s)
             yield longest, f"{problem}; it may be {MOST} s"
-        pod = synthetic.named_after(self.manifest(), "default", self.name)
-        if wrong := synthetic.refused(pod):
+        pod = synthetic.instantiate_pod(self.manifest(), "default", self.name)
+        if wrong := synthetic.find_refusal(pod):
             yield "name" if self.template is None else "template", wrong
 
 
@@ -320,7 +326,7 @@ class EventEntry(_Entry):
     @property
     def kinds(self) -> list[str]:
         """Return what it says that happens: must be one."""
-        return [one for one in EVENTS if one in self.model_fields_set]
+        return [kind for kind in EVENTS if kind in self.model_fields_set]
 
 
 EVENTS = ("drain", "remove", "add", "delete")
@@ -373,20 +379,20 @@ class _Entries:
         self.pods = self._read("pods", PodEntry)
         self.events = self._read("events", EventEntry)
         raw = self._raw.get("expect")
-        told = {} if raw is None else raw
-        self.expect = file.part(ExpectEntry, told, ("expect",)) or ExpectEntry()
+        expected = {} if raw is None else raw
+        self.expect = file.part(ExpectEntry, expected, ("expect",)) or ExpectEntry()
 
     def _read(self, key: str, model: type[E]) -> dict[int, E]:
         raw = self._raw.get(key)
         every = raw if isinstance(raw, list) else []
-        found = {}
+        entries = {}
         for number, value in enumerate(every):
             entry = self.file.part(model, value, (key, number))
             if entry is not None:
-                found[number] = entry
-        if self.top and len(found) == len(every):
+                entries[number] = entry
+        if self.top and len(entries) == len(every):
             self.sound.add(key)
-        return found
+        return entries
 
 
 def read_scenario(text: str | bytes, name: str) -> Scenario:
@@ -407,7 +413,7 @@ def read_scenario(text: str | bytes, name: str) -> Scenario:
     top, expect = entries.top, entries.expect
     if top is None:
         raise AssertionError(file)
-    order = next(one for one in CARD_ORDERS if one == top.card_order)
+    order = next(known for known in CARD_ORDERS if known == top.card_order)
     return Scenario(
         name=top.name or name,
         nodes=tuple(nodes),
@@ -415,7 +421,7 @@ def read_scenario(text: str | bytes, name: str) -> Scenario:
         choice=PolicyChoice(top.policy, order),
         waits=top.wait,
         moves=top.moves.most if top.moves else 0,
-        expected=Expected(expect.placed, expect.refused, where),
+        expected=ExpectedResult(expect.placed, expect.refused, where),
     )
 
 
@@ -458,7 +464,7 @@ def _names(entries: _Entries) -> set[str]:
     return seen
 
 
-def _arrivals(entries: _Entries) -> Iterator[Step]:
+def _arrivals(entries: _Entries) -> Iterator[ScenarioStep]:
     seen: set[PodName] = set()
     for place, entry in entries.pods.items():
         manifest = entry.manifest()
@@ -467,11 +473,11 @@ def _arrivals(entries: _Entries) -> Iterator[Step]:
                 problem = f"there is a pod {key[1]} already"
                 entries.file.complain(("pods", place, "name"), problem)
             seen.add(key)
-            arrive = Arrive(synthetic.named_after(manifest, *key), entry.lasts)
-            yield Step(at_s, arrive)
+            arrive = Arrive(synthetic.instantiate_pod(manifest, *key), entry.lasts)
+            yield ScenarioStep(at_s, arrive)
 
 
-def _turn(step: Step) -> tuple[float, bool, int]:
+def _turn(step: ScenarioStep) -> tuple[float, bool, int]:
     """Order by time; pods before events, and of pods the most important first."""
     if isinstance(step.what, Arrive):
         return (step.at_s, False, -step.what.priority)
@@ -489,9 +495,9 @@ class _Events:
     removed: dict[str, float] = field(default_factory=dict)
     deleted: dict[PodName, float] = field(default_factory=dict)
 
-    def steps(self, events: Mapping[int, EventEntry]) -> Iterator[Step]:
+    def steps(self, events: Mapping[int, EventEntry]) -> Iterator[ScenarioStep]:
         """Yield the steps; of two at the same time the first in the file is first."""
-        order = sorted(events.items(), key=lambda one: one[1].at)
+        order = sorted(events.items(), key=lambda item: item[1].at)
         for _, event in reversed(order):
             for name in event.add.names if event.add else ():
                 self.coming[name] = event.at
@@ -505,28 +511,33 @@ class _Events:
             else:
                 yield self._drained(location, event.at, event.drain or event.remove)
 
-    def _added(self, location: Location, at_s: float, add: NodeEntry) -> Iterator[Step]:
+    def _added(
+        self, location: Location, at_s: float, add: NodeEntry
+    ) -> Iterator[ScenarioStep]:
         for name, node in zip(add.names, add.nodes(), strict=True):
             if name in self.nodes:
                 self.file.complain(location, f"there is a node {name} already")
             self.nodes.add(name)
-            yield Step(at_s, Join(node))
+            yield ScenarioStep(at_s, Join(node))
 
-    def _drained(self, location: Location, at_s: float, name: str) -> Step:
+    def _drained(self, location: Location, at_s: float, name: str) -> ScenarioStep:
         gone = location[-1] == "remove"
         if name not in self.nodes:
             problem = f"there is no node {name}"
             if name in self.removed:
-                problem += f" any more: it was removed at {stretch(self.removed[name])}"
+                removed = format_duration(self.removed[name])
+                problem += f" any more: it was removed at {removed}"
             elif name in self.coming:
-                problem += f" yet: it comes at {stretch(self.coming[name])}"
-            self.file.complain(location, f"{problem}; this is at {stretch(at_s)}")
+                problem += f" yet: it comes at {format_duration(self.coming[name])}"
+            self.file.complain(
+                location, f"{problem}; this is at {format_duration(at_s)}"
+            )
         elif gone:
             self.nodes.remove(name)
             self.removed[name] = at_s
-        return Step(at_s, Drain(name, gone=gone))
+        return ScenarioStep(at_s, Drain(name, gone=gone))
 
-    def _deleted(self, location: Location, at_s: float, text: str) -> Step:
+    def _deleted(self, location: Location, at_s: float, text: str) -> ScenarioStep:
         """Check a deletion; the pod may have ended by then, which nobody knows here."""
         space, slash, name = text.rpartition("/")
         key = (space if slash else "default", name)
@@ -534,16 +545,18 @@ class _Events:
         if key not in self.pods:
             problem += " in this scenario; give NAMESPACE/POD"
         elif self.pods[key] > at_s:
-            came, now = stretch(self.pods[key]), stretch(at_s)
+            came, now = format_duration(self.pods[key]), format_duration(at_s)
             problem += f" yet: it comes at {came}; this is at {now}"
         elif key in self.deleted:
-            problem += f" any more: it was deleted at {stretch(self.deleted[key])}"
+            problem += (
+                f" any more: it was deleted at {format_duration(self.deleted[key])}"
+            )
         else:
             problem = ""
             self.deleted[key] = at_s
         if problem:
             self.file.complain(location, problem)
-        return Step(at_s, Leave(*key))
+        return ScenarioStep(at_s, Leave(*key))
 
 
 def _places(
@@ -553,15 +566,15 @@ def _places(
     for space, name in pods:
         spaces.setdefault(name, []).append(space)
     where: dict[PodName, str] = {}
-    for told, place in wanted.items():
-        space, slash, name = told.rpartition("/")
+    for text, place in wanted.items():
+        space, slash, name = text.rpartition("/")
         there = spaces.get(name, [])
         problem = ""
         if not there or (slash and space not in there):
             problem = "there is no such pod in this scenario"
         elif not slash and len(there) > 1:
-            found = words.listed(sorted(there), _MOST_SPACES)
-            problem = f"there are {len(there)} pods of this name, in {found}"
+            listed = words.listed(sorted(there), _MOST_SPACES)
+            problem = f"there are {len(there)} pods of this name, in {listed}"
             problem += "; give NAMESPACE/POD"
         else:
             key = (space if slash else there[0], name)
@@ -569,5 +582,5 @@ def _places(
                 problem = f"{'/'.join(key)} is there twice; give it once"
             where[key] = place
         if problem:
-            file.complain(("expect", "pods", told), problem)
+            file.complain(("expect", "pods", text), problem)
     return where

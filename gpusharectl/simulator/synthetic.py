@@ -51,7 +51,7 @@ class NodeCapacity:
     unschedulable: bool = False
 
 
-def card(node: str, index: int, units: int, model: str = "") -> Card:
+def make_card(node: str, index: int, units: int, model: str = "") -> Card:
     """Return a card whose UUID depends on its node and index only.
 
     One whose model has the size of a MIG instance is an instance; all those of a node
@@ -64,7 +64,7 @@ def card(node: str, index: int, units: int, model: str = "") -> Card:
     return Card(uid, index, units, model=model, parent=parent)
 
 
-def node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
+def make_node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
     """Return a node."""
     annotations = {names.CARDS: encode_cards(cards)} if cards else {}
     offered: dict[str, str] = {}
@@ -72,11 +72,11 @@ def node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
         offered[names.MEMORY] = str(sum(card.units for card in cards))
         offered[names.CORE] = str(CORES_PER_CARD * len(cards))
     pods = "" if host.pods is None else str(host.pods)
-    told = {CPU: host.cpu, MEMORY: host.memory, "pods": pods}
+    limits = {CPU: host.cpu, MEMORY: host.memory, "pods": pods}
     if host.cpu or host.memory:
         # The ledger knows CPU and memory of a node together, or neither.
-        told |= {key: told[key] or plenty for key, plenty in _PLENTY.items()}
-    offered |= {key: text for key, text in told.items() if text}
+        limits |= {key: limits[key] or plenty for key, plenty in _PLENTY.items()}
+    offered |= {key: text for key, text in limits.items() if text}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -90,25 +90,25 @@ def node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
     }
 
 
-def pod(namespace: str, name: str, asked: PodSpec) -> Json:
+def make_pod(namespace: str, name: str, request: PodSpec) -> Json:
     """Return a pod with one container."""
-    limits = {names.MEMORY: asked.units, names.CORE: asked.cores}
+    limits = {names.MEMORY: request.units, names.CORE: request.cores}
     texts = {key: str(number) for key, number in limits.items() if number}
-    requests = {CPU: asked.cpu, MEMORY: asked.memory}
+    requests = {CPU: request.cpu, MEMORY: request.memory}
     resources = {
         "limits": texts,
         "requests": texts | {key: text for key, text in requests.items() if text},
     }
     wishes = {
-        names.MODELS: ",".join(asked.models),
-        names.UUIDS: ",".join(asked.uuids),
-        names.POLICY: asked.policy,
+        names.MODELS: ",".join(request.models),
+        names.UUIDS: ",".join(request.uuids),
+        names.POLICY: request.policy,
     }
     spec: Json = {"containers": [{"name": "main", "resources": resources}]}
-    if asked.priority:
-        spec["priority"] = asked.priority
-    if asked.node_selector:
-        spec["nodeSelector"] = dict(asked.node_selector)
+    if request.priority:
+        spec["priority"] = request.priority
+    if request.node_selector:
+        spec["nodeSelector"] = dict(request.node_selector)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -127,22 +127,22 @@ def is_bound_to_node(pod: Json) -> bool:
     return any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
 
 
-def refused(pod: Json) -> str:
+def find_refusal(pod: Json) -> str:
     """Return why the extender refuses a pod on every node; empty if it does not."""
     body = {**pod, "metadata": {**pod["metadata"], "uid": "checked"}}
     try:
-        found = codec.pod_request(body, codec.pod_ref(body))
+        request = codec.pod_request(body, codec.pod_ref(body))
     except Malformed as error:
         return str(error)
-    return refusal_text(found) if isinstance(found, Refusal) else ""
+    return refusal_text(request) if isinstance(request, Refusal) else ""
 
 
-def named_after(template: Json, namespace: str, name: str) -> Json:
+def instantiate_pod(template: Json, namespace: str, name: str) -> Json:
     """Return a pod from a manifest or a controller's template."""
     metadata = dict(template.get("metadata") or {})
     kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-    own = {"namespace": namespace, "name": name}
-    return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": kept | own}
+    identity = {"namespace": namespace, "name": name}
+    return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": kept | identity}
 
 
 WRITTEN_KEYS = (names.PLACEMENT, names.ACTUAL, names.ISOLATION)
@@ -154,16 +154,16 @@ _TOLERATES = ("", "Equal", "Exists")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def playable(pod: Json) -> Json:
-    """Return a pod, or a controller's template of one, as ``before_it_ran`` does.
+def read_template(pod: Json) -> Json:
+    """Return a pod, or a controller's template of one, as ``strip_run_state`` does.
 
     Raises ``Malformed`` for what no API server accepts, as far as it is read here.
     """
     _check(Reader(pod))
-    return before_it_ran(pod)
+    return strip_run_state(pod)
 
 
-def before_it_ran(pod: Json) -> Json:
+def strip_run_state(pod: Json) -> Json:
     """Return a pod without node, status, scheduling gates and placement.
 
     A pod has those if it is pasted from ``kubectl get -o yaml``.
@@ -250,9 +250,9 @@ def _check_expression(expression: Reader) -> None:
 
 
 def _one_of(reader: Reader, key: str, allowed: tuple[str, ...]) -> str:
-    found = reader.optional_text(key)
-    if found not in allowed:
+    value = reader.optional_text(key)
+    if value not in allowed:
         known = ", ".join(filter(None, allowed))
-        problem = f'is "{clean_text(found)}"; known are {known}'
+        problem = f'is "{clean_text(value)}"; known are {known}'
         raise Malformed(reader.path(key), problem)
-    return found
+    return value

@@ -9,7 +9,7 @@ from bench.curves import curves, draw_scenario, nvlinked_over, replay_list
 from bench.packing.trace import read_trace
 from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.engine import UNUSABLE
-from gpusharectl.simulator.result import Report
+from gpusharectl.simulator.result import SimulationReport
 from tests.bench.packing.building import CASES
 from tests.gpusharectl.simulator.building import told
 from tests.gpusharectl.simulator.test_links import linked_nodes
@@ -23,7 +23,7 @@ from tests.gpusharectl.simulator.test_render import (
 )
 
 
-def lines(of: Report) -> list[Any]:
+def lines(of: SimulationReport) -> list[Any]:
     """The lines of all panels."""
     return [line for axes in draw_scenario(of).axes for line in axes.lines]
 

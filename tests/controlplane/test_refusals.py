@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpushare.domain.policies import PolicyChoice
-from gpusharectl.simulator.live import WhatIf, live_scenario
-from gpusharectl.simulator.result import run
+from gpusharectl.simulator.live import WhatIf, make_live_scenario
+from gpusharectl.simulator.result import run_policy
 from tests.controlplane.books import assert_refused, checked_book
 from tests.controlplane.world import POLICY, World, cards_of
 from tests.testbed.objects import read_pod
@@ -128,8 +128,8 @@ def test_refusal(world: World, case: Case) -> None:
 def simulated(world: World) -> str:
     """Play what waits over what runs; why the only pod that waits does."""
     nodes, pods = (world.rest.items(f"/api/v1/{kind}") for kind in ("nodes", "pods"))
-    scenario = live_scenario(nodes, pods, WhatIf(), "")
-    (waits,) = run(scenario, PolicyChoice()).not_placed
+    scenario = make_live_scenario(nodes, pods, WhatIf(), "")
+    (waits,) = run_policy(scenario, PolicyChoice()).not_placed
     return ", ".join(sorted(f"{count} {why}" for why, count in waits.reasons.items()))
 
 

@@ -19,7 +19,7 @@ from gpushare.domain.placement import score
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import codec
 from gpusharectl.simulator.engine import Played, play
-from gpusharectl.simulator.scenario import Arrive, Scenario, Step
+from gpusharectl.simulator.scenario import Arrive, Scenario, ScenarioStep
 from gpusharectl.simulator.scenario_file import read_scenario
 from tests.controlplane.extender import extender
 from tests.controlplane.world import EAGER, Verdict, World
@@ -120,7 +120,7 @@ def really(
         }
 
 
-def pinned(step: Step, where: str) -> Step:
+def pinned(step: ScenarioStep, where: str) -> ScenarioStep:
     """Let a pod go to this node and no other, by the label that every kubelet sets."""
     assert isinstance(step.what, Arrive)
     a_pod = step.what.pod
@@ -129,12 +129,12 @@ def pinned(step: Step, where: str) -> Step:
     return replace(step, what=replace(step.what, pod={**a_pod, "spec": spec}))
 
 
-def name_of(step: Step) -> str:
+def name_of(step: ScenarioStep) -> str:
     assert isinstance(step.what, Arrive)
     return str(step.what.pod["metadata"]["name"])
 
 
-def simulated(scenario: Scenario, steps: list[Step]) -> Played:
+def simulated(scenario: Scenario, steps: list[ScenarioStep]) -> Played:
     return play(replace(scenario, steps=tuple(steps)), scenario.choice, looks=0)
 
 
@@ -148,7 +148,7 @@ def test_the_same_pods_on_the_same_cards(
     index = {
         card.uuid: card.index for one in scenario.nodes for card in codec.cards(one)
     }
-    before: list[Step] = []
+    before: list[ScenarioStep] = []
     for step in scenario.steps:
         name, real = name_of(step), seen[name_of(step)]
         free = simulated(scenario, [*before, step]).outcomes[-1]

@@ -6,7 +6,7 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.engine import Played, PodOutcome, play
-from gpusharectl.simulator.scenario import Arrive, Event, Scenario, Step
+from gpusharectl.simulator.scenario import Arrive, Event, Scenario, ScenarioStep
 from gpusharectl.simulator.scenario_file import read_scenario
 
 
@@ -21,26 +21,29 @@ def node(
     """A node with cards of these sizes, or one of 29 units."""
     sizes = units or (29,)
     cards = [
-        synthetic.card(name, index, size, model) for index, size in enumerate(sizes)
+        synthetic.make_card(name, index, size, model)
+        for index, size in enumerate(sizes)
     ]
-    return synthetic.node(name, cards, synthetic.NodeCapacity(cpu, memory, pods))
+    return synthetic.make_node(name, cards, synthetic.NodeCapacity(cpu, memory, pods))
 
 
 def pod(name: str, units: int = 10, cores: int = 1, **more: object) -> Json:
     """A pod of one container."""
     asked = synthetic.PodSpec(units=units, cores=cores, **more)  # type: ignore[arg-type]
-    return synthetic.pod("default", name, asked)
+    return synthetic.make_pod("default", name, asked)
 
 
 def scenario(
-    nodes: Sequence[Json], *steps: Event | Step, waits: bool = True
+    nodes: Sequence[Json], *steps: Event | ScenarioStep, waits: bool = True
 ) -> Scenario:
     """Things that happen a minute apart, unless they say when."""
     return Scenario(
         name="a scenario",
         nodes=tuple(nodes),
         steps=tuple(
-            step if isinstance(step, Step) else Step(60.0 * number, step)
+            step
+            if isinstance(step, ScenarioStep)
+            else ScenarioStep(60.0 * number, step)
             for number, step in enumerate(steps)
         ),
         waits=waits,

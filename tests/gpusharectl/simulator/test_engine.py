@@ -8,10 +8,10 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulator.engine import Outcome
-from gpusharectl.simulator.gauge import Gauge, unusable_units
-from gpusharectl.simulator.result import run
-from gpusharectl.simulator.scenario import Arrive, Drain, Join, Leave, Step
+from gpusharectl.simulator.engine import OutcomeKind
+from gpusharectl.simulator.gauge import ClusterGauge, count_unusable_units
+from gpusharectl.simulator.result import run_policy
+from gpusharectl.simulator.scenario import Arrive, Drain, Join, Leave, ScenarioStep
 from tests.gpusharectl.simulator.building import (
     come,
     node,
@@ -25,9 +25,9 @@ from tests.gpusharectl.simulator.building import (
 
 def test_pods_without_room_wait_until_others_end() -> None:
     """A pod's stay counts from its start, not from its coming."""
-    first = Step(0, Arrive(pod("first", 20), lasts_s=100))
-    second = Step(10, Arrive(pod("second", 20), lasts_s=100))
-    third = Step(20, Arrive(pod("third", 20)))
+    first = ScenarioStep(0, Arrive(pod("first", 20), lasts_s=100))
+    second = ScenarioStep(10, Arrive(pod("second", 20), lasts_s=100))
+    third = ScenarioStep(20, Arrive(pod("third", 20)))
     found = outcomes(played(scenario([node()], first, second, third)))
     assert [one.placed_s for one in found.values()] == [0, 100, 200]
     assert [one.outcome for one in found.values()] == ["placed", "waited", "waited"]
@@ -53,7 +53,7 @@ def test_refusals_have_their_reasons() -> None:
 
 def test_sums_count_what_pods_request() -> None:
     """A whole card without units takes no units of a sum, until its pod has ended."""
-    whole = Step(0, Arrive(pod("whole", units=0, cores=100), lasts_s=60))
+    whole = ScenarioStep(0, Arrive(pod("whole", units=0, cores=100), lasts_s=60))
     steps = [whole, *come("a", units=20), *come("big", units=20)]
     done = played(scenario([node("n", 29, 29)], *steps, *come("huge", units=39)))
     reasons = {name: dict(one.reasons) for name, one in outcomes(done).items()}
@@ -80,9 +80,9 @@ def test_the_reasons_are_of_the_last_try() -> None:
     steps = [
         *come("full", units=29),
         *come("x", "y", "z", units=20),
-        Join(synthetic.node("plain", (), synthetic.NodeCapacity())),
+        Join(synthetic.make_node("plain", (), synthetic.NodeCapacity())),
     ]
-    (not_placed,) = run(scenario([node()], *steps), PolicyChoice()).not_placed
+    (not_placed,) = run_policy(scenario([node()], *steps), PolicyChoice()).not_placed
     assert (len(not_placed.pods), not_placed.nodes) == (3, 2)
     assert not_placed.reasons == {
         "Insufficient baidu.com/vcuda-core": 1,
@@ -93,7 +93,7 @@ def test_the_reasons_are_of_the_last_try() -> None:
 def test_a_drain_is_a_reason_for_those_that_wait() -> None:
     steps = [*come("full", units=29), *come("x", units=20), Drain("node-1")]
     steps += come("y", units=20)
-    groups = run(scenario([node()], *steps), PolicyChoice()).not_placed
+    groups = run_policy(scenario([node()], *steps), PolicyChoice()).not_placed
     found = {pod: one.reasons for one in groups for pod in one.pods}
     assert sorted(found) == ["default/full-moved-1", "default/x", "default/y"]
     closed = {"node(s) were unschedulable": 1}
@@ -103,7 +103,7 @@ def test_a_drain_is_a_reason_for_those_that_wait() -> None:
 def test_what_leaves_while_it_waits() -> None:
     steps = [*come("a", "b", units=20), Leave("default", "b"), Leave("x", "nobody")]
     found = outcomes(played(scenario([node()], *steps)))
-    assert found["b"].outcome is Outcome.LEFT
+    assert found["b"].outcome is OutcomeKind.LEFT
     assert found["b"].left_s == 120
 
 
@@ -147,7 +147,7 @@ def test_the_gauge_is_what_a_look_at_everything_finds() -> None:
     cluster = SimulatedCluster(PolicyChoice("best-fit"))
     for number in range(3):
         cluster.add_node(node(f"n-{number}", 29, 20, 8))
-    gauge, kinds, there = Gauge(cluster), [], []
+    gauge, kinds, there = ClusterGauge(cluster), [], []
     for number in range(40):
         ref, needs = cluster.add(pod(f"p-{number}", dice.choice([3, 7, 20])))
         assert isinstance(needs, PodNeeds)
@@ -163,7 +163,9 @@ def test_the_gauge_is_what_a_look_at_everything_finds() -> None:
     pages = cluster.ledger.nodes()
     free = sum(room.units for page in pages for room in page.free.values())
     lost = [
-        unusable_units(kind, page, fits=not cluster.candidates.judge(kind, page.name))
+        count_unusable_units(
+            kind, page, fits=not cluster.candidates.judge(kind, page.name)
+        )
         for kind in kinds
         for page in pages
     ]

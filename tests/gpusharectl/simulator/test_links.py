@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import codec
-from gpusharectl.simulator.links import Linked, has_links, linked, without_links
+from gpusharectl.simulator.links import Linked, drop_links, has_links, measure_links
 from gpusharectl.simulator.render import draw_report
 from gpusharectl.simulator.result import (
     NO_LINKS,
-    Report,
+    SimulationReport,
+    make_report,
     report_data,
-    reported,
-    run,
+    run_policy,
 )
 from gpusharectl.simulator.scenario import Arrive, Join, Scenario
 from tests.gpusharectl.golden import drawn
@@ -37,7 +37,7 @@ expect: {placed: 2, refused: 1, pods: {one-1: 'n cards 0, 3'}}
 """
 
 
-def linked_nodes() -> Report:
+def linked_nodes() -> SimulationReport:
     """Two pods of two cards: linked both, or one of them by chance where order rules.
 
     Without links they get cards 0 and 1, and the pair 2 and 3.
@@ -45,17 +45,18 @@ def linked_nodes() -> Report:
     text = PAIRS.replace("[30, 0, 110", "[130, 0, 110").replace("[0, 30", "[0, 130")
     of = read(text)
     runs = [
-        run(of, PolicyChoice("first-fit"), without=off) for off in ((), (NO_LINKS,))
+        run_policy(of, PolicyChoice("first-fit"), without=off)
+        for off in ((), (NO_LINKS,))
     ]
-    return reported(of, runs)
+    return make_report(of, runs)
 
 
 def test_scores_are_of_all_pairs_of_pods_of_several_cards() -> None:
     of = read(PAIRS)
-    assert linked(of, played(of).outcomes) == Linked(2, 2, 180.0)
-    assert linked(of, ()) is None
+    assert measure_links(of, played(of).outcomes) == Linked(2, 2, 180.0)
+    assert measure_links(of, ()) is None
     apart = scenario([node("n", 29, 29)], *come("a", cores=200))
-    assert linked(apart, played(apart).outcomes) is None
+    assert measure_links(apart, played(apart).outcomes) is None
 
 
 def test_each_pair_must_have_a_link() -> None:
@@ -66,7 +67,7 @@ def test_each_pair_must_have_a_link() -> None:
     )
     of = read(text)
     # Cards 0, 2 and 3, or 0, 1 and 3: 250 + 30 + 10.
-    assert linked(of, played(of).outcomes) == Linked(1, 0, 290 / 3)
+    assert measure_links(of, played(of).outcomes) == Linked(1, 0, 290 / 3)
     apart = pod("p", cores=100)
     apart["spec"]["containers"] *= 2
     apart["metadata"]["annotations"]["baidu.com/vcuda-containers"] = "apart"
@@ -75,36 +76,36 @@ def test_each_pair_must_have_a_link() -> None:
     ]
     of = scenario(of.nodes, Arrive(apart))
     assert outcomes(played(of))["p"].cards == (0, 1)
-    assert linked(of, played(of).outcomes) is None
+    assert measure_links(of, played(of).outcomes) is None
 
 
 def test_without_links_the_order_rules_and_the_scores_still_count() -> None:
     """What is expected holds for the scenario as it is."""
     of = read(PAIRS)
-    bare = without_links(of)
+    bare = drop_links(of)
     assert (has_links(of), has_links(bare)) == (True, False)
     assert outcomes(played(bare))["one-1"].cards == (0, 1)
-    assert linked(of, played(bare).outcomes) == Linked(2, 0, 30.0)
-    assert run(of, of.choice).checked
-    without = run(of, of.choice, without=(NO_LINKS,))
+    assert measure_links(of, played(bare).outcomes) == Linked(2, 0, 30.0)
+    assert run_policy(of, of.choice).checked
+    without = run_policy(of, of.choice, without=(NO_LINKS,))
     assert (without.policy, without.checked) == ("first-fit/no-links", False)
 
 
 def test_added_nodes_count_too() -> None:
     of = read(PAIRS)
     later: Scenario = scenario([], Join(of.nodes[0]), *come("a", cores=200))
-    assert linked(later, played(later).outcomes) == Linked(1, 1, 250.0)
-    bare = without_links(later)
+    assert measure_links(later, played(later).outcomes) == Linked(1, 1, 250.0)
+    bare = drop_links(later)
     assert not has_links(bare)
-    assert linked(later, played(bare).outcomes) == Linked(1, 0, 30.0)
+    assert measure_links(later, played(bare).outcomes) == Linked(1, 0, 30.0)
 
 
 def test_nodes_without_links_stay_as_they_are() -> None:
     broken = node("b")
     broken["metadata"]["annotations"] = {"baidu.com/vcuda-cards": "{"}
     of = replace(read(PAIRS), nodes=(node("a"), broken))
-    assert without_links(of).nodes == of.nodes
-    assert codec.cards(without_links(read(PAIRS)).nodes[0])[0].links == ()
+    assert drop_links(of).nodes == of.nodes
+    assert codec.cards(drop_links(read(PAIRS)).nodes[0])[0].links == ()
 
 
 def test_the_report_compares_both() -> None:

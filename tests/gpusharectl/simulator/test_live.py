@@ -19,11 +19,11 @@ from gpusharectl.simulator.engine import Played, play
 from gpusharectl.simulator.live import (
     MorePods,
     WhatIf,
-    live_scenario,
+    describe_missing_rights,
+    make_live_scenario,
     read_live,
-    without_rights,
 )
-from gpusharectl.simulator.result import not_played
+from gpusharectl.simulator.result import list_not_played
 from gpusharectl.simulator.scenario import Join, NotPlayable, Scenario
 from tests.builders import (
     allocation_json,
@@ -71,7 +71,7 @@ TEMPLATE: Json = {"spec": {"containers": [container_json("main", 8, 1)]}}
 
 def live(of: Sequence[Json], *pods: Json, **what: Any) -> tuple[Scenario, Played]:
     """Return the scenario of these nodes and pods, and what comes of it."""
-    found = live_scenario(of, pods, WhatIf(**what), "here")
+    found = make_live_scenario(of, pods, WhatIf(**what), "here")
     return found, play(found, found.choice)
 
 
@@ -94,12 +94,12 @@ def test_pods_that_wait_are_tried_where_the_cluster_is_now() -> None:
     assert places(live(nodes(), other, *rest)[1]) == {"waits": "node-1 card 0"}
     sentence = "pods of DaemonSets on added nodes, which begin empty"
     other["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "x"}]
-    assert sentence not in not_played(found)
+    assert sentence not in list_not_played(found)
     found, done = live(nodes(), old, other, *rest, add={"node-1": 2})
     assert places(done)["waits"] in ("node-1-new-1 card 0", "node-1-new-2 card 0")
     uuids = [one.uuid for node in done.cluster.ledger.nodes() for one in node.cards]
     assert len(set(uuids)) == len(uuids) == 4
-    assert sentence in not_played(found)
+    assert sentence in list_not_played(found)
 
 
 def test_a_new_node_has_started() -> None:
@@ -489,5 +489,5 @@ def test_whose_rights_are_missing(
     )
     access: Any = SimpleNamespace(cluster=server, objects=server)
     more = [MorePods("edge/app=1"), MorePods("edge/other=1")]
-    told = without_rights(access, more, FORBIDDEN)
+    told = describe_missing_rights(access, more, FORBIDDEN)
     assert told.startswith(f"https://here{words}; take an administrator's kubeconfig")

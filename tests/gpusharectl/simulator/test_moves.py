@@ -10,17 +10,23 @@ from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement
 from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulator.engine import Outcome, Played
-from gpusharectl.simulator.moves import MovesPlayed, Planner, Runner, without_moves
+from gpusharectl.simulator.engine import OutcomeKind, Played
+from gpusharectl.simulator.moves import MovesPlayed, Planner, Runner, drop_moves
 from gpusharectl.simulator.render import draw_report
-from gpusharectl.simulator.result import NO_MOVES, Report, report_data, reported, run
+from gpusharectl.simulator.result import (
+    NO_MOVES,
+    SimulationReport,
+    make_report,
+    report_data,
+    run_policy,
+)
 from gpusharectl.simulator.scenario import (
     Arrive,
     Event,
-    Expected,
+    ExpectedResult,
     Leave,
     Scenario,
-    Step,
+    ScenarioStep,
 )
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulator.building import (
@@ -37,7 +43,9 @@ SEEDS = 12
 OFF = ((), (NO_MOVES,))
 
 
-def with_moves(nodes: list[Json], *steps: Event | Step, most: int = 3) -> Scenario:
+def with_moves(
+    nodes: list[Json], *steps: Event | ScenarioStep, most: int = 3
+) -> Scenario:
     return replace(scenario(nodes, *steps), moves=most)
 
 
@@ -59,16 +67,16 @@ def test_a_pod_moves_and_the_one_that_waits_gets_its_card() -> None:
         "big": "n card 0",
     }
     assert done.moves == MovesPlayed(plans=1, moves=1, placed=1)
-    assert outcomes(done)["big"].outcome is Outcome.WAITED
-    assert outcomes(done)["b-moved-1"].outcome is Outcome.PLACED
+    assert outcomes(done)["big"].outcome is OutcomeKind.WAITED
+    assert outcomes(done)["b-moved-1"].outcome is OutcomeKind.PLACED
     card = done.cluster.ledger.node("n")
     assert card is not None
     assert [one.cordoned for one in card.cards] == [False, False]
 
 
-def with_and_without_moves() -> Report:
+def with_and_without_moves() -> SimulationReport:
     of = with_moves([node("n", 32, 32)], *holes(), Leave("default", "nobody"))
-    return reported(of, [run(of, of.choice, without=one) for one in OFF])
+    return make_report(of, [run_policy(of, of.choice, without=one) for one in OFF])
 
 
 def test_the_report_compares_both() -> None:
@@ -84,15 +92,18 @@ def test_the_report_compares_both() -> None:
     assert waits.split()[-4:] == ["0", "s", "12", "s"]
     assert "disruption budgets and the restart of pods" in " ".join(found.split())
     data = [(one["moves"], one["mean_wait_s"]) for one in report_data(of)["runs"]]
-    own = replace(of.scenario, expected=Expected(placed=5))
-    assert [run(own, own.choice, without=one).checked for one in OFF] == [True, False]
+    own = replace(of.scenario, expected=ExpectedResult(placed=5))
+    assert [run_policy(own, own.choice, without=one).checked for one in OFF] == [
+        True,
+        False,
+    ]
     made = {"plans": 1, "moves": 1, "placed": 1, "otherwise": 0}
     assert data == [(made, 0.0), (None, 12.0)]
 
 
 def test_a_report_without_moves_says_nothing_of_them() -> None:
-    of = without_moves(with_moves([node()], *come("a")))
-    report = reported(of, [run(of, of.choice)])
+    of = drop_moves(with_moves([node()], *come("a")))
+    report = make_report(of, [run_policy(of, of.choice)])
     assert "moves" not in str(report_data(report))
     assert "plans" not in drawn(lambda console: draw_report(console, report))
 
@@ -138,7 +149,7 @@ STAY = {
 def test_who_does_not_move(stays: list[Arrive]) -> None:
     done = played(with_moves([node("n", 32, 32)], *holes(*stays)))
     assert done.moves == MovesPlayed()
-    assert outcomes(done)["big"].outcome is Outcome.REFUSED
+    assert outcomes(done)["big"].outcome is OutcomeKind.REFUSED
     may = played(with_moves([node("n", 32, 32)], *holes(*owned("ReplicaSet"))))
     assert may.moves == MovesPlayed(plans=1, moves=1, placed=1)
 
@@ -278,7 +289,7 @@ def test_a_plan_never_takes_room_away(policy: str) -> None:
         of = busy(seed, leaving=False)
         waiting = [moment.waiting for moment in played(of, policy).moments]
         assert all(later <= now + 1 for now, later in pairwise(waiting)), seed
-        plain = [one.waiting for one in played(without_moves(of), policy).moments]
+        plain = [one.waiting for one in played(drop_moves(of), policy).moments]
         fewer += waiting[-1] < plain[-1]
     assert fewer
 
@@ -287,8 +298,8 @@ def test_never_fewer_are_placed_if_pods_alike_come_last() -> None:
     better = 0
     for seed in range(SEEDS):
         fill = busy(seed, leaving=True)
-        late = [Step(10_000, Arrive(pod(f"late-{n}", 27))) for n in range(3)]
-        of = replace(without_moves(fill), steps=(*fill.steps, *late))
+        late = [ScenarioStep(10_000, Arrive(pod(f"late-{n}", 27))) for n in range(3)]
+        of = replace(drop_moves(fill), steps=(*fill.steps, *late))
         plain = played(of)
         waited = [one.pod.name for one in plain.outcomes if not one.node]
         if any(not name.startswith("late") for name in waited):
@@ -304,7 +315,7 @@ def test_without_moves_nothing_is_different() -> None:
     """Also where a plan is asked for and there is none."""
     for seed in range(SEEDS):
         of = busy(seed, leaving=True)
-        plain = played(without_moves(of))
+        plain = played(drop_moves(of))
         assert plain.moves is None
         done = played(of)
         assert done.moves is not None

@@ -12,8 +12,13 @@ from rich.console import Console
 
 from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.render import draw_report
-from gpusharectl.simulator.result import Report, read_size, reported, run
-from gpusharectl.simulator.scenario import Arrive, Drain, Scenario, Step
+from gpusharectl.simulator.result import (
+    SimulationReport,
+    make_report,
+    read_size,
+    run_policy,
+)
+from gpusharectl.simulator.scenario import Arrive, Drain, Scenario, ScenarioStep
 from gpusharectl.simulator.scenario_file import read_scenario
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.simulator.building import come, node, pod, scenario, told
@@ -25,7 +30,7 @@ FILES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 def test_a_scenario_comes_out_as_expected(file: Path) -> None:
     scenario = read_scenario(file.read_text(), file.name)
     assert scenario.expected
-    assert run(scenario, scenario.choice).wrong == ()
+    assert run_policy(scenario, scenario.choice).wrong == ()
 
 
 SEEDS = """
@@ -45,24 +50,28 @@ events:
 """
 
 
-def report(of: Scenario, *policies: str, room: tuple[str, ...] = ()) -> Report:
+def report(
+    of: Scenario, *policies: str, room: tuple[str, ...] = ()
+) -> SimulationReport:
     sizes = [read_size(text) for text in room]
     under = policies or (of.choice.default,)
-    return reported(of, [run(of, PolicyChoice(policy), sizes) for policy in under])
+    return make_report(
+        of, [run_policy(of, PolicyChoice(policy), sizes) for policy in under]
+    )
 
 
-def plain() -> Report:
-    return report(scenario([node("n", 29, 29)], Step(0, come("a", units=9)[0])))
+def plain() -> SimulationReport:
+    return report(scenario([node("n", 29, 29)], ScenarioStep(0, come("a", units=9)[0])))
 
 
-def seeds() -> Report:
+def seeds() -> SimulationReport:
     return report(told(SEEDS), room=("9", "cards=1"))
 
 
-def compared() -> Report:
+def compared() -> SimulationReport:
     """Spread leaves no card untouched for the pod that wants a whole one."""
-    steps = [Step(0, one) for one in come("a", "b", "c", units=5)]
-    steps.append(Step(0, Arrive(pod("whole", 0, 100))))
+    steps = [ScenarioStep(0, one) for one in come("a", "b", "c", units=5)]
+    steps.append(ScenarioStep(0, Arrive(pod("whole", 0, 100))))
     return report(
         scenario([node("n", 29, 29), node("m", 29)], *steps),
         *("first-fit", "best-fit", "spread"),
@@ -70,45 +79,45 @@ def compared() -> Report:
     )
 
 
-def drained() -> Report:
+def drained() -> SimulationReport:
     steps = [*come("a", "b", units=20), Drain("node-2")]
     nodes = [node("node-1"), node("node-2")]
-    of = scenario(nodes, *(Step(0, one) for one in steps))
+    of = scenario(nodes, *(ScenarioStep(0, one) for one in steps))
     return report(replace(of, remarks=("The policy is the extender's: first-fit.",)))
 
 
-def crowd() -> Report:
+def crowd() -> SimulationReport:
     """More kinds than a screen is for, and names longer than their column."""
     steps = [
-        Step(0, one)
+        ScenarioStep(0, one)
         for number in range(9)
         for one in come(f"pod-{number}-" + "x" * 40, f"q-{number}", units=30 + number)
     ]
     return report(scenario([node()], *steps))
 
 
-def unexpected() -> Report:
+def unexpected() -> SimulationReport:
     text = SEEDS + "expect: {placed: 99, pods: {app-1: node-2, two: node-2 card 0}}\n"
     return report(told(text))
 
 
-def met() -> Report:
+def met() -> SimulationReport:
     text = (
         SEEDS + "expect: {placed: 5, refused: 7, pods: {app-1: node-1, two: nowhere}}\n"
     )
     return report(told(text), "frag", "first-fit")
 
 
-def impossible() -> Report:
-    steps = [Step(0, Arrive(pod("odd", cores=150)))]
+def impossible() -> SimulationReport:
+    steps = [ScenarioStep(0, Arrive(pod("odd", cores=150)))]
     return report(scenario([], *steps))
 
 
-def nothing() -> Report:
+def nothing() -> SimulationReport:
     return report(scenario([node()]))
 
 
-def room() -> Report:
+def room() -> SimulationReport:
     """Nobody comes; the needs is how many more would fit."""
     return report(scenario([node("n", 29, 29)]), room=("9", "units=2,cores=50"))
 
@@ -120,7 +129,7 @@ SCREENS = (
 
 
 @pytest.mark.parametrize("state", SCREENS, ids=lambda one: one.__name__)
-def test_each_state_has_its_screen(state: Callable[[], Report]) -> None:
+def test_each_state_has_its_screen(state: Callable[[], SimulationReport]) -> None:
     """At 80 columns without colour all is there; colour only adds."""
     step = "gpusharectl simulate office.yaml --compare first-fit,frag"
     draw = partial(draw_report, report=state(), next_step=step)
@@ -136,7 +145,7 @@ def test_each_state_has_its_screen(state: Callable[[], Report]) -> None:
 
 def test_nobodys_words_command_the_terminal() -> None:
     """A live cluster's names and labels may be anybody's."""
-    of = scenario([node()], Step(0, come("a", units=30)[0]))
+    of = scenario([node()], ScenarioStep(0, come("a", units=30)[0]))
     found = drawn(partial(draw_report, report=report(replace(of, name="x\x1b[2J"))))
     assert "\x1b" not in found
 

@@ -9,8 +9,14 @@ import pytest
 
 from gpushare.domain.frag.policy import Packer
 from gpusharectl.simulator.render import draw_report
-from gpusharectl.simulator.result import Report, Run, report_csv, report_data, thinned
-from gpusharectl.simulator.scenario import Drain, Scenario, Step
+from gpusharectl.simulator.result import (
+    PolicyRun,
+    SimulationReport,
+    report_csv,
+    report_data,
+    thin_moments,
+)
+from gpusharectl.simulator.scenario import Drain, Scenario, ScenarioStep
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulator.building import (
     come,
@@ -37,7 +43,7 @@ events: [{at: 1m, drain: n-2}]
 """
 
 
-def ran(of: Scenario, *sizes: str, policy: str = "") -> Run:
+def ran(of: Scenario, *sizes: str, policy: str = "") -> PolicyRun:
     return report(of, *filter(None, [policy]), room=sizes).runs[0]
 
 
@@ -167,7 +173,7 @@ def test_all_of_it_is_json() -> None:
     assert pods["two"]["node"] is None
 
 
-def lines(of: Report) -> list[dict[str, str]]:
+def lines(of: SimulationReport) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(report_csv(of))))
 
 
@@ -186,7 +192,7 @@ def test_the_curves_as_lines() -> None:
     assert (last["held_units"], last["units"]) == ("44", "87")
     told = [float(last[name]) for name in ("arrived_units", "load", "allotted")]
     assert told == pytest.approx([told[1] * 87, told[0] / 87, 44 / 87])
-    steps = [Step(1_209_601.0, one) for one in come("a")]
+    steps = [ScenarioStep(1_209_601.0, one) for one in come("a")]
     assert lines(report(scenario([node()], *steps)))[-1]["at_s"] == "1209601"
 
 
@@ -195,6 +201,6 @@ def test_a_long_curve_is_thinned() -> None:
     moments = list(played(scenario([node()], *come("a"))).moments)
     many = [replace(moments[0], at_s=number, fragmented=None) for number in range(999)]
     many[500] = replace(many[500], fragmented=0.5)
-    found = thinned(many, 100)
+    found = thin_moments(many, 100)
     assert len(found) <= 102
     assert {0, 500, 998} <= {moment.at_s for moment in found}

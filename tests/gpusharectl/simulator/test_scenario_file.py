@@ -9,8 +9,14 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError
-from gpusharectl.simulator.engine import Outcome, play
-from gpusharectl.simulator.result import Run, read_size, reported, room, run
+from gpusharectl.simulator.engine import OutcomeKind, play
+from gpusharectl.simulator.result import (
+    PolicyRun,
+    count_room,
+    make_report,
+    read_size,
+    run_policy,
+)
 from gpusharectl.simulator.scenario import Arrive, Drain, Join, Leave
 from gpusharectl.simulator.scenario_file import read_scenario
 from tests.gpusharectl.simulator.building import outcomes, places
@@ -417,9 +423,9 @@ def test_what_cannot_happen_then(events: str, words: str) -> None:
     refused(TWO_NODES + events, words)
 
 
-def ran(text: str) -> Run:
+def ran(text: str) -> PolicyRun:
     scenario = read_scenario(text, "f.yaml")
-    return run(scenario, scenario.choice)
+    return run_policy(scenario, scenario.choice)
 
 
 def test_a_pod_is_followed_by_its_first_name() -> None:
@@ -445,7 +451,7 @@ def test_a_moved_pod_without_room_is_not_placed() -> None:
     done = ran(text + "expect: {placed: 0, refused: 1, pods: {p: nowhere}}")
     assert (done.pods, done.placed, done.moved, done.wrong) == (1, 0, 1, ())
     text += "- {at: 9, delete: p}"
-    assert ran(text).counts[Outcome.LEFT] == 1, "deleted while it waited"
+    assert ran(text).counts[OutcomeKind.LEFT] == 1, "deleted while it waited"
 
 
 def test_names_that_are_taken_are_left_to_those_who_have_them() -> None:
@@ -464,7 +470,7 @@ events: [{at: 1, remove: a}]
         *("p", "more-0", "p-moved-2", "more-0-moved-3", "p-moved-1", "more-1")
     ]
     cluster = done.played.cluster
-    assert room(cluster, read_size("2"), lambda _done, _most: None).number == 3
+    assert count_room(cluster, read_size("2"), lambda _done, _most: None).number == 3
 
 
 def test_no_time_is_too_late() -> None:
@@ -493,8 +499,8 @@ pods:
         resources: {limits: {baidu.com/vcuda-memory: 1, nvidia.com/gpu: 8}}
 """
     scenario = read_scenario(text, "f.yaml")
-    *_, webhook, others = reported(scenario, []).not_played
+    *_, webhook, others = make_report(scenario, []).not_played
     assert webhook.startswith("the webhook: it gives 1 core to a container")
     assert others.endswith("on whatever nodes: nvidia.com/gpu")
     plain = read_scenario(TWO_NODES + " []", "f.yaml")
-    assert len(reported(plain, []).not_played) == 2
+    assert len(make_report(plain, []).not_played) == 2
