@@ -28,6 +28,7 @@ from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, place
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
+from gpushare.kube.label_selectors import read_selector
 from gpushare.kube.node_filters import ANY_NODE, Constraints, constraints_of
 from gpushare.kube.resource_requests import RequestedResources, Unmeetable
 
@@ -307,6 +308,7 @@ def budgets(objects: Iterable[Json], pods: Iterable[PodRecord]) -> tuple[Budget,
 def _budget(budget: Reader, pods: Iterable[PodRecord]) -> Budget:
     namespace = budget.object("metadata").text("namespace")
     selector = budget.object("spec").optional_object("selector")
+    rules = read_selector(selector)
     status = budget.optional_object("status")
     disrupted = status.optional_object("disruptedPods").raw
     covered = frozenset(
@@ -315,30 +317,6 @@ def _budget(budget: Reader, pods: Iterable[PodRecord]) -> Budget:
         if pod.pod.namespace == namespace
         and pod.pod.name not in disrupted
         and selector.raw
-        and _selects(selector, pod.labels)
+        and all(rule.holds(pod.labels) for rule in rules)
     )
     return Budget(covered, status.optional_integer("disruptionsAllowed"))
-
-
-def _selects(selector: Reader, labels: Mapping[str, str]) -> bool:
-    wanted = selector.optional_object("matchLabels").texts("")
-    if any(labels.get(key) != value for key, value in wanted.items()):
-        return False
-    return all(
-        _holds(rule, labels) for rule in selector.optional_objects("matchExpressions")
-    )
-
-
-def _holds(rule: Reader, labels: Mapping[str, str]) -> bool:
-    value = labels.get(rule.text("key"))
-    values = rule.raw.get("values") or ()
-    match rule.text("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return False

@@ -12,7 +12,13 @@ from gpushare.domain.model import Amount, HostAmount
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import card_capacity
-from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.json_reader import Reader
+from gpushare.kube.label_selectors import (
+    LabelRequirement,
+    compare_numbers,
+    is_number,
+    read_requirements,
+)
 
 _HARD = frozenset({"NoSchedule", "NoExecute"})
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -22,15 +28,12 @@ _STATES = {
     "node.kubernetes.io/unreachable": "unreachable",
 }
 """Taints by which Kubernetes says in which state a node is."""
-_MOST_DIGITS = 18
 
 
 Taint = tuple[str, str, str]
 """Key, value and effect."""
 Toleration = tuple[str, str, str, str]
 """Key, operator, value and effect; an empty key with ``Exists`` is everything."""
-Expression = tuple[str, str, tuple[str, ...]]
-"""Key, operator and values of a requirement in a node selector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Constraints:
     """What a pod requires of a node; equal ones are judged alike."""
 
     selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[tuple[Expression, ...], ...] = ()
+    terms: tuple[tuple[LabelRequirement, ...], ...] = ()
     """The required terms of node affinity: one must hold; empty if there is none."""
     tolerations: tuple[Toleration, ...] = ()
 
@@ -89,8 +92,15 @@ def constraints_of(pod: Json) -> Constraints:
         return ANY_NODE
     return Constraints(
         tuple(sorted(selector.items())),
-        tuple(tuple(_expressions(term)) for term in terms),
+        tuple(map(_read_term, terms)),
         tolerations_of(tolerations),
+    )
+
+
+def _read_term(term: Reader) -> tuple[LabelRequirement, ...]:
+    return (
+        *read_requirements(term, "matchExpressions"),
+        *read_requirements(term, "matchFields"),
     )
 
 
@@ -154,12 +164,14 @@ def bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
         if labels.get(key) != value:
             return _unmatched(f"its nodeSelector is {key}={value}", key, labels)
     terms = constraints.terms
-    if not terms or any(_holds(term, labels) for term in terms):
+    if not terms or any(_is_met(term, labels) for term in terms):
         return None
     if len(terms) > 1 or not terms[0]:
         return Bar(_AFFINITY, "no term of its node affinity matches")
-    wrong = next(rule for rule in terms[0] if not _matches(rule, labels))
-    return _unmatched(f"its node affinity is {_written(wrong)}", wrong[0], labels)
+    unmet = next(rule for rule in terms[0] if not rule.holds(labels))
+    key, operator, values = unmet
+    written = " ".join(filter(None, (key, operator, ", ".join(values))))
+    return _unmatched(f"its node affinity is {written}", key, labels)
 
 
 _AFFINITY = "node(s) didn't match Pod's node affinity/selector"
@@ -179,11 +191,6 @@ def _tainted(taint: Taint) -> Bar:
 def _unmatched(wanted: str, key: str, labels: Mapping[str, str]) -> Bar:
     has = f"{key}={labels[key]}" if key in labels else "no such label"
     return Bar(_AFFINITY, f"{wanted}, the node has {has}")
-
-
-def _written(expression: Expression) -> str:
-    key, operator, values = expression
-    return " ".join(filter(None, (key, operator, ", ".join(values))))
 
 
 def lacks(
@@ -222,16 +229,6 @@ def lacks_in_sum(amount: Amount, room: Amount | None) -> tuple[str, ...]:
     )
 
 
-def is_number(text: str) -> bool:
-    """Return whether the value of a label or a selector is a whole number.
-
-    >>> is_number("-3"), is_number("9" * 5000), is_number("x")
-    (True, False, False)
-    """
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
-
-
 def _covers(toleration: Toleration, taint: Taint) -> bool:
     """Return whether a toleration is for this taint."""
     key, operator, value, effect = toleration
@@ -247,42 +244,9 @@ def _covers(toleration: Toleration, taint: Taint) -> bool:
     plain = all(
         is_number(number) and str(int(number)) == number for number in (taint[1], value)
     )
-    return plain and _compares(operator, taint[1], value)
+    return plain and compare_numbers(operator, taint[1], value)
 
 
-def _expressions(term: Reader) -> Iterator[Expression]:
-    for kind in ("matchExpressions", "matchFields"):
-        for rule in term.optional_objects(kind):
-            values = rule.raw.get("values") or []
-            if not isinstance(values, list):
-                raise Malformed(rule.path("values"), "must be a list")
-            yield rule.text("key"), rule.text("operator"), tuple(map(str, values))
-
-
-def _holds(term: tuple[Expression, ...], labels: Mapping[str, str]) -> bool:
+def _is_met(term: tuple[LabelRequirement, ...], labels: Mapping[str, str]) -> bool:
     # An empty term matches no node, as in kube-scheduler.
-    return bool(term) and all(_matches(rule, labels) for rule in term)
-
-
-def _matches(expression: Expression, labels: Mapping[str, str]) -> bool:
-    key, operator, values = expression
-    value = labels.get(key)
-    match operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return value is not None and bool(values) and _compares(operator, value, values[0])
-
-
-def _compares(operator: str, value: str, limit: str) -> bool:
-    """Return whether ``Gt`` or ``Lt`` holds; never for what is no whole number."""
-    if not (is_number(value) and is_number(limit)):
-        return False
-    if operator == "Gt":
-        return int(value) > int(limit)
-    return operator == "Lt" and int(value) < int(limit)
+    return bool(term) and all(rule.holds(labels) for rule in term)

@@ -13,7 +13,7 @@ from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
-from gpushare.kube.node_filters import is_number
+from gpushare.kube.label_selectors import is_number
 
 CPU, MEMORY = "cpu", "memory"
 _PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}

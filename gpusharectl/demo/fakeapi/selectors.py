@@ -10,6 +10,7 @@ from typing import Self
 
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Invalid
+from gpushare.kube.label_selectors import LabelRequirement
 
 _NAMESPACED = ("metadata.name", "metadata.namespace")
 FIELDS: Mapping[Kind, tuple[str, ...]] = {
@@ -43,25 +44,11 @@ _PRESENCE = re.compile(r"(!?)\s*([^\s!=,()]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
-    """One term: the value is, or is not, one of ``values`` (None: any value)."""
-
-    key: str
-    values: frozenset[str] | None
-    wanted: bool
-
-    def holds(self, value: str | None) -> bool:
-        """Return whether a value, None if missing, meets the term."""
-        among = value is not None if self.values is None else value in self.values
-        return among == self.wanted
-
-
-@dataclass(frozen=True, slots=True)
 class Selector:
     """All terms on fields and labels, which an object must meet."""
 
-    fields: tuple[Requirement, ...] = ()
-    labels: tuple[Requirement, ...] = ()
+    fields: tuple[LabelRequirement, ...] = ()
+    labels: tuple[LabelRequirement, ...] = ()
 
     @classmethod
     def parse(cls, kind: Kind, fields: str, labels: str = "") -> Self:
@@ -74,9 +61,9 @@ class Selector:
 
     def matches(self, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Return whether an object with these fields and labels is chosen."""
-        return all(
-            term.holds(fields.get(term.key, "")) for term in self.fields
-        ) and all(term.holds(labels.get(term.key)) for term in self.labels)
+        return all(term.holds(fields) for term in self.fields) and all(
+            term.holds(labels) for term in self.labels
+        )
 
 
 def fields_of(kind: Kind, thing: Json) -> dict[str, str]:
@@ -92,8 +79,8 @@ def _text(thing: Json, field: str) -> str:
 
 
 def _terms(
-    text: str, read: Callable[[str], Requirement | None]
-) -> tuple[Requirement, ...]:
+    text: str, read: Callable[[str], LabelRequirement | None]
+) -> tuple[LabelRequirement, ...]:
     requirements = []
     for part in _COMMA.split(text) if text.strip() else ():
         term = read(part.strip())
@@ -103,19 +90,19 @@ def _terms(
     return tuple(requirements)
 
 
-def _equality(part: str) -> Requirement | None:
+def _equality(part: str) -> LabelRequirement | None:
     if not (match := _EQUALITY.fullmatch(part)):
         return None
     key, sign, value = match.groups()
-    return Requirement(key, frozenset({value}), sign != "!=")
+    return LabelRequirement(key, "NotIn" if sign == "!=" else "In", (value,))
 
 
-def _label(part: str) -> Requirement | None:
+def _label(part: str) -> LabelRequirement | None:
     if match := _SET.fullmatch(part):
         key, word, listed = match.groups()
-        values = frozenset(value.strip() for value in listed.split(","))
-        return Requirement(key, values, word == "in")
+        values = tuple(value.strip() for value in listed.split(","))
+        return LabelRequirement(key, "In" if word == "in" else "NotIn", values)
     if match := _PRESENCE.fullmatch(part):
         absent, key = match.groups()
-        return Requirement(key, None, not absent)
+        return LabelRequirement(key, "DoesNotExist" if absent else "Exists")
     return _equality(part)
