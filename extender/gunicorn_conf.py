@@ -47,10 +47,10 @@ if Path("/dev/shm").is_dir():  # noqa: S108
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
     """Exit with all complaints before anything starts."""
-    found = check_extender(os.environ)
-    if found:
+    problems = check_extender(os.environ)
+    if problems:
         sys.stderr.write("The extender cannot start:\n")
-        sys.stderr.writelines(f"  {complaint}\n" for complaint in found)
+        sys.stderr.writelines(f"  {complaint}\n" for complaint in problems)
         sys.exit(1)
 
 

@@ -84,9 +84,9 @@ def build() -> Application:
 
     ``ValueError`` for bad settings.
     """
-    settings, found = ExtenderSettings.read(os.environ)
-    if found:
-        raise ValueError("; ".join(found))
+    settings, problems = ExtenderSettings.read(os.environ)
+    if problems:
+        raise ValueError("; ".join(problems))
     logs.configure(settings.log_level, settings.log_format)
     built = assemble_extender(settings, ApiServer.connect(settings.kubeconfig), Event())
     Listener({settings.public_listen: built.public}).start()

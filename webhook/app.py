@@ -155,58 +155,58 @@ async def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
     """Answer one review; an error while judging its pod is an answer too."""
     with parts.metrics.timed(path):
         try:
-            asked = read_pod_review(body)
+            review = read_pod_review(body)
         except Malformed:
             parts.metrics.reviewed(path, ReviewResult.MALFORMED)
             raise
-        if asked.pod is None:
+        if review.pod is None:
             parts.metrics.reviewed(path, ReviewResult.ALLOWED)
-            return admit(asked.uid)
-        with about(pod=_name(asked)):
+            return admit(review.uid)
+        with about(pod=_name(review)):
             try:
-                answer, result, warnings = _judge(parts, path, asked, asked.pod)
+                answer, result, warnings = _judge(parts, path, review, review.pod)
             except Exception:
                 # Not a 500: the API server would show people nothing but the number.
                 logger.exception("internal error")
-                answer = deny(asked.uid, [_INTERNAL_ERROR])
+                answer = deny(review.uid, [_INTERNAL_ERROR])
                 result, warnings = ReviewResult.FAILED, 0
         parts.metrics.reviewed(path, result, warnings)
         return answer
 
 
 def _judge(
-    parts: WebhookParts, path: str, asked: PodReview, pod: Json
+    parts: WebhookParts, path: str, review: PodReview, pod: Json
 ) -> tuple[bytes, ReviewResult, int]:
     mode = PATHS[path]
     verdict = review_pod(
         pod,
-        namespace=asked.namespace,
+        namespace=review.namespace,
         mutating=mode is not None,
         mode=mode or "",
         rules=parts.rules,
         pool=parts.pool(),
-        user=asked.user,
-        old=asked.old,
-        updated=asked.updated,
+        user=review.user,
+        old=review.old,
+        updated=review.updated,
         dra=path == DRA_PATH,
     )
     count = len(verdict.warnings)
     if verdict.denials:
         logger.info("denied", extra={"because": "; ".join(verdict.denials)})
-        answer = deny(asked.uid, verdict.denials, verdict.warnings)
+        answer = deny(review.uid, verdict.denials, verdict.warnings)
         return answer, ReviewResult.DENIED, count
     steps = patch_between(pod, verdict.pod)
     logger.debug("reviewed", extra={"steps": len(steps), "warnings": count})
     result = ReviewResult.CHANGED if steps else ReviewResult.ALLOWED
-    return admit(asked.uid, steps, verdict.warnings), result, count
+    return admit(review.uid, steps, verdict.warnings), result, count
 
 
-def _name(asked: PodReview) -> str:
+def _name(review: PodReview) -> str:
     """Name the pod for the log; a controller's pod has no name yet."""
-    metadata = (asked.pod or {}).get("metadata")
+    metadata = (review.pod or {}).get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
     name = known.get("name") or f"{known.get('generateName') or ''}*"
-    return f"{asked.namespace}/{name}"
+    return f"{review.namespace}/{name}"
 
 
 class PoolBook(Sink):

@@ -58,11 +58,11 @@ class CardPool:
         only leave larger cards, so it does not count.
         """
         models = CardSelector(chosen.models) if chosen else CardSelector()
-        found = (
+        sizes = (
             [units for model, units in kind if models.allows("", model)]
             for kind in self.kinds
         )
-        enough = (min(units) for units in found if len(units) >= max(1, count))
+        enough = (min(units) for units in sizes if len(units) >= max(1, count))
         return min(enough, default=self.smallest_units)
 
     @classmethod
@@ -104,9 +104,9 @@ def read_pool_node(node: Json) -> PoolNode:
         kinds=tuple(tuple(sorted(cards)) for cards in kinds.values()),
         has_resource=bool(kinds) or offers,
         addresses=tuple(
-            one.text("address")
-            for one in status.optional_objects("addresses")
-            if one.optional_text("type") == _INTERNAL
+            address.text("address")
+            for address in status.optional_objects("addresses")
+            if address.optional_text("type") == _INTERNAL
         ),
         hostname=labels.optional_text(_HOSTNAME),
     )

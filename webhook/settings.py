@@ -106,7 +106,7 @@ def _card_bytes(env: Reading, name: str, text: str, unit: int, fix: str) -> int 
 
 
 def _file(env: Reading, name: str) -> str:
-    found = env.text(name)
-    if not found:
+    path = env.text(name)
+    if not path:
         env.complain(name, "is missing; the API server calls a webhook over TLS only")
-    return found or ""
+    return path or ""

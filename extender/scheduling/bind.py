@@ -140,10 +140,10 @@ class Binder:
         record = self._state.pods.find(args.namespace, args.name)
         is_known = record is not None and record.pod.uid == args.uid
         if record is None or not is_known or not (record.node or judged):
-            found = self._read(args)
-            if isinstance(found, BindResult):
-                return found
-            record = found
+            read = self._read(args)
+            if isinstance(read, BindResult):
+                return read
+            record = read
         bound = _bound(record, args.node)
         if bound is None and record.terminal:
             return BindResult(BindOutcome.REFUSED, f"pod {record.pod} has ended")
@@ -174,11 +174,13 @@ class Binder:
         policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return BindResult(BindOutcome.REFUSED, refusal_text(policy))
-        held = self._state.ledger.placement(args.uid)
-        doubt = None if held is None else self._doubt(args, request, held)
+        # Stage 1: an earlier bind of this pod may still take effect.
+        reserved = self._state.ledger.placement(args.uid)
+        doubt = None if reserved is None else self._doubt(args, request, reserved)
         if doubt is not None:
             return doubt
-        fresh = held is None
+        # Stage 2: decide and reserve, in one step under the ledger's lock.
+        fresh = reserved is None
         others = self._state.inflight.planned(args.node, args.uid)
         decision = self._state.ledger.reserve(request, args.node, policy, others)
         self._state.inflight.end(args.uid)
@@ -187,13 +189,14 @@ class Binder:
         if fresh:
             since = self._clock()
             self._unseen[args.uid] = _Unseen(request, since, since)
+        # Stage 3: one POST, which binds the pod and records its placement.
         bound = self._write(args, decision, fresh=fresh)
         if not bound.error:
             self._log(decision, policy.name, time.monotonic() - began)
         return bound
 
     def _doubt(
-        self, args: BindingArgs, request: PodRequest, held: Placement
+        self, args: BindingArgs, request: PodRequest, reserved: Placement
     ) -> BindResult | None:
         """Refuse while an earlier bind may still take effect, unless it is the same.
 
@@ -205,19 +208,19 @@ class Binder:
         now = self._clock()
         made_now = _Unseen(request, now, now + _UNANSWERED_S)
         unseen = self._unseen.get(args.uid, made_now)
-        same = (held.node, unseen.request) == (args.node, request)
+        same = (reserved.node, unseen.request) == (args.node, request)
         if same and now < min(unseen.due, unseen.since + _TRIED_AGAIN_FOR_S):
             return None
-        found = self._read(args)
-        bound = found if isinstance(found, BindResult) else _bound(found, args.node)
+        read = self._read(args)
+        bound = read if isinstance(read, BindResult) else _bound(read, args.node)
         if bound is not None:
             return bound
         if now < unseen.due:
-            error = f"the result of an earlier bind to {held.node} is not known yet"
+            error = f"the result of an earlier bind to {reserved.node} is not known yet"
             return BindResult(BindOutcome.UNKNOWN, error)
-        self._give_up(held)
+        self._give_up(reserved)
         return BindResult(
-            BindOutcome.FAILED, f"an earlier bind to {held.node} had no effect"
+            BindOutcome.FAILED, f"an earlier bind to {reserved.node} had no effect"
         )
 
     def _write(
@@ -260,16 +263,18 @@ class Binder:
         The reservation is given up only if the write can no longer take effect. If it
         stays, the watch settles it, or the next bind once it is due.
         """
-        found = self._read(args)
-        if isinstance(found, PodRecord) and found.terminal:
+        # Stage 1: what the API server has is the truth, if it can be read.
+        read = self._read(args)
+        if isinstance(read, PodRecord) and read.terminal:
             # The watch may have told of its end before, and will not tell again.
             self._state.ledger.cancel(args.uid)
-        if _bound_as_meant(found, args, placement):
+        if _bound_as_meant(read, args, placement):
             return BindResult(BindOutcome.BOUND)
+        # Stage 2: the write may still take effect, so its room stays reserved.
         read_failed = (
-            isinstance(found, BindResult) and found.outcome is BindOutcome.FAILED
+            isinstance(read, BindResult) and read.outcome is BindOutcome.FAILED
         )
-        unbound = isinstance(found, PodRecord) and not found.node
+        unbound = isinstance(read, PodRecord) and not read.node
         if read_failed or (unbound and not (error.definite and fresh)):
             answered = isinstance(error, Unavailable) and error.answered
             self._put_off(args.uid, answered=unbound and answered)
@@ -277,10 +282,11 @@ class Binder:
                 BindOutcome.UNKNOWN,
                 f"it is not known whether the pod is bound: {error}",
             )
+        # Stage 3: it cannot; the room is free again.
         self._state.ledger.cancel(args.uid)
-        if isinstance(found, PodRecord):
+        if isinstance(read, PodRecord):
             # Bound differently than intended; what it holds must not be given away.
-            self._state.pods.settle(found)
+            self._state.pods.settle(read)
         return BindResult(BindOutcome.FAILED, f"not bound: {error}")
 
     def _put_off(self, uid: PodUID, *, answered: bool) -> None:
@@ -310,12 +316,10 @@ class Binder:
             self._unseen.pop(uid, None)
             return
         pod = placement.pod
-        found = self._read(
-            BindingArgs(pod.namespace, pod.name, pod.uid, placement.node)
-        )
-        if isinstance(found, BindResult) and found.outcome is BindOutcome.FAILED:
+        read = self._read(BindingArgs(pod.namespace, pod.name, pod.uid, placement.node))
+        if isinstance(read, BindResult) and read.outcome is BindOutcome.FAILED:
             return
-        if isinstance(found, PodRecord) and self._state.pods.settle(found):
+        if isinstance(read, PodRecord) and self._state.pods.settle(read):
             return
         self._give_up(placement)
 
@@ -349,10 +353,10 @@ def _bound(record: PodRecord, node: NodeName) -> BindResult | None:
 
 
 def _bound_as_meant(
-    found: PodRecord | BindResult, args: BindingArgs, placement: Placement | None
+    read: PodRecord | BindResult, args: BindingArgs, placement: Placement | None
 ) -> bool:
-    if isinstance(found, BindResult) or found.node != args.node:
+    if isinstance(read, BindResult) or read.node != args.node:
         return False
     if placement is None:
         return True
-    return found.plan is not None and found.plan.shares == placement.shares
+    return read.plan is not None and read.plan.shares == placement.shares

@@ -307,8 +307,8 @@ def _with_room_for_all(
     The request must be allowed to use that card. Wherever the others are placed, it has
     room for the request. At least the nodes of ``names`` are looked at.
     """
-    own = sum((claim.amount for claim in request.claims), NOTHING)
-    total = sum(others, own)
+    wanted = sum((claim.amount for claim in request.claims), NOTHING)
+    total = sum(others, wanted)
 
     def judge(node: Node) -> Refusal | None:
         return None if node.summary_for(request).has_room(total) else _NO_ROOM

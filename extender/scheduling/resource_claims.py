@@ -54,16 +54,16 @@ class ResourceClaimWatch:
         elif self.reflector.synced.is_set():
             self._is_missing()
         for claim in self._book.overdue():
-            found: Json | None
+            stored: Json | None
             try:
-                found = self._cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
+                stored = self._cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
             except NotFound:
-                found = None
+                stored = None
             except ClusterError as error:
                 facts = {"claim": str(claim), "because": str(error)}
                 logger.info("claim could not be read; it is tried again", extra=facts)
                 continue
-            self._book.settle(claim, found)
+            self._book.settle(claim, stored)
 
     def _is_missing(self) -> bool:
         try:

@@ -91,17 +91,17 @@ class WaitAllowance:
         """Return the seconds that a pod of a namespace may wait now; 0 for none."""
         with self._lock:
             now = self._clock()
-            own = self._own(namespace, now)
-            left_s = min(self._all.fill(now), own.fill(now))
+            allowance = self._of_namespace(namespace, now)
+            left_s = min(self._all.fill(now), allowance.fill(now))
             return self._wait_s if left_s >= self._wait_s else 0.0
 
     def spend(self, namespace: str, seconds: float) -> None:
         """Subtract what a pod has waited."""
         with self._lock:
             self._all.left_s -= seconds
-            self._own(namespace, self._clock()).left_s -= seconds
+            self._of_namespace(namespace, self._clock()).left_s -= seconds
 
-    def _own(self, namespace: str, now: float) -> "_Allowance":
+    def _of_namespace(self, namespace: str, now: float) -> "_Allowance":
         """Return a namespace's allowance; if there are too many, drop the full ones."""
         if namespace not in self._namespaces:
             if len(self._namespaces) >= _MOST_NAMESPACES:
@@ -183,6 +183,7 @@ class SchedulingVerbs:
 
     def _filter(self, args: ExtenderArgs, *, may_wait: bool) -> FilterResult:
         names, request = args.names, args.request
+        # Stage 1: answers for which no node has to be looked at.
         if names is None:
             return FilterResult(error=NODE_CACHE)
         if isinstance(request, Refusal):
@@ -192,15 +193,17 @@ class SchedulingVerbs:
         policy = self._state.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return refuse_all(names, policy)
+        # Stage 2: judge the nodes, unless an earlier bind still ties the pod to one.
         self._inflight.begin(request.pod.uid, args.group)
-        asked = _FilterQuestion(names, request, policy, args.group, may_wait)
-        held = self._ledger.placement(request.pod.uid)
-        if held is None:
-            result = self._decide_with_wait(asked)
+        question = _FilterQuestion(names, request, policy, args.group, may_wait)
+        reserved = self._ledger.placement(request.pod.uid)
+        if reserved is None:
+            result = self._decide_with_wait(question)
         else:
-            result = self._again(asked, held.node)
-        if result.kept and asked.group:
-            result = self._pinned(asked, result)
+            result = self._again(question, reserved.node)
+        # Stage 3: remember what the pod may take, so that others are judged beside it.
+        if result.kept and question.group:
+            result = self._pinned(question, result)
         elif result.kept:
             self._inflight.add(request, policy, result.kept)
         return self._awaiting(args, result)
@@ -231,9 +234,9 @@ class SchedulingVerbs:
         if linked:
             scores = with_links(scores, list(map(linked.get, names, repeat(0))))
         least = min(scores, default=0)
-        found = zip(names, scores, strict=True)
+        scored = zip(names, scores, strict=True)
         most = least + HIGHEST_SCORE
-        return [(n, min(most, score) - least) for n, score in found if score > least]
+        return [(n, min(most, score) - least) for n, score in scored if score > least]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:
         """Choose victims that free a card; for a pod that asks none, keep all.
@@ -298,87 +301,92 @@ class SchedulingVerbs:
                     chosen[name] = victims
         return chosen
 
-    def _again(self, asked: _FilterQuestion, node: NodeName) -> FilterResult:
+    def _again(self, question: _FilterQuestion, node: NodeName) -> FilterResult:
         """Keep only the node to which an earlier bind may still succeed.
 
         bind refuses all others meanwhile. If that node cannot take the pod now, the
         answer is an error, after which kube-scheduler asks again by itself. After a
         refusal it might not.
         """
-        own = [name for name in asked.names if name == node]
-        result = self._decide(replace(asked, names=own))
+        reserved = [name for name in question.names if name == node]
+        result = self._decide(replace(question, names=reserved))
         if not result.kept:
             return FilterResult(error=_UNANSWERED)
-        others = [name for name in asked.names if name != node]
+        others = [name for name in question.names if name != node]
         return FilterResult(result.kept, {_UNANSWERED: others})
 
-    def _decide_with_wait(self, asked: _FilterQuestion) -> FilterResult:
+    def _decide_with_wait(self, question: _FilterQuestion) -> FilterResult:
         """Decide; if a pod fits nowhere, decide again when news comes in time."""
         position = self._ledger.position()
-        result = self._decide(asked)
-        if result.kept or not asked.names:
+        result = self._decide(question)
+        if result.kept or not question.names:
             return result
-        began, namespace = self._clock(), asked.request.pod.namespace
+        began, namespace = self._clock(), question.request.pod.namespace
         allowed_s = self._wait_allowance.allowed_s(namespace)
-        if allowed_s and not asked.may_wait:
+        if allowed_s and not question.may_wait:
             raise _WouldWait
         deadline = began + allowed_s
         while not result.kept and (left_s := deadline - self._clock()) > 0:
             if not self._ledger.wait_for_change(position, left_s):
                 break
             position = self._ledger.position()
-            result = self._decide(asked)
+            result = self._decide(question)
         self._wait_allowance.spend(namespace, self._clock() - began)
         return result
 
-    def _decide(self, asked: _FilterQuestion) -> FilterResult:
+    def _decide(self, question: _FilterQuestion) -> FilterResult:
         """Judge without the pods of others whose bind is pending, if that is safe.
 
         It is safe if there are none, or if counting them changes no answer. The pods of
         the same scheduling group always count: all of them are bound, or none.
         """
-        uid, group = asked.request.pod.uid, asked.group
+        uid, group = question.request.pod.uid, question.group
+        # Stage 1: without the others. Their binds may fail, so they must not refuse it.
         members = self._inflight.members(uid, group)
         # Before the answer: a bind that ends meanwhile would be in neither.
         others = self._inflight.others(uid, group)
-        answer = self._answer(asked)
-        without = self._judge(asked, answer, members)
+        answer = self._answer(question)
+        without = self._judge(question, answer, members)
         if not without.kept or not others:
             return without
-        counted = self._judge(asked, answer, (*others, *members))
+        # Stage 2: with them. If no node is lost, nothing depends on their binds.
+        counted = self._judge(question, answer, (*others, *members))
         if len(counted.kept) == len(without.kept):
             return without
-        if not asked.may_wait:
+        if not question.may_wait:
             raise _WouldWait
+        # Stage 3: wait for their binds; count those that are still pending then.
         others = self._inflight.wait(uid, group)
-        answer = self._answer(asked)
-        without = self._judge(asked, answer, members)
+        answer = self._answer(question)
+        without = self._judge(question, answer, members)
         if not others:
             return without
-        counted = self._judge(asked, answer, (*others, *members))
+        counted = self._judge(question, answer, (*others, *members))
         return counted if counted.kept else without
 
-    def _pinned(self, asked: _FilterQuestion, result: FilterResult) -> FilterResult:
+    def _pinned(self, question: _FilterQuestion, result: FilterResult) -> FilterResult:
         """Keep only the node that the policy prefers, and plan a placement there.
 
         kube-scheduler binds a group only after all its pods were filtered, and tells
         its choice with the bind. So it gets no choice. The other nodes need no reason,
         which kube-scheduler reads only if no node is left.
         """
-        request, policy = asked.request, asked.policy
-        expected = ExpectedNodes(self._inflight.members(request.pod.uid, asked.group))
-        found = filter(None, map(self._ledger.node, result.kept))
-        nodes = {node.name: node.as_seen_by(request.pod) for node in found}
+        request, policy = question.request, question.policy
+        expected = ExpectedNodes(
+            self._inflight.members(request.pod.uid, question.group)
+        )
+        kept = filter(None, map(self._ledger.node, result.kept))
+        nodes = {node.name: node.as_seen_by(request.pod) for node in kept}
         for name in expected.among(nodes.keys()):
             nodes[name] = expected.on(nodes[name])
         if not nodes:
-            return refuse_all(asked.names, UNKNOWN)
+            return refuse_all(question.names, UNKNOWN)
         best = best_node(request, nodes.values(), policy)
         planned = place(request, best, policy)
         if isinstance(planned, Refusal):
-            return refuse_all(asked.names, planned)
+            return refuse_all(question.names, planned)
         only = (best.name,)
-        self._inflight.add(request, policy, only, asked.group, planned)
+        self._inflight.add(request, policy, only, question.group, planned)
         return replace(result, kept=only)
 
     def _awaiting(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
@@ -391,51 +399,53 @@ class SchedulingVerbs:
             return result
         return replace(result, awaited=name)
 
-    def _answer(self, asked: _FilterQuestion) -> FilterAnswer:
+    def _answer(self, question: _FilterQuestion) -> FilterAnswer:
         """Judge the pod alone, without what is pending."""
-        return self._fitting.answer(asked.request, asked.policy, asked.names)
+        return self._fitting.answer(question.request, question.policy, question.names)
 
     def _judge(
         self,
-        asked: _FilterQuestion,
+        question: _FilterQuestion,
         answer: FilterAnswer,
         pending: Sequence[PendingBind],
     ) -> FilterResult:
-        request, policy = asked.request, asked.policy
+        request, policy = question.request, question.policy
         exceptions: dict[NodeName, Refusal | None] = {}
         if pending:
             fits = answer.fits
-            if len(asked.names) < len(fits):
-                fits = fits.intersection(asked.names)
+            if len(question.names) < len(fits):
+                fits = fits.intersection(question.names)
             exceptions.update(
                 refused_with_pending(
                     request, policy, pending, self._fitting, self._ledger, fits
                 )
             )
-        exceptions.update(self._seen_otherwise(asked, pending))
-        return judge(asked.names, answer, exceptions)
+        exceptions.update(self._seen_otherwise(question, pending))
+        return judge(question.names, answer, exceptions)
 
     def _seen_otherwise(
-        self, asked: _FilterQuestion, pending: Sequence[PendingBind]
+        self, question: _FilterQuestion, pending: Sequence[PendingBind]
     ) -> dict[NodeName, Refusal | None]:
         """Judge the nodes on which more is free for this pod than for others like it.
 
         There its own placement or nomination, or the nomination of a pod of lower
         priority, must not stand in its way.
         """
-        pod = asked.request.pod
-        own = self._ledger.placement(pod.uid)
-        special = self._ledger.nominated() | ({own.node} if own else set())
+        pod = question.request.pod
+        placement = self._ledger.placement(pod.uid)
+        special = self._ledger.nominated() | ({placement.node} if placement else set())
         if not special:
             return {}
-        found: dict[NodeName, Refusal | None] = {}
+        exceptions: dict[NodeName, Refusal | None] = {}
         expected = ExpectedNodes(pending)
         for name in special:
             node = self._ledger.node(name)
             seen = None if node is None else node.as_seen_by(pod)
             if seen is not None and seen is not node:
-                found[name] = refusal(asked.request, expected.on(seen), asked.policy)
-        return found
+                exceptions[name] = refusal(
+                    question.request, expected.on(seen), question.policy
+                )
+        return exceptions
 
     def _budgets(self, proposals: Mapping[NodeName, Victims]) -> tuple[Budget, ...]:
         """Read the disruption budgets; none if that fails."""

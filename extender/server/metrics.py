@@ -149,16 +149,16 @@ class ResourceClaimsCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield how many claims hold cards, are only reserved, or are not read."""
         ledger = self._state.ledger
-        held, unconfirmed = ledger.claims(), ledger.reservations()
+        charged, unconfirmed = ledger.claims(), ledger.reservations()
         yield _gauge(
             "vcuda_extender_claims",
             "ResourceClaims that hold a share of a card, reserved ones too.",
-            len(held),
+            len(charged),
         )
         yield _gauge(
             "vcuda_extender_claims_reserved",
             "Of these, the ones whose allocation the API server has not told yet.",
-            len(held & unconfirmed),
+            len(charged & unconfirmed),
         )
         yield _gauge(
             "vcuda_extender_claims_not_understood",

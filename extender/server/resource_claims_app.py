@@ -134,21 +134,21 @@ def choose_by_port(
     """
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        own = scope.get("server") or (None, None)
-        await (there if own[1] == port else elsewhere)(scope, receive, send)
+        accepted_at = scope.get("server") or (None, None)
+        await (there if accepted_at[1] == port else elsewhere)(scope, receive, send)
 
     return application
 
 
 def _answer(parts: ResourceClaimParts, body: bytes) -> bytes:
     try:
-        asked = read_resource_claim_review(body)
+        review = read_resource_claim_review(body)
     except Malformed:
         parts.metrics.reviewed(ResourceClaimVerdict.MALFORMED)
         raise
-    with about(claim=_name(asked.claim or {})):
+    with about(claim=_name(review.claim or {})):
         try:
-            result, why_not = _judge(parts, asked)
+            result, why_not = _judge(parts, review)
         except Exception:
             # Not a 500: the API server would show people nothing but the number.
             logger.exception("internal error")
@@ -156,20 +156,20 @@ def _answer(parts: ResourceClaimParts, body: bytes) -> bytes:
         parts.metrics.reviewed(result)
         if why_not:
             logger.info("claim denied", extra={"because": "; ".join(why_not)})
-            return deny(asked.uid, why_not)
-    return admit(asked.uid)
+            return deny(review.uid, why_not)
+    return admit(review.uid)
 
 
 def _judge(
-    parts: ResourceClaimParts, asked: ResourceClaimReview
+    parts: ResourceClaimParts, review: ResourceClaimReview
 ) -> tuple[ResourceClaimVerdict, Sequence[str]]:
-    if asked.claim is None:
+    if review.claim is None:
         return ResourceClaimVerdict.ALLOWED, ()
-    if _is_allocated(asked.old):
+    if _is_allocated(review.old):
         # The API server lets nobody change an allocation.
         return ResourceClaimVerdict.ALLOWED, ()
     try:
-        claim, why_not = read_resource_claim(asked.claim), refused_access(asked.claim)
+        claim, why_not = read_resource_claim(review.claim), refused_access(review.claim)
     except Malformed as error:
         return ResourceClaimVerdict.DENIED, [f"the claim is not understood: {error}"]
     if why_not := why_not + (_empty_requests(claim) if claim else []):
@@ -179,11 +179,15 @@ def _judge(
     if reasons := parts.readiness.why_not():
         said = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
         return ResourceClaimVerdict.NOT_READY, [said]
-    judge = parts.book.why_not if asked.dry_run else _reserving(parts.book, asked.claim)
+    judge = (
+        parts.book.why_not if review.dry_run else _reserving(parts.book, review.claim)
+    )
     if said := judge(claim):
         return ResourceClaimVerdict.DENIED, [said]
     return (
-        ResourceClaimVerdict.ALLOWED if asked.dry_run else ResourceClaimVerdict.RESERVED
+        ResourceClaimVerdict.ALLOWED
+        if review.dry_run
+        else ResourceClaimVerdict.RESERVED
     ), ()
 
 

@@ -77,11 +77,11 @@ def page_state(
     which they are tried.
     """
     shown = write_snapshot(nodes, pods, choice, reserved, users)
-    held = {uid for node in nodes for uid in node.placements}
+    placed = {uid for node in nodes for uid in node.placements}
     records = {record.pod.uid: record for record in pods}
     reasons = PendingReasons(nodes, choice, properties)
     # The watch may not have brought the binding of a pod in the ledger yet.
-    pending = [pod for pod in shown["pending"] if pod["uid"] not in held]
+    pending = [pod for pod in shown["pending"] if pod["uid"] not in placed]
     pending.sort(key=lambda pod: (-pod["priority"], pod["namespace"], pod["name"]))
     shown["pending"] = [pod | reasons.of(records[pod["uid"]]) for pod in pending]
     leaving = [record.pod.uid for record in pods if record.terminating]
@@ -107,23 +107,23 @@ class PendingReasons:
         """Return ``asks``, ``because`` and ``room`` for one pod."""
         request = record.request
         if not isinstance(request, PodRequest):
-            found: Shortage | None = self._shortage(record)
+            lack: Shortage | None = self._shortage(record)
             asks = words.NOT_KNOWN
         else:
-            found = self._shared(record, request)
+            lack = self._shared(record, request)
             asks = words.claims(request.claims)
         return {
             "asks": asks,
-            "because": found and str(found),
-            "room": None if found is None else bool(found.fits),
+            "because": lack and str(lack),
+            "room": None if lack is None else bool(lack.fits),
         }
 
     def _shared(self, record: PodRecord, request: PodRequest) -> Shortage | None:
         # Room may be kept for this very pod: then it shares no answer with others.
-        own = request.pod.uid if request.pod.uid in self._kept else ""
+        keeps_for = request.pod.uid if request.pod.uid in self._kept else ""
         claims = tuple(claim.amount for claim in request.claims)
         limits = (request.cards, record.constraints)
-        same = (claims, request.policy, *limits, request.pod.priority, own)
+        same = (claims, request.policy, *limits, request.pod.priority, keeps_for)
         if same not in self._found:
             if len(self._found) >= MOST_REASONS:
                 return None

@@ -67,32 +67,32 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, one: "ClientConnection") -> None:
+    def add(self, connection: "ClientConnection") -> None:
         """Add a connection; close one if there are too many."""
-        self._open[one] = None
+        self._open[connection] = None
         if len(self._open) > self._most:
             self._close_one(lambda _: 1)
         self._look_later()
 
-    def remove(self, one: "ClientConnection") -> None:
+    def remove(self, connection: "ClientConnection") -> None:
         """Forget a connection and its bytes."""
-        self._open.pop(one, None)
-        self.release(one)
+        self._open.pop(connection, None)
+        self.release(connection)
 
-    def keep(self, one: "ClientConnection", size: int) -> None:
+    def keep(self, connection: "ClientConnection", size: int) -> None:
         """Count more bytes of a connection; close some if there are too many."""
-        if one not in self._open:
+        if connection not in self._open:
             return
-        one.kept += size
+        connection.kept += size
         self._kept += size
         while self._kept > MOST_KEPT:
             if not self._close_one(lambda each: each.kept, ALWAYS_KEPT):
                 break
 
-    def release(self, one: "ClientConnection") -> None:
+    def release(self, connection: "ClientConnection") -> None:
         """Count the bytes of a connection no longer."""
-        self._kept -= one.kept
-        one.kept = 0
+        self._kept -= connection.kept
+        connection.kept = 0
 
     def _close_one(
         self, weigh: Callable[["ClientConnection"], int], least: int = 0
@@ -103,14 +103,18 @@ class Connections:
         two requests, else the latest of those that are answered.
         """
         weights: Counter[str] = Counter()
-        for one in self._open:
-            weights[one.address] += weigh(one)
+        for connection in self._open:
+            weights[connection.address] += weigh(connection)
         address = max(weights, key=weights.__getitem__, default="")
         if weights[address] <= least:
             return False
-        own = [one for one in self._open if one.address == address and weigh(one)]
-        stage = min(one.stage for one in own)
-        same = [one for one in own if one.stage is stage]
+        candidates = [
+            connection
+            for connection in self._open
+            if connection.address == address and weigh(connection)
+        ]
+        stage = min(connection.stage for connection in candidates)
+        same = [connection for connection in candidates if connection.stage is stage]
         same[-1 if stage is Stage.ANSWERED else 0].abort()
         return True
 
@@ -122,8 +126,10 @@ class Connections:
     def _look(self) -> None:
         """Close the connections that are late."""
         now = asyncio.get_running_loop().time()
-        for one in [one for one in self._open if one.is_late(now)]:
-            one.abort()
+        for connection in [
+            connection for connection in self._open if connection.is_late(now)
+        ]:
+            connection.abort()
         self._looking = None
         self._look_later()
 

@@ -170,8 +170,8 @@ def _plain(
         yield from map(str.encode, family.blocks())
         return
     lines = (
-        f"{one.name}{written.of(one.labels)} {_number(one.value)}\n"
-        for one in family.samples
+        f"{sample.name}{written.of(sample.labels)} {_number(sample.value)}\n"
+        for sample in family.samples
     )
     while some := "".join(islice(lines, _LINES)):
         yield some.encode()

@@ -43,10 +43,12 @@ def page_headers(html: bytes) -> Mapping[str, str]:
     for kind, text in _INLINE.findall(html):
         digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
         hashes[kind].append(f"'sha256-{digest}'")
-    own = (f"{kind.decode()}-src {' '.join(of)}" for kind, of in hashes.items() if of)
+    sources = (
+        f"{kind.decode()}-src {' '.join(of)}" for kind, of in hashes.items() if of
+    )
     return {
         "Content-Type": "text/html; charset=utf-8",
-        "Content-Security-Policy": "; ".join([*_CLOSED, *own]),
+        "Content-Security-Policy": "; ".join([*_CLOSED, *sources]),
         "Cache-Control": "no-cache",
         "Cross-Origin-Opener-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",

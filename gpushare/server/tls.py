@@ -47,8 +47,8 @@ class TlsFiles:
 
     def stamp(self) -> Stamp:
         """Return a value that changes when a file is replaced; ``OSError``."""
-        seen = [Path(path).stat() for path in self.paths]
-        return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in seen)
+        files = [Path(path).stat() for path in self.paths]
+        return tuple((file.st_ino, file.st_mtime_ns, file.st_size) for file in files)
 
 
 class TellingWhyNot(ssl.SSLObject):
@@ -154,8 +154,8 @@ def check_tls_files(files: TlsFiles, part: str = "") -> list[str]:
 
 def expires_at(path: str) -> datetime:
     """Return when a file's first certificate expires; ``OSError, ValueError``."""
-    found = x509.load_pem_x509_certificates(Path(path).read_bytes())
-    return min(each.not_valid_after_utc for each in found)
+    chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    return min(each.not_valid_after_utc for each in chain)
 
 
 def _unreadable(setting: str, path: str) -> str:

@@ -97,13 +97,13 @@ def mount_stand_in(pod: Json, containers: Iterable[Json]) -> None:
     annotations = pod["metadata"]["annotations"]
     spec = pod["spec"]
     volumes = list(spec.get("volumes") or ())
-    volume = _free_name({one.get("name") for one in volumes})
+    volume = _free_name({entry.get("name") for entry in volumes})
     spec["volumes"] = [*volumes, _volume(volume)]
     folder = packed_folder(annotations)
     annotations[names.BITFUSION_CLIENT] = SCRIPT
     for container in containers:
         mounts = list(container.get("volumeMounts") or ())
-        taken = {one.get("mountPath") for one in mounts}
+        taken = {entry.get("mountPath") for entry in mounts}
         container["volumeMounts"] = mounts + [
             {"name": volume, "mountPath": path, "subPath": "bitfusion"}
             for path in _paths(container, folder)
@@ -114,11 +114,11 @@ def mount_stand_in(pod: Json, containers: Iterable[Json]) -> None:
 def _paths(container: Json, folder: str) -> list[str]:
     """Return the paths of the program, with those in the container's own words."""
     texts = [*(container.get("command") or ()), *(container.get("args") or ())]
-    texts += [one.get("value") or "" for one in container.get("env") or ()]
-    found = [match for text in texts for match in _FOLDER.findall(text)]
+    texts += [variable.get("value") or "" for variable in container.get("env") or ()]
+    folders = [match for text in texts for match in _FOLDER.findall(text)]
     if folder:
-        found.append(f"/bitfusion/{folder}/usr/bin")
-    return list(dict.fromkeys([PATH, *(f"{one}/bitfusion" for one in found)]))
+        folders.append(f"/bitfusion/{folder}/usr/bin")
+    return list(dict.fromkeys([PATH, *(f"{folder}/bitfusion" for folder in folders)]))
 
 
 def _volume(name: str) -> Json:

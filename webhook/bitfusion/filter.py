@@ -39,22 +39,22 @@ class FilterConditions:
 
 def read_conditions(texts: Iterable[str], pool: CardPool) -> FilterConditions:
     """Read conditions from the annotation and from each ``--filter`` of a command."""
-    found = FilterConditions()
+    read = FilterConditions()
     words = list(dict.fromkeys(_split(texts)))
     if len(words) > _MOST_WORDS:
-        told = f"Filters after the first {_MOST_WORDS} words are left out"
-        found.complaints.append(told)
+        complaint = f"Filters after the first {_MOST_WORDS} words are left out"
+        read.complaints.append(complaint)
     for word in words[:_MOST_WORDS]:
-        complaint = _note(found, word, pool)
+        complaint = _note(read, word, pool)
         if complaint:
             shown = clean_text(word)[:_MOST_SHOWN]
-            found.complaints.append(f'Filter "{shown}" {complaint}')
-    for key, entries in (("device.name", found.models), ("device.id", found.uuids)):
+            read.complaints.append(f'Filter "{shown}" {complaint}')
+    for key, entries in (("device.name", read.models), ("device.id", read.uuids)):
         if len(entries) > MOST_ENTRIES:
-            told = f"Filters by {key} after the first {MOST_ENTRIES} are left out"
-            found.complaints.append(told)
+            complaint = f"Filters by {key} after the first {MOST_ENTRIES} are left out"
+            read.complaints.append(complaint)
             del entries[MOST_ENTRIES:]
-    return found
+    return read
 
 
 def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     if len(hostnames) == 1 and selector.get(_HOSTNAME, hostnames[0]) == hostnames[0]:
         spec["nodeSelector"] = {**selector, _HOSTNAME: hostnames[0]}
         return
-    one = {"key": _HOSTNAME, "operator": "In", "values": list(hostnames)}
+    by_hostname = {"key": _HOSTNAME, "operator": "In", "values": list(hostnames)}
     affinity = dict(spec.get("affinity") or {})
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     key = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -73,7 +73,10 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     # Terms are alternatives, so each needs the condition.
     terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [
-        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), one]}
+        {
+            **term,
+            "matchExpressions": [*(term.get("matchExpressions") or ()), by_hostname],
+        }
         for term in terms
     ]
     of_nodes[key] = required
@@ -81,9 +84,12 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     spec["affinity"] = affinity
 
 
-def limit_cards(annotations: dict[str, str], found: FilterConditions) -> None:
+def limit_cards(annotations: dict[str, str], conditions: FilterConditions) -> None:
     """Restrict the pod to these cards; its own lists stay."""
-    for key, entries in ((names.MODELS, found.models), (names.UUIDS, found.uuids)):
+    for key, entries in (
+        (names.MODELS, conditions.models),
+        (names.UUIDS, conditions.uuids),
+    ):
         if entries:
             annotations.setdefault(key, ",".join(entries))
 
@@ -99,7 +105,7 @@ def _split(texts: Iterable[str]) -> Iterator[str]:
                 yield word
 
 
-def _note(found: FilterConditions, word: str, pool: CardPool) -> str:
+def _note(conditions: FilterConditions, word: str, pool: CardPool) -> str:
     """Add one condition; return what is wrong if it is left out."""
     condition = _CONDITION.fullmatch(word)
     if condition is None:
@@ -107,21 +113,21 @@ def _note(found: FilterConditions, word: str, pool: CardPool) -> str:
     value = condition["value"]
     match condition["key"]:
         case "server.hostname":
-            return _note_hostname(found, value, pool)
+            return _note_hostname(conditions, value, pool)
         case "server.addr":
             hostname = pool.node_of_address.get(value)
             if not hostname:
                 return "is left out: no known node has this InternalIP"
-            found.hostnames.append(hostname)
+            conditions.hostnames.append(hostname)
         case "device.name":
             plain = value.replace("*", "").replace(",", " ").strip()
             if plain != value.strip():
                 fix = f"write a name or a part of it, without * and , ({plain})"
                 return f"is left out: {fix}"
             # In Bitfusion, too, a part of the name was enough.
-            found.models.append(f"*{value}*")
+            conditions.models.append(f"*{value}*")
         case "device.id" if _UUID.fullmatch(value):
-            found.uuids.append(value)
+            conditions.uuids.append(value)
         case "device.id":
             return "is left out: it is not a UUID as nvidia-smi -L shows it"
         case _:
@@ -129,10 +135,10 @@ def _note(found: FilterConditions, word: str, pool: CardPool) -> str:
     return ""
 
 
-def _note_hostname(found: FilterConditions, hostname: str, pool: CardPool) -> str:
+def _note_hostname(conditions: FilterConditions, hostname: str, pool: CardPool) -> str:
     if not _LABEL.fullmatch(hostname):
         return "is left out: no node can have this name"
-    found.hostnames.append(hostname)
+    conditions.hostnames.append(hostname)
     known = set(pool.node_of_address.values())
     if known and hostname not in known:
         return "names an unknown node: the pod waits for it"

@@ -132,56 +132,56 @@ def read_resources(container: Json, path: str) -> ContainerAsks:
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     requests = resources.get("requests") or {}
-    found = {**requests, **limits}
-    bitfusion = [name for name in found if name.startswith(RESOURCES)]
+    amounts = {**requests, **limits}
+    bitfusion = [name for name in amounts if name.startswith(RESOURCES)]
     if not bitfusion:
         return ContainerAsks()
     where = {
         name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
-        for name in found
+        for name in amounts
     }
-    denials = _misplaced(found, where)
-    asked = {name: found[name] for name in ASKED if name in found}
-    uneven = any(_is_uneven(name, limits, requests) for name in asked)
-    ask = _ask(asked, where, denials) if asked else None
+    denials = _misplaced(amounts, where)
+    by = {name: amounts[name] for name in ASKED if name in amounts}
+    uneven = any(_is_uneven(name, limits, requests) for name in by)
+    ask = _ask(by, where, denials) if by else None
     asks = () if denials or ask is None else (ask,)
     return ContainerAsks(asks, tuple(denials), uneven)
 
 
-def _misplaced(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
-    asked = any(name in found for name in ASKED)
-    told = []
-    for name in found:
+def _misplaced(amounts: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
+    asks = any(name in amounts for name in ASKED)
+    denials = []
+    for name in amounts:
         if name == names.BITFUSION_GPU:
-            if not asked:
-                told.append(f"{where[name]}: it is for quotas only; ask {_HALF}")
+            if not asks:
+                denials.append(f"{where[name]}: it is for quotas only; ask {_HALF}")
         elif name.startswith(RESOURCES) and name not in ASKED:
             known = ", ".join(ASKED)
-            told.append(f"{where[name]}: there is no such resource; ask by {known}")
-        elif name in (names.CORE, names.MEMORY) and _whole(found[name]) != 0:
-            told.append(
+            denials.append(f"{where[name]}: there is no such resource; ask by {known}")
+        elif name in (names.CORE, names.MEMORY) and _whole(amounts[name]) != 0:
+            denials.append(
                 f"{where[name]}: the container asks for {RESOURCES}… too; use only one "
                 "of the two"
             )
-    return told
+    return denials
 
 
 def _ask(
-    asked: Mapping[str, Any], where: Mapping[str, str], denials: list[str]
+    amounts: Mapping[str, Any], where: Mapping[str, str], denials: list[str]
 ) -> Ask | None:
     cards = percent = memory = None
-    if AMOUNT in asked:
-        cards = read_card_count(asked[AMOUNT], where[AMOUNT], denials)
+    if AMOUNT in amounts:
+        cards = read_card_count(amounts[AMOUNT], where[AMOUNT], denials)
     else:
-        found = PERCENT if PERCENT in asked else MEMORY
+        given = PERCENT if PERCENT in amounts else MEMORY
         denials.append(
-            f"No gpu num was provided but found percent ({where[found]} is "
-            f"{clean_text(str(asked[found]))}): add {AMOUNT}: 1"
+            f"No gpu num was provided but found percent ({where[given]} is "
+            f"{clean_text(str(amounts[given]))}): add {AMOUNT}: 1"
         )
-    if PERCENT in asked:
-        percent = read_percent(asked[PERCENT], where[PERCENT], denials)
-    if MEMORY in asked:
-        memory = read_memory(asked[MEMORY], where[MEMORY], denials)
+    if PERCENT in amounts:
+        percent = read_percent(amounts[PERCENT], where[PERCENT], denials)
+    if MEMORY in amounts:
+        memory = read_memory(amounts[MEMORY], where[MEMORY], denials)
     if denials:
         return None
     ask = Ask(cards or 1, percent or 100, memory)
@@ -272,8 +272,8 @@ def _is_uneven(name: str, limits: Json, requests: Json) -> bool:
         return True
     if name not in requests:
         return False
-    asked, most = requests[name], limits[name]
-    return str(asked) != str(most) and _whole(asked) != _whole(most)
+    request, limit = requests[name], limits[name]
+    return str(request) != str(limit) and _whole(request) != _whole(limit)
 
 
 def _whole(raw: object) -> int | None:

@@ -70,9 +70,9 @@ class AskingContainer:
 class BitfusionFindings:
     """What a pod's containers ask, and what each of them gets, in their order.
 
-    ``uneven`` as in ``Asked``. ``assumed``: the size of the cluster's smallest card, if
-    a part was computed from it. ``remarks`` tell what works differently than expected,
-    ``waits`` what no card of the cluster has room for.
+    ``uneven`` as in ``ContainerAsks``. ``assumed``: the size of the cluster's smallest
+    card, if a part was computed from it. ``remarks`` tell what works differently than
+    expected, ``waits`` what no card of the cluster has room for.
     """
 
     asking: list[AskingContainer] = field(default_factory=list)
@@ -86,51 +86,60 @@ class BitfusionFindings:
 
 def _read(spec: Json, *, shell: str, calls: bool) -> BitfusionFindings:
     """Read what is asked; in commands too if ``calls`` is set."""
-    found = BitfusionFindings()
+    findings = BitfusionFindings()
     for kind in (INIT, APP):
         for index, container in enumerate(spec.get(kind) or ()):
             path = f"spec.{kind}[{index}]"
-            asked = read_resources(container, path)
-            silent = not asked.asks and not asked.denials
+            container_asks = read_resources(container, path)
+            silent = not container_asks.asks and not container_asks.denials
             if silent and not calls:
                 continue
             command = remove_calls(container, shell)
             if silent:
-                asked = read_calls(command.runs, path)
-            found.denials += asked.denials
-            found.uneven = found.uneven or asked.uneven
-            if asked.asks:
-                found.asking.append(AskingContainer(kind, index, asked.asks, command))
-    return found
+                container_asks = read_calls(command.runs, path)
+            findings.denials += container_asks.denials
+            findings.uneven = findings.uneven or container_asks.uneven
+            if container_asks.asks:
+                findings.asking.append(
+                    AskingContainer(kind, index, container_asks.asks, command)
+                )
+    return findings
 
 
 def _compute_parts(
-    found: BitfusionFindings, rules: BitfusionRules, pool: CardPool
+    findings: BitfusionFindings, rules: BitfusionRules, pool: CardPool
 ) -> None:
     """Compute what each container gets; deny what is not possible."""
-    said = configured_card_size(rules, pool)
-    for one in found.asking:
-        percents = [ask.percent for ask in one.asks if ask.memory is None]
-        card = said
+    configured = configured_card_size(rules, pool)
+    for container in findings.asking:
+        percents = [ask.percent for ask in container.asks if ask.memory is None]
+        card = configured
         if card is None and (percents or rules.quota):
             card = smallest_card_size(pool)
         if card is None and percents:
-            found.denials.append(
-                f"Invalid {PERCENT} quantity: {percents[0]} ({one.path}): the size of "
-                "a card is not known; ask bitfusion.io/gpu-memory, or ask an "
+            findings.denials.append(
+                f"Invalid {PERCENT} quantity: {percents[0]} ({container.path}): the "
+                "size of a card is not known; ask bitfusion.io/gpu-memory, or ask an "
                 "administrator to set the webhook's TOTAL_GPU_MEMORY"
             )
             continue
         if card is not None and card.assumed:
-            found.assumed = card
-        parts = [compute_share(ask, card) for ask in one.asks]
-        found.parts.append(peak_share(parts))
-        for ask, part in zip(one.asks, parts, strict=True):
-            _compare(found, one.path, ask, part.amount.units, card, pool.largest_units)
+            findings.assumed = card
+        parts = [compute_share(ask, card) for ask in container.asks]
+        findings.parts.append(peak_share(parts))
+        for ask, part in zip(container.asks, parts, strict=True):
+            _compare(
+                findings,
+                container.path,
+                ask,
+                part.amount.units,
+                card,
+                pool.largest_units,
+            )
 
 
 def _compare(
-    found: BitfusionFindings,
+    findings: BitfusionFindings,
     path: str,
     ask: Ask,
     units: int,
@@ -140,7 +149,7 @@ def _compare(
     """Note what is more than one card has, of those there are or as configured."""
     if ask.memory is None:
         if most and units > most * ask.cards:
-            found.waits.append(
+            findings.waits.append(
                 f"{path}: {ask.percent} percent of TOTAL are {units // ask.cards} "
                 f"units, but the largest card has {most}; the pod waits"
             )
@@ -150,9 +159,9 @@ def _compare(
         mib = most * UNIT_MIB
         because = f"the largest card has {mib} MiB; ask {mib}Mi"
         where = f'{path}, "{MEMORY}"'
-        found.denials.append(bad_memory(where, f"{ask.memory} bytes", because))
+        findings.denials.append(bad_memory(where, f"{ask.memory} bytes", because))
     elif card is not None and ask.memory > card.total:
-        found.remarks.append(
+        findings.remarks.append(
             f"{path}: {ask.memory // MIB} MiB are more than TOTAL, {card.mib} MiB; "
             "the container gets a whole card, 100 cores"
         )
@@ -160,7 +169,7 @@ def _compare(
 
 def _rewrite_pod(
     pod: Json,
-    found: BitfusionFindings,
+    findings: BitfusionFindings,
     filters: FilterConditions,
     rules: BitfusionRules,
     *,
@@ -173,17 +182,17 @@ def _rewrite_pod(
     after = _copied(pod)
     spec, annotations = after["spec"], after["metadata"]["annotations"]
     annotations[resources.STATUS] = resources.INJECTED
-    if found.assumed is not None:
-        annotations[resources.CARD_MIB] = str(found.assumed.mib)
+    if findings.assumed is not None:
+        annotations[resources.CARD_MIB] = str(findings.assumed.mib)
     callers = []
-    for one, part in zip(found.asking, found.parts, strict=True):
-        container = spec[one.kind][one.index]
+    for asking, part in zip(findings.asking, findings.parts, strict=True):
+        container = spec[asking.kind][asking.index]
         container["resources"] = _resources(container, part, rules)
         if commands:
-            _set_command(container, one)
+            _set_command(container, asking)
         if not commands or client.calls_client(container):
             callers.append(container)
-    if len(found.asking) > 1 and not _handing_on(spec):
+    if len(findings.asking) > 1 and not _handing_on(spec):
         # Each of them ran its own Bitfusion client.
         annotations.setdefault(names.CONTAINERS, names.APART)
     limit_nodes(spec, filters.hostnames)
@@ -214,8 +223,11 @@ def _resources(container: Json, part: ContainerShare, rules: BitfusionRules) -> 
     return amounts
 
 
-def _set_command(container: Json, one: AskingContainer) -> None:
-    for key, words in (("command", one.command.command), ("args", one.command.args)):
+def _set_command(container: Json, asking: AskingContainer) -> None:
+    for key, words in (
+        ("command", asking.command.command),
+        ("args", asking.command.args),
+    ):
         if words:
             container[key] = list(words)
         else:
@@ -267,64 +279,71 @@ def translate_pod(
     status = annotations.get(resources.STATUS) or ""
     if namespace in SYSTEM_NAMESPACES or status.lower() == resources.INJECTED:
         return Translation(pod)
-    own: str | None = annotations.get(resources.MODE)
-    chosen = mode if own is None else _MODES.get(own.strip().lower())
+    own_mode: str | None = annotations.get(resources.MODE)
+    chosen = mode if own_mode is None else _MODES.get(own_mode.strip().lower())
     if chosen is None:
-        shown = clean_text(own or "")[:_MOST_SHOWN]
-        told = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
-        return Translation(pod, warnings=(told,))
+        shown = clean_text(own_mode or "")[:_MOST_SHOWN]
+        warning = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
+        return Translation(pod, warnings=(warning,))
     if not chosen:
         return Translation(pod)
-    found = _read(pod["spec"], shell=rules.shell, calls=own is not None)
-    _compute_parts(found, rules, pool)
-    if found.denials:
-        return Translation(pod, tuple(found.denials))
-    if found.uneven:
+    findings = _read(pod["spec"], shell=rules.shell, calls=own_mode is not None)
+    _compute_parts(findings, rules, pool)
+    if findings.denials:
+        return Translation(pod, tuple(findings.denials))
+    if findings.uneven:
         return Translation(pod)
-    if not found.asking:
-        told = f"{resources.MODE} is {chosen}, but no container asks {resources.AMOUNT}"
-        return Translation(pod, warnings=() if own is None else (told,))
-    return _translated(pod, found, rules, pool, mode=chosen, own=own is not None)
+    if not findings.asking:
+        warning = (
+            f"{resources.MODE} is {chosen}, but no container asks {resources.AMOUNT}"
+        )
+        return Translation(pod, warnings=() if own_mode is None else (warning,))
+    return _translated(
+        pod, findings, rules, pool, mode=chosen, mode_is_own=own_mode is not None
+    )
 
 
 def _translated(
     pod: Json,
-    found: BitfusionFindings,
+    findings: BitfusionFindings,
     rules: BitfusionRules,
     pool: CardPool,
     *,
     mode: str,
-    own: bool,
+    mode_is_own: bool,
 ) -> Translation:
     """Rewrite the pod, unless the rules are strict and it might not run.
 
-    ``own`` if the pod's annotation says ``mode``.
+    ``mode_is_own`` if the pod's annotation says ``mode``.
     """
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     texts = [annotations.get(resources.FILTER) or ""]
-    for one in found.asking:
-        texts += [text for run in one.command.runs for text in run.filters]
+    for asking in findings.asking:
+        texts += [text for run in asking.command.runs for text in run.filters]
     filters = read_conditions(texts, pool)
     may_fail = list(filters.complaints)
     if pool.has_resource is False:
-        told = f"Resource validation failed: no node has {names.MEMORY} yet"
-        may_fail.append(told)
-    may_fail += found.waits
+        warning = f"Resource validation failed: no node has {names.MEMORY} yet"
+        may_fail.append(warning)
+    may_fail += findings.waits
     if rules.strict and may_fail:
         return Translation(pod, tuple(may_fail))
-    after = _rewrite_pod(pod, found, filters, rules, commands=mode == _ALL)
-    warnings = [*may_fail, *found.remarks]
-    if own and not client.packed_folder(annotations):
+    after = _rewrite_pod(pod, findings, filters, rules, commands=mode == _ALL)
+    warnings = [*may_fail, *findings.remarks]
+    if mode_is_own and not client.packed_folder(annotations):
         described = f"{resources.OS} or {resources.VERSION}"
-        told = (
+        warning = (
             f"{described} is missing or unknown; no client is used, so nothing is lost"
         )
-        warnings.insert(0, told)
+        warnings.insert(0, warning)
     if mode == _ALL:
-        for one in found.asking:
-            warnings += [f"{one.path}.command {told}" for told in one.command.warnings]
+        for asking in findings.asking:
+            warnings += [
+                f"{asking.path}.command {warning}"
+                for warning in asking.command.warnings
+            ]
     sharing = ""
-    if len(found.asking) > 1 and (handing_on := _handing_on(after["spec"])):
+    if len(findings.asking) > 1 and (handing_on := _handing_on(after["spec"])):
         them = " and ".join(handing_on)
         sharing = (
             f"the other containers share the card that {them} asks for; ask for no "

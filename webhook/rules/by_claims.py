@@ -46,22 +46,22 @@ def replace_request_by_claim(
     could not mean the same. ``second_scheduler``: the webhook gives such pods to
     another scheduler than the usual one.
     """
-    pod, told = _without_defaults(pod)
+    pod, warnings = _without_defaults(pod)
     asking = _asking(pod)
     if not asking:
-        return pod, told
+        return pod, warnings
     why = _SECOND if second_scheduler else _why_not(pod, asking)
     amounts = [spec.amount for _, spec in asking]
     name = None if why else name_template(amounts)
     if name is None:
         why = why or "its amounts are too large"
-        return pod, [*told, f"the pod gets no claim: {why}"]
+        return pod, [*warnings, f"the pod gets no claim: {why}"]
     after = copy_to_change(pod)
     places = [container.path for container, _ in asking]
     for container in pod_containers(after, INIT, APP):
         for part in PARTS:
             for resource in _OURS:
-                container.asked(part).pop(resource, None)
+                container.amounts(part).pop(resource, None)
         if container.path in places:
             number = places.index(container.path)
             _with_claim(container, name_request(number, len(places)))
@@ -75,11 +75,11 @@ def replace_request_by_claim(
 def _why_not(pod: Json, asking: _Asking) -> str:
     """Say why no claim means what the pod asks; empty if one does."""
     spec = Reader(pod).object("spec")
-    own = pod_annotations(pod)
-    chosen = [name for name in _CHOOSING if name in own]
+    annotations = pod_annotations(pod)
+    chosen = [name for name in _CHOOSING if name in annotations]
     if chosen:
         return f"a claim cannot express {chosen[0]}"
-    if resources.STATUS in own:
+    if resources.STATUS in annotations:
         return "it was written for Bitfusion"
     if spec.optional_text("nodeName"):
         return "with spec.nodeName no scheduler would allocate one"
@@ -90,13 +90,13 @@ def _why_not(pod: Json, asking: _Asking) -> str:
         return f"spec.resourceClaims already has one with the name {CLAIM}"
     if len(asking) > MOST_PARTS:
         return f"more than {MOST_PARTS} containers ask for a part of a card"
-    for container, asked in asking:
-        if asked.role is Role.INIT:
+    for container, part in asking:
+        if part.role is Role.INIT:
             return f"{container.path} ends first, but a claim keeps its part"
-        if not (asked.amount.units and asked.amount.cores):
+        if not (part.amount.units and part.amount.cores):
             least = "a claim has at least 1 of each"
             return f"{container.path} asks for 0 units or 0 cores; {least}"
-    if sum((asked.amount for _, asked in asking), Amount()).cores >= CORES_PER_CARD:
+    if sum((part.amount for _, part in asking), Amount()).cores >= CORES_PER_CARD:
         return "it asks for whole cards, and a claim does not get all their memory"
     return ""
 
@@ -123,8 +123,8 @@ def _without_defaults(pod: Json) -> tuple[Json, list[str]]:
     after = copy_to_change(pod) if twice else pod
     for container in pod_containers(after, INIT, APP):
         for part in PARTS if container.path in twice else ():
-            asked = container.asked(part)
-            asked.update((name, "0") for name in _OURS if name in asked)
+            amounts = container.amounts(part)
+            amounts.update((name, "0") for name in _OURS if name in amounts)
     return after, [
         f"{path}: it has its part of a card by a claim; its own request is set to 0"
         for path in sorted(twice)
@@ -133,7 +133,7 @@ def _without_defaults(pod: Json) -> tuple[Json, list[str]]:
 
 def _has_part(container: PodContainer) -> bool:
     used = container.raw["resources"].get("claims") or ()
-    return any(one.get("name") == CLAIM for one in used)
+    return any(claim.get("name") == CLAIM for claim in used)
 
 
 def _with_claim(container: PodContainer, request: str) -> None:

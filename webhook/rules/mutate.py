@@ -52,20 +52,20 @@ def replace_mib_by_units(pod: Json) -> list[str]:
 
     What is not valid stays, and the rules deny it.
     """
-    told = []
+    warnings = []
     for container in pod_containers(pod, INIT, APP):
         mib = asked_mib(container)
         if not isinstance(mib, int):
             continue
         units = units_holding(mib)
         for part in PARTS:
-            asked = container.asked(part)
-            if names.MEMORY_MIB in asked:
-                asked[names.MEMORY] = str(units)
-                del asked[names.MEMORY_MIB]
+            amounts = container.amounts(part)
+            if names.MEMORY_MIB in amounts:
+                amounts[names.MEMORY] = str(units)
+                del amounts[names.MEMORY_MIB]
         more = f" ({units * UNIT_MIB} MiB)" if mib % UNIT_MIB else ""
-        told.append(f"{container.path}: {mib} MiB are {units} units{more}")
-    return told
+        warnings.append(f"{container.path}: {mib} MiB are {units} units{more}")
+    return warnings
 
 
 def drop_known_mib(pod: Json) -> list[str]:
@@ -75,14 +75,14 @@ def drop_known_mib(pod: Json) -> list[str]:
     """
     denials = []
     for container in pod_containers(pod, INIT, APP):
-        for asked in map(container.asked, PARTS):
+        for amounts in map(container.amounts, PARTS):
             mib, known = (
-                _number(asked.get(n)) for n in (names.MEMORY_MIB, names.MEMORY)
+                _number(amounts.get(n)) for n in (names.MEMORY_MIB, names.MEMORY)
             )
             if mib is None or known is None:
                 continue
             if units_holding(mib) == known:
-                del asked[names.MEMORY_MIB]
+                del amounts[names.MEMORY_MIB]
                 continue
             denials.append(
                 f"{container.path}: the memory of a pod cannot be changed; it has "
@@ -143,16 +143,18 @@ def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
         lack: int | None = None
         for index in _by_whole_cards(group):
             container, spec = group[index]
-            own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
+            lack_of_container = (
+                spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
+            )
             split = spec.amount.cores % CORES_PER_CARD
-            if not split and own <= 0:
+            if not split and lack_of_container <= 0:
                 continue
             if lack is None or spec.role is not Role.APP:
                 lack = _lack_of_units(group, index, cards * card_units)
             if not lack:
                 # Of thousands of containers each would be asked about all of them.
                 break
-            more = lack if split else min(lack, own)
+            more = lack if split else min(lack, lack_of_container)
             # The app containers run together: what one gets, the others lack less.
             lack = lack - more if spec.role is Role.APP else None
             group[index] = container, _with_units(spec, more)
@@ -178,14 +180,16 @@ def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str
         if container.name in known or not _asks_nothing(container):
             continue
         variables = container.variables
-        own = [one for one in variables if one["name"] == VISIBLE]
-        told = [one for one in own if not shows_none(one)]
-        if told and asks_cards:
+        visible = [variable for variable in variables if variable["name"] == VISIBLE]
+        showing = [variable for variable in visible if not shows_none(variable)]
+        if showing and asks_cards:
             continue
-        if told or not own:
-            found = [none if one in own else one for one in variables]
-            container.raw["env"] = found if own else [*found, none]
-        if told:
+        if showing or not visible:
+            rewritten = [
+                none if variable in visible else variable for variable in variables
+            ]
+            container.raw["env"] = rewritten if visible else [*rewritten, none]
+        if showing:
             warnings.append(
                 f"{container.path}: {VISIBLE} was set to {VOID}, because the container "
                 f"asks for no {names.MEMORY}"
@@ -196,10 +200,10 @@ def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str
 def set_scheduler(pod: Json, name: str) -> list[str]:
     """Set the pod's scheduler; return a warning if it names another one."""
     spec = pod["spec"]
-    own = spec.get("schedulerName") or _USUAL_SCHEDULER
-    if own == name:
+    named = spec.get("schedulerName") or _USUAL_SCHEDULER
+    if named == name:
         return []
-    if own == _USUAL_SCHEDULER:
+    if named == _USUAL_SCHEDULER:
         spec["schedulerName"] = name
         return []
     return [f"spec.schedulerName: only {name} knows which cards have room"]
@@ -260,8 +264,8 @@ def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:
 
 def _give(container: PodContainer, resource: str, count: int, *, beside: str) -> None:
     for part in PARTS:
-        if beside in container.asked(part):
-            container.asked(part)[resource] = str(count)
+        if beside in container.amounts(part):
+            container.amounts(part)[resource] = str(count)
 
 
 def _asks_nothing(container: PodContainer) -> bool:
@@ -271,7 +275,7 @@ def _asks_nothing(container: PodContainer) -> bool:
     return not any(
         name.startswith((_NVIDIAS_RESOURCES, names.PREFIX)) and not _is_none(raw)
         for part in PARTS
-        for name, raw in container.asked(part).items()
+        for name, raw in container.amounts(part).items()
     )
 
 

@@ -38,20 +38,22 @@ class PodContainer(NamedTuple):
         """Its environment variables, as written in the pod."""
         return self.raw.get("env") or []
 
-    def asked(self, part: str) -> Json:
+    def amounts(self, part: str) -> Json:
         """Return the resources under ``requests`` or ``limits``."""
         return (self.raw.get("resources") or {}).get(part) or {}
 
     def resources(self) -> set[str]:
         """Return the names of all resources in its requests and limits."""
-        return {name for part in PARTS for name in self.asked(part)}
+        return {name for part in PARTS for name in self.amounts(part)}
 
     @property
     def is_ours(self) -> bool:
         """Whether it names cores or memory of a card, even 0 of it."""
         return any(
-            names.MEMORY in asked or names.CORE in asked or names.MEMORY_MIB in asked
-            for asked in map(self.asked, PARTS)
+            names.MEMORY in amounts
+            or names.CORE in amounts
+            or names.MEMORY_MIB in amounts
+            for amounts in map(self.amounts, PARTS)
         )
 
 
@@ -70,10 +72,12 @@ def pod_containers(pod: Json, *kinds: str) -> Iterator[PodContainer]:
 
 def names_mib(pod: Json) -> bool:
     """Tell whether any container asks for memory in MiB; few do, and all are asked."""
-    every = (one for kind in (INIT, APP) for one in pod["spec"].get(kind) or ())
+    containers = (
+        container for kind in (INIT, APP) for container in pod["spec"].get(kind) or ()
+    )
     return any(
         names.MEMORY_MIB in (resources.get(part) or ())
-        for resources in (one.get("resources") for one in every)
+        for resources in (container.get("resources") for container in containers)
         if resources
         for part in PARTS
     )
@@ -89,13 +93,13 @@ def copy_to_change(pod: Json) -> Json:
 
 
 def _copy_container(container: Json) -> Json:
-    found = {**container}
-    if found.get("resources"):
-        resources = found["resources"] = {**found["resources"]}
+    copied = {**container}
+    if copied.get("resources"):
+        resources = copied["resources"] = {**copied["resources"]}
         for part in PARTS:
             if resources.get(part):
                 resources[part] = {**resources[part]}
-    return found
+    return copied
 
 
 def insist_on_shape(pod: Json) -> None:
@@ -145,8 +149,8 @@ def _unusual(reader: Reader, key: str, is_plain: Callable[[Any], bool]) -> list[
     Every pod is checked, some have hundreds, and a ``Reader`` costs ten times as much
     as a check of types.
     """
-    found = reader.raw.get(key)
-    if found is None or (type(found) is list and all(map(is_plain, found))):
+    items = reader.raw.get(key)
+    if items is None or (type(items) is list and all(map(is_plain, items))):
         return []
     return reader.optional_objects(key)
 
@@ -196,8 +200,8 @@ def _texts(reader: Reader, key: str) -> None:
 
 
 def _list_of_texts(reader: Reader, key: str) -> None:
-    found = reader.raw.get(key)
-    if found is None:
+    texts = reader.raw.get(key)
+    if texts is None:
         return
-    if type(found) is not list or not all(type(one) is str for one in found):
+    if type(texts) is not list or not all(type(text) is str for text in texts):
         raise Malformed(reader.path(key), "must be a list of strings")

@@ -128,10 +128,10 @@ def review_pod(  # noqa: PLR0913
         if names_mib(pod):
             in_units = copy_to_change(pod)
             counted = mutate.replace_mib_by_units(in_units)
-        told = translate_pod(
+        translation = translate_pod(
             in_units, namespace=namespace, mode=mode, rules=rules.bitfusion, pool=pool
         )
-        after, denials, warnings = _mutated(in_units, told, rules, pool)
+        after, denials, warnings = _mutated(in_units, translation, rules, pool)
         if dra and not denials:
             second = bool(rules.set_scheduler)
             after, more = replace_request_by_claim(
@@ -145,22 +145,22 @@ def review_pod(  # noqa: PLR0913
 
 
 def _mutated(
-    pod: Json, told: Translation, rules: Rules, pool: CardPool
+    pod: Json, translation: Translation, rules: Rules, pool: CardPool
 ) -> tuple[Json, list[str], list[str]]:
     """Return the changed pod, its denials and its warnings."""
-    translated = told.pod is not pod
-    after, warnings = told.pod, list(told.warnings)
+    translated = translation.pod is not pod
+    after, warnings = translation.pod, list(translation.warnings)
     if rules.may_change or mutate.lacks_cores(after):
         after = copy_to_change(after)
         warnings += _improve(after, rules, pool)
     judged = judge_request(after)
-    denials = [*told.denials, *_denials(after, judged, rules)]
-    if judged.summed and told.sharing:
-        denials.append(told.sharing)
+    denials = [*translation.denials, *_denials(after, judged, rules)]
+    if judged.summed and translation.sharing:
+        denials.append(translation.sharing)
     if not denials:
         warnings += [*unknown_resources(after), *codec.unknown_annotations(after)]
     # The warnings of a translated pod are about the pool already, per container.
-    if (told.sharing or not translated) and judged.request is not None:
+    if (translation.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)
     return after, denials, warnings
 
@@ -212,13 +212,13 @@ def _denials(pod: Json, judged: JudgedRequest, rules: Rules) -> list[str]:
 def _verdict(
     pod: Json, after: Json, denials: list[str], warnings: list[str]
 ) -> PodVerdict:
-    told = denials[:MOST_DENIALS]
+    shown = denials[:MOST_DENIALS]
     if len(denials) > MOST_DENIALS:
-        told.append(f"and {len(denials) - MOST_DENIALS} more")
+        shown.append(f"and {len(denials) - MOST_DENIALS} more")
     most = MOST_OF_A_WARNING
     brief = tuple(
         text if len(text) <= most else f"{text[: most - 1]}…"
         for text in islice(dict.fromkeys(warnings), MOST_WARNINGS)
     )
     # A denied pod stays as it arrived.
-    return PodVerdict(pod if denials else after, tuple(told), brief)
+    return PodVerdict(pod if denials else after, tuple(shown), brief)

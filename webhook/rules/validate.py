@@ -70,32 +70,34 @@ def judge_request(pod: Json) -> JudgedRequest:
 
     Cores are judged as a sum, or per container if the containers are *apart*.
     """
-    found = list(_policy(pod))
+    complaints = list(_policy(pod))
     try:
         request = codec.pod_request(pod, _NOBODY)
     except Malformed as error:
-        return JudgedRequest(None, (*found, *(_quantities(pod) or [str(error)])))
+        return JudgedRequest(None, (*complaints, *(_quantities(pod) or [str(error)])))
     if isinstance(request, Refusal):
-        return _refused(pod, request, found)
-    return JudgedRequest(None, tuple(found)) if found else JudgedRequest(request)
+        return _refused(pod, request, complaints)
+    return (
+        JudgedRequest(None, tuple(complaints)) if complaints else JudgedRequest(request)
+    )
 
 
-def _refused(pod: Json, refusal: Refusal, found: list[str]) -> JudgedRequest:
+def _refused(pod: Json, refusal: Refusal, complaints: list[str]) -> JudgedRequest:
     """Return all that is wrong; the refusal is only the first that was found."""
-    before = len(found)
+    before = len(complaints)
     wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
     chosen = card_selector(pod_annotations(pod))
     if isinstance(chosen, Refusal):
         wrong.append(chosen.detail)
-    found += [_of_annotation(detail, pod) for detail in wrong]
+    complaints += [_of_annotation(detail, pod) for detail in wrong]
     quantities = _quantities(pod)
     # Quantities that cannot be read cannot be added.
     cores = [] if quantities else list(_cores(pod, read_containers(pod)))
-    found += quantities or [_of_cores(*each) for each in cores]
-    if len(found) == before:
-        found.append(_of_annotation(refusal.detail, pod))
+    complaints += quantities or [_of_cores(*each) for each in cores]
+    if len(complaints) == before:
+        complaints.append(_of_annotation(refusal.detail, pod))
     summed = any(len(fields) != 1 for fields, _ in cores)
-    return JudgedRequest(None, tuple(found), summed)
+    return JudgedRequest(None, tuple(complaints), summed)
 
 
 def pool_warnings(request: PodRequest, pool: CardPool) -> Iterator[str]:
@@ -111,18 +113,18 @@ def pool_warnings(request: PodRequest, pool: CardPool) -> Iterator[str]:
         cards, units = max(claim.whole_cards, 1), claim.amount.units
         have = f"{cards} largest cards have" if cards > 1 else "largest card has"
         if units > largest * cards:
-            told = f"{units} units are asked, but the {have} {largest * cards}"
-            yield f"{names.MEMORY}: {told}"
+            lack = f"{units} units are asked, but the {have} {largest * cards}"
+            yield f"{names.MEMORY}: {lack}"
 
 
 def unknown_resources(pod: Json) -> Iterator[str]:
     """Warn of unknown resources with the prefix of gpushare's resources."""
     for container in pod_containers(pod, INIT, APP):
-        for name in container.asked("limits"):
+        for name in container.amounts("limits"):
             if name.startswith(names.PREFIX) and name not in _KNOWN:
                 known = " and ".join(_RESOURCES)
-                told = f"{name} is not a known resource; known are {known}"
-                yield f"{container.path}: {told}"
+                problem = f"{name} is not a known resource; known are {known}"
+                yield f"{container.path}: {problem}"
 
 
 def asked_mib(container: PodContainer) -> int | str | None:
@@ -131,25 +133,25 @@ def asked_mib(container: PodContainer) -> int | str | None:
     None if it does not name them.
     """
     given = {
-        part: container.asked(part)[names.MEMORY_MIB]
+        part: container.amounts(part)[names.MEMORY_MIB]
         for part in ("limits", "requests")
-        if names.MEMORY_MIB in container.asked(part)
+        if names.MEMORY_MIB in container.amounts(part)
     }
     if not given:
         return None
     part, value = next(iter(given.items()))
-    found: int | str = _mib(value)
+    answer: int | str = _mib(value)
     # A LimitRange with a maximum of units needs a default, and 0 is the usual one.
-    if any(container.asked(part).get(names.MEMORY, "0") != "0" for part in given):
-        found = (
+    if any(container.amounts(part).get(names.MEMORY, "0") != "0" for part in given):
+        answer = (
             f"{names.MEMORY} asks for the same memory in units; remove one of them, "
             "from the pod or from a LimitRange of the namespace that adds it"
         )
     elif any(str(other) != str(value) for other in given.values()):
-        found = "its request and its limit must be equal"
-    if isinstance(found, int):
-        return found
-    return f"{_resource(container, part, names.MEMORY_MIB)}: {found}"
+        answer = "its request and its limit must be equal"
+    if isinstance(answer, int):
+        return answer
+    return f"{_resource(container, part, names.MEMORY_MIB)}: {answer}"
 
 
 def units_holding(mib: int) -> int:
@@ -164,14 +166,14 @@ def units_holding(mib: int) -> int:
 def mib_left(pod: Json) -> Iterator[str]:
     """Yield a denial for each container whose MiB were not turned into units."""
     for container in pod_containers(pod, INIT, APP):
-        found = asked_mib(container)
-        if isinstance(found, str):
-            yield found
-        elif found is not None:
+        mib = asked_mib(container)
+        if isinstance(mib, str):
+            yield mib
+        elif mib is not None:
             yield (
                 f"{container.path}: no node offers {names.MEMORY_MIB}, and it was "
                 "added after this webhook had turned MiB into units; let it be added "
-                f"as {names.MEMORY}: {units_holding(found)}"
+                f"as {names.MEMORY}: {units_holding(mib)}"
             )
 
 
@@ -193,23 +195,25 @@ def _mib(value: object) -> int | str:
 
 
 def _policy(pod: Json) -> Iterator[str]:
-    asked = pod_annotations(pod).get(names.POLICY)
-    found = None if asked is None else PolicyChoice().policy(asked)
-    if isinstance(found, Refusal):
-        yield f"{_annotation(names.POLICY)}: {found.detail}"
+    policy_name = pod_annotations(pod).get(names.POLICY)
+    policy = None if policy_name is None else PolicyChoice().policy(policy_name)
+    if isinstance(policy, Refusal):
+        yield f"{_annotation(names.POLICY)}: {policy.detail}"
 
 
 def _quantities(pod: Json) -> list[str]:
-    found = []
+    complaints = []
     for container, part, resource in product(
         pod_containers(pod, INIT, APP), ("limits", "requests"), _RESOURCES
     ):
-        value = container.asked(part).get(resource)
+        value = container.amounts(part).get(resource)
         # The API server copies limits into requests: report them once.
-        copied = part == "requests" and container.asked("limits").get(resource) == value
+        copied = (
+            part == "requests" and container.amounts("limits").get(resource) == value
+        )
         if value is not None and not copied and (why := _unmeetable(resource, value)):
-            found.append(f"{_resource(container, part, resource)}: {why}")
-    return found
+            complaints.append(f"{_resource(container, part, resource)}: {why}")
+    return complaints
 
 
 def _unmeetable(resource: str, value: object) -> str:
@@ -226,10 +230,10 @@ def _unmeetable(resource: str, value: object) -> str:
 
 def _as_written(value: object) -> str:
     """Return the fraction that the API server has written in thousandths."""
-    found = _THOUSANDTHS.fullmatch(str(value))
-    if found is None:
+    thousandths = _THOUSANDTHS.fullmatch(str(value))
+    if thousandths is None:
         return ""
-    units = int(found[1]) / 1000
+    units = int(thousandths[1]) / 1000
     return f" ({value} is {units:g}); ask {math.ceil(units)}"
 
 
@@ -240,19 +244,19 @@ def _cores(
     both = zip(pod_containers(pod, INIT, APP), specs, strict=True)
     asking = [(container, spec) for container, spec in both if spec.amount]
     apart = pod_annotations(pod).get(names.CONTAINERS) == names.APART
-    for group in [[one] for one in asking] if apart else [asking]:
-        found = build_claims_by_annotation([spec for _, spec in group], apart=False)
-        if isinstance(found, Refusal):
+    for group in [[container_spec] for container_spec in asking] if apart else [asking]:
+        claims = build_claims_by_annotation([spec for _, spec in group], apart=False)
+        if isinstance(claims, Refusal):
             with_cores = (container for container, spec in group if spec.amount.cores)
-            yield [_resource(s, "limits", names.CORE) for s in with_cores], found
+            yield [_resource(s, "limits", names.CORE) for s in with_cores], claims
 
 
-def _of_cores(fields: list[str], found: Refusal) -> str:
+def _of_cores(fields: list[str], refusal: Refusal) -> str:
     """Return a complaint that names the field, or says that it is about a sum."""
     where = " + ".join(fields)
     if len(fields) != 1:
         where = f"the containers of a pod share one card, and {where}"
-    return f"{where}: {found.detail}"
+    return f"{where}: {refusal.detail}"
 
 
 def _of_annotation(detail: str, pod: Json) -> str:
@@ -332,11 +336,11 @@ def mounts_over_share(pod: Json) -> Iterator[str]:
                 continue
             # For kubelet a path without its first / is the same.
             inside = normpath(f"/{path.lstrip('/')}")
-            for own, why in _OWN_PATHS.items():
-                if f"{inside}/".startswith(f"{own}/"):
+            for our_path, why in _OWN_PATHS.items():
+                if f"{inside}/".startswith(f"{our_path}/"):
                     yield (
                         f"{container.path}.volumeMounts[{place}].mountPath: the vcuda "
-                        f"device plugin {why} {own}; mount the volume elsewhere"
+                        f"device plugin {why} {our_path}; mount the volume elsewhere"
                     )
 
 
@@ -366,8 +370,10 @@ def card_variables(
 
 def brings_cards(pod: Json, classes: Container[str]) -> bool:
     """Tell whether the pod's RuntimeClass gives containers the cards they name."""
-    own = (pod.get("spec") or {}).get("runtimeClassName") or ""
-    return bool(own) and (_NVIDIA in own.lower() or own in classes)
+    runtime_class = (pod.get("spec") or {}).get("runtimeClassName") or ""
+    return bool(runtime_class) and (
+        _NVIDIA in runtime_class.lower() or runtime_class in classes
+    )
 
 
 def shows_none(variable: Json) -> bool:
