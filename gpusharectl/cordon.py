@@ -42,7 +42,7 @@ class Order(Enum):
     CLEAR = (names.CLEAR, True)
 
 
-class Refused(Exception):
+class OrderRefused(Exception):
     """Nothing was changed; the message says why, and what there is."""
 
 
@@ -64,30 +64,30 @@ def carry_out(
     """Write an order on a node; each card is an index, a UUID or the start of one.
 
     ``owner`` is who cordons for a while, and who opens no more than that.
-    ``Refused`` if there is no such node or card, ``ClusterError`` if the API server
-    refuses. If nothing changes, nothing is written.
+    ``OrderRefused`` if there is no such node or card, ``ClusterError`` if the API
+    server refuses. If nothing changes, nothing is written.
     """
     ref, (key, adds) = Ref("v1", "Node", name), order.value
     for _ in range(_TRIES):
         node = reach.objects.get(ref)
         if node is None:
-            raise Refused(_no_such_node(reach, name))
-        found = _cards(node, order, cards)
+            raise OrderRefused(_no_such_node(reach, name))
+        uuids = _cards(node, order, cards)
         text = facts.annotation(node, key)
-        after, changed = edited(text, found, adds=adds, owner=owner)
+        after, changed = edit_uuids(text, uuids, adds=adds, owner=owner)
         if not changed:
-            return Done(node, found, changed)
+            return Done(node, uuids, changed)
         version = node["metadata"]["resourceVersion"]
         written = {"resourceVersion": version, "annotations": {key: after}}
         try:
             reach.objects.merge(ref, {"metadata": written})
         except Conflict:
             continue
-        return Done(node, found, changed)
+        return Done(node, uuids, changed)
     raise Conflict(f"node {name} changes all the time; try again")
 
 
-def edited(
+def edit_uuids(
     text: str, uuids: Sequence[CardUUID], *, adds: bool, owner: str = ""
 ) -> tuple[str | None, frozenset[CardUUID]]:
     """Return the annotation with UUIDs added or removed, and those that changed.
@@ -95,13 +95,13 @@ def edited(
     The other UUIDs keep their order. None in place of an empty annotation. An order
     without an owner is an operator's: it replaces and removes those with one.
 
-    >>> edited(" GPU-1, ,GPU-2", [CardUUID("GPU-1")], adds=False)
+    >>> edit_uuids(" GPU-1, ,GPU-2", [CardUUID("GPU-1")], adds=False)
     ('GPU-2', frozenset({'GPU-1'}))
-    >>> edited("GPU-1,GPU-1=a", [CardUUID("GPU-1")], adds=True)
+    >>> edit_uuids("GPU-1,GPU-1=a", [CardUUID("GPU-1")], adds=True)
     ('GPU-1', frozenset({'GPU-1'}))
     """
     entries = _entries(text)
-    owned = {one.partition("=")[0] for one in entries if "=" in one}
+    owned = {entry.partition("=")[0] for entry in entries if "=" in entry}
 
     def changes(uuid: CardUUID) -> bool:
         if owner:
@@ -111,7 +111,7 @@ def edited(
         return uuid in entries or uuid in owned
 
     changed = [*filter(changes, dict.fromkeys(uuids))]
-    rest = [one for one in entries if one.partition("=")[0] not in changed]
+    rest = [entry for entry in entries if entry.partition("=")[0] not in changed]
     if adds:
         rest += changed
         rest += [f"{uuid}={owner}" for uuid in changed if owner]
@@ -125,23 +125,23 @@ def owns(node: Json, owner: str, cards: Iterable[CardUUID]) -> bool:
 
 
 def _entries(text: str) -> Sequence[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
-def pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
+def find_pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
     """Return the pods that hold a part of a card, by their placements."""
-    found = []
+    names_of_pods = []
     selector = f"spec.nodeName={name},{UNFINISHED}"
     for pod in everything(reach.cluster, Kind.PODS, selector):
         if not codec.is_ours(pod):
             continue
         try:
-            held = codec.pod_record(pod).placement
+            placement = codec.pod_record(pod).placement
         except Malformed:
             continue
-        if held is not None and uuid in held.cards():
-            found.append(str(held.pod))
-    return sorted(found)
+        if placement is not None and uuid in placement.cards():
+            names_of_pods.append(str(placement.pod))
+    return sorted(names_of_pods)
 
 
 def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ...]:
@@ -149,21 +149,22 @@ def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ..
     try:
         here = codec.cards(node)
     except Malformed as error:
-        raise Refused(f"{name}: its cards cannot be read: {error}") from error
+        raise OrderRefused(f"{name}: its cards cannot be read: {error}") from error
     key, adds = order.value
     gone = codec.uuids(facts.annotation(node, key)) - {c.uuid for c in here}
     known = [*(card.uuid for card in here), *(() if adds else sorted(gone))]
     try:
-        found = [card_named(text, here, known) for text in texts]
-    except Refused as error:
-        raise Refused(f"{name}: {error}; {_there(here)}") from error
-    return tuple(dict.fromkeys(found))
+        uuids = [find_card(text, here, known) for text in texts]
+    except OrderRefused as error:
+        raise OrderRefused(f"{name}: {error}; {_there(here)}") from error
+    return tuple(dict.fromkeys(uuids))
 
 
-def card_named(text: str, cards: Sequence[Card], known: Sequence[CardUUID]) -> CardUUID:
-    """Find a card by its index, its UUID, or the start of it; ``Refused`` if unclear.
+def find_card(text: str, cards: Sequence[Card], known: Sequence[CardUUID]) -> CardUUID:
+    """Find a card by its index, its UUID, or the start of it.
 
-    A UUID goes before an index, an index before the start of a UUID.
+    ``OrderRefused`` if it is unclear. A UUID goes before an index, an index before the
+    start of a UUID.
     """
     rules: tuple[Callable[[CardUUID], bool], ...] = (
         lambda uuid: uuid == text,
@@ -171,13 +172,13 @@ def card_named(text: str, cards: Sequence[Card], known: Sequence[CardUUID]) -> C
         lambda uuid: len(text) >= _FEWEST_LETTERS and _begins(uuid, text),
     )
     for rule in rules:
-        found = [uuid for uuid in known if rule(uuid)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            which = words.listed(found, _MOST_NAMES)
-            raise Refused(f'"{text}" may be any of {which}; give more of the UUID')
-    raise Refused(f'there is no card "{text}"')
+        matching = [uuid for uuid in known if rule(uuid)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            which = words.listed(matching, _MOST_NAMES)
+            raise OrderRefused(f'"{text}" may be any of {which}; give more of the UUID')
+    raise OrderRefused(f'there is no card "{text}"')
 
 
 def _begins(uuid: str, text: str) -> bool:
@@ -202,7 +203,7 @@ def _no_such_node(reach: Access, name: str) -> str:
     return f'there is no node "{name}"; nodes that share cards: {there}'
 
 
-def report(
+def describe_order(
     order: Order, done: Done, pods: Mapping[CardUUID, Sequence[str]]
 ) -> Iterator[str]:
     """Say what is so now, in a line or two for each card."""
@@ -269,11 +270,11 @@ def _command(name: str, order: Order, text: str) -> click.Command:
         with reached(kubeconfig, context) as access:
             try:
                 done = carry_out(access, order, node, cards)
-            except Refused as error:
+            except OrderRefused as error:
                 raise click.ClickException(str(error)) from error
             there = done.cards if order is Order.CORDON else ()
-            pods = {uuid: pods_on(access, node, uuid) for uuid in there}
-        for line in report(order, done, pods):
+            pods = {uuid: find_pods_on(access, node, uuid) for uuid in there}
+        for line in describe_order(order, done, pods):
             click.echo(fit_to_show(line))
 
     return command

@@ -38,7 +38,7 @@ from gpusharectl.completion import (
 from gpusharectl.make_room.evict import Eviction, EvictionResult, Patience
 from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
 from gpusharectl.make_room.render import draw
-from gpusharectl.make_room.situation import Asked, look
+from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from gpusharectl.output import encode, fit_to_show, give, screen
 from gpusharectl.state.read import no_such_node
 
@@ -53,7 +53,7 @@ _ONE_RUN = ("evict", "yes", "output", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class _RequestedSize:
     """What a pod that does not exist yet would ask; None for what was not given."""
 
     memory: int | None
@@ -166,28 +166,28 @@ def make_room(  # noqa: PLR0913
     Only pods whose controller makes another one move, and only if that one fits
     elsewhere. Without --evict the plan is only shown.
     """
-    size = _Size(memory, cores, whole)
+    size = _RequestedSize(memory, cores, whole)
     if size.given == (pod is not None):
         raise click.UsageError("give either POD, or --memory or --whole")
     if evict and output and not yes:
         raise click.UsageError("with -o nothing is asked; give --yes")
     with reached(kubeconfig, context) as access:
-        asked = _asked(access, pod, namespace, size, node or "")
-        found = _proposal(access, asked, allow, max_moves)
+        demand = _room_demand(access, pod, namespace, size, node or "")
+        proposal = _proposal(access, demand, allow, max_moves)
         if not output:
-            draw(screen(), found)
-        code, result = found.code, None
-        if evict and isinstance(found.result, MovePlan):
-            _confirm(found, len(found.result.moves), yes=yes)
+            draw(screen(), proposal)
+        code, result = proposal.code, None
+        if evict and isinstance(proposal.result, MovePlan):
+            _confirm(proposal, len(proposal.result.moves), yes=yes)
             say = partial(_say, to_error=output is not None)
-            run = Eviction(access, asked, allow, say, Patience(timeout))
-            result = carried_out(run, found.result)
+            run = Eviction(access, demand, allow, say, Patience(timeout))
+            result = carried_out(run, proposal.result)
             code = FINE if result.done else NO_ROOM
             if not output:
                 _say(result.outcome, to_error=False)
     if output:
         of_run = {} if result is None else encode(result)
-        give({**encode(found), **of_run, "code": code}, output)
+        give({**encode(proposal), **of_run, "code": code}, output)
     sys.exit(code)
 
 
@@ -200,9 +200,9 @@ def carried_out(run: Eviction, plan: MovePlan) -> EvictionResult:
         signal.signal(signal.SIGTERM, before)
 
 
-def _confirm(found: Proposal, moves: int, *, yes: bool) -> None:
+def _confirm(proposal: Proposal, moves: int, *, yes: bool) -> None:
     """Ask, unless ``yes``; an error if the new pods would wait for the extender."""
-    if down := found.view.down:
+    if down := proposal.inputs.down:
         raise click.ClickException(
             f"nothing is evicted: {down}, so new pods would wait"
         )
@@ -216,13 +216,13 @@ def _say(text: str, *, to_error: bool) -> None:
 
 
 def _proposal(
-    access: Access, asked: Asked, allow: Sequence[str], max_moves: int
+    access: Access, demand: RoomDemand, allow: Sequence[str], max_moves: int
 ) -> Proposal:
-    view = look(access, asked, allow)
-    if asked.only and (problem := no_such_node(view.state, asked.only)):
+    inputs = read_inputs(access, demand, allow)
+    if demand.only and (problem := no_such_node(inputs.state, demand.only)):
         raise click.ClickException(problem)
-    result = plan_moves(asked.request, view.situation, Bounds(max_moves))
-    return Proposal(asked, view, result, _again(click.get_current_context()))
+    result = plan_moves(demand.request, inputs.situation, Bounds(max_moves))
+    return Proposal(demand, inputs, result, _again(click.get_current_context()))
 
 
 def _again(context: click.Context) -> str:
@@ -233,18 +233,22 @@ def _again(context: click.Context) -> str:
         value = names.get(option.name or "")
         if source is not ParameterSource.COMMANDLINE or option.name in _ONE_RUN:
             continue
-        for one in value if isinstance(value, tuple) else (value,):
+        for word in value if isinstance(value, tuple) else (value,):
             if isinstance(option, click.Option):
                 words.append(max(option.opts, key=len))
-            words.append(str(one))
+            words.append(str(word))
     return shlex.join(words)
 
 
-def _asked(
-    access: Access, pod: str | None, namespace: str | None, size: _Size, only: str
-) -> Asked:
+def _room_demand(
+    access: Access,
+    pod: str | None,
+    namespace: str | None,
+    size: _RequestedSize,
+    only: str,
+) -> RoomDemand:
     if pod is None:
-        return Asked(size.request(), None, only)
+        return RoomDemand(size.request(), None, only)
     space, slash, name = pod.rpartition("/")
     if space and namespace not in (None, space):
         raise click.UsageError(f"{pod} is not in the namespace {namespace}")
@@ -255,7 +259,7 @@ def _asked(
         body = access.cluster.get(Kind.PODS, space, name)
     except NotFound as error:
         raise click.ClickException(f"there is no pod {space}/{name}") from error
-    return Asked(_request(body), body, only)
+    return RoomDemand(_request(body), body, only)
 
 
 def _request(body: Json) -> PodRequest:

@@ -19,8 +19,13 @@ from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
-from gpusharectl.cordon import Done, Order, Refused, carry_out, owns
-from gpusharectl.make_room.situation import Asked, View, look, owner_uid
+from gpusharectl.cordon import Done, Order, OrderRefused, carry_out, owns
+from gpusharectl.make_room.situation import (
+    PlanInputs,
+    RoomDemand,
+    owner_uid,
+    read_inputs,
+)
 
 Answer = TypeVar("Answer")
 
@@ -74,16 +79,16 @@ class EvictionResult:
     outcome: str
 
 
-class _Stopped(Exception):
+class _Halted(Exception):
     """No more pods are evicted; the message says why."""
 
 
-class _GivenUp(_Stopped):
+class _GivenUp(_Halted):
     """Nor does the waiting pod take the room, even if it is there."""
 
 
 @dataclass(slots=True)
-class _Waited:
+class _AfterEviction:
     """What was seen after an eviction; ``made`` are the controller's new pods."""
 
     gone: bool = False
@@ -100,13 +105,13 @@ class Eviction:
     def __init__(
         self,
         access: Access,
-        asked: Asked,
+        demand: RoomDemand,
         allowed: Sequence[str],
         say: Callable[[str], None],
         patience: Patience | None = None,
     ) -> None:
         self._access = access
-        self._asked = asked
+        self._demand = demand
         self._allowed = allowed
         self._say = say
         self._patience = patience or Patience()
@@ -135,7 +140,7 @@ class Eviction:
                         self._move(plan, move, f"{number} of {len(plan.moves)}")
                 except _GivenUp:
                     raise
-                except _Stopped as error:
+                except _Halted as error:
                     stopped = f"Stopped: {error}."
                 self._still_cordoned(plan)
                 if room := self._has_room(plan):
@@ -144,7 +149,7 @@ class Eviction:
                     self._nominate(plan)
         except _GivenUp as error:
             return self._result(f"Stopped: {error}.")
-        except _Stopped as error:
+        except _Halted as error:
             return self._result(f"Nothing was evicted: {error}.")
         pod = self._waiting()
         if not room and not (pod and facts.node_of(pod)):
@@ -160,9 +165,7 @@ class Eviction:
         changed = self._cordon(plan)
         try:
             if len(changed) < len(plan.cards):
-                raise _Stopped(
-                    "somebody else has cordoned a card of the plan meanwhile"
-                )
+                raise _Halted("somebody else has cordoned a card of the plan meanwhile")
             yield
         finally:
             if changed:
@@ -172,8 +175,8 @@ class Eviction:
         """Cordon the cards that are to get the room; return those that were open."""
         try:
             return self._order(Order.CORDON, plan, plan.cards).changed
-        except Refused as error:
-            raise _Stopped(str(error)) from error
+        except OrderRefused as error:
+            raise _Halted(str(error)) from error
         except BaseException as error:
             if not (isinstance(error, ClusterError) and error.definite):
                 # It may be written.
@@ -196,7 +199,7 @@ class Eviction:
             done = self._patience.answer(
                 lambda: self._order(Order.UNCORDON, plan, cards)
             )
-        except Refused as error:
+        except OrderRefused as error:
             self._say(f"{_cards(plan)} cannot be opened: {error}")
         except BaseException:
             self._say(f"{_cards(plan)} may still be cordoned; run: {_opening(plan)}")
@@ -222,17 +225,19 @@ class Eviction:
         owner = owner_uid(pod)
         self._would_land(move, uid, full)
         self._still_cordoned(plan)
-        before = {one["metadata"]["uid"] for one in self._siblings(target, owner)}
+        before = {pod["metadata"]["uid"] for pod in self._siblings(target, owner)}
         self._evict(target, full)
         self._evicted.append(full)
         self._say(f"{number}: {full} evicted.")
         landed = self._landed(pod, target, before, move.landing)
-        held = codec.pod_record(landed).placement
+        placement = codec.pod_record(landed).placement
         self._replaced[move.pod.uid] = facts.name_of(landed), landed["metadata"]["uid"]
         new = facts.full_name(landed)
-        if not _same(held, move.landing):
-            where = _where(held) if held else f"{facts.node_of(landed)}, card not known"
-            raise _Stopped(f"{new} landed on {where}, not on {_where(move.landing)}")
+        if not _same(placement, move.landing):
+            where = f"{facts.node_of(landed)}, card not known"
+            if placement:
+                where = _where(placement)
+            raise _Halted(f"{new} landed on {where}, not on {_where(move.landing)}")
         self._say(f"{number}: {new} landed on {_where(move.landing)}, as planned.")
 
     def _running(self, target: Target) -> Json | None:
@@ -254,7 +259,7 @@ class Eviction:
         if pod is None or not facts.is_leaving(pod):
             return pod
         if not self._patience.until(ended, self._limit(pod)):
-            raise _Stopped(f"{facts.full_name(pod)} is still terminating")
+            raise _Halted(f"{facts.full_name(pod)} is still terminating")
         return None
 
     def _limit(self, pod: Json) -> float:
@@ -263,17 +268,17 @@ class Eviction:
         return self._patience.timeout_s + (_GRACE_S if grace is None else grace)
 
     def _still_waits(self) -> None:
-        if self._asked.body is None:
+        if self._demand.body is None:
             return
         pod = self._waiting()
         if pod is None:
-            raise _Stopped(f"{self._asked.name} is no longer there")
+            raise _Halted(f"{self._demand.name} is no longer there")
         if node := facts.node_of(pod):
-            raise _Stopped(f"{self._asked.name} has got a place on {node} meanwhile")
+            raise _Halted(f"{self._demand.name} has got a place on {node} meanwhile")
 
     def _waiting(self) -> Json | None:
         """Return the waiting pod as it is now; None if it is gone."""
-        body = self._asked.body
+        body = self._demand.body
         if body is None:
             return None
         metadata = body["metadata"]
@@ -287,27 +292,27 @@ class Eviction:
         except NotFound:
             return None
 
-    def _look(self) -> View:
+    def _look(self) -> PlanInputs:
         return self._patience.answer(
-            lambda: look(self._access, self._asked, self._allowed)
+            lambda: read_inputs(self._access, self._demand, self._allowed)
         )
 
     def _would_land(self, move: PodMove, uid: PodUID, full: str) -> None:
         """Check before each eviction that the plan still holds."""
-        found, down = None, ""
+        landing, down = None, ""
 
         def holds() -> bool:
-            nonlocal found, down
-            view = self._look()
-            down = view.down
-            found = predict_landing(self._asked.request, view.situation, uid)
-            return not down and _same(found, move.landing)
+            nonlocal landing, down
+            inputs = self._look()
+            down = inputs.down
+            landing = predict_landing(self._demand.request, inputs.situation, uid)
+            return not down and _same(landing, move.landing)
 
         if not self._patience.until(holds, _SEEN_WITHIN_S):
             if down:
-                raise _Stopped(f"{down}, so a new pod of {full} would wait")
-            now = f"on {_where(found)}" if found else "nowhere"
-            raise _Stopped(
+                raise _Halted(f"{down}, so a new pod of {full} would wait")
+            now = f"on {_where(landing)}" if landing else "nowhere"
+            raise _Halted(
                 f"the cluster has changed; {full} would land {now}, not on "
                 f"{_where(move.landing)}"
             )
@@ -333,37 +338,37 @@ class Eviction:
             return True
 
         if not self._patience.until(done, self._patience.timeout_s):
-            raise _Stopped(f"{full} may not be evicted: {refused}")
+            raise _Halted(f"{full} may not be evicted: {refused}")
 
     def _siblings(self, pod: Target, owner: str) -> Sequence[Json]:
-        pods = self._access.objects.list
-        found = self._patience.answer(
-            lambda: pods("v1", "Pod", namespace=pod.namespace)
+        list_objects = self._access.objects.list
+        pods = self._patience.answer(
+            lambda: list_objects("v1", "Pod", namespace=pod.namespace)
         )
-        return [one for one in found if owner_uid(one) == owner]
+        return [sibling for sibling in pods if owner_uid(sibling) == owner]
 
     def _landed(
         self, pod: Json, target: Target, before: set[str], landing: Placement
     ) -> Json:
         """Wait until the pod is gone and its replacement is bound; return that."""
-        seen, owner = _Waited(), owner_uid(pod)
+        seen, owner = _AfterEviction(), owner_uid(pod)
 
         def done() -> bool:
             there = self._siblings(target, owner)
-            ended = [o for o in there if o["metadata"]["uid"] == target.uid]
+            ended = [pod for pod in there if pod["metadata"]["uid"] == target.uid]
             seen.gone = all(map(facts.is_terminal, ended))
-            seen.made = [o for o in there if o["metadata"]["uid"] not in before]
+            seen.made = [pod for pod in there if pod["metadata"]["uid"] not in before]
             return seen.gone and bool(seen.bound)
 
         if self._patience.until(done, self._limit(pod)):
             # Others may have been made at the same time, by an autoscaler or a rollout.
-            return max(seen.bound, key=lambda one: (_is_at(one, landing), _made(one)))
+            return max(seen.bound, key=lambda pod: (_is_at(pod, landing), _made(pod)))
         if not seen.gone:
-            raise _Stopped(f"{facts.full_name(pod)} is still terminating")
+            raise _Halted(f"{facts.full_name(pod)} is still terminating")
         if not seen.made:
             # Scaled down, or without quota, or its controller does not run.
             full = facts.full_name(pod)
-            raise _Stopped(f"{full} is gone, and its controller makes no other pod")
+            raise _Halted(f"{full} is gone, and its controller makes no other pod")
         new = seen.made[0]
         says = facts.scheduler_says(new) or "kube-scheduler has not tried it"
         # It may have its old place again.
@@ -372,7 +377,7 @@ class Eviction:
     def _has_room(self, plan: MovePlan) -> bool:
         def there() -> bool:
             situation = self._look().situation
-            request = self._asked.request
+            request = self._demand.request
             return has_room(request, situation, plan.node, plan.cards)
 
         return self._patience.until(there, _SEEN_WITHIN_S)
@@ -387,8 +392,8 @@ class Eviction:
                 self._say(f"Nothing keeps the room until the pod is bound: {error}")
 
     def _set_nominated(self, node: str | None) -> None:
-        assert self._asked.body is not None  # noqa: S101
-        metadata = self._asked.body["metadata"]
+        assert self._demand.body is not None  # noqa: S101
+        metadata = self._demand.body["metadata"]
         ref = Ref("v1", "Pod", metadata["name"], metadata["namespace"])
         patch = {
             "metadata": {"uid": metadata["uid"]},
@@ -397,12 +402,12 @@ class Eviction:
         self._access.objects.merge(ref, patch, subresource="status")
 
     def _bound(self, plan: MovePlan) -> EvictionResult:
-        if self._asked.body is None:
+        if self._demand.body is None:
             return self._result(
                 f"{_cards(plan)} has the room now. Nothing keeps it: create the pod.",
                 done=True,
             )
-        name, pod = self._asked.name, self._waiting()
+        name, pod = self._demand.name, self._waiting()
 
         def done() -> bool:
             nonlocal pod
@@ -418,18 +423,18 @@ class Eviction:
             return self._result(f"{name} still waits: {says}")
         if pod is None:
             return self._result(f"{name} is no longer there.")
-        held = codec.pod_record(pod).placement
-        where = _where(held) if held else facts.node_of(pod)
+        placement = codec.pod_record(pod).placement
+        where = _where(placement) if placement else facts.node_of(pod)
         return self._result(f"{name} is on {where}.", done=True)
 
     def _result(self, words: str, *, done: bool = False) -> EvictionResult:
         return EvictionResult(tuple(self._evicted), done, words)
 
 
-def _same(held: Placement | None, planned: Placement) -> bool:
-    if held is None or held.node != planned.node:
+def _same(placement: Placement | None, planned: Placement) -> bool:
+    if placement is None or placement.node != planned.node:
         return False
-    return set(held.cards()) == set(planned.cards())
+    return set(placement.cards()) == set(planned.cards())
 
 
 def _is_at(pod: Json, planned: Placement) -> bool:
@@ -440,8 +445,8 @@ def _made(pod: Json) -> tuple[str, str]:
     return (facts.created(pod), facts.name_of(pod))
 
 
-def _where(held: Placement) -> str:
-    return f"{held.node} card {' and '.join(held.cards())}"
+def _where(placement: Placement) -> str:
+    return f"{placement.node} card {' and '.join(placement.cards())}"
 
 
 def _cards(plan: MovePlan) -> str:

@@ -22,7 +22,7 @@ from gpushare.domain.eviction.moves import MovePlan, NoPlan, NoPlanReason
 from gpushare.domain.model import CardUUID, NodeName, Placement
 from gpushare.domain.policies import Policy
 from gpushare.kube import words
-from gpusharectl.make_room.situation import Asked, View
+from gpusharectl.make_room.situation import PlanInputs, RoomDemand
 from gpusharectl.output import VERSION, Data, encode
 from gpusharectl.why.verdict import InSum, reopened, room_in_sum
 
@@ -34,8 +34,8 @@ FINE, NO_ROOM = 0, 3
 class Proposal:
     """The answer to one question for room; ``again`` is the command that was given."""
 
-    asked: Asked
-    view: View
+    demand: RoomDemand
+    inputs: PlanInputs
     result: MovePlan | NoPlan
     again: str
 
@@ -53,30 +53,30 @@ class Proposal:
             NoPlanReason.NEVER,
         ):
             return None
-        situation = self.view.situation
+        situation = self.inputs.situation
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]
-        return room_in_sum(self.asked.request, nodes, self.view.state.requested)
+        return room_in_sum(self.demand.request, nodes, self.inputs.state.requested)
 
     @property
     def next(self) -> str:
         """The command to give next; empty if there is none."""
         if isinstance(self.result, MovePlan):
             return f"{self.again} --evict"
-        if self.asked.body is not None:
-            return f"gpusharectl why {self.asked.name}"
+        if self.demand.body is not None:
+            return f"gpusharectl why {self.demand.name}"
         return ""
 
     def as_data(self) -> Data:
         """Return it as data, without what comes of ``--evict`` and the exit code."""
-        request, result = self.asked.request, self.result
+        request, result = self.demand.request, self.result
         plan = result if isinstance(result, MovePlan) else None
         no_plan = result if isinstance(result, NoPlan) else None
         return {
             "v": VERSION,
-            "pod": None if self.asked.body is None else self.asked.name,
+            "pod": None if self.demand.body is None else self.demand.name,
             "asks": words.claims(request.claims),
             "claims": request.claims,
-            "policy": request.policy or self.view.choice.default,
+            "policy": request.policy or self.inputs.choice.default,
             "state": "plan" if plan else "no-plan",
             "why": no_plan and no_plan.why,
             "because": no_plan and no_plan.words,
@@ -85,8 +85,8 @@ class Proposal:
             "cards": self._cards(plan.placement) if plan else [],
             "moves": [self._move(move) for move in plan.moves] if plan else [],
             "fits_in_sum": self.in_sum,
-            "stay": self.view.stay,
-            "notes": [*self.view.guesses, *self.hints],
+            "stay": self.inputs.stay,
+            "notes": [*self.inputs.guesses, *self.hints],
             "next": self.next or None,
         }
 
@@ -108,7 +108,7 @@ class Proposal:
 
     def indexes(self, name: NodeName) -> dict[CardUUID, int]:
         """Return the indexes of a node's cards."""
-        nodes = self.view.situation.nodes
+        nodes = self.inputs.situation.nodes
         cards = next((node.cards for node in nodes if node.name == name), ())
         return {card.uuid: card.index for card in cards}
 
@@ -120,7 +120,7 @@ class Proposal:
     def _hints(self) -> Iterator[str]:
         if not isinstance(self.result, NoPlan) or self.result.why is NoPlanReason.FITS:
             return
-        situation, request = self.view.situation, self.asked.request
+        situation, request = self.inputs.situation, self.demand.request
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]
         policy = situation.choice.policy(request.policy)
         opened = (

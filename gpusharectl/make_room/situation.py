@@ -38,7 +38,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RoomDemand:
     """Who wants room: the pod if there is one, and which nodes it may use.
 
     ``only`` is the one node on which room is to be made; empty for any.
@@ -55,7 +55,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PlanInputs:
     """The cluster, read once: what a plan is made of, and what stays, by reason.
 
     ``not_judged`` is a rule of the waiting pod that only kube-scheduler can judge.
@@ -86,26 +86,28 @@ class View:
     @property
     def guesses(self) -> Sequence[str]:
         """Sentences about what the prediction does not know."""
-        found = []
+        sentences = []
         if self.choice.default == FRAG:
-            found.append(
+            sentences.append(
                 "The policy is frag. What it has learned is not known here, so "
                 "landings are predicted as by best-fit."
             )
         if self.state.placements.not_asked:
-            found.append(
+            sentences.append(
                 f"The extender was not asked ({self.state.placements.not_asked}); the "
                 f"policy {self.choice.default} is assumed."
             )
         if self.not_judged:
-            found.append(
+            sentences.append(
                 f"The waiting pod has {self.not_judged}. Only kube-scheduler can judge "
                 "that, so the pod may still wait after the moves."
             )
-        return found
+        return sentences
 
 
-def look(access: Access, asked: Asked, allowed: Sequence[str]) -> View:
+def read_inputs(
+    access: Access, demand: RoomDemand, allowed: Sequence[str]
+) -> PlanInputs:
     """Read the cluster for one plan; ``ClusterError`` if that fails."""
     state = read_state(access, datetime.now(UTC))
     hosts, counts = Hosts(), Counter[NodeName]()
@@ -118,16 +120,16 @@ def look(access: Access, asked: Asked, allowed: Sequence[str]) -> View:
                 uid = PodUID(pod["metadata"]["uid"])
                 hosts.hold(uid, NodeName(name), amount)
     budgets = _budgets(access, state)
-    return view_of(state, asked, allowed, EvictionFacts(hosts, budgets), counts)
+    return plan_inputs(state, demand, allowed, EvictionFacts(hosts, budgets), counts)
 
 
-def view_of(
+def plan_inputs(
     state: ClusterState,
-    asked: Asked,
+    demand: RoomDemand,
     allowed: Sequence[str],
     known: EvictionFacts,
     counts: Mapping[NodeName, int],
-) -> View:
+) -> PlanInputs:
     """Return what a plan is made of, from what was read; ``counts`` are pods.
 
     What stays because of its priority or a budget is counted here, and left out of the
@@ -135,7 +137,7 @@ def view_of(
     """
     usable = _Usable(state.properties, counts)
     covered = Counter(uid for budget in known.budgets for uid in budget.pods)
-    others = PrioritiesAndBudgets(asked.request.pod, known)
+    others = PrioritiesAndBudgets(demand.request.pod, known)
     movable, stay = {}, Counter[str]()
     for uid, seen in state.pods.items():
         if not seen.record.node:
@@ -151,12 +153,12 @@ def view_of(
         only = seen.record.node if _not_judged(seen.body) else ""
         nodes = usable.by(_constraints(seen.body), only)
         movable[uid] = Movable(request, nodes, candidate.after_end)
-    own = ANY_NODE if asked.body is None else _constraints(asked.body)
+    own = ANY_NODE if demand.body is None else _constraints(demand.body)
     placements = state.placements
-    target = usable.by(own, asked.only)
+    target = usable.by(own, demand.only)
     situation = Situation(placements.nodes, movable, placements.choice, known, target)
-    rule = "" if asked.body is None else _not_judged(asked.body)
-    return View(state, situation, stay, rule)
+    rule = "" if demand.body is None else _not_judged(demand.body)
+    return PlanInputs(state, situation, stay, rule)
 
 
 def owner_uid(pod: Json) -> str:
@@ -182,8 +184,8 @@ def _candidate(seen: SeenPod, budgets: int, state: ClusterState) -> MoveCandidat
 
 def _budgets(access: Access, state: ClusterState) -> Sequence[Budget]:
     try:
-        found = tuple(everything(access.cluster, Kind.BUDGETS))
-        return codec.budgets(found, (seen.record for seen in state.pods.values()))
+        budgets = tuple(everything(access.cluster, Kind.BUDGETS))
+        return codec.budgets(budgets, (seen.record for seen in state.pods.values()))
     except NotFound:
         return ()
 
@@ -206,8 +208,8 @@ def _not_judged(pod: Json) -> str:
     for kind in ("podAffinity", "podAntiAffinity"):
         if (affinity.get(kind) or {}).get(_REQUIRED):
             return f"required {kind}"
-    for one in spec.get(spread) or ():
-        if one.get("whenUnsatisfiable") == "DoNotSchedule":
+    for constraint in spec.get(spread) or ():
+        if constraint.get("whenUnsatisfiable") == "DoNotSchedule":
             return spread
     for container in spec["containers"]:
         if any(port.get("hostPort") for port in container.get("ports") or ()):

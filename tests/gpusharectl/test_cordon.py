@@ -17,13 +17,13 @@ from gpushare.kube.errors import Conflict
 from gpusharectl.cordon import (
     Done,
     Order,
-    Refused,
-    card_named,
+    OrderRefused,
     carry_out,
-    edited,
+    describe_order,
+    edit_uuids,
+    find_card,
+    find_pods_on,
     owns,
-    pods_on,
-    report,
 )
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -111,11 +111,11 @@ def test_a_cordon_on_a_card_that_is_gone_can_be_lifted(
     cluster: ClusterOverHttp,
 ) -> None:
     cluster.annotate("GPU-typo")
-    with pytest.raises(Refused):
+    with pytest.raises(OrderRefused):
         carry_out(cluster, Order.CORDON, "n", ["GPU-typo"])
     done = carry_out(cluster, Order.UNCORDON, "n", ["GPU-typo"])
     assert cluster.annotation() is None
-    (line,) = report(Order.UNCORDON, done, {})
+    (line,) = describe_order(Order.UNCORDON, done, {})
     assert line == "n: GPU-typo, which is no card of the node, has been removed."
 
 
@@ -201,7 +201,7 @@ def test_what_is_not_there_is_told_with_what_is(
     cluster: ClusterOverHttp, node: str, named: str, words: str
 ) -> None:
     """Nothing is written then, not even for the cards that were right."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(OrderRefused) as caught:
         carry_out(cluster, Order.CORDON, node, ["0", named])
     assert str(caught.value).startswith(words)
     assert cluster.annotation() is None
@@ -221,10 +221,10 @@ def test_index_or_beginning(
     both = [card(i, uuid=uuid) for i, uuid in zip(indexes, uuids, strict=True)]
     known = [one.uuid for one in both]
     if found:
-        assert card_named(named, both, known) == found
+        assert find_card(named, both, known) == found
         return
-    with pytest.raises(Refused, match="give more of the UUID"):
-        card_named(named, both, known)
+    with pytest.raises(OrderRefused, match="give more of the UUID"):
+        find_card(named, both, known)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_index_or_beginning(
     ],
 )
 def test_editing(text: str, adds: bool, after: str | None, news: bool) -> None:
-    found, changed = edited(text, [CardUUID("GPU-0")], adds=adds)
+    found, changed = edit_uuids(text, [CardUUID("GPU-0")], adds=adds)
     assert (found, bool(changed)) == (after, news)
 
 
@@ -256,14 +256,14 @@ def test_it_says_who_is_there(cluster: ClusterOverHttp) -> None:
         cluster.embedded.bind(Target("default", name, uid), "n", written)
         status = {"status": {"phase": phase}}
         cluster.embedded.patch(Kind.PODS, "default", name, status, subresource="status")
-    assert pods_on(cluster, "n", CardUUID(A)) == ["default/here"]
+    assert find_pods_on(cluster, "n", CardUUID(A)) == ["default/here"]
 
 
 def said(order: Order, *pods: str, changed: bool = True, **of: bool) -> str:
     node = node_of("n", card(0, **of), *cards(29, 29)[1:])
     uuid = CardUUID("GPU-0")
     done = Done(node, (uuid,), frozenset({uuid} if changed else ()))
-    return "\n".join(report(order, done, {uuid: pods}))
+    return "\n".join(describe_order(order, done, {uuid: pods}))
 
 
 @pytest.mark.parametrize(
@@ -292,5 +292,7 @@ def test_it_says_what_becomes_of_the_pods() -> None:
     assert "is not reported as sick" in said(Order.CLEAR)
     node = node_of("n", card(0), card(1, healthy=False))
     done = Done(node, (CardUUID("GPU-0"),), frozenset())
-    assert "No card of n is open any more." in list(report(Order.CORDON, done, {}))
+    assert "No card of n is open any more." in list(
+        describe_order(Order.CORDON, done, {})
+    )
     assert "open any more" not in one

@@ -15,7 +15,7 @@ from gpusharectl.make_room.command import carried_out
 from gpusharectl.make_room.evict import Eviction
 from gpusharectl.make_room.proposal import Proposal
 from gpusharectl.make_room.render import draw
-from gpusharectl.make_room.situation import look
+from gpusharectl.make_room.situation import read_inputs
 from tests.gpusharectl.golden import assert_as_kept, assert_data_as_kept, drawn
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, split_cluster
 from tests.gpusharectl.make_room.test_evict import asked, planned
@@ -34,7 +34,10 @@ def run(cluster: SmallCluster, *words: str, answer: str = "") -> Result:
 
 def test_the_screen_of_a_plan(cluster: SmallCluster) -> None:
     """Bars before and after, who moves where, and the command that does it."""
-    view, again = look(cluster.access, asked(cluster), ()), "gpusharectl make-room big"
+    view, again = (
+        read_inputs(cluster.access, asked(cluster), ()),
+        "gpusharectl make-room big",
+    )
     found = Proposal(asked(cluster), view, planned(cluster), again)
     assert_as_kept("make-room-plan", drawn(lambda console: draw(console, found)))
 

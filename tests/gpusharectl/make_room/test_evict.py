@@ -15,7 +15,7 @@ from gpushare.kube.cluster import Kind, Target
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.evict import Eviction, EvictionResult
-from gpusharectl.make_room.situation import Asked, look
+from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from tests.builders import card, request
 from tests.gpusharectl.cluster_states import extender
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, small_cluster
@@ -42,16 +42,16 @@ def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
         yield found
 
 
-def asked(cluster: SmallCluster) -> Asked:
+def asked(cluster: SmallCluster) -> RoomDemand:
     body = cluster.get("big")
     request = codec.pod_record(body).request
     assert isinstance(request, PodRequest)
-    return Asked(request, body)
+    return RoomDemand(request, body)
 
 
 def planned(cluster: SmallCluster) -> MovePlan:
     asks = asked(cluster)
-    found = plan_moves(asks.request, look(cluster.access, asks, ()).situation)
+    found = plan_moves(asks.request, read_inputs(cluster.access, asks, ()).situation)
     assert isinstance(found, MovePlan)
     return found
 
@@ -446,12 +446,14 @@ def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
         for uuid, units in (("A", 1), ("B", 1), ("C", 2)):
             cluster.place(uuid.lower(), "n1", uuid, units)
         asks = request("w", 0, 200)
-        found = plan_moves(asks, look(cluster.access, Asked(asks), ()).situation)
+        found = plan_moves(
+            asks, read_inputs(cluster.access, RoomDemand(asks), ()).situation
+        )
         assert isinstance(found, MovePlan)
         assert len(found.cards) == 2
         carry_out(cluster.access, Order.CORDON, "n1", found.cards[1:])
         run = Eviction(
-            cluster.access, Asked(asks), (), cluster.said.append, cluster.patience
+            cluster.access, RoomDemand(asks), (), cluster.said.append, cluster.patience
         )
         result = run.carry_out(found)
         assert (result.done, result.evicted) == (False, ())

@@ -11,7 +11,7 @@ from gpushare.domain.model import NodeName, Placement
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind, Target
-from gpusharectl.make_room.situation import Asked, look
+from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from tests.builders import AT, share
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, split_cluster
 from tests.gpusharectl.make_room.test_evict import asked
@@ -24,18 +24,16 @@ def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
 
 
 def movable(cluster: SmallCluster, name: str) -> Movable:
-    (found,) = (
-        one
-        for one in look(cluster.access, asked(cluster), ()).situation.movable.values()
-        if one.request.pod.name == name
-    )
-    return found
+    inputs = read_inputs(cluster.access, asked(cluster), ())
+    movables = inputs.situation.movable.values()
+    (named,) = (pod for pod in movables if pod.request.pod.name == name)
+    return named
 
 
 def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
     """Each for a reason that the answer counts."""
     body = cluster.get("big")
-    asks = Asked(asked(cluster).request, body)
+    asks = RoomDemand(asked(cluster).request, body)
     mark = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     cluster.place("job", "n2", "C", 1)
     cluster.annotate("other", mark)
@@ -50,7 +48,7 @@ def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
     cluster.place("drawn", "n2", "C", 1, resourceClaims=[{"name": "c"}])
     lost = cluster.pod("lost", 1)
     cluster.api.bind(Target("default", "lost", lost["metadata"]["uid"]), "n2", {})
-    view = look(cluster.access, asks, ())
+    view = read_inputs(cluster.access, asks, ())
     assert dict(view.stay) == {
         "without a controller": 1,
         "of DaemonSets": 1,
@@ -64,7 +62,7 @@ def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
         "of unknown card": 1,
     }
     assert not view.situation.movable
-    allowed = look(cluster.access, asks, ("jobs", "daemonsets"))
+    allowed = read_inputs(cluster.access, asks, ("jobs", "daemonsets"))
     assert len(allowed.situation.movable) == 2
 
 
@@ -95,8 +93,8 @@ def test_a_new_pod_goes_where_kube_scheduler_lets_it(
             Kind.NODES, "", "n2", node, subresource="status" if part == "status" else ""
         )
     assert movable(cluster, "free").may_use(NodeName("n2")) is may
-    asks = Asked(asked(cluster).request, cluster.get("free"))
-    view = look(cluster.access, asks, ())
+    asks = RoomDemand(asked(cluster).request, cluster.get("free"))
+    view = read_inputs(cluster.access, asks, ())
     assert view.situation.may_use(NodeName("n2")) is may
 
 
@@ -113,7 +111,7 @@ def test_cpu_of_all_pods_is_held(cluster: SmallCluster) -> None:
     body = cluster.pod("plain", 0, containers=[asks])
     target = Target("default", "plain", body["metadata"]["uid"])
     cluster.api.bind(target, "n1", {})
-    view = look(cluster.access, asked(cluster), ())
+    view = read_inputs(cluster.access, asked(cluster), ())
     room = view.situation.facts.hosts.free(NodeName("n1"))
     assert room is not None
     assert room.cpu_milli == 5000
@@ -153,7 +151,9 @@ def test_a_rule_about_other_pods_keeps_a_pod_on_its_node(
 ) -> None:
     """Elsewhere it may have no place; and of the waiting pod the rule is told."""
     cluster.place("ruled", "n2", "C", 1, **rule)
-    view = look(cluster.access, Asked(asked(cluster).request, cluster.get("ruled")), ())
+    view = read_inputs(
+        cluster.access, RoomDemand(asked(cluster).request, cluster.get("ruled")), ()
+    )
     (may_use,) = (
         one.may_use
         for one in view.situation.movable.values()
@@ -169,5 +169,5 @@ def test_a_pod_with_a_port_of_the_host_stays_on_its_node(cluster: SmallCluster) 
     """Another node may have given the port to another pod."""
     body = cluster.get("big")
     body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
-    view = look(cluster.access, Asked(asked(cluster).request, body), ())
+    view = read_inputs(cluster.access, RoomDemand(asked(cluster).request, body), ())
     assert view.not_judged == "host ports"
