@@ -149,7 +149,7 @@ class PolicyChoice:
     def policy(self, name: str | None) -> Policy | Refusal:
         """Return the pod's policy, or the cluster's; refuse an unknown name.
 
-        >>> Choice().policy("best-fit").name
+        >>> PolicyChoice().policy("best-fit").name
         'best-fit'
         """
         name = self.default if name is None else name

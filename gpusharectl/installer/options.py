@@ -104,7 +104,7 @@ def _typed(options: Any) -> Iterator[str]:  # noqa: ANN401
 def parse_node_names(text: str) -> tuple[str, ...]:
     """Return the names in a text, separated by commas or spaces, each once.
 
-    >>> node_names(" gpu-1, gpu-2 gpu-1,")
+    >>> parse_node_names(" gpu-1, gpu-2 gpu-1,")
     ('gpu-1', 'gpu-2')
     """
     return tuple(dict.fromkeys(one for one in _SEPARATORS.split(text) if one))

@@ -28,7 +28,7 @@ class Right:
 def resource_of_kind(api_version: str, kind: str) -> str:
     """Return a kind's resource as rights name it.
 
-    >>> resource("rbac.authorization.k8s.io/v1", "ClusterRole")
+    >>> resource_of_kind("rbac.authorization.k8s.io/v1", "ClusterRole")
     'clusterroles.rbac.authorization.k8s.io'
     """
     word = kind.lower()

@@ -282,7 +282,7 @@ class InstallRun:
 def duration_in_words(seconds: float) -> str:
     """Return a duration in minutes and seconds.
 
-    >>> minutes(72)
+    >>> duration_in_words(72)
     '1 min 12 s'
     """
     whole, rest = divmod(round(seconds), 60)

@@ -130,7 +130,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def parse_seconds(text: str) -> float | None:
     """Parse ``90``, ``90s``, ``1h30m`` or ``2d`` as seconds; None if it is no time.
 
-    >>> seconds("1h30m"), seconds("90"), seconds("soon")
+    >>> parse_seconds("1h30m"), parse_seconds("90"), parse_seconds("soon")
     (5400.0, 90.0, None)
     """
     total, place = 0.0, 0
@@ -147,7 +147,7 @@ def parse_seconds(text: str) -> float | None:
 def round_to_ms(time_s: float) -> float:
     """Round seconds to milliseconds, so that equal sums are equal.
 
-    >>> 0.1 + 0.2 == 0.3, whole_ms(0.1 + 0.2) == 0.3
+    >>> 0.1 + 0.2 == 0.3, round_to_ms(0.1 + 0.2) == 0.3
     (False, True)
     """
     return round(time_s, 3)
@@ -156,8 +156,8 @@ def round_to_ms(time_s: float) -> float:
 def format_duration(length_s: float) -> str:
     """Write seconds in their two largest units; ms below one second.
 
-    >>> stretch(0), stretch(5400), stretch(90), stretch(200000), stretch(0.3)
-    ('0 s', '1 h 30 min', '1 min 30 s', '2 d 7 h', '300 ms')
+    >>> [format_duration(length_s) for length_s in (0, 5400, 90, 200000, 0.3)]
+    ['0 s', '1 h 30 min', '1 min 30 s', '2 d 7 h', '300 ms']
     """
     if 0 < (milliseconds := round(_MS * length_s)) < _MS:
         return f"{milliseconds} ms"

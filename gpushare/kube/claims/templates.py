@@ -25,7 +25,7 @@ def name_template(parts: Sequence[Amount]) -> str | None:
     None if no template has these parts: there are none or too many, one has no memory
     or no core, or all cores together make a whole card or more.
 
-    >>> template_name([Amount(cores=20, units=20), Amount(cores=1, units=4)])
+    >>> name_template([Amount(cores=20, units=20), Amount(cores=1, units=4)])
     'vcuda-m20-c20-m4-c1'
     """
     name = "vcuda" + "".join(f"-m{part.units}-c{part.cores}" for part in parts)
@@ -46,7 +46,7 @@ def read_template_name(name: str) -> tuple[Amount, ...]:
 def name_request(number: int, count: int) -> str:
     """Name the request of a part, counted from 0, of a template with so many.
 
-    >>> [request_name(0, 1), request_name(0, 2), request_name(1, 2)]
+    >>> [name_request(0, 1), name_request(0, 2), name_request(1, 2)]
     ['card', 'card-1', 'card-2']
     """
     return _ONE if count == 1 else f"{_ONE}-{number + 1}"

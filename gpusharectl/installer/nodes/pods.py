@@ -141,7 +141,7 @@ def _pull_secrets(objects: Objects, workload: Json) -> Json:
 def failures_in_words(failed: Mapping[str, str]) -> str:
     """Return why pods failed, equal reasons once.
 
-    >>> in_words({"cp": "no image", "gpu-1": "no image", "gpu-2": "no room"})
+    >>> failures_in_words({"cp": "no image", "gpu-1": "no image", "gpu-2": "no room"})
     'cp, gpu-1: no image; gpu-2: no room'
     """
     by_reason: dict[str, list[str]] = {}
