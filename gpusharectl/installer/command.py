@@ -180,7 +180,9 @@ def install(kubeconfig: str | None, context: str | None, **options: Any) -> None
     Run it on a control-plane host, as root. A second run goes on where the first one
     stopped, and changes nothing once everything is done.
     """
-    webhook = {one.name: options.pop(one.name) for one in fields(WebhookOptions)}
+    webhook = {
+        option.name: options.pop(option.name) for option in fields(WebhookOptions)
+    }
     chosen = InstallOptions(webhook=WebhookOptions(**webhook), **options)
     _check(chosen)
     with _opened(kubeconfig, context, chosen) as (opened, again):
@@ -222,7 +224,7 @@ def check_node(kubeconfig: str | None, context: str | None, **options: Any) -> N
     """
     with _opened(kubeconfig, context, CheckOptions(**options)) as (opened, chosen):
         try:
-            found = check_nodes(opened, chosen)
+            checked = check_nodes(opened, chosen)
         except KeyboardInterrupt:
             why = "interrupted; the pods of the check are deleted"
             raise click.ClickException(why) from None
@@ -232,14 +234,14 @@ def check_node(kubeconfig: str | None, context: str | None, **options: Any) -> N
         except ClusterError as error:
             raise click.ClickException(str(error)) from error
     if chosen.output:
-        give(checks_data(found), chosen.output)
+        give(checks_data(checked), chosen.output)
     else:
-        draw_checks(Console(highlight=False), found)
-    sys.exit(1 if any(one.todo for one in found) else 0)
+        draw_checks(Console(highlight=False), checked)
+    sys.exit(1 if any(node.todo for node in checked) else 0)
 
 
 @click.command(hidden=True)
-@click.argument("action", type=click.Choice([one.value for one in Action]))
+@click.argument("action", type=click.Choice([choice.value for choice in Action]))
 @click.option("--root", type=_FOLDER, required=True, help="Where the host is mounted.")
 @click.option("--into", type=_FOLDER, required=True, help="Where copies are tried.")
 @click.option("--kubernetes", required=True, help="The cluster's version.")

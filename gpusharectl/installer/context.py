@@ -46,13 +46,13 @@ class Context:
         was_down = False
         try:
             while True:
-                left = self._left(look, deadline, was_down=was_down)
-                was_down = was_down or any(one.who == _API_SERVER for one in left)
-                if not left or patience.clock() >= deadline:
-                    return left
-                if any(one.hopeless for one in left):
-                    return left
-                self.screen.wait(left)
+                waits = self._left(look, deadline, was_down=was_down)
+                was_down = was_down or any(wait.who == _API_SERVER for wait in waits)
+                if not waits or patience.clock() >= deadline:
+                    return waits
+                if any(wait.hopeless for wait in waits):
+                    return waits
+                self.screen.wait(waits)
                 patience.pause(patience.look_every_s)
         finally:
             # Also on Ctrl-C: a list that is updated hides the cursor.

@@ -129,7 +129,7 @@ class HostsPlan:
             screen.note(f"Dry run: nothing {would}")
         if not what or (options.yes and not options.dry_run):
             return
-        screen.begin(title)
+        screen.begin_step(title)
         for line in what:
             screen.say(f"- {line}")
         if not options.dry_run:
@@ -297,7 +297,7 @@ class HostOnlyPlan(HostsPlan):
             (_EXTENDER,), "get", more=(PROBE, REVISIONS), jobs=kubeadm
         )
         facts = self.facts = survey_cluster(
-            context.objects, context.files, rights, told=self.options.this_node
+            context.objects, context.files, rights, this_node=self.options.this_node
         )
         weigh_findings(judge_hosts(facts), context.screen)
         frag = facts.installed.policy == FRAG

@@ -39,12 +39,12 @@ def hold_lease(
     holder = f"{command} on {socket.gethostname()} (process {os.getpid()})_{uuid4()}"
     lease = _Lease(context.objects, context.patience.clock, holder)
     try:
-        left = context.until(lease.take)
+        waits = context.until(lease.take)
     except Forbidden:
         yield
         return
-    if left:
-        why = f"{left[0].who} still runs; {NOTHING_DONE}"
+    if waits:
+        why = f"{waits[0].who} still runs; {NOTHING_DONE}"
         raise InstallError(why, exit_code=Exit.REFUSED)
     over = Event()
     thread = Thread(target=lease.keep, args=(over, every_s), daemon=True)

@@ -90,42 +90,43 @@ def compose_overlay(
     root: Traversable, folder: str, *, image: str = "", components: Sequence[str] = ()
 ) -> tuple[Json, ...]:
     """Compose the kustomization of a folder below ``root``."""
-    found = _composed(root, folder, [])
+    bodies = _composed(root, folder, [])
     for name in components:
-        changed = _composed(root, name, found)
-        if changed == found:
+        changed = _composed(root, name, bodies)
+        if changed == bodies:
             raise ManifestError(f"component {name} changes nothing in {folder}")
-        found = changed
+        bodies = changed
 
     def put(_: str, container: Json) -> Json:
         replaced = image and container["image"].partition(":")[0] == PRODUCT
         return {**container, "image": image} if replaced else container
 
-    return with_containers(found, put)
+    return with_containers(bodies, put)
 
 
 def _composed(root: Traversable, folder: str, below: list[Json]) -> list[Json]:
     """Return ``below`` with a folder's resources, then its components and patches."""
     (content,) = read_documents(root, f"{folder}/kustomization.yaml")
-    found = list(below)
-    for one in content.get("resources") or ():
-        path = posixpath.normpath(f"{folder}/{one}")
+    bodies = list(below)
+    for resource in content.get("resources") or ():
+        path = posixpath.normpath(f"{folder}/{resource}")
         is_folder = root.joinpath(*path.split("/")).is_dir()
-        found += _composed(root, path, []) if is_folder else read_documents(root, path)
+        bodies += _composed(root, path, []) if is_folder else read_documents(root, path)
     # In kustomize's order: components first.
-    for one in content.get("components") or ():
-        found = _composed(root, posixpath.normpath(f"{folder}/{one}"), found)
+    for component in content.get("components") or ():
+        bodies = _composed(root, posixpath.normpath(f"{folder}/{component}"), bodies)
     for patch in content.get("patches") or ():
         path, target = f"{folder}/{patch['path']}", patch["target"]
         (steps,) = read_documents(root, path)
-        meant = [body for body in found if _is(body, target)]
+        meant = [body for body in bodies if _is(body, target)]
         # As in kustomize: a component is for several overlays.
         if len(meant) != 1 and not (content["kind"] == "Component" and not meant):
             raise ManifestError(f"{path}: {len(meant)} objects are {target}, not one")
-        found = [
-            _patched(body, steps, path) if _is(body, target) else body for body in found
+        bodies = [
+            _patched(body, steps, path) if _is(body, target) else body
+            for body in bodies
         ]
-    return found
+    return bodies
 
 
 def _patched(body: Json, steps: Iterable[Json], path: str) -> Json:
@@ -173,7 +174,11 @@ def read_documents(root: Traversable, path: str) -> list[Any]:
     text = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
     # With the C library if it is there: 8 times faster.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
+    return [
+        document
+        for document in yaml.load_all(text, Loader=loader)
+        if document is not None
+    ]
 
 
 def compose_install(
@@ -197,35 +202,35 @@ def compose_install(
     if options.second_scheduler:
         overlay = "second-scheduler"
     dra = _WITH_DRA if options.dra else ()
-    found = load(DRA) if dra else ()
-    found += load(overlay, image=image, components=(*components, *dra))
+    bodies = load(DRA) if dra else ()
+    bodies += load(overlay, image=image, components=(*components, *dra))
     if options.with_monitoring:
-        found += load("monitoring", image=image, components=components)
+        bodies += load("monitoring", image=image, components=components)
     settings: Mapping[str, str] = {}
     if options.webhook.wanted:
         name = BY_CERT_MANAGER if by_cert_manager else "webhook"
         void = ("webhook-void",) if options.webhook.void else ()
-        found += load(name, image=image, components=void)
+        bodies += load(name, image=image, components=void)
         settings = options.webhook.settings()
     plugin = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
     plugin |= {ISOLATION: options.isolation} if options.isolation else {}
     extender = {UI: ON} if options.ui else {}
     extender |= {POLICY: options.policy} if options.policy else {}
-    found = with_settings(found, "webhook", settings)
-    found = with_settings(found, "device-plugin", plugin)
-    found = with_settings(found, "extender", extender)
+    bodies = with_settings(bodies, "webhook", settings)
+    bodies = with_settings(bodies, "device-plugin", plugin)
+    bodies = with_settings(bodies, "extender", extender)
     if options.policy == FRAG:
-        found = tuple(map(_packing, found))
+        bodies = tuple(map(_packing, bodies))
     # The second scheduler's pods read their configuration only at their start, so a
     # new digest has to replace them.
     read = "".join(
         body["data"][key]
-        for body in found
+        for body in bodies
         if (body["kind"], body["metadata"]["name"]) == ("ConfigMap", SECOND_SCHEDULER)
         for key in sorted(body["data"])
     )
     digest = hashlib.sha256(read.encode()).hexdigest()
-    return with_stamp(found, _SECOND, STAMP, digest)
+    return with_stamp(bodies, _SECOND, STAMP, digest)
 
 
 def _packing(body: Json) -> Json:
@@ -246,8 +251,8 @@ def with_images(
     """
 
     def put(workload: str, container: Json) -> Json:
-        own = running.get(workload, "")
-        image = scheduler if container["name"] == SCHEDULER else own
+        running_image = running.get(workload, "")
+        image = scheduler if container["name"] == SCHEDULER else running_image
         return {**container, "image": image} if image else container
 
     return with_containers(manifests, put)
@@ -256,9 +261,9 @@ def with_images(
 def image_of(manifests: Sequence[Json]) -> str:
     """Return the image of gpushare that these workloads run; "" if none does."""
     images = (
-        str(one["image"])
-        for one in workload_containers(manifests)
-        if one["name"] != SCHEDULER
+        str(container["image"])
+        for container in workload_containers(manifests)
+        if container["name"] != SCHEDULER
     )
     return next(images, "")
 
@@ -290,10 +295,10 @@ def with_containers(
 def container_settings(workloads: Iterable[Json], container: str) -> Mapping[str, str]:
     """Return the variables of all containers of this name."""
     return {
-        one["name"]: one.get("value", "")
+        variable["name"]: variable.get("value", "")
         for each in workload_containers(workloads)
         if each["name"] == container
-        for one in each.get("env") or ()
+        for variable in each.get("env") or ()
     }
 
 
@@ -305,7 +310,9 @@ def with_settings(
     def put(_: str, each: Json) -> Json:
         if each["name"] != container:
             return each
-        kept = [one for one in each["env"] if one["name"] not in settings]
+        kept = [
+            variable for variable in each["env"] if variable["name"] not in settings
+        ]
         new = [{"name": key, "value": value} for key, value in settings.items()]
         return {**each, "env": [*kept, *new]}
 
@@ -316,11 +323,13 @@ def with_spec(
     manifests: Iterable[Json], workload: Ref, change: Callable[[Json], object]
 ) -> tuple[Json, ...]:
     """Change a workload's spec in a copy of it."""
-    found = [deepcopy(one) if Ref.of(one) == workload else one for one in manifests]
-    for body in found:
+    bodies = [
+        deepcopy(body) if Ref.of(body) == workload else body for body in manifests
+    ]
+    for body in bodies:
         if Ref.of(body) == workload:
             change(body["spec"])
-    return tuple(found)
+    return tuple(bodies)
 
 
 def with_stamp(

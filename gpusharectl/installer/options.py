@@ -61,26 +61,28 @@ def _setting(text: str, **attributes: object) -> Any:  # noqa: ANN401
     return _option(f"With the webhook: {text}", **attributes)
 
 
-def _flags(one: Field[Any]) -> tuple[str, ...]:
-    word = one.name.replace("_", "-")
-    if one.type == bool | None:
-        return one.metadata["flags"] or (f"--{word}/--no-{word}",)
-    return one.metadata["flags"] or (f"--{word}",)
+def _flags(option: Field[Any]) -> tuple[str, ...]:
+    word = option.name.replace("_", "-")
+    if option.type == bool | None:
+        return option.metadata["flags"] or (f"--{word}/--no-{word}",)
+    return option.metadata["flags"] or (f"--{word}",)
 
 
 def _fields(kind: type) -> list[Field[Any]]:
     """Return a class's own options, then those of both commands."""
-    return sorted(fields(kind), key=lambda one: one.name not in kind.__annotations__)
+    return sorted(
+        fields(kind), key=lambda option: option.name not in kind.__annotations__
+    )
 
 
 def add_options(kind: type) -> Callable[[Command], Command]:
     """Add a dataclass's fields to a command as its options."""
 
     def add(command: Command) -> Command:
-        for one in reversed([one for one in _fields(kind) if one.metadata]):
-            switch = {"is_flag": True} if one.type is bool else {}
-            attributes = {**switch, **one.metadata["click"]}
-            command = click.option(*_flags(one), one.name, **attributes)(command)
+        for option in reversed([option for option in _fields(kind) if option.metadata]):
+            switch = {"is_flag": True} if option.type is bool else {}
+            attributes = {**switch, **option.metadata["click"]}
+            command = click.option(*_flags(option), option.name, **attributes)(command)
         return command
 
     return add
@@ -88,17 +90,17 @@ def add_options(kind: type) -> Callable[[Command], Command]:
 
 def _typed(options: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield the options that differ from their defaults as they are typed."""
-    for one in _fields(type(options)):
-        said = getattr(options, one.name)
-        if is_dataclass(said):
-            yield from _typed(said)
-        elif one.metadata and said != one.default and one.name != "dry_run":
-            on, _, off = _flags(one)[0].partition("/")
-            yield on if said is not False else off
-            if isinstance(said, tuple):
-                yield ",".join(said)
-            elif not isinstance(said, bool):
-                yield said if isinstance(said, str) else f"{said:g}"
+    for option in _fields(type(options)):
+        value = getattr(options, option.name)
+        if is_dataclass(value):
+            yield from _typed(value)
+        elif option.metadata and value != option.default and option.name != "dry_run":
+            on, _, off = _flags(option)[0].partition("/")
+            yield on if value is not False else off
+            if isinstance(value, tuple):
+                yield ",".join(value)
+            elif not isinstance(value, bool):
+                yield value if isinstance(value, str) else f"{value:g}"
 
 
 def parse_node_names(text: str) -> tuple[str, ...]:
@@ -107,14 +109,14 @@ def parse_node_names(text: str) -> tuple[str, ...]:
     >>> parse_node_names(" gpu-1, gpu-2 gpu-1,")
     ('gpu-1', 'gpu-2')
     """
-    return tuple(dict.fromkeys(one for one in _SEPARATORS.split(text) if one))
+    return tuple(dict.fromkeys(name for name in _SEPARATORS.split(text) if name))
 
 
 def _nodes(_context: object, _parameter: object, text: str | None) -> tuple[str, ...]:
-    found = parse_node_names(text or "")
-    if text is not None and not found:
+    names = parse_node_names(text or "")
+    if text is not None and not names:
         raise click.UsageError("--nodes names no node; give --nodes gpu-1,gpu-2")
-    return found
+    return names
 
 
 def _valid(pattern: str, why: str) -> Callable[..., str | None]:
@@ -230,35 +232,39 @@ class WebhookOptions:
 
         A switch that is off counts as not given.
         """
-        found: dict[str, Any] = {}
-        for name, one in _SETTINGS.items():
-            if getattr(self, one.name) is None:
+        preserved: dict[str, Any] = {}
+        for name, option in _SETTINGS.items():
+            if getattr(self, option.name) is None:
                 text = there.get(name)
-                switch = one.type == bool | None
-                found[one.name] = (text == ON or None) if switch else text or None
-        return replace(self, wanted=self.wanted is not False, **found)
+                switch = option.type == bool | None
+                preserved[option.name] = (
+                    (text == ON or None) if switch else text or None
+                )
+        return replace(self, wanted=self.wanted is not False, **preserved)
 
     def settings(self) -> Mapping[str, str]:
         """Return the variables for the webhook; none for what is off."""
-        said = {name: getattr(self, one.name) for name, one in _SETTINGS.items()}
+        values = {
+            name: getattr(self, option.name) for name, option in _SETTINGS.items()
+        }
         return {
-            name: ON if text is True else text for name, text in said.items() if text
+            name: ON if text is True else text for name, text in values.items() if text
         }
 
     @property
     def settling(self) -> tuple[str, ...]:
         """The given options that make sense only with a webhook."""
         return tuple(
-            _flags(one)[0].partition("/")[0]
-            for one in _SETTINGS.values()
-            if getattr(self, one.name) not in (None, False, "")
+            _flags(option)[0].partition("/")[0]
+            for option in _SETTINGS.values()
+            if getattr(self, option.name) not in (None, False, "")
         )
 
 
 _SETTINGS = {
-    PREFIX + one.name.upper(): one
-    for one in fields(WebhookOptions)
-    if one.name != "wanted"
+    PREFIX + option.name.upper(): option
+    for option in fields(WebhookOptions)
+    if option.name != "wanted"
 }
 QUOTA = f"{PREFIX}BITFUSION_QUOTA"
 """The device plugin has it too: both keep ``bitfusion.io/gpu``, or neither."""
@@ -377,8 +383,10 @@ class InstallOptions(CommonOptions):
             InstallOptions(),
             **{name: getattr(self, name) for name in (*_OF_HOSTS, "access")},
         )
-        said, kept = (tuple(_typed(one)) for one in (self, hosts))
-        return tuple(one for one in said if one.startswith("--") and one not in kept)
+        words, kept = (tuple(_typed(options)) for options in (self, hosts))
+        return tuple(
+            word for word in words if word.startswith("--") and word not in kept
+        )
 
 
 _OF_HOSTS = ("yes", "dry_run", "restart", "this_node", "timeout_s", "host_only")

@@ -195,12 +195,16 @@ def plan_certificates(
     if authority is None or is_renewal_due(authority.certificate, now):
         authority = make_authority(now)
         files |= _files(AUTHORITY, authority, uid=0)
-    for one in wanted:
-        held = read_pair(existing, one.name)
-        if held is None or not _serves(
-            held.certificate, one, authority.certificate, now
+    for certificate in wanted:
+        pair = read_pair(existing, certificate.name)
+        if pair is None or not _serves(
+            pair.certificate, certificate, authority.certificate, now
         ):
-            files |= _files(one.name, issue_certificate(authority, one, now), one.uid)
+            files |= _files(
+                certificate.name,
+                issue_certificate(authority, certificate, now),
+                certificate.uid,
+            )
     return files
 
 
@@ -211,8 +215,8 @@ def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, b
     can sign what the API server would trust.
     """
     authority = _certificate(existing.get(f"{AUTHORITY}.crt", b""))
-    held = read_pair(existing, WEBHOOK.name)
-    if authority and held and _serves(held.certificate, WEBHOOK, authority, now):
+    pair = read_pair(existing, WEBHOOK.name)
+    if authority and pair and _serves(pair.certificate, WEBHOOK, authority, now):
         return {}
     made = make_authority(now)
     pair = issue_certificate(made, WEBHOOK, now)
@@ -232,8 +236,8 @@ def join_bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
         read = x509.load_pem_x509_certificates(others)
     except ValueError:
         read = []
-    good = [one for one in read if now <= one.not_valid_after_utc]
-    texts = [one.public_bytes(serialization.Encoding.PEM) for one in good]
+    good = [authority for authority in read if now <= authority.not_valid_after_utc]
+    texts = [authority.public_bytes(serialization.Encoding.PEM) for authority in good]
     return b"".join(dict.fromkeys([newest, *texts]))
 
 
@@ -243,8 +247,8 @@ def scheduler_stamp(files: Mapping[str, bytes]) -> str:
     As an annotation of its manifest it makes kubelet restart it, even if the installer
     was interrupted after it had written the files.
     """
-    own = [hashlib.sha256(files.get(name, b"")).digest() for name in _OF_SCHEDULER]
-    return hashlib.sha256(b"".join(own)).hexdigest()
+    digests = [hashlib.sha256(files.get(name, b"")).digest() for name in _OF_SCHEDULER]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
@@ -278,21 +282,21 @@ def _certificate(pem: bytes) -> x509.Certificate | None:
 
 
 def _serves(
-    held: x509.Certificate,
+    certificate: x509.Certificate,
     wanted: WantedCertificate,
     authority: x509.Certificate,
     now: datetime,
 ) -> bool:
     """Return whether it is valid, signed by this authority, and as wanted."""
     try:
-        held.verify_directly_issued_by(authority)
-        found = {type(each.value): each.value for each in held.extensions}
+        certificate.verify_directly_issued_by(authority)
+        extensions = {type(each.value): each.value for each in certificate.extensions}
     except (InvalidSignature, ValueError, TypeError):
         return False
     return (
-        not is_renewal_due(held, now)
-        and found.get(x509.ExtendedKeyUsage) == wanted.key_usage
-        and found.get(x509.SubjectAlternativeName) == wanted.alternatives
+        not is_renewal_due(certificate, now)
+        and extensions.get(x509.ExtendedKeyUsage) == wanted.key_usage
+        and extensions.get(x509.SubjectAlternativeName) == wanted.alternatives
     )
 
 

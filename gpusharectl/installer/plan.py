@@ -123,7 +123,7 @@ class InstallPlan(HostsPlan):
             context.objects,
             context.files,
             rights,
-            told=options.this_node,
+            this_node=options.this_node,
             webhook=bool(options.webhook.wanted),
         )
         weigh_findings(judge_cluster(facts, options), context.screen)
@@ -158,8 +158,8 @@ class InstallPlan(HostsPlan):
         """Settle which nodes share their cards."""
         options, facts = self.options, self.facts
         self.chosen = self._which_nodes()
-        found = takes_nvidia(facts, self.chosen)
-        if found if options.runtime_class is None else options.runtime_class:
+        has_class = takes_nvidia(facts, self.chosen)
+        if has_class if options.runtime_class is None else options.runtime_class:
             self._load("nvidia-runtime")
         second = options.second_scheduler
         judged = judge_nodes(facts, self.chosen, second_scheduler=second)
@@ -175,43 +175,43 @@ class InstallPlan(HostsPlan):
             for node in nodes
             if node.labelled or node.signs or node.name == driver
         )
-        found = options.nodes or (signs if options.all_gpu_nodes else labelled)
-        if options.all_gpu_nodes and not found:
-            them = ", ".join(node.name for node in nodes) or "none"
+        chosen = options.nodes or (signs if options.all_gpu_nodes else labelled)
+        if options.all_gpu_nodes and not chosen:
+            listed = ", ".join(node.name for node in nodes) or "none"
             raise InstallError(
-                f"no node shows a sign of an NVIDIA GPU (nodes: {them}); "
+                f"no node shows a sign of an NVIDIA GPU (nodes: {listed}); "
                 f"{NOTHING_DONE}",
                 "if some have one, name them: gpusharectl install --nodes NODE,NODE",
                 Exit.REFUSED,
             )
         if not (options.nodes or options.all_gpu_nodes):
             # A dry run of an installation shows what the same nodes get.
-            if not options.yes and not (options.dry_run and found):
-                return self._asked(found or signs, driver)
-            if not found:
+            if not options.yes and not (options.dry_run and chosen):
+                return self._asked(chosen or signs, driver)
+            if not chosen:
                 raise InstallError(
                     f"--yes asks no question, and no node is named; {NOTHING_DONE}",
                     f"the same command with {_NAME_THEM}",
                     Exit.USAGE,
                 )
-        if wrong := why_unknown(self.facts.nodes, found):
+        if wrong := why_unknown(self.facts.nodes, chosen):
             why = f"{wrong} {NOTHING_DONE.capitalize()}"
             remedy = "the same command with --nodes and names of these nodes"
             raise InstallError(why, remedy, Exit.USAGE)
-        return found
+        return chosen
 
     def _asked(self, default: Sequence[str], driver: str) -> tuple[str, ...]:
         """Show the nodes, and ask until all names are nodes."""
-        self.screen.begin("Nodes")
+        self.screen.begin_step("Nodes")
         for node in self.facts.nodes:
             loaded = ["the driver is loaded"] if node.name == driver else []
             signs = ", ".join([*node.signs, *loaded])
             self.screen.say(f"{node.name}: {signs or 'no sign of a GPU'}")
         while True:
-            said = self.screen.ask(
+            answer = self.screen.ask(
                 "Which nodes share their cards?", ", ".join(default), _NAME_THEM
             )
-            wrong = why_unknown(self.facts.nodes, wanted := parse_node_names(said))
+            wrong = why_unknown(self.facts.nodes, wanted := parse_node_names(answer))
             if not wrong:
                 return wanted
             self.screen.say(wrong)
@@ -230,9 +230,11 @@ class InstallPlan(HostsPlan):
             secret = [self.webhook.secret] if self.webhook.secret else []
             bodies = [*self.manifests, *secret, *self.webhook.asking]
         if self.options.dra:
-            others, own = self.other_hosts, self.host.authority
+            others, authority = self.other_hosts, self.host.authority
             here, objects = self.facts.here, context.objects
-            bodies.append(trusted_configuration(objects, here, own, alone=not others))
+            bodies.append(
+                trusted_configuration(objects, here, authority, alone=not others)
+            )
             if self.options.dry_run and self.facts.installed.dra and others:
                 self.screen.say(
                     f"a dry run does not look at {', '.join(others)}: whether the API "
@@ -243,7 +245,7 @@ class InstallPlan(HostsPlan):
 
     def _refuse_owned(self) -> None:
         """Refuse to change any other object that another tool owns."""
-        owned = owned_objects(one.before for one in self.changes if one.before)
+        owned = owned_objects(change.before for change in self.changes if change.before)
         remedy = "remove it there first, or change it there"
         weigh_findings(judge_owners(owned, remedy), self.screen)
 
@@ -253,7 +255,7 @@ class InstallPlan(HostsPlan):
         # Diffs take time, and only a dry run shows them.
         diffs = chain(
             (change.diff() for change in self.changes),
-            (f"- {ref}" for ref in (*self.going, *self.dra.left)),
+            (f"- {ref}" for ref in (*self.going, *self.dra.leftover)),
             (f"+ Node {name}: {LABELLED}" for name in labels),
         )
         self.agree("Changes", self._summary(labels), diffs)
@@ -263,7 +265,7 @@ class InstallPlan(HostsPlan):
         new = sum(change.before is None for change in self.changes)
         old = len(self.changes) - new
         counts = [(new, "new"), (old, "changed")]
-        told = ", ".join(f"{number} {word}" for number, word in counts if number)
+        numbers = ", ".join(f"{number} {word}" for number, word in counts if number)
         replaced = [
             change.ref.name
             for change in self.changes
@@ -279,7 +281,7 @@ class InstallPlan(HostsPlan):
             *(["the webhook is removed"] if self.going else []),
             *(["cards are no longer offered to ResourceClaims"] * self.dra_going),
             *(["cards are offered to ResourceClaims too"] * self._dra_is_new),
-            *([f"objects in the cluster: {told}"] if told else []),
+            *([f"objects in the cluster: {numbers}"] if numbers else []),
             *([f"isolation tier {tier} on all nodes with cards"] if tier else []),
             *(
                 [f"the pods of {', '.join(replaced)} are replaced{why}"]
@@ -318,7 +320,7 @@ class InstallPlan(HostsPlan):
         if wanted and (why := self.host.why_elsewhere()):
             raise InstallError(f"{why}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
         if self.dra_going:
-            rights = needed_rights(self.dra.left, "get", "delete", more=RIGHTS_BACK)
+            rights = needed_rights(self.dra.leftover, "get", "delete", more=RIGHTS_BACK)
             self._weigh_rights(rights)
 
     def _check_more_rights(self) -> None:
@@ -362,15 +364,15 @@ class InstallPlan(HostsPlan):
             components=components,
             by_cert_manager=self.facts.installed.by_cert_manager,
         )
-        found = served_objects(self.context.objects, bodies)
-        found = with_images(found, kept, self.scheduler_image)
+        bodies = served_objects(self.context.objects, bodies)
+        bodies = with_images(bodies, kept, self.scheduler_image)
         replicas = facts.installed.webhook.replicas if facts.installed.webhook else None
         # 0 is not kept: no pod that asks for a card could be created.
         if replicas:
-            found = with_spec(
-                found, DEPLOYMENT, lambda one: one.update(replicas=replicas)
+            bodies = with_spec(
+                bodies, DEPLOYMENT, lambda spec: spec.update(replicas=replicas)
             )
         # The webhook is told which RuntimeClasses provide cards, if no name says so.
         classes = ",".join(name for name in facts.runtime_classes if NVIDIA not in name)
-        told = {CARD_CLASSES: classes} if classes else {}
-        self.manifests = with_settings(found, "webhook", told)
+        variables = {CARD_CLASSES: classes} if classes else {}
+        self.manifests = with_settings(bodies, "webhook", variables)

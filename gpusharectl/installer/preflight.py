@@ -130,7 +130,7 @@ def _version(facts: ClusterFacts) -> PreflightFinding:
         # A managed control plane shows no such pods.
         kind = "kubeadm, seen from outside its control plane"
     runtimes = (
-        ", ".join(dict.fromkeys(one.runtime.name for one in facts.nodes)) or "no node"
+        ", ".join(dict.fromkeys(node.runtime.name for node in facts.nodes)) or "no node"
     )
     return _ok(
         f"{words} · {kind} · {nodes} control-plane node"
@@ -152,8 +152,8 @@ def judge_rights(facts: ClusterFacts) -> PreflightFinding:
 def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[PreflightFinding]:
     """Refuse to change what another tool keeps: no object has two owners."""
     for owner in dict.fromkeys(owned.values()):
-        them = ", ".join(name for name in owned if owned[name] == owner)
-        yield _refusal(f"{owner} owns {them}", remedy)
+        objects = ", ".join(name for name in owned if owned[name] == owner)
+        yield _refusal(f"{owner} owns {objects}", remedy)
 
 
 def _schedulers(
@@ -205,10 +205,10 @@ def judge_host(
             yield refuse_no_scheduler(facts)
         return
     if node is None:
-        them = ", ".join(one.name for one in facts.nodes) or "none"
+        listed = ", ".join(each.name for each in facts.nodes) or "none"
         yield _refusal(
             "this host is not a node of the cluster in your kubeconfig (its nodes: "
-            f"{them}); is this the right context?",
+            f"{listed}); is this the right context?",
             "choose the cluster with --kubeconfig and --context, or use --this-node",
         )
     elif node.silent:
@@ -240,9 +240,9 @@ def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFin
     }
     if images and not options.image:
         first, *others = dict.fromkeys(images.values())
-        them = ", ".join(f"{name} {image}" for name, image in images.items())
+        listed = ", ".join(f"{name} {image}" for name, image in images.items())
         yield _ok(
-            f"the images stay: {them}; --image changes all of them"
+            f"the images stay: {listed}; --image changes all of them"
             if others
             else f"the image stays {first}; --image changes it"
         )
@@ -339,10 +339,10 @@ def judge_nodes(
         node = find_node(facts.nodes, name)
         if node is not None:
             signs = ", ".join(node.signs) or "the driver is loaded"
-            judged = [one for _, one in judge_node(node, facts)]
-            wrong = [one for one in judged if one.weight is not Weight.OK]
-            for one in wrong or [_ok(f"{signs} · {node.runtime.name}")]:
-                yield replace(one, text=f"node {name}: {one.text}")
+            judged = [finding for _, finding in judge_node(node, facts)]
+            wrong = [finding for finding in judged if finding.weight is not Weight.OK]
+            for finding in wrong or [_ok(f"{signs} · {node.runtime.name}")]:
+                yield replace(finding, text=f"node {name}: {finding.text}")
 
 
 def judge_node(
@@ -361,8 +361,8 @@ def _readiness(node: SurveyedNode) -> PreflightFinding:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
         return PreflightFinding(Weight.WARNING, text, remedy)
-    them = ", ".join(node.taints)
-    taints = f" · pods need a toleration for {them}" if them else ""
+    listed = ", ".join(node.taints)
+    taints = f" · pods need a toleration for {listed}" if listed else ""
     return _ok(f"Ready · {node.runtime.name}{taints}")
 
 

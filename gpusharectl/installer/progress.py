@@ -78,16 +78,18 @@ class Waiting:
 def group_waits(waits: Sequence[Waiting]) -> list[Waiting]:
     """Return waits, those for the same as one, since the first of them began."""
     by_what: dict[tuple[str, str], list[Waiting]] = {}
-    for one in waits:
-        workload, on, _ = one.who.partition(" on ")
-        by_what.setdefault((one.what, f"{workload}{on}" if on else ""), []).append(one)
-    found = []
-    for (_, start), them in by_what.items():
-        who = ", ".join(one.who.removeprefix(start) for one in them[:_NAMED])
-        more = f" and {len(them) - _NAMED} more" if len(them) > _NAMED else ""
-        since = min((one.since for one in them if one.since), default="")
-        found.append(replace(them[0], who=f"{start}{who}{more}", since=since))
-    return found
+    for wait in waits:
+        workload, on, _ = wait.who.partition(" on ")
+        by_what.setdefault((wait.what, f"{workload}{on}" if on else ""), []).append(
+            wait
+        )
+    grouped = []
+    for (_, start), same in by_what.items():
+        who = ", ".join(wait.who.removeprefix(start) for wait in same[:_NAMED])
+        more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
+        since = min((wait.since for wait in same if wait.since), default="")
+        grouped.append(replace(same[0], who=f"{start}{who}{more}", since=since))
+    return grouped
 
 
 class Screen:
@@ -102,7 +104,7 @@ class Screen:
         self._title = ""
         self._shown: dict[str, str] = {}
 
-    def begin(self, title: str) -> None:
+    def begin_step(self, title: str) -> None:
         """Begin a step; its lines stand beside the title."""
         self.settle()
         self._title = title
@@ -128,10 +130,12 @@ class Screen:
     def wait(self, waits: Sequence[Waiting]) -> None:
         """Show what is waited for now."""
         shown = self._shown
-        new = [one for one in waits if shown.get(one.who) != (one.topic or one.what)]
-        for one in group_waits(new):
-            self.say(f"waiting for {one}")
-        self._shown = {one.who: one.topic or one.what for one in waits}
+        new = [
+            each for each in waits if shown.get(each.who) != (each.topic or each.what)
+        ]
+        for each in group_waits(new):
+            self.say(f"waiting for {each}")
+        self._shown = {each.who: each.topic or each.what for each in waits}
 
     def settle(self) -> None:
         """End the present wait."""
@@ -210,8 +214,8 @@ class LiveScreen(Screen):
 def draw_waits(waits: Sequence[Waiting], now: datetime) -> Padding:
     """Return the list of waits, each with its duration."""
     lines = []
-    for one in group_waits(waits):
-        line, lasted = f"waiting for {one}", age(one.since, now)
+    for wait in group_waits(waits):
+        line, lasted = f"waiting for {wait}", age(wait.since, now)
         lines.append(line if lasted == UNKNOWN else f"{line}, {lasted}")
     return Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))
 
@@ -271,19 +275,19 @@ def run_steps(
     for number, step in enumerate(steps):
         try:
             if step.title:
-                screen.begin(step.title)
+                screen.begin_step(step.title)
             step.act()
         except (KeyboardInterrupt, ClusterError, OSError, InstallError) as error:
             failure = _as_install_error(error, begun=begun or number > 0)
         else:
             continue
         screen.settle()
-        done = ", ".join(one.name for one in steps[:number])
-        left = ", ".join(one.name for one in steps[number:])
+        done = ", ".join(each.name for each in steps[:number])
+        not_done = ", ".join(each.name for each in steps[number:])
         why = " ".join(failure.why.split())
         stop = "" if why.endswith((".", "?", "!")) else "."
         screen.note(f"Stopped at {step.name}: {why}{stop}")
-        screen.note(f"Done: {done or 'nothing'}. Not done: {left}.")
+        screen.note(f"Done: {done or 'nothing'}. Not done: {not_done}.")
         if failure.remedy:
             first, *commands = failure.remedy.splitlines()
             screen.note(f"To go on: {first}")

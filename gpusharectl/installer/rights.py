@@ -72,8 +72,8 @@ WEBHOOKS = (
     Right("create", "pods", NAMESPACE),
     Right("list", resource_of_kind(*RUNTIME_CLASS)),
     *(
-        Right("delete", resource_of_kind(one.api_version, one.kind))
-        for one in CONFIGURATIONS
+        Right("delete", resource_of_kind(ref.api_version, ref.kind))
+        for ref in CONFIGURATIONS
     ),
 )
 """For the webhook's probe pod, its configurations, and the RuntimeClasses."""
@@ -86,17 +86,19 @@ def needed_rights(
 
     ``jobs``: also to run Jobs on other hosts.
     """
-    found = [*_ALWAYS, *more, *(_JOBS if jobs else ())]
+    rights = [*_ALWAYS, *more, *(_JOBS if jobs else ())]
     for ref in refs:
         name = resource_of_kind(ref.api_version, ref.kind)
-        found += [Right(verb, name, ref.namespace) for verb in verbs]
-    return tuple(dict.fromkeys(found))
+        rights += [Right(verb, name, ref.namespace) for verb in verbs]
+    return tuple(dict.fromkeys(rights))
 
 
 def missing_rights(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
     """Return those of the rights that the user does not have."""
     return tuple(
-        one for one in rights if not objects.may(one.verb, one.resource, one.namespace)
+        right
+        for right in rights
+        if not objects.may(right.verb, right.resource, right.namespace)
     )
 
 

@@ -39,8 +39,8 @@ _HASH = "controller-revision-hash"
 """Label of a revision, and of the pods that are made from it."""
 _BEING_MADE = {"ContainerCreating", "PodInitializing"}
 _TOLERATED = tuple(
-    (f"node.kubernetes.io/{one}", "Exists", "", "")
-    for one in (
+    (f"node.kubernetes.io/{taint}", "Exists", "", "")
+    for taint in (
         "not-ready",
         "unreachable",
         "disk-pressure",
@@ -85,25 +85,25 @@ def prune_step(
 
 def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
     """Wait until workloads run; a failure names every node's wait."""
-    left = context.until(lambda: _still_waiting(context.objects, refs))
-    if not left:
+    waits = context.until(lambda: _still_waiting(context.objects, refs))
+    if not waits:
         context.screen.say(f"{', '.join(ref.name for ref in refs)}: running")
         return
-    them = "; ".join(map(str, group_waits(left)))
-    if any(one.hopeless for one in left):
-        raise InstallError(f"cannot succeed by waiting: {them}")
-    raise InstallError(f"not ready within {context.patience.timeout_s:g} s: {them}")
+    reasons = "; ".join(map(str, group_waits(waits)))
+    if any(wait.hopeless for wait in waits):
+        raise InstallError(f"cannot succeed by waiting: {reasons}")
+    raise InstallError(f"not ready within {context.patience.timeout_s:g} s: {reasons}")
 
 
 def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
-    bodies = {name_of(one): one for one in objects.list("v1", "Node")}
+    bodies = {name_of(node): node for node in objects.list("v1", "Node")}
     every = [survey_node(bodies[name]) for name in sorted(bodies)]
     nodes = [node for node in every if node.ready]
-    found: list[Waiting] = []
+    waits: list[Waiting] = []
     for ref in refs:
         workload = objects.get(ref)
         if workload is None:
-            found.append(Waiting(ref.name, "it does not exist", hopeless=True))
+            waits.append(Waiting(ref.name, "it does not exist", hopeless=True))
             continue
         where = daemonset_nodes(workload, nodes)
         labels = workload["spec"]["selector"]["matchLabels"]
@@ -116,17 +116,19 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
             revision = newest_revision(workload, revisions)
         why_barred = partial(_why_barred, workload, bodies)
         rollout = Rollout(workload, pods, events, log, revision, why_barred)
-        found += rollout_waits(rollout, where)
+        waits += rollout_waits(rollout, where)
         if not where and workload["kind"] == "DaemonSet":
-            found.append(Waiting(ref.name, _no_fitting_node(every, why_barred)))
-    return found
+            waits.append(Waiting(ref.name, _no_fitting_node(every, why_barred)))
+    return waits
 
 
 def _why_barred(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
     """Return why a DaemonSet makes no pod on a node, or ""."""
-    asked = constraints_of(daemonset["spec"]["template"])
-    asked = replace(asked, tolerations=(*asked.tolerations, *_TOLERATED))
-    barred = bar(properties_of(nodes[name]), asked)
+    constraints = constraints_of(daemonset["spec"]["template"])
+    constraints = replace(
+        constraints, tolerations=(*constraints.tolerations, *_TOLERATED)
+    )
+    barred = bar(properties_of(nodes[name]), constraints)
     return barred.reason if barred else ""
 
 
@@ -149,8 +151,8 @@ def daemonset_nodes(
     """Return the nodes on which a DaemonSet runs once the chosen ones are labelled."""
     selector = workload["spec"]["template"]["spec"].get("nodeSelector") or {}
     if names.GPU_NODE_LABEL in selector:
-        return [one.name for one in nodes if one.labelled or one.name in chosen]
-    return [one.name for one in nodes if one.control_plane]
+        return [node.name for node in nodes if node.labelled or node.name in chosen]
+    return [node.name for node in nodes if node.control_plane]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,8 @@ class Rollout:
 def list_events(objects: Objects, name: str) -> Sequence[Json]:
     """Return the events of one object in kube-system, the latest last."""
     where = f"involvedObject.name={name}"
-    found = objects.list("v1", "Event", namespace=SYSTEM, field_selector=where)
-    return sorted(found, key=_moment)
+    events = objects.list("v1", "Event", namespace=SYSTEM, field_selector=where)
+    return sorted(events, key=_moment)
 
 
 def _log(objects: Objects, pod: str) -> str:
@@ -205,17 +207,17 @@ def rollout_waits(seen: Rollout, nodes: Sequence[str]) -> list[Waiting]:
     if seen.workload["kind"] == "Deployment":
         return _deployment_waits(seen)
     by_node = {node_of(pod): pod for pod in seen.pods if not is_leaving(pod)}
-    found = []
+    waits = []
     for node in nodes:
         who = f"{seen.name} on {node}"
         pod = by_node.get(node)
         if pod is None:
-            found.append(_no_pod(who, seen, node))
+            waits.append(_no_pod(who, seen, node))
         elif not seen.is_observed or not _current(pod, seen):
-            found.append(Waiting(who, "its old pod to be replaced"))
+            waits.append(Waiting(who, "its old pod to be replaced"))
         else:
-            found += _pod_waits(who, pod, seen)
-    return found
+            waits += _pod_waits(who, pod, seen)
+    return waits
 
 
 def _deployment_waits(seen: Rollout) -> list[Waiting]:
@@ -230,13 +232,13 @@ def _deployment_waits(seen: Rollout) -> list[Waiting]:
             for pod in seen.pods
             if is_leaving(pod) and is_ready(pod)
         ]
-    found: list[Waiting] = []
+    waits: list[Waiting] = []
     for pod in seen.pods:
         if not is_leaving(pod):
             who = f"{seen.name} on {node_of(pod) or 'no node yet'}"
-            found += _pod_waits(who, pod, seen)
+            waits += _pod_waits(who, pod, seen)
     short = f"{ready} of {wanted} pods are up to date and ready"
-    return found or [
+    return waits or [
         wait_by_events(seen.name, seen.events(seen.name)) or Waiting(seen.name, short)
     ]
 
@@ -247,8 +249,8 @@ def _pod_waits(who: str, pod: Json, seen: Rollout) -> list[Waiting]:
     name = pod["metadata"]["name"]
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     fell = any(
-        one.get("restartCount", 0) or "terminated" in (one.get("state") or {})
-        for one in statuses
+        status.get("restartCount", 0) or "terminated" in (status.get("state") or {})
+        for status in statuses
     )
     return [pod_wait(who, pod, seen.events(name), seen.log(name) if fell else "")]
 
@@ -257,8 +259,8 @@ def _no_pod(who: str, seen: Rollout, node: str) -> Waiting:
     nowhere = [pod for pod in seen.pods if not node_of(pod) and _aims_at(pod, node)]
     if nowhere:
         return pod_wait(who, nowhere[0], (), "")
-    if told := wait_by_events(who, seen.events(seen.name)):
-        return told
+    if wait := wait_by_events(who, seen.events(seen.name)):
+        return wait
     what = "its pod to be created"
     if why := seen.why_barred(node):
         what = f"its pod, which is not made there: {why}"
@@ -294,8 +296,8 @@ def previous_image(objects: Objects, refs: Sequence[Ref]) -> str:
     revisions = objects.list(*REVISION, namespace=SYSTEM)
     for body in filter(None, map(objects.get, refs)):
         images = [
-            one["data"]["spec"]["template"]["spec"]["containers"][0]["image"]
-            for one in _own(body, revisions)
+            revision["data"]["spec"]["template"]["spec"]["containers"][0]["image"]
+            for revision in _own(body, revisions)
         ]
         for image in images:
             if image != images[0]:
@@ -309,13 +311,13 @@ def _own(daemonset: Json, revisions: Sequence[Json]) -> list[Json]:
     After a rollback the old revision is used again, with a new and highest number.
     """
     uid = daemonset["metadata"].get("uid")
-    own = [
-        one
-        for one in revisions
-        for owner in one["metadata"].get("ownerReferences") or ()
+    owned = [
+        revision
+        for revision in revisions
+        for owner in revision["metadata"].get("ownerReferences") or ()
         if owner.get("uid") == uid
     ]
-    return sorted(own, key=lambda one: int(one["revision"]), reverse=True)
+    return sorted(owned, key=lambda revision: int(revision["revision"]), reverse=True)
 
 
 def _current(pod: Json, seen: Rollout) -> bool:
@@ -338,14 +340,14 @@ def pod_wait(who: str, pod: Json, events: Sequence[Json], last_words: str) -> Wa
     status = pod.get("status") or {}
     unplaced = condition(pod, "PodScheduled")
     if not node_of(pod) and unplaced.get("status") == "False":
-        said = unplaced.get("message", "no node is suitable")
+        message = unplaced.get("message", "no node is suitable")
         moment = unplaced.get("lastTransitionTime", "")
-        return Waiting(who, f"its pod cannot be scheduled: {said}", moment)
+        return Waiting(who, f"its pod cannot be scheduled: {message}", moment)
     kinds = ("initContainerStatuses", "containerStatuses")
-    for container in (one for kind in kinds for one in status.get(kind) or ()):
-        found = _container_wait(who, container, events, last_words)
-        if found is not None:
-            return found
+    for container in (each for kind in kinds for each in status.get(kind) or ()):
+        wait = _container_wait(who, container, events, last_words)
+        if wait is not None:
+            return wait
     what = "its pod runs, but is not Ready yet"
     if not status.get("containerStatuses"):
         what = "kubelet to start its pod"
@@ -359,10 +361,10 @@ def _container_wait(
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     reason = waiting.get("reason", "")
-    said = " ".join(waiting.get("message", "").split())
+    message = " ".join(waiting.get("message", "").split())
     image = container.get("image", "")
     if reason in _PULL_FAILED:
-        what = f"the image {image} cannot be pulled: {said or reason}"
+        what = f"the image {image} cannot be pulled: {message or reason}"
         # Each attempt has other words, such as its source port.
         return Waiting(who, what, hopeless=reason in _NO_IMAGE, topic=f"no {image}")
     if (state.get("terminated") or {}).get("exitCode") == 0:
@@ -373,10 +375,10 @@ def _container_wait(
         log = last_words or "nothing"
         return Waiting(who, f"its container has ended {times}. Its log says: {log}")
     if reason in _BEING_MADE:
-        told = wait_by_events(who, events)
-        return told or Waiting(who, "its containers to be created")
+        wait = wait_by_events(who, events)
+        return wait or Waiting(who, "its containers to be created")
     if reason:
-        return Waiting(who, f"{reason}: {said}")
+        return Waiting(who, f"{reason}: {message}")
     return None
 
 
@@ -388,10 +390,10 @@ def wait_by_events(who: str, events: Sequence[Json]) -> Waiting | None:
             return Waiting(who, f"pulling the image {image}", _moment(event))
         if event.get("reason") == "Pulled":
             return None
-        said = " ".join(event.get("message", "").split())
+        message = " ".join(event.get("message", "").split())
         # A startup probe fails while a container starts; that is normal.
-        if event.get("reason") in _TELLING and not said.startswith("Startup probe"):
-            return Waiting(who, said)
+        if event.get("reason") in _TELLING and not message.startswith("Startup probe"):
+            return Waiting(who, message)
     return None
 
 

@@ -153,7 +153,7 @@ class InstallRun:
             runs = any(node.ready and node.labelled for node in plan.facts.nodes)
             rollout = [self._rollout("device plugins", DEVICE_PLUGIN)] if runs else []
             extender = self._applying("the extender's DaemonSet", HOSTS_EXTENDER)
-            yield dra.hook_back(rollout, extender, plan.dra.left)
+            yield dra.hook_back(rollout, extender, plan.dra.leftover)
         if plan.going:
             name = "the removal of the webhook"
             removal = prune_step(context, plan.going, name, "Webhook")
@@ -294,6 +294,6 @@ def first_pod_commands(scheduler: str, runtime_class: str) -> str:
 
     ``scheduler`` and ``runtime_class`` are names for its spec, if it needs them.
     """
-    own = {"schedulerName": scheduler, "runtimeClassName": runtime_class}
-    lines = "".join(f"  {key}: {name}\n" for key, name in own.items() if name)
+    fields = {"schedulerName": scheduler, "runtimeClassName": runtime_class}
+    lines = "".join(f"  {key}: {name}\n" for key, name in fields.items() if name)
     return _FIRST_POD.format(lines=lines)

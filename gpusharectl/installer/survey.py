@@ -169,7 +169,9 @@ def object_owner(body: Json) -> str:
     if name := labels.get("kustomize.toolkit.fluxcd.io/name"):
         return f"Flux's Kustomization {name}"
     # Before version 3 Argo CD marks by a label, which others use too.
-    writers = (one.get("manager", "") for one in metadata.get("managedFields") or ())
+    writers = (
+        entry.get("manager", "") for entry in metadata.get("managedFields") or ()
+    )
     name = labels.get(_INSTANCE)
     if name and any(writer.startswith("argocd") for writer in writers):
         return f"Argo CD's application {name}"
@@ -190,21 +192,21 @@ def survey_cluster(
     files: HostFiles,
     rights: Iterable[Right],
     *,
-    told: str = "",
+    this_node: str = "",
     webhook: bool = False,
 ) -> ClusterFacts:
     """Return the facts about a cluster and this host.
 
-    ``told`` is this host's node, if the operator names it. ``webhook``: one will be
-    installed, so it matters who makes its certificate. If a right to read is missing,
-    the fact is empty and ``missing`` names the right.
+    ``this_node`` is this host's node, if the operator names it. ``webhook``: one will
+    be installed, so it matters who makes its certificate. If a right to read is
+    missing, the fact is empty and ``missing`` names the right.
     """
     lacking = missing_rights(objects, tuple(rights))
     nodes = () if LIST_NODES in lacking else read_nodes(objects)
     kind = read_flavour(files)
     here = find_this_node(files, kind, {node.name: node.addresses for node in nodes})
-    if told:
-        here = told if find_node(nodes, told) else ""
+    if this_node:
+        here = this_node if find_node(nodes, this_node) else ""
     schedulers = () if LIST_PODS in lacking else _schedulers(objects)
     serves = ServedKinds(
         guard=objects.serves(*GUARD),
@@ -253,8 +255,8 @@ def _installed_parts(objects: Objects, *, webhook: bool) -> InstalledParts:
 
 def _pull_secrets(workloads: Iterable[Json]) -> tuple[str, ...]:
     specs = (body["spec"]["template"]["spec"] for body in workloads)
-    listed = (one for spec in specs for one in spec.get("imagePullSecrets") or ())
-    return tuple(dict.fromkeys(one["name"] for one in listed))
+    listed = (secret for spec in specs for secret in spec.get("imagePullSecrets") or ())
+    return tuple(dict.fromkeys(secret["name"] for secret in listed))
 
 
 def takes_nvidia(facts: ClusterFacts, chosen: Sequence[str]) -> bool:
@@ -285,9 +287,11 @@ def served_objects(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, .
 
 def kube_scheduler_image(objects: Objects) -> str:
     """Return the second kube-scheduler's image, else that of the cluster's own."""
-    found = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
+    deployments = objects.list(
+        "apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS
+    )
     pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
-    specs = [one["spec"]["template"]["spec"] for one in found]
+    specs = [deployment["spec"]["template"]["spec"] for deployment in deployments]
     images = (
         str(container["image"])
         for spec in (*specs, *(pod["spec"] for pod in pods))
@@ -310,8 +314,8 @@ def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
 
 def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
     """Return one object or none; none if the user may not read its kind."""
-    found = objects.get(ref) if may_get(objects, ref) else None
-    return () if found is None else (found,)
+    body = objects.get(ref) if may_get(objects, ref) else None
+    return () if body is None else (body,)
 
 
 def read_runtime_classes(objects: Objects) -> tuple[str, ...]:
@@ -320,13 +324,13 @@ def read_runtime_classes(objects: Objects) -> tuple[str, ...]:
     Without the right to list them only the class nvidia is read.
     """
     if objects.may("list", resource_of_kind(*RUNTIME_CLASS), ""):
-        found = objects.list(*RUNTIME_CLASS)
+        bodies = objects.list(*RUNTIME_CLASS)
     else:
-        found = _one(objects, Ref(*RUNTIME_CLASS, NVIDIA))
+        bodies = _one(objects, Ref(*RUNTIME_CLASS, NVIDIA))
     return tuple(
         sorted(
             body["metadata"]["name"]
-            for body in found
+            for body in bodies
             if NVIDIA in body["handler"].lower() or body["metadata"]["name"] == NVIDIA
         )
     )

@@ -108,9 +108,11 @@ def find_installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, 
     """
     refs = [*map(Ref.of, manifests), LEASE, *SECRETS]
     read = {ref: objects.get(ref) for ref in dict.fromkeys(refs)}
-    found = {ref: body for ref, body in read.items() if body is not None}
-    own = [(ref.api_version, ref.kind, ref.namespace) for ref in map(Ref.of, manifests)]
-    for api_version, kind, namespace in dict.fromkeys([*own, *_MADE_HERE]):
+    bodies = {ref: body for ref, body in read.items() if body is not None}
+    kinds = [
+        (ref.api_version, ref.kind, ref.namespace) for ref in map(Ref.of, manifests)
+    ]
+    for api_version, kind, namespace in dict.fromkeys([*kinds, *_MADE_HERE]):
         try:
             labelled = objects.list(
                 api_version, kind, namespace=namespace, label_selector=OURS
@@ -118,12 +120,12 @@ def find_installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, 
         except NotFound:
             # An old cluster has no admission policies.
             continue
-        found |= {
-            Ref.of(one): one
-            for one in labelled
-            if not one["metadata"].get("ownerReferences")
+        bodies |= {
+            Ref.of(body): body
+            for body in labelled
+            if not body["metadata"].get("ownerReferences")
         }
-    return {ref: found[ref] for ref in sorted(found, key=_rank)}
+    return {ref: bodies[ref] for ref in sorted(bodies, key=_rank)}
 
 
 def _rank(ref: Ref) -> tuple[int, str, str, str]:
@@ -153,11 +155,11 @@ class UninstallPlan(HostsPlan):
     """The plan of an uninstall, and its steps; each can be run again."""
 
     options: UninstallOptions
-    found: tuple[Ref, ...] = ()
+    installed: tuple[Ref, ...] = ()
     """All objects of gpushare in the order of deletion."""
-    held: Sequence[tuple[str, str]] = ()
+    with_cards: Sequence[tuple[str, str]] = ()
     """The pods that hold cards now, after their nodes."""
-    in_use: frozenset[str] = frozenset()
+    nodes_of_claims: frozenset[str] = frozenset()
     """The nodes whose pods use claims now; "" is one that is not known."""
     has_claims: bool = False
     """Whether the API server serves ResourceClaims."""
@@ -182,11 +184,11 @@ class UninstallPlan(HostsPlan):
         refs = map(Ref.of, self.manifests)
         rights = needed_rights(refs, "get", "list", "delete", more=more, jobs=kubeadm)
         facts = self.facts = survey_cluster(
-            objects, context.files, rights, told=options.this_node
+            objects, context.files, rights, this_node=options.this_node
         )
-        found = [judge_rights(facts), *judge_host(facts, leaving=True)]
-        found += judge_owners(facts.installed.owned, _THERE_FIRST)
-        weigh_findings(found, self.screen)
+        findings = [judge_rights(facts), *judge_host(facts, leaving=True)]
+        findings += judge_owners(facts.installed.owned, _THERE_FIRST)
+        weigh_findings(findings, self.screen)
         # Pods use claims also after the driver was switched off.
         if self.has_claims and not options.force:
             forced = replace(options, force=True).again()
@@ -196,7 +198,7 @@ class UninstallPlan(HostsPlan):
         weigh_findings(
             judge_owners(owned_objects(there.values()), _THERE_FIRST), self.screen
         )
-        self.found = tuple(there)
+        self.installed = tuple(there)
         # Any version of the image can clean the nodes.
         running = facts.installed.image or image_of(self.manifests)
         self.image = options.image or running
@@ -210,15 +212,17 @@ class UninstallPlan(HostsPlan):
     def pods(self) -> None:
         """Refuse while pods hold cards, unless forced."""
         objects = self.context.objects
-        self.held = pods_with_cards(objects.list("v1", "Pod"))
-        self.in_use = nodes_with_claims(objects) if self.has_claims else frozenset()
-        if not self.held:
+        self.with_cards = pods_with_cards(objects.list("v1", "Pod"))
+        self.nodes_of_claims = (
+            nodes_with_claims(objects) if self.has_claims else frozenset()
+        )
+        if not self.with_cards:
             self.screen.say("no pod holds a card")
             return
-        number = f"{len(self.held)} pod{'' if len(self.held) == 1 else 's'}"
-        lines = [f"  {name} on {node}" for node, name in self.held[:_SHOWN]]
-        if len(self.held) > _SHOWN:
-            lines.append(f"  and {len(self.held) - _SHOWN} more")
+        number = f"{len(self.with_cards)} pod{'' if len(self.with_cards) == 1 else 's'}"
+        lines = [f"  {name} on {node}" for node, name in self.with_cards[:_SHOWN]]
+        if len(self.with_cards) > _SHOWN:
+            lines.append(f"  and {len(self.with_cards) - _SHOWN} more")
         self.screen.say("\n".join([f"{number} with cards:", *lines]))
         if not self.options.force:
             forced = replace(self.options, force=True).again()
@@ -240,14 +244,14 @@ class UninstallPlan(HostsPlan):
 
     def summary(self) -> list[str]:
         """Return what is removed, for a question; empty if nothing is installed."""
-        them = ", ".join(node.name for node in self._touched)
+        marked = ", ".join(node.name for node in self._touched)
         stale = self.options.wait and any(
             node.marks.capacity for node in self.facts.nodes
         )
         others = ", ".join(self.other_hosts)
         return [
-            *([f"{len(self.found)} objects"] if self.found else []),
-            *([f"labels, annotations and files on {them}"] if them else []),
+            *([f"{len(self.installed)} objects"] if self.installed else []),
+            *([f"labels, annotations and files on {marked}"] if marked else []),
             *(f"gpushare's entries in {change.path}" for change in self.file_changes),
             *self.restart_lines(),
             *([f"kube-scheduler's configuration on {others}"] if others else []),
@@ -256,7 +260,7 @@ class UninstallPlan(HostsPlan):
 
     def confirm(self) -> None:
         """Show all changes of a dry run; else ask for consent."""
-        shown = [f"- {ref}" for ref in self.found]
+        shown = [f"- {ref}" for ref in self.installed]
         for node in self._touched:
             label = [LABELLED] if node.marks.label else []
             label += [f"label {names.ISOLATION}"] if node.marks.isolation else []
@@ -267,11 +271,11 @@ class UninstallPlan(HostsPlan):
 
     def steps(self) -> list[InstallStep]:
         """Return the steps in their order."""
-        asking = [ref for ref in self.found if ref in CONFIGURATIONS]
-        plugin = [ref for ref in self.found if ref == PLUGIN]
-        claims = {CLASS, CONFIGURATION} & {*self.found}
+        asking = [ref for ref in self.installed if ref in CONFIGURATIONS]
+        plugin = [ref for ref in self.installed if ref == PLUGIN]
+        claims = {CLASS, CONFIGURATION} & {*self.installed}
         others = (*asking, *plugin, CONFIGURATION)
-        rest = [ref for ref in self.found if ref not in others]
+        rest = [ref for ref in self.installed if ref not in others]
         slices = InstallStep(
             "the ResourceSlices", lambda: delete_slices(self.context), "DRA"
         )
@@ -299,11 +303,11 @@ class UninstallPlan(HostsPlan):
     def files(self) -> None:
         """Remove the device plugins' folders, except those that containers use."""
         context, clean = self.context, []
-        held = {node for node, _ in self.held} | self.in_use
+        in_use = {node for node, _ in self.with_cards} | self.nodes_of_claims
         for node in self._touched:
             if not node.marks.label:
                 continue
-            if node.name in held or "" in held:
+            if node.name in in_use or "" in in_use:
                 self.screen.say(
                     f"{node.name}: {FOLDER} stays, because running containers use its "
                     f"files; when they have ended: {_REMOVE}"
@@ -333,7 +337,7 @@ class UninstallPlan(HostsPlan):
     def close(self) -> None:
         """Say what stays, on purpose or not."""
         nodes = read_nodes(self.context.objects)
-        if self.held:
+        if self.with_cards:
             self.screen.note(
                 "The pods with cards go on running. A container that restarts from now "
                 "on is not admitted, because there is no device plugin."
@@ -348,11 +352,13 @@ class UninstallPlan(HostsPlan):
             self.screen.show(f"  {replace(self.options, wait=True).again()}")
         self.note_restart()
         if self.remains:
-            them = ", ".join(f"{name} ({why})" for name, why in self.remains.items())
+            nodes_with_folder = ", ".join(
+                f"{name} ({why})" for name, why in self.remains.items()
+            )
             remedy = f"on these nodes, as root: {_REMOVE}"
-            raise InstallError(f"{FOLDER} stays on {them}", remedy)
+            raise InstallError(f"{FOLDER} stays on {nodes_with_folder}", remedy)
         kept = kept_configuration(self.file_changes)
-        used = ", ".join(sorted({node for node, _ in self.held}))
+        used = ", ".join(sorted({node for node, _ in self.with_cards}))
         stays = [
             *([f"{kept}, which {STAYS}"] if kept else []),
             *([f"{FOLDER} on {used}, which containers use"] if used else []),
@@ -363,28 +369,28 @@ class UninstallPlan(HostsPlan):
     def _delete(self, refs: Sequence[Ref], name: str = "") -> None:
         """Delete objects, and wait for the pods of that name, or for all."""
         gone = [ref for ref in refs if self.context.objects.delete(ref)]
-        left = self.context.until(lambda: self._ending(name))
-        if left:
-            raise InstallError("; ".join(f"{one.who} has not ended" for one in left))
+        waits = self.context.until(lambda: self._ending(name))
+        if waits:
+            raise InstallError("; ".join(f"{wait.who} has not ended" for wait in waits))
         few = len(gone) < _MANY
-        told = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
-        self.screen.say(f"{told} deleted" if gone else NOTHING_LEFT)
+        deleted = ", ".join(map(str, gone)) if few else f"{len(gone)} objects"
+        self.screen.say(f"{deleted} deleted" if gone else NOTHING_LEFT)
 
     def _ending(self, name: str) -> list[Waiting]:
         """Return the pods that have not ended; delete those on a lost node at once."""
         objects = self.context.objects
         nodes = read_nodes(objects)
-        found = []
+        waits = []
         for pod in objects.list("v1", "Pod", namespace=SYSTEM, label_selector=OURS):
             ref = Ref.of(pod)
             if name and not is_part(pod, name):
                 continue
             node = find_node(nodes, node_of(pod))
             if node is not None and node.ready:
-                found.append(Waiting(f"{ref.name} on {node.name}", "its end"))
+                waits.append(Waiting(f"{ref.name} on {node.name}", "its end"))
             else:
                 objects.delete(ref, grace_period_s=0)
-        return found
+        return waits
 
     def _merge(self, node: str, metadata: Json) -> None:
         """Patch a node; the deleted annotation guard may deny it for a moment."""
@@ -397,6 +403,6 @@ class UninstallPlan(HostsPlan):
                 return [Waiting(f"the patch of {node}", str(error))]
             return []
 
-        left = self.context.until(look, GUARD_LINGERS_S)
-        if left:
-            raise InstallError(str(left[0]))
+        waits = self.context.until(look, GUARD_LINGERS_S)
+        if waits:
+            raise InstallError(str(waits[0]))

@@ -63,18 +63,18 @@ _AS_ASKED = "127.0.0.1"
 class DraSteps:
     """The steps that switch DRA on, or renew what the API server trusts.
 
-    ``own`` returns this host's authority. ``look`` returns that of another host, or
-    why its claims would not be decided there.
+    ``own_authority`` returns this host's authority. ``look`` returns that of another
+    host, or why its claims would not be decided there.
     """
 
     context: Context
     here: str
     others: Sequence[str]
-    own: Callable[[], bytes]
+    own_authority: Callable[[], bytes]
     look: Callable[[str], bytes | Obstacle]
     reason: Callable[[str], str]
     """What a node's device plugin says."""
-    found: dict[str, bytes] = field(default_factory=dict)
+    authorities: dict[str, bytes] = field(default_factory=dict)
     """The authority of each host."""
 
     def hook(
@@ -123,35 +123,35 @@ class DraSteps:
             seen = self.look(node)
             if isinstance(seen, Obstacle):
                 raise InstallError(f"on {node}: {seen}")
-            self.found[node] = seen
+            self.authorities[node] = seen
 
     def ask(self) -> None:
         """Let the API server ask the arbiter of each host, once all of them answer."""
         self.look_at_others()
-        self.found[self.here] = self.own()
-        for node, text in self.found.items():
+        self.authorities[self.here] = self.own_authority()
+        for node, text in self.authorities.items():
             if not text.strip():
                 raise InstallError(
                     f"{node} has no authority in its folder of TLS files, which this "
                     "install should have written"
                 )
         objects, screen = self.context.objects, self.context.screen
-        left = self.context.until(
-            lambda: find_unanswered(objects, self.found), ANSWERS_WITHIN_S
+        waits = self.context.until(
+            lambda: find_unanswered(objects, self.authorities), ANSWERS_WITHIN_S
         )
-        if left:
-            them = "; ".join(map(str, left))
+        if waits:
             raise InstallError(
-                f"not all arbiters answer, so no card is offered to claims yet: {them}"
+                "not all arbiters answer, so no card is offered to claims yet: "
+                f"{'; '.join(map(str, waits))}"
             )
-        wanted = claims_configuration(join_authorities(self.found))
-        them = ", ".join(sorted(self.found))
+        wanted = claims_configuration(join_authorities(self.authorities))
+        hosts = ", ".join(sorted(self.authorities))
         if not object_changes(objects, [wanted]):
-            screen.say(f"as before, the API server of {them} asks the extender there")
+            screen.say(f"as before, the API server of {hosts} asks the extender there")
             return
         objects.apply(wanted)
         screen.say(
-            f"from now on, the API server of {them} asks the extender there before it "
+            f"from now on, the API server of {hosts} asks the extender there before it "
             "stores an allocation"
         )
 
@@ -160,18 +160,20 @@ class DraSteps:
         objects, screen = self.context.objects, self.context.screen
 
         def look() -> list[Waiting]:
-            there = {one["spec"].get("nodeName") for one in list_slices(objects)}
+            there = {slice_["spec"].get("nodeName") for slice_ in list_slices(objects)}
             missing = [name for name in nodes if name not in there]
             return [Waiting(name, "its ResourceSlice") for name in missing]
 
-        left = [one.who for one in self.context.until(look, OFFERED_WITHIN_S)]
-        if well := [name for name in nodes if name not in left]:
+        late = [wait.who for wait in self.context.until(look, OFFERED_WITHIN_S)]
+        if well := [name for name in nodes if name not in late]:
             screen.say(f"{', '.join(well)}: cards are offered to claims too")
-        told = [f"{name}: no ResourceSlice yet. {self.reason(name)}" for name in left]
-        screen.say("\n".join(told))
-        if left and not well:
+        reasons = [
+            f"{name}: no ResourceSlice yet. {self.reason(name)}" for name in late
+        ]
+        screen.say("\n".join(reasons))
+        if late and not well:
             raise InstallError(
-                f"no card is offered to claims; {' '.join(told)}",
+                f"no card is offered to claims; {' '.join(reasons)}",
                 "repair what it says, the device plugin then goes on by itself; or "
                 "without DRA: the same command with --no-dra",
             )
@@ -184,8 +186,8 @@ def find_unanswered(objects: Objects, hosts: Mapping[str, bytes]) -> list[Waitin
     the API server's certificate, by the operator's setting, cannot be asked from here.
     """
     label = f"{PART_NAME}={EXTENDER}"
-    found = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=label)
-    pods = {node_of(pod): pod for pod in found if not is_leaving(pod)}
+    extenders = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=label)
+    pods = {node_of(pod): pod for pod in extenders if not is_leaving(pod)}
     waits = []
     for node, authority in hosts.items():
         pod = pods.get(node)
@@ -224,10 +226,10 @@ def check_plugins_without(context: Context) -> None:
 def delete_slices(context: Context) -> None:
     """Delete the driver's slices, then let the API server ask no arbiter any more."""
     objects = context.objects
-    gone = [one for one in list_slices(objects) if objects.delete(Ref.of(one))]
-    asked = objects.delete(CONFIGURATION)
+    gone = [slice_ for slice_ in list_slices(objects) if objects.delete(Ref.of(slice_))]
+    was_asking = objects.delete(CONFIGURATION)
     number = f"{len(gone)} ResourceSlice{'' if len(gone) == 1 else 's'} deleted"
-    context.screen.say(f"{number}{f', {CONFIGURATION} deleted' if asked else ''}")
+    context.screen.say(f"{number}{f', {CONFIGURATION} deleted' if was_asking else ''}")
 
 
 def trusted_configuration(

@@ -56,13 +56,17 @@ def read_dra(
         return InstalledDra(
             facts.installed.dra, shares=shares_devices(objects) if served else None
         )
-    found = objects.get(CLASS) if may_get(objects, CLASS) else None
-    left = existing_in_order(objects, refs) if found and is_part(found) else ()
+    device_class = objects.get(CLASS) if may_get(objects, CLASS) else None
+    leftover = (
+        existing_in_order(objects, refs)
+        if device_class and is_part(device_class)
+        else ()
+    )
     # Claims outlive a driver that somebody has switched off, or an install that was
     # cut off. A missing right to list them is refused with the others.
-    asks = (facts.installed.dra or left) and objects.may("list", _CLAIMS, "")
+    asks = (facts.installed.dra or leftover) and objects.may("list", _CLAIMS, "")
     return InstalledDra(
-        facts.installed.dra, left, used=list_used_claims(objects) if asks else ()
+        facts.installed.dra, leftover, used=list_used_claims(objects) if asks else ()
     )
 
 
@@ -75,7 +79,7 @@ def judge_dra(
     elif seen.there and not options.force:
         forced = replace(options, dra=False, force=True).again()
         yield from judge_used(seen.used, forced)
-    if seen.left and not seen.on:
+    if seen.leftover and not seen.on:
         yield PreflightFinding(
             Weight.OK,
             "what an earlier install has begun of DRA, or not taken back, is removed; "

@@ -30,7 +30,7 @@ class InstalledDra:
 
     on: bool = False
     """Whether the device plugin offers cards to claims."""
-    left: tuple[Ref, ...] = ()
+    leftover: tuple[Ref, ...] = ()
     """Objects that only DRA needs, in the order in which they are deleted."""
     shares: bool | None = None
     """Whether the API server lets several claims share a device; None if not asked."""
@@ -40,7 +40,7 @@ class InstalledDra:
     @property
     def there(self) -> bool:
         """Whether anything is to be taken back."""
-        return self.on or bool(self.left)
+        return self.on or bool(self.leftover)
 
 
 def existing_in_order(objects: Objects, refs: Iterable[Ref]) -> tuple[Ref, ...]:
@@ -58,7 +58,7 @@ def shares_devices(objects: Objects) -> bool:
     Where the feature gate is off, the API server drops the field without a word.
     """
     made = objects.create(_trial(), dry_run=True)
-    return any(one.get(_SHARED) for one in made["spec"].get("devices") or ())
+    return any(device.get(_SHARED) for device in made["spec"].get("devices") or ())
 
 
 def _trial() -> Json:
@@ -101,12 +101,12 @@ def nodes_with_claims(objects: Objects) -> frozenset[str]:
 
 def _used(objects: Objects) -> Iterator[tuple[str, str]]:
     try:
-        found = objects.list(*CLAIM)
+        bodies = objects.list(*CLAIM)
     except NotFound:
         return
-    for body in found:
+    for body in bodies:
         users = (body.get("status") or {}).get("reservedFor") or ()
-        pods = ", ".join(str(one.get("name")) for one in users)
+        pods = ", ".join(str(user.get("name")) for user in users)
         try:
             claim = read_resource_claim(body)
         except Malformed as error:
@@ -125,8 +125,8 @@ def claims_configuration(authorities: bytes) -> Json:
 
 def trusted_authorities(objects: Objects) -> bytes:
     """Return the authorities that the API server trusts now; empty for none."""
-    found = objects.get(CONFIGURATION)
-    return read_bundle([found] if found else [])
+    webhook = objects.get(CONFIGURATION)
+    return read_bundle([webhook] if webhook else [])
 
 
 def join_authorities(authorities: Mapping[str, bytes]) -> bytes:

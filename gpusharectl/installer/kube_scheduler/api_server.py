@@ -39,13 +39,13 @@ def why_elsewhere(files: HostFiles, kubeconfig: HostPath) -> str:
         host, port = parts.hostname or "", parts.port or _HTTPS
     except (KeyError, IndexError, TypeError, ValueError):
         return f"{kubeconfig} cannot be read, or names no API server"
-    own = advertised_address(files)
-    well = host == own or _is_loopback(host)
+    address = advertised_address(files)
+    well = host == address or _is_loopback(host)
     if files.read(KUBEADM_APISERVER) is not None:
         well = well and str(port) == (_flag(files, "secure-port") or _USUAL_PORT)
     if well:
         return _why_too_late(files)
-    here = f", {own}" if own else ""
+    here = f", {address}" if address else ""
     return (
         f"{kubeconfig} names {server}, which is not this host's API server{here}; it "
         "would ask the extender of another host, which does not decide. Name this "
@@ -73,8 +73,8 @@ def _server(files: HostFiles, kubeconfig: HostPath) -> str:
     return str(_named(body["clusters"], context["cluster"])["cluster"]["server"])
 
 
-def _named(found: Any, name: str) -> Any:  # noqa: ANN401
-    return next(iter([one for one in found if one["name"] == name]), None)
+def _named(entries: Any, name: str) -> Any:  # noqa: ANN401
+    return next(iter([entry for entry in entries if entry["name"] == name]), None)
 
 
 def _is_loopback(host: str) -> bool:
@@ -92,8 +92,8 @@ def _flag(files: HostFiles, name: str) -> str:
     except (KeyError, IndexError, TypeError):
         return ""
     begin = f"--{name}="
-    found = [str(word) for word in words if str(word).startswith(begin)]
-    return found[-1].removeprefix(begin) if found else ""
+    flags = [str(word) for word in words if str(word).startswith(begin)]
+    return flags[-1].removeprefix(begin) if flags else ""
 
 
 def parse_yaml_file(content: bytes | None) -> Any:  # noqa: ANN401

@@ -64,9 +64,9 @@ def find_this_node(
                 return name
         if address:
             return ""
-    own = hostname or socket.gethostname()
-    told = k3s_node_name(files) if kind is Flavour.K3S else ""
-    for name in (told, own.lower(), own.lower().split(".")[0]):
+    host = hostname or socket.gethostname()
+    k3s_name = k3s_node_name(files) if kind is Flavour.K3S else ""
+    for name in (k3s_name, host.lower(), host.lower().split(".")[0]):
         if name and name in nodes:
             return name
     return ""
@@ -85,7 +85,7 @@ def host_troubles(
         kind = read_flavour(files)
         if kind is Flavour.MANAGED:
             return ()
-        addresses = {facts.name_of(one): facts.addresses(one) for one in nodes}
+        addresses = {facts.name_of(body): facts.addresses(body) for body in nodes}
         node = find_this_node(files, kind, addresses, hostname)
         starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
         words = SchedulerFiles(files, starter, desired_now(kubernetes)).missing()

@@ -92,7 +92,7 @@ class Starter(Protocol):
         """Return the host's path of a file as kube-scheduler is told it."""
         ...
 
-    def edited(self, text: str | None, additions: Additions) -> str:
+    def edit(self, text: str | None, additions: Additions) -> str:
         """Return the text with the additions; unchanged if it has them."""
         ...
 
@@ -109,7 +109,7 @@ class Starter(Protocol):
         """Return whether kube-scheduler is told to read gpushare's configuration."""
         ...
 
-    def found(self, without_gpushare: str | None) -> FormerSetup:
+    def former_setup(self, without_gpushare: str | None) -> FormerSetup:
         """Return what kube-scheduler reads according to a text without additions."""
         ...
 
@@ -145,8 +145,8 @@ def shipped_extender() -> Json:
     """Return the extender's shipped entry in ``extenders``: plain HTTP on loopback."""
     text = files("manifests").joinpath("scheduler-extender.yaml").read_text()
     (extender,) = yaml.safe_load(text)["extenders"]
-    found: Json = extender
-    return found
+    entry: Json = extender
+    return entry
 
 
 def packing_configuration(text: str) -> str:
@@ -234,9 +234,13 @@ class HostCertificates:
         there = self._there()
         return [
             FileChange(
-                f"{self.folder}/{name}", there.get(name), one.content, one.mode, one.uid
+                f"{self.folder}/{name}",
+                there.get(name),
+                file.content,
+                file.mode,
+                file.uid,
             )
-            for name, one in pki.plan_certificates(there, now).items()
+            for name, file in pki.plan_certificates(there, now).items()
         ]
 
     def stamp(self, planned: Sequence[FileChange]) -> str:
@@ -250,17 +254,19 @@ class HostCertificates:
 
     def for_scheduler(self) -> Json:
         """Return the ``tlsConfig`` of the extender's entry in ``extenders``."""
-        own = f"{self.folder}/{pki.SCHEDULER.name}"
+        client = f"{self.folder}/{pki.SCHEDULER.name}"
         return {
             "caFile": f"{self.folder}/{pki.AUTHORITY}.crt",
-            "certFile": f"{own}.crt",
-            "keyFile": f"{own}.key",
+            "certFile": f"{client}.crt",
+            "keyFile": f"{client}.key",
             "serverName": EXTENDER_SERVER_NAME,
         }
 
     def _there(self) -> Mapping[str, bytes]:
-        found = {PurePosixPath(one).name: self.files.read(one) for one in self.paths()}
-        return {name: text for name, text in found.items() if text is not None}
+        contents = {
+            PurePosixPath(path).name: self.files.read(path) for path in self.paths()
+        }
+        return {name: text for name, text in contents.items() if text is not None}
 
 
 class SchedulerFiles:
@@ -288,7 +294,7 @@ class SchedulerFiles:
         text, record = self._built(state, desired)
         tls = self.certificates.planned(desired.now) if desired.tls else ()
         with Obstacle.about(self._starter.path):
-            main = self._starter.edited(state.main, self._additions(text, tls))
+            main = self._starter.edit(state.main, self._additions(text, tls))
         changes = [
             *tls,
             self._change(self.config, text, READABLE),
@@ -329,7 +335,7 @@ class SchedulerFiles:
                 # Without a stamp: by that an uninstall finds hosts that are set up.
                 plain = replace(self._additions("", ()), stamp="")
                 with Obstacle.about(self._starter.path):
-                    wanted[self._starter.path] = self._starter.edited(state.main, plain)
+                    wanted[self._starter.path] = self._starter.edit(state.main, plain)
         others = (self.next, self.backup, self.state)
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
         wanted |= dict.fromkeys(gone)
@@ -347,19 +353,19 @@ class SchedulerFiles:
         """
         state = self._read()
         text, _ = self._built(state, self._desired)
-        if master := self._found(state).flags.get("master"):
+        if master := self._former_setup(state).flags.get("master"):
             return (
                 f"{self._starter.path} has --master={master}, and kube-scheduler uses "
                 "that API server, not its kubeconfig's; remove the flag, or leave DRA "
                 "off (--no-dra)"
             )
-        told = (read_configuration(text).get("clientConnection") or {}).get(
+        kubeconfig = (read_configuration(text).get("clientConnection") or {}).get(
             "kubeconfig"
         ) or ""
-        if not told:
+        if not kubeconfig:
             return f"kube-scheduler's configuration in {self.config} has no kubeconfig"
         with Obstacle.about(self._starter.path):
-            path = self._starter.on_host(state.main, str(told))
+            path = self._starter.on_host(state.main, str(kubeconfig))
         return why_elsewhere(self._files, path)
 
     @property
@@ -451,8 +457,8 @@ class SchedulerFiles:
         It has the extender, and everything else as it was.
         """
         api = configuration_api(desired.kubernetes)
-        found, edited = self._found(state), self._is_edited(state)
-        source = self.config if edited else found.config
+        former, edited = self._former_setup(state), self._is_edited(state)
+        source = self.config if edited else former.config
         old = self._files.read(source) if source else b""
         if old is None:
             raise Obstacle(f"{self._starter.path} names {source}, which does not exist")
@@ -460,7 +466,7 @@ class SchedulerFiles:
         wanted = WantedConfiguration(
             desired.extender,
             api,
-            found.flags,
+            former.flags,
             self._starter.kubeconfig(state.without_gpushare),
             self.certificates.for_scheduler() if desired.tls else None,
             all_nodes=desired.frag,
@@ -473,7 +479,7 @@ class SchedulerFiles:
         scored = state.scored if edited else {}
         if desired.frag:
             scored = overwritten_percentages(_parsed(before), known)
-        origin = f" from {found.config}" if found.config else ""
+        origin = f" from {former.config}" if former.config else ""
         head = f"# Made{origin} by gpusharectl install, which may be run again.\n"
         files, unfinished = {}, not self._is_read(state)
         if state.record:
@@ -500,16 +506,16 @@ class SchedulerFiles:
         plain = replace(self._desired, tls=False, frag=False)
         try:
             built, _ = self._built(replace(state, config=None, record=None), plain)
-            left = without_stanza(state.text, self._known(state))
+            rest = without_stanza(state.text, self._known(state))
             return read_configuration(without_stanza(built, {})) != read_configuration(
-                left
+                rest
             )
         except Obstacle:
             return True
 
-    def _found(self, state: HostState) -> FormerSetup:
+    def _former_setup(self, state: HostState) -> FormerSetup:
         with Obstacle.about(self._starter.path):
-            return self._starter.found(state.without_gpushare)
+            return self._starter.former_setup(state.without_gpushare)
 
     def _known(self, state: HostState) -> Percentages:
         """Return the cluster's own values, if gpushare's configuration overwrites them.
@@ -519,7 +525,7 @@ class SchedulerFiles:
         if not is_weighted(state.text, self._desired.extender):
             return {}
         try:
-            source = self._found(state).config
+            source = self._former_setup(state).config
         except Obstacle:
             return {}
         old = self._files.read(source) if source else None
@@ -528,8 +534,8 @@ class SchedulerFiles:
 
     def _unfinished(self) -> Sequence[str]:
         """Return the temporary files that a killed run has left."""
-        own = self._starter.folder
-        folders = (str(PurePosixPath(self._starter.path).parent), own, f"{own}/backup")
+        top = self._starter.folder
+        folders = (str(PurePosixPath(self._starter.path).parent), top, f"{top}/backup")
         return [
             f"{folder}/{name}"
             for folder in folders
@@ -551,7 +557,7 @@ class SchedulerFiles:
 def kept_configuration(restored: Sequence[FileChange]) -> str:
     """Return the path of a configuration that ``restore`` lets stay, or ""."""
     paths = [each.path for each in restored if each.after is not None]
-    return next((one for one in paths if PurePosixPath(one).name == CONFIG_NAME), "")
+    return next((path for path in paths if PurePosixPath(path).name == CONFIG_NAME), "")
 
 
 def digest_of(content: bytes | None) -> str:

@@ -154,7 +154,9 @@ class HostJob:
         ]
         mounts = [*self._host_mounts(mirror), *ports]
         if self.action is Action.LOOK:
-            mounts = [{**one, "readOnly": True} for one in self._host_mounts(mirror)]
+            mounts = [
+                {**mount, "readOnly": True} for mount in self._host_mounts(mirror)
+            ]
         pod = {
             "nodeName": self.node,
             "hostNetwork": True,
@@ -200,13 +202,13 @@ class HostJob:
         step = {**self._step("prepare", Action.TRY), "volumeMounts": mounts}
         folder = KubeadmFile.folder
         check = trial_container(scheduler_container(mirror), f"{folder}/{CONFIG_NAME}")
-        own = [
+        mounts_elsewhere = [
             each
             for each in check.get("volumeMounts", ())
             if not PurePosixPath(each["mountPath"]).is_relative_to(folder)
         ]
         mount = {**copies, "mountPath": folder, "subPath": folder[1:], "readOnly": True}
-        return [step, {**check, "volumeMounts": [*own, mount]}]
+        return [step, {**check, "volumeMounts": [*mounts_elsewhere, mount]}]
 
     def _step(self, name: str, action: Action) -> Json:
         target = self.target
@@ -294,8 +296,8 @@ class SchedulerJobs:
     def _mirror(self, node: str) -> Json:
         """Return the pod of a node's kube-scheduler; ``Obstacle`` if there is none."""
         name = f"metadata.name={node}"
-        for found in self.objects.list("v1", "Node", field_selector=name):
-            if is_silent(found):
+        for body in self.objects.list("v1", "Node", field_selector=name):
+            if is_silent(body):
                 raise Obstacle(
                     "the node's kubelet has stopped to report: start it, or if the "
                     f"host is gone: kubectl delete node {node}"
@@ -334,17 +336,17 @@ class SchedulerJobs:
         with temporary_object(self.objects, job.body(mirror), pace) as ref:
             does = "reads" if job.action is Action.LOOK else "writes"
             say(f"Job {SYSTEM}/{job.name} {does} the files")
-            told = ""
+            last_reason = ""
 
             def look() -> bool | None:
-                nonlocal told
+                nonlocal last_reason
                 body = self.objects.get(ref)
                 waiting = container_wait(self._pod(job, body) or {})
                 reason, _, message = waiting.partition(": ")
                 # The message of one reason may change at each try.
-                if message and reason != told:
+                if message and reason != last_reason:
                     say(f"its pod waits: {waiting}")
-                    told = reason
+                    last_reason = reason
                 return _ended(body)
 
             pace.until(look, most_s)
@@ -379,13 +381,13 @@ class SchedulerJobs:
         log = self.objects.log(SYSTEM, name, container, lines=_LOG_LINES)
         if not failed:
             return log
-        said = last_words(log)
-        if not said or code > _BY_SIGNAL:
+        last_log = last_words(log)
+        if not last_log or code > _BY_SIGNAL:
             raise Obstacle(
                 f"the Job's container {failed} ended with code {code}; it has said: "
-                f"{said or 'nothing'}"
+                f"{last_log or 'nothing'}"
             )
-        raise Obstacle(f"{REJECTED}: {said}" if failed == "check" else said)
+        raise Obstacle(f"{REJECTED}: {last_log}" if failed == "check" else last_log)
 
     def _pod(self, job: HostJob, body: Json | None) -> Json | None:
         """Return the Job's pod; those of an earlier one of its name may linger."""

@@ -111,15 +111,15 @@ class K3sFile:
 
     def kubeconfig(self, without_gpushare: str | None) -> str:
         """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
-        own = parse_k3s_settings(without_gpushare)
-        told = {**self._variables, **own, **self._elsewhere}.get(_DATA_DIR)
-        return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
+        settings = parse_k3s_settings(without_gpushare)
+        data_dir = {**self._variables, **settings, **self._elsewhere}.get(_DATA_DIR)
+        return f"{str(data_dir or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
     def on_host(self, text: str | None, path: str) -> str:  # noqa: ARG002
         """Return the path: k3s runs kube-scheduler on the host itself."""
         return path
 
-    def edited(self, text: str | None, additions: Additions) -> str:
+    def edit(self, text: str | None, additions: Additions) -> str:
         """Return the text with gpushare's argument as the last one."""
         if self.is_edited(text, additions):
             return text or ""
@@ -160,7 +160,7 @@ class K3sFile:
         except Obstacle:
             return False
 
-    def found(self, without_gpushare: str | None) -> FormerSetup:
+    def former_setup(self, without_gpushare: str | None) -> FormerSetup:
         """Return its own configuration and its flags; paths are the host's."""
         body = parse_k3s_settings(without_gpushare)
         disabled = {**body, **self._elsewhere}.get(_DISABLED, "")
@@ -263,11 +263,11 @@ def _key(body: dict[str, Any]) -> str:
 
 def _arguments(body: Mapping[str, Any]) -> list[str]:
     """Return the arguments as k3s reads them: a key with ``+`` adds to those before."""
-    found: list[str] = []
+    arguments: list[str] = []
     for key in filter(_KEYS.__contains__, body):
         given = _listed(body[key])
-        found = [*found, *given] if key.endswith("+") else given
-    return found
+        arguments = [*arguments, *given] if key.endswith("+") else given
+    return arguments
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:
@@ -448,12 +448,12 @@ def restart_command(files: HostFiles) -> Sequence[str]:
 
 def _elsewhere(files: HostFiles) -> Mapping[str, Any]:
     """Return what other files say, which k3s reads after ``config.yaml``."""
-    found: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     arguments: list[str] = []
     for _, body in (*_drop_ins(files), *_services(files)):
         arguments += [each for key in _KEYS for each in _listed(body.get(key))]
-        found |= {key: body[key] for key in (_DATA_DIR, _DISABLED) if key in body}
-    return {**found, ARGS: arguments}
+        others |= {key: body[key] for key in (_DATA_DIR, _DISABLED) if key in body}
+    return {**others, ARGS: arguments}
 
 
 def _drop_ins(files: HostFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -476,13 +476,13 @@ def _drop_in(files: HostFiles, path: str) -> Mapping[str, Any]:
 def k3s_node_name(files: HostFiles) -> str:
     """Return the node's name that k3s is told here; "" if it takes the host's."""
     try:
-        own = parse_k3s_settings(
+        settings = parse_k3s_settings(
             (files.read(K3sFile.path) or b"").decode(errors="replace")
         )
     except Obstacle:
-        own = {}
+        settings = {}
     bodies = [body for _, body in _environments(files)]
-    bodies += [own, *(body for _, body in (*_drop_ins(files), *_services(files)))]
+    bodies += [settings, *(body for _, body in (*_drop_ins(files), *_services(files)))]
     names = [str(body[NODE_NAME]) for body in bodies if body.get(NODE_NAME)]
     return names[-1] if names else ""
 
@@ -556,19 +556,19 @@ def _passed(files: HostFiles, path: str) -> Mapping[str, Any]:
     text = (files.read(path) or b"").decode(errors="replace")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     words = " ".join(lines).translate(str.maketrans("\\'\"", "   ")).split()
-    found: dict[str, Any] = {}
+    passed: dict[str, Any] = {}
     for word, following in pairwise([*dropwhile("server".__ne__, words), ""]):
         name, equals, value = word.lstrip("-").partition("=")
         name = {"d": _DATA_DIR, "c": CONFIG}.get(name, name)
         if not word.startswith("-"):
             continue
         if name == ARGS:
-            found.setdefault(ARGS, []).append(value if equals else following)
+            passed.setdefault(ARGS, []).append(value if equals else following)
         elif name in (_DATA_DIR, CONFIG, NODE_NAME):
-            found[name] = value if equals else following
+            passed[name] = value if equals else following
         elif name == _DISABLED:
-            found[name] = value if equals else "true"
-    return found
+            passed[name] = value if equals else "true"
+    return passed
 
 
 def _is_server(unit: str) -> bool:

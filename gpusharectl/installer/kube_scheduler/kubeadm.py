@@ -58,7 +58,7 @@ class KubeadmFile:
         """Return the host's path of a file that kube-scheduler's container sees."""
         return path if text is None else SchedulerPod.read(text).on_host(path)
 
-    def edited(self, text: str | None, additions: Additions) -> str:
+    def edit(self, text: str | None, additions: Additions) -> str:
         """Return the manifest with the additions."""
         if text is None:
             raise Obstacle(_ABSENT)
@@ -77,7 +77,7 @@ class KubeadmFile:
         """Return whether kube-scheduler is told to read gpushare's configuration."""
         return text is not None and static_pod.is_static_pod_edited(text, additions)
 
-    def found(self, without_gpushare: str | None) -> FormerSetup:
+    def former_setup(self, without_gpushare: str | None) -> FormerSetup:
         """Return its own configuration, by its path on the host, and its flags."""
         if without_gpushare is None:
             raise Obstacle(_ABSENT)
@@ -90,18 +90,20 @@ class KubeadmFile:
         kubelet starts each file of the folder whose name does not begin with a dot,
         whatever its ending, and of several pods with one name the last it has read.
         """
-        folder, own = str(PurePosixPath(self.path).parent), _name(files, self.path)
+        folder, pod_name = str(PurePosixPath(self.path).parent), _name(files, self.path)
         paths = [f"{folder}/{name}" for name in files.names(folder) if name[0] != "."]
         others = [
-            path for path in paths if path != self.path and _name(files, path) == own
+            path
+            for path in paths
+            if path != self.path and _name(files, path) == pod_name
         ]
-        if not others or own is None:
+        if not others or pod_name is None:
             return ""
         holds, it = ("hold", "them") if len(others) > 1 else ("holds", "it")
         return (
-            f"{' and '.join(others)} {holds} a pod {own} too, and kubelet starts every "
-            "file there whose name does not begin with a dot, so that pod replaces the "
-            f"one of {self.path}: move {it} to another folder"
+            f"{' and '.join(others)} {holds} a pod {pod_name} too, and kubelet starts "
+            "every file there whose name does not begin with a dot, so that pod "
+            f"replaces the one of {self.path}: move {it} to another folder"
         )
 
 
@@ -146,8 +148,8 @@ class KubeadmScheduler(HostScheduler):
         If it cannot be tried, that is no reason against it; ``wait`` says so.
         """
         verdict = self.verdict(plan)
-        self._untried = verdict.words if verdict.said is TrialResult.UNKNOWN else ""
-        return verdict.words if verdict.said is TrialResult.BAD else ""
+        self._untried = verdict.words if verdict.result is TrialResult.UNKNOWN else ""
+        return verdict.words if verdict.result is TrialResult.BAD else ""
 
     def verdict(self, plan: Sequence[FileChange]) -> TrialVerdict:
         """Try the new configuration in a pod of its own beside kube-scheduler.

@@ -51,8 +51,8 @@ def plan_released_ports(files: HostFiles) -> Sequence[FileChange]:
     gone = [_change(files, AT_BOOT, None)]
     now = _read(files)
     if now is not None and now & _OURS:
-        left = _written(now - _OURS)
-        gone.append(_change(files, RESERVED, f"{left}\n".encode()))
+        others = _written(now - _OURS)
+        gone.append(_change(files, RESERVED, f"{others}\n".encode()))
     return gone
 
 

@@ -86,15 +86,15 @@ class SchedulerPod:
 
         If ``--config`` and its path are two words, it is the path's.
         """
-        found, before = [], ""
+        nodes, before = [], ""
         for key in ("command", "args"):
             for node in items_of(child(self.container, key)):
                 if not isinstance(node, ScalarNode):
                     continue
                 if node.value.startswith(f"{CONFIG_FLAG}=") or before == CONFIG_FLAG:
-                    found.append((key, node))
+                    nodes.append((key, node))
                 before = node.value
-        return found
+        return nodes
 
     def on_host(self, path: str) -> str:
         """Return the host's path of a file that the pod sees."""

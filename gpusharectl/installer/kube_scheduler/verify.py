@@ -63,13 +63,13 @@ class PollPace:
         deadline = self.clock() + timeout_s
         while True:
             try:
-                found = look()
+                result = look()
             except ClusterError as error:
                 if not error.retryable:
                     raise
-                found = None
-            if found is not None:
-                return found
+                result = None
+            if result is not None:
+                return result
             if self.clock() >= deadline:
                 return None
             self.pause(self.every_s)
@@ -106,7 +106,7 @@ def pulled_with(secrets: Sequence[str]) -> Json:
     Since Kubernetes 1.35 kubelet asks for them also where another pod has pulled the
     image already.
     """
-    return {"imagePullSecrets": [{"name": one} for one in secrets]} if secrets else {}
+    return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}
 
 
 @contextmanager
@@ -129,9 +129,11 @@ def container_wait(pod: Json) -> str:
     init = (pod.get("status") or {}).get("initContainerStatuses") or ()
     for each in (*init, *_states(pod)):
         waiting = (each.get("state") or {}).get("waiting") or {}
-        told = [str(waiting[key]) for key in ("reason", "message") if waiting.get(key)]
-        if told and told != ["PodInitializing"]:
-            return ": ".join(told)
+        reasons = [
+            str(waiting[key]) for key in ("reason", "message") if waiting.get(key)
+        ]
+        if reasons and reasons != ["PodInitializing"]:
+            return ": ".join(reasons)
     return _message(pod)
 
 
@@ -142,8 +144,8 @@ def last_words(log: str) -> str:
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line.partition("err=")[2].strip('"') for line in lines if "err=" in line]
-    found = errors[-1] if errors else " / ".join(lines[-3:])
-    return found.replace('\\"', '"')[:600]
+    ending = errors[-1] if errors else " / ".join(lines[-3:])
+    return ending.replace('\\"', '"')[:600]
 
 
 def _states(pod: Json) -> list[Json]:
@@ -168,7 +170,7 @@ class TrialResult(StrEnum):
 class TrialVerdict:
     """Result of a check; ``words`` say what is wrong, or why it is not known."""
 
-    said: TrialResult
+    result: TrialResult
     words: str = ""
 
 
@@ -212,12 +214,12 @@ def trial_pod(pod: SchedulerPod, node: str, config: str) -> Json:
 def trial_container(main: Json, config: str) -> Json:
     """Return the container that loads ``config``, made from kube-scheduler's own."""
     kept = ("image", "command", "args", "env", "securityContext", "volumeMounts")
-    own = {key: copy.deepcopy(main[key]) for key in kept if key in main}
-    flags = "args" if own.get("args") else "command"
+    trial = {key: copy.deepcopy(main[key]) for key in kept if key in main}
+    flags = "args" if trial.get("args") else "command"
     # The last of a flag counts; port 0 because kube-scheduler itself has the other.
-    told = [f"{CONFIG_FLAG}={config}", "--write-config-to=/dev/stdout"]
-    own[flags] = [*own.get(flags, ()), *told, "--secure-port=0"]
-    return {"name": "check", "imagePullPolicy": "IfNotPresent", **own}
+    flags_of_trial = [f"{CONFIG_FLAG}={config}", "--write-config-to=/dev/stdout"]
+    trial[flags] = [*trial.get(flags, ()), *flags_of_trial, "--secure-port=0"]
+    return {"name": "check", "imagePullPolicy": "IfNotPresent", **trial}
 
 
 def _ended(pod: Json | None) -> Json | None:
@@ -231,13 +233,15 @@ def _verdict(objects: Objects, ref: Ref, pod: Json) -> TrialVerdict:
         return TrialVerdict(TrialResult.WELL)
     ended = [(each.get("state") or {}).get("terminated") or {} for each in _states(pod)]
     # Of programs that ran and failed by themselves.
-    codes = [int(one["exitCode"]) for one in ended if one.get("reason") == "Error"]
+    codes = [
+        int(state["exitCode"]) for state in ended if state.get("reason") == "Error"
+    ]
     if not codes:
         why = status.get("message") or status.get("reason") or "it did not start"
         return TrialVerdict(TrialResult.UNKNOWN, str(why))
-    said = _logged(objects, ref)
-    said = said or f"it ended with code {codes[0]}"
-    return TrialVerdict(TrialResult.BAD, f"{REJECTED}: {said}")
+    log = _logged(objects, ref)
+    log = log or f"it ended with code {codes[0]}"
+    return TrialVerdict(TrialResult.BAD, f"{REJECTED}: {log}")
 
 
 def _logged(objects: Objects, pod: Ref) -> str:
@@ -325,9 +329,9 @@ def _bound(objects: Objects, ref: Ref, pace: PollPace, timeout_s: float) -> str:
 
 def _nothing(objects: Objects, ref: Ref, timeout_s: float) -> str:
     pod = objects.get(ref)
-    said = _message(pod) if pod else ""
-    if said:
-        return f"after {timeout_s:g} s the probe pod still waits: {said}"
+    message = _message(pod) if pod else ""
+    if message:
+        return f"after {timeout_s:g} s the probe pod still waits: {message}"
     holder = lease_holder(objects)
     lease = f" (lease held by {holder})" if holder else ""
     return (
@@ -370,16 +374,16 @@ class MirrorPod:
         """
         name = f"{manifest.body['metadata'].get('name')}-{self._node}"
         ref = Ref("v1", "Pod", name, SYSTEM)
-        told = ""
+        last_reason = ""
 
         def look() -> str | None:
-            nonlocal told
+            nonlocal last_reason
             pod = self._objects.get(ref)
             waiting = _waits(pod, manifest)
             if not waiting:
                 return ""
-            if waiting != told:
-                told = waiting
+            if waiting != last_reason:
+                last_reason = waiting
                 say(f"{ref.name}: {waiting}")
             if pod is None:
                 return None
@@ -394,7 +398,7 @@ class MirrorPod:
             return f"{ref.name} cannot be read: {error}"
         if seen is not None:
             return seen
-        why = self._silence() or told or "the API server does not answer"
+        why = self._silence() or last_reason or "the API server does not answer"
         return f"not Ready within {timeout_s:g} s: {why}"
 
     def _silence(self) -> str:
@@ -428,8 +432,8 @@ class MirrorPod:
         ends = max((int(each.get("restartCount", 0)) for each in down), default=0)
         if ends < _ENDED_TOO_OFTEN:
             return None
-        said = _logged(self._objects, ref)
-        return f"it has ended {ends} times. Its log says: {said}" if said else None
+        log = _logged(self._objects, ref)
+        return f"it has ended {ends} times. Its log says: {log}" if log else None
 
 
 def _waits(pod: Json | None, manifest: SchedulerPod) -> str:

@@ -83,18 +83,18 @@ class NodeReport:
         body.version(1)
         cards = (
             (
-                one.optional_text("model"),
-                one.integer("memory_mib"),
-                one.integer("units"),
-                one.optional_integer("count") or 1,
+                card.optional_text("model"),
+                card.integer("memory_mib"),
+                card.integer("units"),
+                card.optional_integer("count") or 1,
             )
-            for one in body.optional_objects("cards")
+            for card in body.optional_objects("cards")
         )
         injection = None
         if body.raw.get("injection") is not None:
             how = body.object("injection")
-            held = tuple(map(str, how.raw.get("held") or ()))
-            injection = how.text("by"), how.optional_text("because"), held
+            reasons = tuple(map(str, how.raw.get("held") or ()))
+            injection = how.text("by"), how.optional_text("because"), reasons
         module = body.raw.get("module")
         return cls(
             module=None if module is None else str(module),
@@ -205,8 +205,9 @@ def judge_check_pod(image: str, ran: PodResults, node: str) -> list[Check]:
         wrong = _todo("image", failed, remedy)
         return [wrong, *_unknown("the pod did not run", *_OF_POD)]
     try:
-        found = {
-            one.about: one for one in judge_report(NodeReport.read(ran.said[node]))
+        checks = {
+            check.about: check
+            for check in judge_report(NodeReport.read(ran.messages[node]))
         }
     except Malformed as error:
         return [started, *_unknown(f"the pod's answer is not valid: {error}", *_OF_POD)]
@@ -214,11 +215,11 @@ def judge_check_pod(image: str, ran: PodResults, node: str) -> list[Check]:
         why = f"no container with the driver can be started: {ran.refused[node]}"
         remedy = "nvidia-smi must answer on the node, and nvidia-ctk cdi list its cards"
         # Without a driver the refusal is a consequence.
-        without = found["driver"].ok is False
-        found["NVML"] = (
+        without = checks["driver"].ok is False
+        checks["NVML"] = (
             Check("NVML", ok=None, text=why) if without else _todo("NVML", why, remedy)
         )
-    return [started, *found.values()]
+    return [started, *checks.values()]
 
 
 def _unknown(why: str, *subjects: str) -> list[Check]:
@@ -228,22 +229,22 @@ def _unknown(why: str, *subjects: str) -> list[Check]:
 def judge_trials(ran: PodResults) -> Iterator[PreflightFinding]:
     """Judge the answers of check pods for an install; equal nodes are one finding."""
     nodes: dict[PreflightFinding, list[str]] = {}
-    for node, answer in ran.said.items():
+    for node, answer in ran.messages.items():
         # The trial of a workload that needs no card has no answer.
-        for one in _findings(judge_check_pod("", ran, node)) if answer else ():
-            nodes.setdefault(one, []).append(node)
-    for one, them in nodes.items():
-        node_s = "node" if len(them) == 1 else "nodes"
-        where = f"{node_s} {words.listed(them, _MOST_NAMES)}"
-        yield replace(one, text=f"{where}: {one.text}")
+        for finding in _findings(judge_check_pod("", ran, node)) if answer else ():
+            nodes.setdefault(finding, []).append(node)
+    for finding, names in nodes.items():
+        node_s = "node" if len(names) == 1 else "nodes"
+        where = f"{node_s} {words.listed(names, _MOST_NAMES)}"
+        yield replace(finding, text=f"{where}: {finding.text}")
 
 
 def _findings(checks: Sequence[Check]) -> Iterator[PreflightFinding]:
-    cards = next(one for one in checks if one.about == "cards")
-    for one in checks:
-        if one.ok is False:
+    cards = next(check for check in checks if check.about == "cards")
+    for check in checks:
+        if check.ok is False:
             weight = Weight.WARNING if cards.ok else Weight.DOUBT
-            yield PreflightFinding(weight, one.text, one.remedy)
+            yield PreflightFinding(weight, check.text, check.remedy)
     if cards.ok:
         yield PreflightFinding(Weight.OK, cards.text)
 
@@ -264,7 +265,7 @@ class NodeChecks:
     @property
     def todo(self) -> int:
         """How many checks say that something is to be done."""
-        return sum(one.ok is False for one in self.checks)
+        return sum(check.ok is False for check in self.checks)
 
 
 def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
@@ -280,11 +281,11 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
         if node.ready and not facts.missing
     }
     ran = run_trials(context, list(pods.values()), options.timeout_s)
-    found = []
+    checked = []
     for node in nodes:
         checks = [
-            Check(about, _is_well(one), one.text, one.remedy)
-            for about, one in judge_node(node, facts)
+            Check(about, _is_well(finding), finding.text, finding.remedy)
+            for about, finding in judge_node(node, facts)
             if about in ("node", "kubelet", "plugins")
         ]
         if node.name in pods:
@@ -296,8 +297,8 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
             checks += _unknown("no pod can be created", *_OF_POD)
         else:
             checks += _unknown("the node is not Ready", *_OF_POD)
-        found.append(NodeChecks(node.name, tuple(checks), node.labelled))
-    return found
+        checked.append(NodeChecks(node.name, tuple(checks), node.labelled))
+    return checked
 
 
 def _facts(objects: Objects) -> ClusterFacts:
@@ -317,10 +318,10 @@ def _facts(objects: Objects) -> ClusterFacts:
     )
 
 
-def _is_well(found: PreflightFinding) -> bool | None:
-    if found.weight is Weight.OK:
+def _is_well(finding: PreflightFinding) -> bool | None:
+    if finding.weight is Weight.OK:
         return True
-    return False if found.remedy else None
+    return False if finding.remedy else None
 
 
 _PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
@@ -334,28 +335,28 @@ def _plugin(
     context: Context, facts: ClusterFacts, node: SurveyedNode, options: CheckOptions
 ) -> Json:
     """Return the device plugin's DaemonSet as it runs, or as it would be installed."""
-    found = _installed(context.objects)
-    if found is None:
+    plugin = _installed(context.objects)
+    if plugin is None:
         components = ("nvidia-runtime",) if takes_nvidia(facts, [node.name]) else ()
         every = context.load("kubeadm", components=components)
-        found = next(one for one in every if Ref.of(one) == _PLUGIN)
+        plugin = next(body for body in every if Ref.of(body) == _PLUGIN)
     kept = {DEVICE_PLUGIN: options.image} if options.image else {}
-    return with_images([found], kept, "")[0]
+    return with_images([plugin], kept, "")[0]
 
 
 _LEAST_WIDTH = 20
 _WORDS = {True: "ok", False: "to do", None: NOT_KNOWN}
 
 
-def draw_checks(console: Console, found: Sequence[NodeChecks]) -> None:
+def draw_checks(console: Console, nodes: Sequence[NodeChecks]) -> None:
     """Draw each node's checks, with what to do; lines are folded on a terminal only."""
-    for number, one in enumerate(found):
+    for number, node in enumerate(nodes):
         if number:
             console.print()
-        console.print(Words(f"Node {one.node}", "bold"), soft_wrap=True)
-        for check in one.checks:
+        console.print(Words(f"Node {node.node}", "bold"), soft_wrap=True)
+        for check in node.checks:
             _draw(console, check)
-        console.print(Words(_next(one)), soft_wrap=True)
+        console.print(Words(_next(node)), soft_wrap=True)
 
 
 def _draw(console: Console, check: Check) -> None:
@@ -369,21 +370,21 @@ def _draw(console: Console, check: Check) -> None:
             start = " " * len(start)
 
 
-def _next(one: NodeChecks) -> str:
-    if one.todo:
-        return f"{words.counted(one.todo, 'thing')} to do; then check again."
-    if one.labelled:
+def _next(node: NodeChecks) -> str:
+    if node.todo:
+        return f"{words.counted(node.todo, 'thing')} to do; then check again."
+    if node.labelled:
         return "Nothing to do; the node has the label of gpushare."
-    return f"Nothing to do. To share its cards: gpusharectl install --nodes {one.node}"
+    return f"Nothing to do. To share its cards: gpusharectl install --nodes {node.node}"
 
 
-def checks_data(found: Sequence[NodeChecks]) -> Json:
+def checks_data(nodes: Sequence[NodeChecks]) -> Json:
     """Return the same as data."""
     return {
         "nodes": [
             {
-                "name": one.node,
-                "ok": not one.todo,
+                "name": node.node,
+                "ok": not node.todo,
                 "checks": [
                     {
                         "check": check.about,
@@ -391,9 +392,9 @@ def checks_data(found: Sequence[NodeChecks]) -> Json:
                         "text": check.text,
                         "todo": check.remedy if check.ok is False else "",
                     }
-                    for check in one.checks
+                    for check in node.checks
                 ],
             }
-            for one in found
+            for node in nodes
         ]
     }

@@ -47,10 +47,10 @@ def remove_host_files(folder: Path) -> list[str]:
     Returns their paths, sorted. ``/var/run`` is beside the folder.
     """
     gone = []
-    found = [folder / _STATE, *(folder.parent / _CDI).glob(_SPECIFICATIONS)]
+    paths = [folder / _STATE, *(folder.parent / _CDI).glob(_SPECIFICATIONS)]
     for pattern in _PATTERNS:
-        found += folder.glob(pattern)
-    for path in sorted(found):
+        paths += folder.glob(pattern)
+    for path in sorted(paths):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.exists() or path.is_symlink():
@@ -91,21 +91,23 @@ def clean_nodes(
 
 def remove_stale_capacity(context: Context) -> None:
     """Wait until kubelet reports capacity 0, and remove it from the nodes."""
-    left = context.until(lambda: _kept(context.objects), FORGOTTEN_WITHIN_S)
-    if left:
-        raise InstallError("; ".join(f"{one.who} waits for {one.what}" for one in left))
+    waits = context.until(lambda: _kept(context.objects), FORGOTTEN_WITHIN_S)
+    if waits:
+        raise InstallError(
+            "; ".join(f"{wait.who} waits for {wait.what}" for wait in waits)
+        )
 
 
 def _kept(objects: Objects) -> list[Waiting]:
     """Remove a capacity that is 0 by now; return the waits for the others."""
-    found = []
+    waits = []
     for node in read_nodes(objects):
         if node.marks.capacity and node.marks.stale_capacity == node.marks.capacity:
             _forget(objects, node)
         elif node.marks.capacity and node.ready:
             what = "kubelet to report capacity 0, 5 min after the device plugin's end"
-            found.append(Waiting(node.name, what))
-    return found
+            waits.append(Waiting(node.name, what))
+    return waits
 
 
 def _forget(objects: Objects, node: SurveyedNode) -> None:

@@ -207,8 +207,8 @@ def why_unknown(nodes: Sequence[SurveyedNode], wanted: Sequence[str]) -> str:
     if not unknown:
         return ""
     is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-    them = ", ".join(name or '""' for name in unknown)
-    return f"{them} {is_are} of this cluster; its nodes are {known}."
+    listed = ", ".join(name or '""' for name in unknown)
+    return f"{listed} {is_are} of this cluster; its nodes are {known}."
 
 
 def _signs(labels: Mapping[str, str], cards: SharedCards | None) -> tuple[str, ...]:

@@ -95,28 +95,32 @@ def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
     """
     template = daemonset["spec"]["template"]["spec"]
     # An operator may have added others behind it.
-    own = template["containers"][0]
+    plugin = template["containers"][0]
     status = f"--status={json.dumps(node.runtime.status)}"
     root = {"name": "host", "mountPath": _HOST, "readOnly": True}
     if (minor_version(node.runtime.kubelet) or (0, 0)) >= _KUBELET_BELOW:
         root |= _READ_ONLY_BELOW
     container = {
         "name": _CHECK_NAME,
-        "image": own["image"],
+        "image": plugin["image"],
         "command": [*_CHECK, status, f"--into={_ANSWER}"],
         "env": [
-            *(one for one in own.get("env") or () if one["name"] != _ROOT),
+            *(
+                variable
+                for variable in plugin.get("env") or ()
+                if variable["name"] != _ROOT
+            ),
             {"name": _ROOT, "value": _HOST},
         ],
         "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
         "volumeMounts": [
-            *(one for one in own["volumeMounts"] if one["name"] in _CDI),
+            *(mount for mount in plugin["volumeMounts"] if mount["name"] in _CDI),
             root,
         ],
     }
     spec = _pull_secrets(objects, daemonset)
     spec["volumes"] = [
-        *(one for one in template["volumes"] if one["name"] in _CDI),
+        *(volume for volume in template["volumes"] if volume["name"] in _CDI),
         {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
     ]
     if _CLASS in template:
@@ -147,10 +151,10 @@ def failures_in_words(failed: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for node, why in failed.items():
         by_reason.setdefault(why, []).append(node)
-    told = [f"{', '.join(nodes)}: {why}" for why, nodes in by_reason.items()]
+    reasons = [f"{', '.join(nodes)}: {why}" for why, nodes in by_reason.items()]
     rest = sum(map(len, list(by_reason.values())[_SHOWN:]))
     more = [f"{rest} more node{'' if rest == 1 else 's'}"] if rest else []
-    return "; ".join([*told[:_SHOWN], *more])
+    return "; ".join([*reasons[:_SHOWN], *more])
 
 
 def delete_leftover_pods(objects: Objects, name: str) -> None:
@@ -209,7 +213,7 @@ class PodResults:
 
     failed: Mapping[str, str]
     """Why the pod did not succeed."""
-    said: Mapping[str, str]
+    messages: Mapping[str, str]
     """What the pod wrote into its termination message, if it succeeded."""
     ended: frozenset[str] = frozenset()
     """Those of the nodes in ``failed`` whose pod has ended by itself."""
@@ -232,15 +236,15 @@ def run_trials(
     if not again:
         return ran
     second = run_on_nodes(context, again, most_s)
-    refused = {node: ran.failed[node] for node in second.said}
+    refused = {node: ran.failed[node] for node in second.messages}
     failed = {node: why for node, why in ran.failed.items() if node not in refused}
-    return PodResults(failed, {**ran.said, **second.said}, ran.ended, refused)
+    return PodResults(failed, {**ran.messages, **second.messages}, ran.ended, refused)
 
 
 def _without_driver(check: Json) -> Json:
     spec = {key: value for key, value in check["spec"].items() if key != _CLASS}
     (container,) = spec["containers"]
-    env = [one for one in container["env"] if one["name"] != _VISIBLE]
+    env = [variable for variable in container["env"] if variable["name"] != _VISIBLE]
     none = {"name": _VISIBLE, "value": "void"}
     spec["containers"] = [{**container, "env": [*env, none]}]
     return {**check, "spec": spec}
@@ -253,41 +257,41 @@ def run_on_nodes(
     objects, clock = context.objects, context.patience.clock
     refs = {node_of(pod): Ref.of(pod) for pod in pods}
     failed: dict[str, str] = {}
-    said: dict[str, str] = {}
+    messages: dict[str, str] = {}
     ended: set[str] = set()
     unpulled: dict[str, float] = {}
 
     def look() -> list[Waiting]:
-        found = []
-        for node in [node for node in refs if node not in {*failed, *said}]:
+        waits = []
+        for node in [node for node in refs if node not in {*failed, *messages}]:
             pod = objects.get(refs[node])
             if pod is not None and phase(pod) == "Succeeded":
-                said[node] = _last_words(pod)
+                messages[node] = _last_words(pod)
                 continue
-            one = _unfinished(objects, node, refs[node].name, pod)
-            if one.topic:
+            wait = _unfinished(objects, node, refs[node].name, pod)
+            if wait.topic:
                 since = unpulled.setdefault(node, clock())
-                one = replace(one, hopeless=clock() - since >= PULL_TRIED_S)
+                wait = replace(wait, hopeless=clock() - since >= PULL_TRIED_S)
             # One node's failure must not end the wait for the others.
-            if one.hopeless:
-                failed[node] = one.what
+            if wait.hopeless:
+                failed[node] = wait.what
                 if pod is not None and phase(pod) == "Failed":
                     ended.add(node)
             else:
-                found.append(one)
-        return found
+                waits.append(wait)
+        return waits
 
     try:
         for pod in pods:
             # One that a killed run has left may belong to an earlier version.
             objects.delete(Ref.of(pod), grace_period_s=0)
             objects.create(pod)
-        left = context.until(look, most_s)
+        unfinished = context.until(look, most_s)
         late = {
-            one.who: one.what if one.topic else f"no result in time: {one.what}"
-            for one in left
+            wait.who: wait.what if wait.topic else f"no result in time: {wait.what}"
+            for wait in unfinished
         }
-        return PodResults(failed | late, said, frozenset(ended))
+        return PodResults(failed | late, messages, frozenset(ended))
     finally:
         for ref in refs.values():
             # An error here must not hide the result.
@@ -308,8 +312,8 @@ def _unfinished(objects: Objects, node: str, name: str, pod: Json | None) -> Wai
 
 
 def _last_words(pod: Json) -> str:
-    said = [
-        (one.get("state") or {}).get("terminated", {}).get("message", "")
-        for one in pod["status"].get("containerStatuses") or ()
+    messages = [
+        (status.get("state") or {}).get("terminated", {}).get("message", "")
+        for status in pod["status"].get("containerStatuses") or ()
     ]
-    return " ".join(" ".join(said).split())
+    return " ".join(" ".join(messages).split())

@@ -267,8 +267,8 @@ class WebhookSteps:
                 "it is not known whether the API server reaches the webhook: "
                 f"{result.words}"
             )
-        told = "from now on," if new or due else "as before,"
-        screen.say(f"{told} the API server asks the webhook about pods with cards")
+        since = "from now on," if new or due else "as before,"
+        screen.say(f"{since} the API server asks the webhook about pods with cards")
 
     def _probe(self) -> ProbeResult:
         """Try until the API server reaches the webhook, or time is up."""
@@ -346,10 +346,10 @@ def webhook_probe_pod() -> Json:
 
 def narrow_to_probe(configuration: Json) -> Json:
     """Limit a configuration to the probe pod."""
-    found = deepcopy(configuration)
-    for one in found["webhooks"]:
-        one["matchConditions"] = [_PROBE_ONLY, *one.get("matchConditions", ())]
-    return found
+    narrowed = deepcopy(configuration)
+    for webhook in narrowed["webhooks"]:
+        webhook["matchConditions"] = [_PROBE_ONLY, *webhook.get("matchConditions", ())]
+    return narrowed
 
 
 def _is_changed(pod: Json) -> bool | None:
@@ -358,7 +358,11 @@ def _is_changed(pod: Json) -> bool | None:
     Other webhooks may add containers, or remove the probe's.
     """
     containers = pod["spec"].get("containers") or ()
-    probes = [one for one in containers if one.get("name") == _CONTAINER["name"]]
+    probes = [
+        container
+        for container in containers
+        if container.get("name") == _CONTAINER["name"]
+    ]
     limits = ((probes[0].get("resources") or {}).get("limits") or {}) if probes else {}
     if names.CORE in limits:
         return True

@@ -55,20 +55,20 @@ def with_bundle(configuration: Json, authorities: bytes) -> Json:
     """Set the caBundle: the API server trusts these authorities (PEM) and no other."""
     bundle = base64.b64encode(authorities).decode()
     webhooks = [
-        {**one, "clientConfig": {**one["clientConfig"], "caBundle": bundle}}
-        for one in configuration["webhooks"]
+        {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": bundle}}
+        for webhook in configuration["webhooks"]
     ]
     return {**configuration, "webhooks": webhooks}
 
 
 def read_bundle(configurations: Iterable[Json]) -> bytes:
     """Return the authorities of the present caBundles, as PEM."""
-    found = [
-        _decoded(one["clientConfig"].get("caBundle", ""))
+    bundles = [
+        _decoded(webhook["clientConfig"].get("caBundle", ""))
         for body in configurations
-        for one in body.get("webhooks") or ()
+        for webhook in body.get("webhooks") or ()
     ]
-    return b"\n".join(dict.fromkeys(found))
+    return b"\n".join(dict.fromkeys(bundles))
 
 
 def certificate_secret(files: Mapping[str, bytes]) -> Json:
@@ -90,8 +90,8 @@ def certificate_secret(files: Mapping[str, bytes]) -> Json:
 
 def secret_files(secret: Json | None) -> Mapping[str, bytes]:
     """Return a Secret's files; none if there is no Secret."""
-    held = (secret or {}).get("data") or {}
-    return {name: _decoded(text) for name, text in held.items()}
+    contents = (secret or {}).get("data") or {}
+    return {name: _decoded(text) for name, text in contents.items()}
 
 
 def _decoded(text: str) -> bytes:

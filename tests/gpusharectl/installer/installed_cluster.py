@@ -270,7 +270,7 @@ class Listener:
     asked: list[str] = field(default_factory=list)
     waits: list[Waiting] = field(default_factory=list)
 
-    def begin(self, title: str) -> None:
+    def begin_step(self, title: str) -> None:
         self.lines.append(f"== {title}")
 
     def say(self, text: str) -> None:

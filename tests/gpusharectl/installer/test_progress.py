@@ -72,7 +72,7 @@ def test_an_api_server_that_has_just_started_may_forbid(
 def test_plain_lines_say_each_change_once() -> None:
     plain, out = console()
     screen = Screen(plain)
-    screen.begin("Waiting")
+    screen.begin_step("Waiting")
     for waits in ([PULLING, MADE], [PULLING, MADE], [MADE], [PULLING, MADE]):
         screen.wait(waits)
     screen.settle()
@@ -104,7 +104,7 @@ def test_the_list_counts_how_long_each_waits() -> None:
 def test_a_terminal_folds_at_words_and_what_is_copied_stays_whole() -> None:
     wide, out = console(terminal=True)
     screen = Screen(wide)
-    screen.begin("Checking")
+    screen.begin_step("Checking")
     screen.say(f"the image stays {IMAGE}; --image changes it")
     screen.note("Stopped: " + "word " * 20)
     screen.show("gpusharectl install " + "--nodes " * 12)
@@ -144,7 +144,7 @@ def test_the_list_goes_when_nothing_is_waited_for() -> None:
     screen.settle()
     screen.settle()
     assert "its containers to be created" in out.getvalue()
-    screen.begin("Cards")
+    screen.begin_step("Cards")
     screen.say("gpu-1: 2 cards")
     assert out.getvalue().endswith("Cards     gpu-1: 2 cards\n")
 

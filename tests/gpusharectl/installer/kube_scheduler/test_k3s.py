@@ -174,10 +174,12 @@ def test_settings_changed_meanwhile(root: Path) -> None:
 )
 def test_forms_of_the_argument(before: str, after: str) -> None:
     wanted = after.replace("OURS", f"config={OURS.config}")
-    assert FILE.edited(before, OURS) == wanted
-    assert FILE.edited(wanted, OURS) == wanted
+    assert FILE.edit(before, OURS) == wanted
+    assert FILE.edit(wanted, OURS) == wanted
     assert FILE.is_edited(wanted, OURS)
-    assert FILE.found(FILE.without_gpushare(wanted, OURS)) == FILE.found(before)
+    assert FILE.former_setup(FILE.without_gpushare(wanted, OURS)) == FILE.former_setup(
+        before
+    )
 
 
 QUOTED = 'kube-scheduler-arg: ["v=2", OURS]'

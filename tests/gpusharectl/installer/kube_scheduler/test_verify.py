@@ -166,7 +166,7 @@ def test_a_check_pod_that_is_invalid_is_a_no(
     objects.fails(2, lambda: error, done=False)
     body = trial_pod(SchedulerPod.read(NEW), "cp", "/c.yaml")
     verdict = run_trial(objects, body, PollPace(1.0, lambda: 0.0, lambda _: None), 9.0)
-    assert verdict.said is said
+    assert verdict.result is said
     assert str(error) in verdict.words
 
 

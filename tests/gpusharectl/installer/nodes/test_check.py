@@ -136,7 +136,7 @@ def test_a_check_of_two_nodes_leaves_nothing(world: InstalledCluster) -> None:
     found = check_nodes(world.context(), NODES)
     assert world.picture() == before
     assert [one.todo for one in found] == [0, 1]
-    assert_as_kept("check_node", drawn(partial(draw_checks, found=found), width=40))
+    assert_as_kept("check_node", drawn(partial(draw_checks, nodes=found), width=40))
     page = io.StringIO()
     draw_checks(Console(file=page, width=60, force_terminal=True), found)
     assert max(map(cell_len, page.getvalue().splitlines())) <= 75
