@@ -17,7 +17,7 @@ from release.archives import files_in, repack, write_sums, write_tar
 from release.commit import Commit, StepFailedError, Tree, checked_out
 from release.image import build_image, cannot_build
 from release.krew import write_plugin
-from release.sbom import parts_of_wheels, write_bill
+from release.sbom import read_wheels, write_bill
 
 ROOT = Path(__file__).parents[1]
 _DIST = ROOT / "dist/release"
@@ -69,7 +69,7 @@ def _packages(tree: Tree, folder: Path, venv: Path, url: str) -> None:
     link.symlink_to(venv)
     tree.run("make", "gpusharectl", "-o", f"{link}/.runtime", f"VENV={link}")
     executable, wheels = tree.folder / "dist/gpusharectl", tree.folder / "build/wheels"
-    parts = parts_of_wheels(wheels)
+    parts = read_wheels(wheels)
     (about,) = (part for part in parts if part.name == _OURS)
     bill = folder / f"gpusharectl-{__version__}.cdx.json"
     write_bill(bill, about, parts, tree.commit)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from release.archives import files_in, write_tar
 from release.commit import Tree
-from release.sbom import Part, parts_of_image, write_bill
+from release.sbom import Package, read_image, write_bill
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _EMULATION = Path("/proc/sys/fs/binfmt_misc")
@@ -52,7 +52,7 @@ def build_image(tree: Tree, version: str, architecture: str, folder: Path) -> No
     write_tar(folder / f"{stem}.tar", files_in(layout), tree.commit.epoch)
     digest, layers = _manifest(layout)
     purl = f"pkg:oci/gpushare@{quote(digest)}?arch={architecture}&tag={version}"
-    about, parts = Part(purl, "gpushare", version), parts_of_image(layers)
+    about, parts = Package(purl, "gpushare", version), read_image(layers)
     write_bill(folder / f"{stem}.cdx.json", about, parts, tree.commit)
     shutil.rmtree(layout)
 

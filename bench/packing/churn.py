@@ -4,7 +4,7 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from bench.packing.cluster import Cluster, Held, Shape
+from bench.packing.cluster import Held, ReplayCluster, Shape
 from bench.packing.replay import Making
 from bench.packing.trace import Trace
 
@@ -29,7 +29,7 @@ def churn(trace: Trace, making: Making, seed: int, load: float) -> Churned:
     Which pods come, when, and how long they live are the same for every policy.
     """
     arrivals = drawn(trace, seed, load)
-    cluster = Cluster(trace.shuffled_nodes(seed))
+    cluster = ReplayCluster(trace.shuffled_nodes(seed))
     policy = making(cluster, trace, seed)
     books = _Books()
     running: list[tuple[float, int, Held]] = []

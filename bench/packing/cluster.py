@@ -50,7 +50,7 @@ class Held:
     cards: tuple[int, ...]
 
 
-class Cluster:
+class ReplayCluster:
     """What every node has free, and which nodes changed since when."""
 
     def __init__(self, nodes: tuple[TraceNode, ...]) -> None:

@@ -6,7 +6,7 @@ The trace is not ours to ship: see ``docs/performance.md`` for where it is.
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from typing import Any
 import click
 import scipy
 from rich.console import Console
+from rich.table import Table
 
-from bench.packing.drawing import churn_table, list_table
 from bench.packing.lists import MADE, read_list
 from bench.packing.policies import makers
 from bench.packing.running import CHURN_LOADS, Running, published
@@ -144,3 +144,37 @@ def _known(option: str, text: str, allowed: Sequence[str]) -> list[str]:
                 param_hint=option,
             )
     return names
+
+
+def list_table(name: str, entry: Mapping[str, Any]) -> Table:
+    """Show a list's policies beside the published figures and the limits."""
+    table = Table(
+        f"{name}: allocated %", "at 100", "at 130", "published", "µs a decision"
+    )
+    for policy, found in entry["policies"].items():
+        told = entry["published"].get(policy)
+        table.add_row(
+            policy,
+            *(_shown(found["mean"][load]) for load in ("100", "130")),
+            " / ".join(_shown(share) for share in told.values()) if told else "",
+            _shown(found["decision_us"]["mean"]),
+        )
+    limits = entry["limits"]
+    table.add_row("linear program", _shown(limits["bound"]), "", "", "")
+    table.add_row("ceiling λ*", _shown(limits["ceiling"]), "", "", "")
+    return table
+
+
+def churn_table(entry: Mapping[str, Any]) -> Table:
+    """Show the runs with pods that end."""
+    table = Table("pods that end", "load %", "allocated %", "refused % of the demand")
+    for policy, loads in entry["policies"].items():
+        for load, found in loads.items():
+            table.add_row(
+                policy, load, _shown(found["share"]), _shown(found["refused"])
+            )
+    return table
+
+
+def _shown(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2f}"

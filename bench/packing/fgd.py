@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.packing.cluster import Cluster, Rows, Shape, Spot
+from bench.packing.cluster import ReplayCluster, Rows, Shape, Spot
 from bench.packing.scorebook import ScoreBook, Scores
 
 _POPULAR = 0.95
@@ -23,7 +23,7 @@ class Fgd:
     the rounding the policy loses its concentration, and more than two points.
     """
 
-    def __init__(self, cluster: Cluster, pods: Iterable[Shape]) -> None:
+    def __init__(self, cluster: ReplayCluster, pods: Iterable[Shape]) -> None:
         self._cluster = cluster
         typical = typical_pods(pods)
         shapes = [shape for shape, _ in typical if shape.cards]

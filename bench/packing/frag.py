@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 
-from bench.packing.cluster import Cluster, Held, Shape, Spot
+from bench.packing.cluster import Held, ReplayCluster, Shape, Spot
 from bench.packing.nouns import cards_of, index_of, name_of, request_of
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
@@ -23,7 +23,7 @@ class Frag:
     Decided and written down as the simulator does it, without an API server between.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReplayCluster) -> None:
         """Begin with empty nodes, and nothing learned."""
         self._cluster = cluster
         self._ledger, self._hosts = Ledger(), Hosts()

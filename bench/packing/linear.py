@@ -6,8 +6,9 @@ solution, so the optimum bounds them all. Patterns are found as they are needed 
 generation, as Gilmore and Gomory do).
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,12 +17,13 @@ from scipy.optimize import linprog
 from scipy.sparse import csc_array
 
 from bench.packing.cluster import Shape
-from bench.packing.patterns import Pattern, alone, dearest
-from bench.packing.trace import Trace, TraceNode
+from bench.packing.trace import WHOLE, Trace, TraceNode
 
 _ENOUGH = 1e-6
 _ROUNDS = 300
 
+Pattern: TypeAlias = tuple[tuple[int, int], ...]
+"""Sizes in milli and how many of each one card holds, sorted."""
 Key: TypeAlias = tuple[str, *tuple[int, ...]]
 """A row: what it limits, and the number of the kind of node, shape, size or block."""
 
@@ -158,3 +160,35 @@ def _use(shape: Shape, kind: int) -> dict[Key, float]:
         use["cards", kind] = float(shape.cards)
         use["block", kind, shape.cards] = 1.0
     return use
+
+
+def alone(sizes: Sequence[int]) -> list[Pattern]:
+    """Give, of each size, as many as a card holds."""
+    return [((size, WHOLE // size),) for size in sizes]
+
+
+def dearest(prices: Mapping[int, float]) -> tuple[float, Pattern]:
+    """Find the shares that fit on one card and are worth most, and what they are worth.
+
+    An unbounded knapsack in steps of the sizes' greatest common divisor.
+    """
+    step = math.gcd(WHOLE, *prices)
+    worth = [0.0] * (WHOLE // step + 1)
+    last = [0] * len(worth)
+    sized = [(size // step, price) for size, price in prices.items() if price > 0]
+    for room in range(1, len(worth)):
+        worth[room] = worth[room - 1]
+        for size, price in sized:
+            if size <= room and worth[room - size] + price > worth[room]:
+                worth[room], last[room] = worth[room - size] + price, size
+    return worth[-1], _walked(last, step)
+
+
+def _walked(last: Sequence[int], step: int) -> Pattern:
+    held: Counter[int] = Counter()
+    room = len(last) - 1
+    while room > 0:
+        held[last[room] * step] += 1
+        room -= last[room] or 1
+    held.pop(0, None)
+    return tuple(sorted(held.items()))

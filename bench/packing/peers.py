@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from bench.packing.cluster import Cluster, Rows, Shape, Spot
+from bench.packing.cluster import ReplayCluster, Rows, Shape, Spot
 from bench.packing.scorebook import ScoreBook, Scores
 
 _MOST_CPU_MILLI = 128_000
@@ -18,7 +18,7 @@ def _even(_shape: Shape, rows: Rows) -> Scores:
 class FirstFit:
     """The first node and the lowest card with room."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
         self._book = ScoreBook(cluster, _even)
 
@@ -35,7 +35,7 @@ class FirstFit:
 class Chance:
     """Any node and any card with room."""
 
-    def __init__(self, cluster: Cluster, seed: int) -> None:
+    def __init__(self, cluster: ReplayCluster, seed: int) -> None:
         self._cluster = cluster
         self._book = ScoreBook(cluster, _even)
         self._dice = random.Random(seed)
@@ -56,7 +56,7 @@ class BestFit:
     As the paper's: CPU and cards weigh half each, against the largest node there is.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
         self._book = ScoreBook(cluster, self._score)
 

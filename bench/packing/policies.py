@@ -1,30 +1,30 @@
 """The policies of the bench, by name."""
 
-from bench.packing.cluster import Cluster, Shape
+from bench.packing.cluster import ReplayCluster, Shape
 from bench.packing.fgd import Fgd
 from bench.packing.frag import Frag
 from bench.packing.peers import BestFit, Chance, FirstFit
-from bench.packing.replay import Making, Policy
+from bench.packing.replay import Making, ReplayPolicy
 from bench.packing.trace import Trace
 
 
-def _random(cluster: Cluster, _trace: Trace, seed: int) -> Policy:
+def _random(cluster: ReplayCluster, _trace: Trace, seed: int) -> ReplayPolicy:
     return Chance(cluster, seed)
 
 
-def _bestfit(cluster: Cluster, _trace: Trace, _seed: int) -> Policy:
+def _bestfit(cluster: ReplayCluster, _trace: Trace, _seed: int) -> ReplayPolicy:
     return BestFit(cluster)
 
 
-def _firstfit(cluster: Cluster, _trace: Trace, _seed: int) -> Policy:
+def _firstfit(cluster: ReplayCluster, _trace: Trace, _seed: int) -> ReplayPolicy:
     return FirstFit(cluster)
 
 
-def _fgd(cluster: Cluster, trace: Trace, _seed: int) -> Policy:
+def _fgd(cluster: ReplayCluster, trace: Trace, _seed: int) -> ReplayPolicy:
     return Fgd(cluster, map(Shape.of, trace.pods))
 
 
-def _frag(cluster: Cluster, _trace: Trace, _seed: int) -> Policy:
+def _frag(cluster: ReplayCluster, _trace: Trace, _seed: int) -> ReplayPolicy:
     return Frag(cluster)
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from bench.packing.cluster import Cluster, Shape, Spot
+from bench.packing.cluster import ReplayCluster, Shape, Spot
 from bench.packing.trace import Meter, Trace
 
 
-class Policy(Protocol):
+class ReplayPolicy(Protocol):
     """What decides in a replay; it sees the cluster, and the pods as they come."""
 
     def choose(self, shape: Shape) -> Spot | None:
@@ -17,7 +17,7 @@ class Policy(Protocol):
         ...
 
 
-Making: TypeAlias = Callable[[Cluster, Trace, int], Policy]
+Making: TypeAlias = Callable[[ReplayCluster, Trace, int], ReplayPolicy]
 """Make a policy for a cluster, a trace and a seed."""
 
 
@@ -33,7 +33,7 @@ class Replayed:
 
 def replay(trace: Trace, making: Making, seed: int) -> Replayed:
     """Place the pods of one seed."""
-    cluster = Cluster(trace.shuffled_nodes(seed))
+    cluster = ReplayCluster(trace.shuffled_nodes(seed))
     policy = making(cluster, trace, seed)
     meter = Meter(trace.capacity)
     took = []

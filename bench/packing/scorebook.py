@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.packing.cluster import Cluster, Rows, Shape
+from bench.packing.cluster import ReplayCluster, Rows, Shape
 
 Scores: TypeAlias = NDArray[np.int64]
 Scoring: TypeAlias = Callable[[Shape, Rows], Scores]
@@ -18,7 +18,7 @@ _NEVER = -1
 class ScoreBook:
     """Kept scores, as a scheduler would compute them afresh for every pod."""
 
-    def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
+    def __init__(self, cluster: ReplayCluster, scoring: Scoring) -> None:
         """Begin with nothing scored."""
         self._cluster = cluster
         self._scoring = scoring

@@ -309,7 +309,7 @@ def _scenario_node(place: int, node: TraceNode) -> Json:
         synthetic.make_card(name, index, WHOLE, node.model)
         for index in range(node.cards)
     ]
-    host = synthetic.NodeCapacity(f"{node.cpu_milli}m", f"{node.memory_mib}Mi")
+    host = synthetic.HostSpec(f"{node.cpu_milli}m", f"{node.memory_mib}Mi")
     return synthetic.make_node(name, cards, host)
 
 

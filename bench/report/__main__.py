@@ -19,7 +19,7 @@ from bench.report.calls import (
     preload_section,
     webhook_section,
 )
-from bench.report.page import Found, Goal, Section, flat, goals_table, not_measured
+from bench.report.page import Found, Goal, PageSection, flat, goals_table, not_measured
 from bench.report.placing import PACKING_GOALS, packing_section, scheduler_section
 from bench.report.scaling import (
     BURST_GOALS,
@@ -49,71 +49,71 @@ figure that was not measured.
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PagePart:
     """One section of the page, and where its figures come from."""
 
     title: str
     file: str
     by: str
-    write: Callable[[Found, Path], Section]
+    write: Callable[[Found, Path], PageSection]
     goals: Sequence[Goal] = ()
     """Its figures beside what is allowed, for the table behind the first words."""
 
 
 PARTS = (
-    Part(
+    PagePart(
         "Packing",
         "packing.json",
         "python -m bench packing",
         packing_section,
         PACKING_GOALS,
     ),
-    Part(
+    PagePart(
         "Packing through a real kube-scheduler",
         "packing_scheduler.json",
         "python -m bench.packing_scheduler",
         scheduler_section,
     ),
-    Part(
+    PagePart(
         "A burst of pods",
         "burst.json",
         "python -m bench burst",
         burst_section,
         BURST_GOALS,
     ),
-    Part(
+    PagePart(
         "A large cluster",
         "scale.json",
         "python -m bench scale",
         scale_section,
         SCALE_GOALS,
     ),
-    Part("Soak", "soak.json", "make soak", soak_section),
-    Part(
+    PagePart("Soak", "soak.json", "make soak", soak_section),
+    PagePart(
         "Filter over HTTP",
         "filter.json",
         "make bench",
         filter_section,
         FILTER_GOALS,
     ),
-    Part("One decision", "filter.json", "make bench", decision_section),
-    Part(
+    PagePart("One decision", "filter.json", "make bench", decision_section),
+    PagePart(
         "A review by the webhook",
         "webhook.json",
         "make bench",
         webhook_section,
         WEBHOOK_GOALS,
     ),
-    Part("The device plugin", "deviceplugin.json", "make bench", plugin_section),
-    Part("The exporter", "exporter.json", "make bench", exporter_section),
-    Part(
+    PagePart("The device plugin", "deviceplugin.json", "make bench", plugin_section),
+    PagePart("The exporter", "exporter.json", "make bench", exporter_section),
+    PagePart(
         "The preload library",
         "preload.json",
         "python -m bench preload",
         preload_section,
         PRELOAD_GOALS,
     ),
-    Part(
+    PagePart(
         "ResourceClaims",
         "claims.json",
         "python -m bench claims",
@@ -138,14 +138,14 @@ def draw(results: Path, page: Path) -> None:
     for path in sorted(results.glob("*.json")):
         if path.name not in known:
             found = json.loads(path.read_text())
-            sections.append(Section(f"`{path.stem}`", [flat(found)], found))
+            sections.append(PageSection(f"`{path.stem}`", [flat(found)], found))
     lines = [line for each in sections for line in each.lines(pictures.name)]
     page.parent.mkdir(parents=True, exist_ok=True)
     head = [_HEAD, _BEFORE] if (results / BEFORE).exists() else [_HEAD]
     page.write_text("\n".join([*head, *lines]).rstrip() + "\n")
 
 
-def section(part: Part, results: Path, pictures: Path) -> Section:
+def section(part: PagePart, results: Path, pictures: Path) -> PageSection:
     """Write one section, or say that its figures are not there."""
     path = results / part.file
     if not path.exists():

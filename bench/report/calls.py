@@ -8,8 +8,8 @@ from bench.report import plots
 from bench.report.page import (
     Found,
     Goal,
+    PageSection,
     Picture,
-    Section,
     Table,
     at,
     number,
@@ -44,7 +44,7 @@ FILTER_GOALS = (
 )
 
 
-def filter_section(found: Found, pictures: Path) -> Section:
+def filter_section(found: Found, pictures: Path) -> PageSection:
     """Return the section on filter with several numbers of names, beside echoes."""
     rows = found["filter"]
     table = Table(
@@ -88,7 +88,7 @@ def filter_section(found: Found, pictures: Path) -> Section:
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
     parts = [words, table, picture, *_pods(found), *_scrapes(found)]
-    return Section("Filter over HTTP", parts, found)
+    return PageSection("Filter over HTTP", parts, found)
 
 
 def _pods(found: Found) -> list[str | Table]:
@@ -118,11 +118,11 @@ def _scrapes(found: Found) -> list[str | Table]:
     return [words, Table(("reads of /metrics", "p50 / p95 / p99 ms"), rows)]
 
 
-def decision_section(found: Found, _pictures: Path) -> Section:
+def decision_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on one decision in memory."""
     rows = tuple((what, number(took, 1)) for what, took in found["decision_us"].items())
     words = "Without HTTP and JSON, on a node of 8 cards with 30 pods."
-    return Section("One decision", [words, Table(("decision", "µs"), rows)], found)
+    return PageSection("One decision", [words, Table(("decision", "µs"), rows)], found)
 
 
 WEBHOOK_GOALS = (
@@ -134,7 +134,7 @@ WEBHOOK_GOALS = (
 )
 
 
-def webhook_section(found: Found, pictures: Path) -> Section:
+def webhook_section(found: Found, pictures: Path) -> PageSection:
     """Return the section on a review over TLS, beside an echo webhook."""
     rows = found["reviews"]
     table = Table(
@@ -162,10 +162,10 @@ def webhook_section(found: Found, pictures: Path) -> Section:
         "every pod."
     )
     picture = Picture("webhook.svg", "Milliseconds of each review beside the echo")
-    return Section("A review by the webhook", [words, table, picture], found)
+    return PageSection("A review by the webhook", [words, table, picture], found)
 
 
-def plugin_section(found: Found, _pictures: Path) -> Section:
+def plugin_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on the device plugin's calls and a pod's time to Running."""
     calls = tuple(
         (name, three(each), number(each["ratio"]))
@@ -188,10 +188,10 @@ def plugin_section(found: Found, _pictures: Path) -> Section:
             f"**{number(running['more_ms'], 1)} ms** more."
         )
         parts += [words, Table(("pod", "p50 / p95 / p99 ms"), rows)]
-    return Section("The device plugin", parts, found)
+    return PageSection("The device plugin", parts, found)
 
 
-def exporter_section(found: Found, _pictures: Path) -> Section:
+def exporter_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on a scrape, beside a bare registry of as many samples."""
     names = ("bare registry", "exporter")
     rows = tuple((name, three(found[name])) for name in names)
@@ -204,7 +204,7 @@ def exporter_section(found: Found, _pictures: Path) -> Section:
         "when idle."
     )
     table = Table(("scrape", "p50 / p95 / p99 ms"), rows)
-    return Section("The exporter", [words, table], found)
+    return PageSection("The exporter", [words, table], found)
 
 
 PRELOAD_GOALS = (
@@ -217,7 +217,7 @@ PRELOAD_GOALS = (
 )
 
 
-def preload_section(found: Found, _pictures: Path) -> Section:
+def preload_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on an allocation and its free, beside the bare stand-in."""
     rows = tuple(
         (way, *(number(row[side]) for side in ("bare", "library", "more")))
@@ -230,7 +230,7 @@ def preload_section(found: Found, _pictures: Path) -> Section:
         "depend on the driver."
     )
     heads = ("one pair", "bare µs", "with the library µs", "more µs")
-    return Section("The preload library", [words, Table(heads, rows)], found)
+    return PageSection("The preload library", [words, Table(heads, rows)], found)
 
 
 CLAIMS_GOALS = (
@@ -243,7 +243,7 @@ CLAIMS_GOALS = (
 )
 
 
-def claims_section(found: Found, _pictures: Path) -> Section:
+def claims_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on pods with claims, and on the arbiter's reviews."""
     words = (
         "Pods by a ResourceClaim beside classic pods of the same amount, in turns. To "
@@ -282,7 +282,7 @@ def claims_section(found: Found, _pictures: Path) -> Section:
     )
     heads = ("review", "p50 / p95 / p99 ms", "x echo", "CPU ms")
     parts += [about, Table(heads, reviews)]
-    return Section("ResourceClaims", parts, found)
+    return PageSection("ResourceClaims", parts, found)
 
 
 def three(timing: Mapping[str, Any], digits: int = 2) -> str:

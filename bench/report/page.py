@@ -43,7 +43,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """One measurement: what was done, the result, and its limit."""
 
     title: str
@@ -111,9 +111,9 @@ def measured(found: Found) -> str:
     return f"{day} on {machine}{python}"
 
 
-def not_measured(title: str, file: str, by: str) -> Section:
+def not_measured(title: str, file: str, by: str) -> PageSection:
     """Say that there are no results, and which command writes them."""
-    return Section(title, [f"Not measured: `{by}` writes `bench/results/{file}`."])
+    return PageSection(title, [f"Not measured: `{by}` writes `bench/results/{file}`."])
 
 
 def number(value: object, digits: int = 2) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import plots
-from bench.report.page import Found, Goal, Picture, Section, Table, at, number
+from bench.report.page import Found, Goal, PageSection, Picture, Table, at, number
 
 _LOAD = "100"
 _WHERE = (
@@ -50,7 +50,7 @@ PACKING_GOALS = (
 )
 
 
-def packing_section(found: Found, pictures: Path) -> Section:
+def packing_section(found: Found, pictures: Path) -> PageSection:
     """Return the section on the public trace: each policy, and the linear bound."""
     lists: dict[str, Any] = found["lists"]
     shown = {name: _panel(one) for name, one in lists.items()}
@@ -80,7 +80,7 @@ def packing_section(found: Found, pictures: Path) -> Section:
         )
         parts += [words, churn]
     parts.append(_WHERE)
-    return Section("Packing", parts, found)
+    return PageSection("Packing", parts, found)
 
 
 def _seeds(lists: dict[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _churn(churn: dict[str, Any]) -> Table | None:
     return Table(heads, rows) if rows else None
 
 
-def scheduler_section(found: Found, _pictures: Path) -> Section:
+def scheduler_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on a slice of the trace through a real kube-scheduler."""
     memory, real = found["in_memory"], found["kube_scheduler"]
     rows = tuple(
@@ -170,4 +170,4 @@ def scheduler_section(found: Found, _pictures: Path) -> Section:
     )
     heads = ("policy", "load, percent", "in memory", "kube-scheduler")
     table = Table(heads, rows)
-    return Section("Packing through a real kube-scheduler", [words, table], found)
+    return PageSection("Packing through a real kube-scheduler", [words, table], found)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import plots
-from bench.report.page import Found, Goal, Picture, Section, Table, at, number
+from bench.report.page import Found, Goal, PageSection, Picture, Table, at, number
 
 READY_S = 15
 RSS_MIB = 250
@@ -81,7 +81,7 @@ SCALE_GOALS = (
 )
 
 
-def burst_section(found: Found, pictures: Path) -> Section:
+def burst_section(found: Found, pictures: Path) -> PageSection:
     """Return the section on a burst with the extender, beside one without."""
     ways: dict[str, dict[str, Any]] = found["ways"]
     plots.bars(
@@ -110,7 +110,7 @@ def burst_section(found: Found, pictures: Path) -> Section:
     if _is_slow(found):
         parts.append(_why_slower(found))
     parts += [_ways(found), picture, calls, _processes(ways)]
-    return Section("A burst of pods", parts, found)
+    return PageSection("A burst of pods", parts, found)
 
 
 def _is_slow(found: Found) -> bool:
@@ -168,7 +168,7 @@ def _processes(ways: dict[str, dict[str, Any]]) -> Table:
     return Table(("CPU, milliseconds per pod", *used), rows)
 
 
-def scale_section(found: Found, _pictures: Path) -> Section:
+def scale_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on a large cluster; a dash is a missing measurement."""
     words = (
         f"{number(found['nodes'])} nodes of 8 cards, {number(found['pods'])} running "
@@ -183,7 +183,7 @@ def scale_section(found: Found, _pictures: Path) -> Section:
         "this API server before the large one; an answer is right if it names the half "
         "of them that is not full."
     )
-    return Section("A large cluster", [words, *_misses(found)], found)
+    return PageSection("A large cluster", [words, *_misses(found)], found)
 
 
 def _misses(found: Found) -> list[str]:

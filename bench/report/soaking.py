@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from bench.report.page import Found, Section, Table, number
+from bench.report.page import Found, PageSection, Table, number
 
 
-def soak_section(found: Found, _pictures: Path) -> Section:
+def soak_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on the soak runs; each of them found no fault."""
     runs: dict[str, dict[str, Any]] = found["runs"]
     columns = [dict(_rows(run)) for run in runs.values()]
@@ -22,7 +22,7 @@ def soak_section(found: Found, _pictures: Path) -> Section:
         "of this at once."
     )
     table = Table(("policy", *runs), rows)
-    return Section("Soak", [words, table], found)
+    return PageSection("Soak", [words, table], found)
 
 
 def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:

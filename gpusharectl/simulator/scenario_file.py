@@ -240,7 +240,7 @@ class NodeEntry(_Several):
 
     def nodes(self) -> Iterator[Json]:
         """Yield the nodes."""
-        host = synthetic.NodeCapacity(
+        host = synthetic.HostSpec(
             self.cpu, self.memory, self.pods, self.labels, self.unschedulable
         )
         sizes = [

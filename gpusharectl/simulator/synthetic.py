@@ -41,7 +41,7 @@ class PodSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCapacity:
+class HostSpec:
     """What a synthetic node offers beside cards; empty or None means no limit."""
 
     cpu: str = ""
@@ -64,7 +64,7 @@ def make_card(node: str, index: int, units: int, model: str = "") -> Card:
     return Card(uid, index, units, model=model, parent=parent)
 
 
-def make_node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
+def make_node(name: str, cards: Sequence[Card], host: HostSpec) -> Json:
     """Return a node."""
     annotations = {names.CARDS: encode_cards(cards)} if cards else {}
     offered: dict[str, str] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from release.archives import sha256
 from release.commit import Commit
-from release.sbom import Part, parts_of_image, parts_of_wheels, write_bill
+from release.sbom import Package, read_image, read_wheels, write_bill
 
 SITE = "opt/gpushare/lib/python3.13/site-packages"
 TEXT = "Redistribution and use\n        in source and binary forms"
@@ -42,7 +42,7 @@ def test_wheels_of_one_package_are_one_part_with_their_sums(tmp_path: Path) -> N
     told = metadata("Some_Package", "1.2", "License-Expression: MIT OR Apache-2.0")
     one = wheel(tmp_path, "some_package-1.2-cp311-x.whl", told)
     other = wheel(tmp_path, "some_package-1.2-cp312-x.whl", told)
-    (part,) = parts_of_wheels(tmp_path)
+    (part,) = read_wheels(tmp_path)
     assert part.purl == "pkg:pypi/some-package@1.2"
     assert part.licence == {"expression": "MIT OR Apache-2.0"}
     assert part.files == {each.name: sha256(each) for each in (one, other)}
@@ -62,7 +62,7 @@ def test_an_older_wheels_licence_is_a_name(
     tmp_path: Path, told: list[str], name: str | None
 ) -> None:
     wheel(tmp_path, "a-1-py3-none-any.whl", metadata("a", "1", *told))
-    (part,) = parts_of_wheels(tmp_path)
+    (part,) = read_wheels(tmp_path)
     assert part.licence == ({"license": {"name": name}} if name else {})
 
 
@@ -89,7 +89,7 @@ def test_an_images_last_layer_says_what_is_installed(tmp_path: Path) -> None:
             f"{SITE}/click/METADATA.txt": metadata("other", "1"),
         },
     )
-    assert [part.purl for part in parts_of_image([base, ours])] == [
+    assert [part.purl for part in read_image([base, ours])] == [
         "pkg:deb/debian/libc6@1%3A2.36-9%2Bdeb12u9?arch=amd64",
         "pkg:generic/python@3.13.9",
         "pkg:pypi/click@8",
@@ -98,7 +98,7 @@ def test_an_images_last_layer_says_what_is_installed(tmp_path: Path) -> None:
 
 def test_a_bill_is_of_the_commits_time(tmp_path: Path) -> None:
     """And what it is about is not one of its own parts."""
-    about, part = Part("pkg:pypi/a@1", "a", "1"), Part("pkg:pypi/b@2", "b", "2")
+    about, part = Package("pkg:pypi/a@1", "a", "1"), Package("pkg:pypi/b@2", "b", "2")
     path = tmp_path / "bill"
     write_bill(path, about, [about, part], Commit(tmp_path, "abc", 86400))
     bill = json.loads(path.read_text())

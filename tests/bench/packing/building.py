@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bench.packing.cluster import Cluster, Shape
+from bench.packing.cluster import ReplayCluster, Shape
 from bench.packing.trace import TraceNode, TracePod
 
 CASES = Path(__file__).parents[2] / "cases" / "openb"
@@ -20,8 +20,8 @@ def node(
     return TraceNode(name, cpu, memory, cards, model)
 
 
-def cluster(*nodes: TraceNode) -> Cluster:
-    return Cluster(nodes)
+def cluster(*nodes: TraceNode) -> ReplayCluster:
+    return ReplayCluster(nodes)
 
 
 def shape(

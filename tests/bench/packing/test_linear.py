@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from bench.packing.linear import limits
-from bench.packing.patterns import dearest
+from bench.packing.linear import dearest, limits
 from bench.packing.policies import makers
 from bench.packing.replay import replay
 from bench.packing.trace import Trace, TraceNode, TracePod, read_trace

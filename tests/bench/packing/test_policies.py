@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bench.packing.cluster import Cluster, Shape, Spot
+from bench.packing.cluster import ReplayCluster, Shape, Spot
 from bench.packing.fgd import Fgd, typical_pods
 from bench.packing.peers import BestFit, Chance, FirstFit
 from bench.packing.scorebook import ScoreBook
@@ -34,7 +34,7 @@ def unusable(
 
 
 def points(
-    nodes: Cluster,
+    nodes: ReplayCluster,
     row: int,
     asked: Shape,
     card: int,
@@ -52,7 +52,7 @@ def points(
 
 
 def fgd_by_hand(
-    nodes: Cluster, asked: Shape, typical: list[tuple[Shape, float]]
+    nodes: ReplayCluster, asked: Shape, typical: list[tuple[Shape, float]]
 ) -> Spot | None:
     best, place = -1, None
     for row in range(len(nodes.nodes)):

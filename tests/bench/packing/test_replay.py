@@ -3,7 +3,7 @@
 import pytest
 
 from bench.packing.churn import churn, drawn
-from bench.packing.cluster import Cluster, Shape, Spot
+from bench.packing.cluster import ReplayCluster, Shape, Spot
 from bench.packing.policies import makers
 from bench.packing.replay import Making, replay
 from bench.packing.trace import Trace, read_trace, trace_scenario
@@ -17,14 +17,14 @@ class Refusing:
         return None
 
 
-def refusing(_cluster: Cluster, _trace: Trace, _seed: int) -> Refusing:
+def refusing(_cluster: ReplayCluster, _trace: Trace, _seed: int) -> Refusing:
     return Refusing()
 
 
 class Watched:
     """Another policy, and whether it refused what fits somewhere."""
 
-    def __init__(self, cluster: Cluster, trace: Trace, name: str) -> None:
+    def __init__(self, cluster: ReplayCluster, trace: Trace, name: str) -> None:
         self._cluster = cluster
         self._policy = makers()[name](cluster, trace, 42)
 
@@ -61,7 +61,7 @@ def test_frag_is_the_simulators(pod_list: str) -> None:
         for result in played.outcomes
     ]
     assert any(places)
-    cluster, found = Cluster(trace.shuffled_nodes(42)), []
+    cluster, found = ReplayCluster(trace.shuffled_nodes(42)), []
     policy = makers()["frag"](cluster, trace, 42)
     for arriving in trace.arrivals(42):
         asked = Shape.of(arriving)

@@ -24,7 +24,7 @@ def node(
         synthetic.make_card(name, index, size, model)
         for index, size in enumerate(sizes)
     ]
-    return synthetic.make_node(name, cards, synthetic.NodeCapacity(cpu, memory, pods))
+    return synthetic.make_node(name, cards, synthetic.HostSpec(cpu, memory, pods))
 
 
 def pod(name: str, units: int = 10, cores: int = 1, **more: object) -> Json:

@@ -80,7 +80,7 @@ def test_the_reasons_are_of_the_last_try() -> None:
     steps = [
         *come("full", units=29),
         *come("x", "y", "z", units=20),
-        Join(synthetic.make_node("plain", (), synthetic.NodeCapacity())),
+        Join(synthetic.make_node("plain", (), synthetic.HostSpec())),
     ]
     (not_placed,) = run_policy(scenario([node()], *steps), PolicyChoice()).not_placed
     assert (len(not_placed.pods), not_placed.nodes) == (3, 2)
