@@ -21,13 +21,13 @@ from kubernetes import client
 
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.apiserver.client import JSON
-from gpushare.kube.cluster import Target
+from gpushare.kube.cluster import PodTarget
 from gpushare.kube.names import EXTENDER_SERVER_NAME
 from gpushare.server.tls import TlsFiles, server_context
 from tests.testbed.certificates import Certificates, certificates
 
 _CALLS, _TURNS = 200, 10
-_POD = Target("default", "pod", "0a5f0b0d-1d1b-4d7c-8d3b-1c1b1a191817")
+_POD = PodTarget("default", "pod", "0a5f0b0d-1d1b-4d7c-8d3b-1c1b1a191817")
 _PATH = "/api/v1/namespaces/default/pods/pod/binding"
 _ANNOTATIONS = {"baidu.com/vcuda-placement": "x" * 200}
 _BODY = {

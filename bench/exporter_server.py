@@ -31,7 +31,7 @@ from gpushare.domain.model import (
 )
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.settings import Address
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
@@ -70,7 +70,7 @@ def cluster(cards: list[CardUUID]) -> Embedded:
         share = Share(card, amount, (ContainerAmount("main", amount),))
         placed = Placement(PodRef(uid, "default", name), NODE, (share,))
         annotations = {names.PLACEMENT: encode_placement(placed, "")}
-        made.bind(Target("default", name, uid), NODE, annotations, timeout_s=1)
+        made.bind(PodTarget("default", name, uid), NODE, annotations, timeout_s=1)
     return made
 
 

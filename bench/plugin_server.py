@@ -21,7 +21,7 @@ from gpushare.domain.model import (
 )
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
 NODE = NodeName("node")
@@ -68,7 +68,7 @@ def bind(cluster: Embedded, name: str, uuid: CardUUID) -> None:
     share = Share(uuid, amount, (ContainerAmount("main", amount),))
     placed = Placement(PodRef(uid, "default", name), NODE, (share,))
     annotations = {names.PLACEMENT: encode_placement(placed, "")}
-    cluster.bind(Target("default", name, uid), NODE, annotations, timeout_s=1)
+    cluster.bind(PodTarget("default", name, uid), NODE, annotations, timeout_s=1)
 
 
 def pod(name: str) -> Json:

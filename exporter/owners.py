@@ -12,7 +12,7 @@ from itertools import islice
 
 from gpushare.domain.model import Amount, CardUUID, PodUID, Share
 from gpushare.kube.claims.asked import ResourceClaimUse
-from gpushare.kube.cluster import Json, Target
+from gpushare.kube.cluster import Json, PodTarget
 from gpushare.kube.json_reader import Reader
 from gpushare.kubelet.pods import NodePod, PodName, read_node_pod
 
@@ -125,7 +125,7 @@ class OwnerPod:
         return self.pod.name
 
     @property
-    def target(self) -> Target:
+    def target(self) -> PodTarget:
         """The pod as the target of a write."""
         return self.pod.target
 

@@ -25,7 +25,7 @@ from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import decode_placement, encode_placement
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Reflector
@@ -384,7 +384,7 @@ class Answers:
         return self.pod
 
     def bind(
-        self, pod: Target, node: str, annotations: Json, *, timeout_s: float
+        self, pod: PodTarget, node: str, annotations: Json, *, timeout_s: float
     ) -> None:
         if self.pod["spec"].get("nodeName"):
             raise Conflict("already bound")

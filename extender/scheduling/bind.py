@@ -15,7 +15,7 @@ from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Cluster, Kind, Target
+from gpushare.kube.cluster import Cluster, Kind, PodTarget
 from gpushare.kube.codec import PodRecord, pod_record, refusal_text
 from gpushare.kube.errors import ClusterError, Conflict, NotFound, Unavailable
 from gpushare.kube.json_reader import Malformed
@@ -234,7 +234,7 @@ class Binder:
         annotations = {}
         if placement is not None:
             annotations[names.PLACEMENT] = encode_placement(placement, self._now())
-        pod = Target(args.namespace, args.name, args.uid)
+        pod = PodTarget(args.namespace, args.name, args.uid)
         try:
             self._cluster.bind(pod, args.node, annotations, timeout_s=self._timeout_s)
         except Conflict as error:

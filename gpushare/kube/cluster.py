@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 from urllib.parse import quote
 
 from gpushare.kube.names import COMPONENT
@@ -101,12 +101,18 @@ class WatchEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PodTarget:
     """The pod of a write; ``uid`` is a precondition of the write."""
 
     namespace: str
     name: str
     uid: str
+
+    @classmethod
+    def of(cls, pod: Json) -> Self:
+        """Return the pod itself, and no other one of its name."""
+        metadata = pod["metadata"]
+        return cls(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 class Cluster(Protocol):
@@ -164,7 +170,7 @@ class Cluster(Protocol):
 
     def bind(
         self,
-        pod: Target,
+        pod: PodTarget,
         node: str,
         annotations: Mapping[str, str],
         *,
@@ -203,7 +209,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def evict(self, pod: Target) -> None:
+    def evict(self, pod: PodTarget) -> None:
         """Delete the pod by the Eviction API, with its own grace; budgets count.
 
         ``Throttled`` while a PodDisruptionBudget allows no disruption, ``Conflict``
@@ -213,7 +219,7 @@ class Cluster(Protocol):
 
     def event(
         self,
-        pod: Target,
+        pod: PodTarget,
         *,
         kind: str,
         reason: str,
@@ -242,8 +248,13 @@ def patch_of_taints(taints: Sequence[Json], resource_version: str) -> Json:
     return {"metadata": metadata, "spec": {"taints": list(taints)}}
 
 
+def timestamp(moment: datetime) -> str:
+    """Return a time as the API writes it, in whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def pod_event(
-    pod: Target,
+    pod: PodTarget,
     kind: str,
     reason: str,
     message: str,
@@ -251,7 +262,7 @@ def pod_event(
     at: datetime,
 ) -> Json:
     """Return an event about a pod; kubectl shows ``source`` under From."""
-    now = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp(at)
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -32,7 +32,7 @@ from gpushare.kube.claims.asked import (
     read_claim_names,
     read_claim_uses,
 )
-from gpushare.kube.cluster import Json, Target
+from gpushare.kube.cluster import Json, PodTarget
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.resource_requests import Unmeetable, read_containers
 
@@ -113,9 +113,9 @@ class NodePod:
         return (self.record.pod.namespace, self.record.pod.name)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> PodTarget:
         """The pod as the target of a write."""
-        return Target(*self.name, self.uid)
+        return PodTarget(*self.name, self.uid)
 
     @property
     def placement(self) -> Placement | None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
+from gpushare.kube.cluster import Json, Kind, PodTarget, WatchEvent
 from gpushare.kube.errors import (
     AlreadyExists,
     ClusterError,
@@ -318,7 +318,7 @@ class ApiVerbs:
         binding, place = Reader(request.body), request.place
         metadata = binding.optional_object("metadata")
         self._cluster.bind(
-            Target(place.namespace, place.name, metadata.optional_text("uid")),
+            PodTarget(place.namespace, place.name, metadata.optional_text("uid")),
             binding.object("target").text("name"),
             metadata.optional_object("annotations").texts(""),
         )
@@ -328,7 +328,7 @@ class ApiVerbs:
         request.require(_JSON)
         options = Reader(request.body).optional_object("deleteOptions")
         uid = options.optional_object("preconditions").optional_text("uid")
-        self._cluster.evict(Target(request.place.namespace, request.place.name, uid))
+        self._cluster.evict(PodTarget(request.place.namespace, request.place.name, uid))
         return _DONE
 
     def _namespaces(self, request: ApiRequest) -> ApiAnswer:

@@ -8,12 +8,11 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock
 
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget, timestamp
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.facts import TERMINAL
 from gpusharectl.demo.devices import (
@@ -23,7 +22,7 @@ from gpusharectl.demo.devices import (
     Rejection,
 )
 from gpusharectl.demo.discovery import VERSION
-from gpusharectl.demo.fakeapi.cluster import Embedded
+from gpusharectl.demo.fakeapi.cluster import Embedded, utc_now
 
 Amounts = Mapping[str, int]
 _OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -130,7 +129,7 @@ def _condition(kind: str) -> Json:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp(utc_now())
 
 
 AGAIN_AFTER_S = 1.0
@@ -321,16 +320,16 @@ class StandInKubelet:
                 self._end(pod, life)
         elif phase == "Pending":
             life = node.lives.setdefault(metadata["uid"], PodLife(node.devices, pod))
-            self._step(_target(pod), life)
+            self._step(PodTarget.of(pod), life)
 
     def _end(self, pod: Json, life: PodLife | None) -> None:
         if life:
             life.end()
-        end = _target(pod)
+        end = PodTarget.of(pod)
         where = (Kind.PODS, end.namespace, end.name)
         self._cluster.delete(*where, grace_period_s=0, uid=end.uid)
 
-    def _step(self, pod: Target, life: PodLife) -> None:
+    def _step(self, pod: PodTarget, life: PodLife) -> None:
         step = life.step()
         if step is None:
             return
@@ -347,11 +346,6 @@ class StandInKubelet:
                     message=message,
                     component="kubelet",
                 )
-
-
-def _target(pod: Json) -> Target:
-    metadata = pod["metadata"]
-    return Target(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 def _order(pod: Json) -> tuple[str, int]:

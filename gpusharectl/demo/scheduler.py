@@ -15,7 +15,7 @@ from typing import Any
 
 from gpushare.domain.model import NOTHING
 from gpushare.kube import codec, names
-from gpushare.kube.cluster import Cluster, Json, Kind, Target
+from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import card_capacity, is_terminal, name_of, node_of
 from gpushare.kube.node_filters import lacks_in_sum
@@ -79,7 +79,7 @@ class StandInScheduler:
         return min(fitting, key=lambda name: (-scores.get(name, 0), name))
 
     def _bind(self, pod: Json, node: str) -> None:
-        target, error = _target(pod), ""
+        target, error = PodTarget.of(pod), ""
         if codec.is_ours(pod):
             args = {"PodName": target.name, "PodNamespace": target.namespace}
             args |= {"PodUID": target.uid, "Node": node}
@@ -99,12 +99,12 @@ class StandInScheduler:
 
     def _warn(self, pod: Json, message: str) -> None:
         """Write the event, once for as long as the message stays the same."""
-        target = _target(pod)
+        target = PodTarget.of(pod)
         if self._messages.get(target.uid) != message:
             self._messages[target.uid] = message
             self._event(target, "Warning", "FailedScheduling", message)
 
-    def _event(self, pod: Target, kind: str, reason: str, message: str) -> None:
+    def _event(self, pod: PodTarget, kind: str, reason: str, message: str) -> None:
         self._cluster.event(
             pod, kind=kind, reason=reason, message=message, component=_COMPONENT
         )
@@ -132,11 +132,6 @@ def _is_pending(pod: Json) -> bool:
 
 def _args(pod: Json, names_: list[str]) -> dict[str, Any]:
     return {"Pod": pod, "Nodes": None, "NodeNames": names_}
-
-
-def _target(pod: Json) -> Target:
-    metadata = pod["metadata"]
-    return Target(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 def _lacks(pod: Json, node: Json, pods: Iterable[Json]) -> tuple[str, ...]:

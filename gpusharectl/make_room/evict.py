@@ -15,7 +15,7 @@ from gpushare.domain.eviction.landing import PodMove
 from gpushare.domain.eviction.moves import MovePlan, has_room, predict_landing
 from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.kube import codec, facts
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
@@ -217,7 +217,7 @@ class Eviction:
         name, uid = self._replaced.get(move.pod.uid, (move.pod.name, move.pod.uid))
         full = f"{move.pod.namespace}/{name}"
         self._still_waits()
-        target = Target(move.pod.namespace, name, uid)
+        target = PodTarget(move.pod.namespace, name, uid)
         pod = self._running(target)
         if pod is None:
             self._say(f"{number}: {full} has ended by itself.")
@@ -240,7 +240,7 @@ class Eviction:
             raise _Halted(f"{new} landed on {where}, not on {_where(move.landing)}")
         self._say(f"{number}: {new} landed on {_where(move.landing)}, as planned.")
 
-    def _running(self, target: Target) -> Json | None:
+    def _running(self, target: PodTarget) -> Json | None:
         """Return a pod that is to be evicted; None if it has ended.
 
         One that terminates already is awaited: which of its controller's pods replaces
@@ -317,7 +317,7 @@ class Eviction:
                 f"{_where(move.landing)}"
             )
 
-    def _evict(self, pod: Target, full: str) -> None:
+    def _evict(self, pod: PodTarget, full: str) -> None:
         refused = ""
 
         def done() -> bool:
@@ -340,7 +340,7 @@ class Eviction:
         if not self._patience.until(done, self._patience.timeout_s):
             raise _Halted(f"{full} may not be evicted: {refused}")
 
-    def _siblings(self, pod: Target, owner: str) -> Sequence[Json]:
+    def _siblings(self, pod: PodTarget, owner: str) -> Sequence[Json]:
         list_objects = self._access.objects.list
         pods = self._patience.answer(
             lambda: list_objects("v1", "Pod", namespace=pod.namespace)
@@ -348,7 +348,7 @@ class Eviction:
         return [sibling for sibling in pods if owner_uid(sibling) == owner]
 
     def _landed(
-        self, pod: Json, target: Target, before: set[str], landing: Placement
+        self, pod: Json, target: PodTarget, before: set[str], landing: Placement
     ) -> Json:
         """Wait until the pod is gone and its replacement is bound; return that."""
         seen, owner = _AfterEviction(), owner_uid(pod)

@@ -36,7 +36,7 @@ from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.node_filters import (
     Constraints,
@@ -411,7 +411,7 @@ class SimulatedCluster:
             return NodeRefusals(reasons, len(self.candidates.properties))
         note = encode_placement(decided, self._moment().isoformat())
         self.api.bind(
-            Target(ref.namespace, ref.name, ref.uid),
+            PodTarget(ref.namespace, ref.name, ref.uid),
             decided.node,
             {names.PLACEMENT: note} if decided.shares else {},
             timeout_s=_DEADLINE_S,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpushare.kube.errors import (
     AlreadyExists,
     ClusterError,
@@ -73,9 +73,9 @@ def compaction(plane: ControlPlane) -> Callable[[], None]:
     return compact
 
 
-def target(pod: Json, uid: str = "") -> Target:
+def target(pod: Json, uid: str = "") -> PodTarget:
     metadata = pod["metadata"]
-    return Target(metadata["namespace"], metadata["name"], uid or metadata["uid"])
+    return PodTarget(metadata["namespace"], metadata["name"], uid or metadata["uid"])
 
 
 def bind(seat: Seat, pod: Json, node: str = "node", **annotations: str) -> None:

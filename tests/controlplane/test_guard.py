@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare.kube.apiserver.api import ApiServer
-from gpushare.kube.cluster import Target, pod_event
+from gpushare.kube.cluster import PodTarget, pod_event
 from gpushare.kube.errors import Conflict
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
@@ -536,7 +536,7 @@ OTHERS: list[tuple[Json, str]] = [
 def event(account: str, **other: object) -> Json:
     """Describe an event as an account on node ``here`` writes it."""
     component = account.replace("gpushare", "vcuda")
-    about = Target("default", "p", "uid-p")
+    about = PodTarget("default", "p", "uid-p")
     reason = "VcudaDenied" if account == PLUGIN else "VcudaOverShare"
     source = {"component": component, "host": "here"}
     made = pod_event(about, "Warning", reason, "no", source, datetime.now(UTC))

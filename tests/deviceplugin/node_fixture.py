@@ -29,7 +29,7 @@ from gpushare.domain.model import CardUUID, NodeName, Placement, Share
 from gpushare.domain.placement import join_shares
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
+from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget, WatchEvent
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Unavailable
 from gpushare.kubelet import node_pods
@@ -223,7 +223,7 @@ class NodeFixture:
         body = pod_json(name, units=units, cores=cores, **how)
         del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
         made = self.cluster.create(Kind.PODS, body)
-        target = Target("default", name, made["metadata"]["uid"])
+        target = PodTarget("default", name, made["metadata"]["uid"])
         if placement is None and card is not None:
             placement = encode_placement(self.planned(made, card), AT)
         extra = {} if placement is None else {names.PLACEMENT: placement}

@@ -13,7 +13,7 @@ from exporter.run import WatchedPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.usage import Mode, OveruseTally
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Forbidden, Unreachable
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import page
@@ -31,11 +31,11 @@ class Refusing(Embedded):
     refusal: Exception | None = None
     asked = 0
 
-    def event(self, pod: Target, **how: Any) -> None:
+    def event(self, pod: PodTarget, **how: Any) -> None:
         self._refuse()
         super().event(pod, **how)
 
-    def evict(self, pod: Target) -> None:
+    def evict(self, pod: PodTarget) -> None:
         self._refuse()
         super().evict(pod)
 

@@ -16,7 +16,7 @@ from extender.scheduling.wire import (
     extender_args,
 )
 from gpushare.domain.model import Amount, CardUUID, NodeName
-from gpushare.kube.cluster import Json, Kind, ListPage, Target
+from gpushare.kube.cluster import Json, Kind, ListPage, PodTarget
 from gpushare.kube.errors import ClusterError
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, cards, event, node_json, pod_json
@@ -57,7 +57,7 @@ class ScriptedCluster(Embedded):
 
     def bind(
         self,
-        pod: Target,
+        pod: PodTarget,
         node: str,
         annotations: Mapping[str, str],
         *,

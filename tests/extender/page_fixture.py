@@ -10,7 +10,7 @@ from extender.main import Applications, assemble_extender
 from extender.settings import ExtenderSettings
 from gpushare.addresses import free_address
 from gpushare.domain.model import Card
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.server.listener import Listener
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import bound_json, card, node_json, placement, pod_json
@@ -87,7 +87,7 @@ class Scene:
         uid = self.cluster.create(Kind.PODS, pod)["metadata"]["uid"]
         if node:
             told = {key: text.replace(drawn_up, uid) for key, text in notes.items()}
-            self.cluster.bind(Target(namespace, name, uid), node, told)
+            self.cluster.bind(PodTarget(namespace, name, uid), node, told)
         wait_until(
             lambda: [one["uid"] for one in self._books("pods" if node else "pending")],
             f"{name} in the books",

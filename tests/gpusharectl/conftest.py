@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import bound_json, card, placement, pod_json
@@ -21,7 +21,7 @@ def put(cluster: Embedded, pod: Json) -> None:
     uid = cluster.create(Kind.PODS, pod)["metadata"]["uid"]
     if node:
         told = {key: text.replace(f"uid-{name}", uid) for key, text in notes.items()}
-        cluster.bind(Target(place, name, uid), node, told)
+        cluster.bind(PodTarget(place, name, uid), node, told)
     status = {"status": pod["status"]}
     cluster.patch(Kind.PODS, place, name, status, subresource="status")
 

@@ -12,7 +12,7 @@ from gpushare.domain.model import CardUUID
 from gpushare.kube import codec, names
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.apiserver.client import configure_client
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Conflict
 from gpusharectl.cordon import (
     Done,
@@ -253,7 +253,7 @@ def test_it_says_who_is_there(cluster: ClusterOverHttp) -> None:
         held = placement(name, on, 3, 1, node="n")
         notes = bound_json(held)["metadata"]["annotations"][names.PLACEMENT]
         written = {names.PLACEMENT: notes.replace(held.pod.uid, uid)}
-        cluster.embedded.bind(Target("default", name, uid), "n", written)
+        cluster.embedded.bind(PodTarget("default", name, uid), "n", written)
         status = {"status": {"phase": phase}}
         cluster.embedded.patch(Kind.PODS, "default", name, status, subresource="status")
     assert find_pods_on(cluster, "n", CardUUID(A)) == ["default/here"]

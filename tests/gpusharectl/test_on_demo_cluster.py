@@ -17,7 +17,7 @@ from gpushare.domain.node import Node
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import names
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.commands import main
@@ -188,7 +188,7 @@ def scheduled(demo: DemoCluster, name: str) -> bool:
 
 def test_a_pod_that_came_by_hand(demo: DemoCluster) -> None:
     made = demo.cluster.create(Kind.PODS, pod_json("byhand", units=2, cores=1))
-    target = Target("default", "byhand", made["metadata"]["uid"])
+    target = PodTarget("default", "byhand", made["metadata"]["uid"])
     demo.cluster.bind(target, "node-1", {})
 
     def actual() -> bool:

@@ -14,7 +14,7 @@ from gpushare.domain.model import NodeName, PodRef, PodUID
 from gpushare.domain.model import Placement as Held
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import AT, container_json, pod_json, share
@@ -87,7 +87,7 @@ class ExportedNode:
         one = share(self.cards[card].uuid, 4, 1)
         held = Held(ref, NodeName(self.name), (one,))
         note = {names.PLACEMENT: encode_placement(held, AT)}
-        self.cluster.bind(Target(namespace, name, uid), self.name, note)
+        self.cluster.bind(PodTarget(namespace, name, uid), self.name, note)
         container = hashlib.sha256(uid.encode()).hexdigest()
         runs = {
             "name": "main",

@@ -18,7 +18,6 @@ from gpushare.kube.apiserver.client import (
     JSON,
     ApiConnection,
     cut_managed_fields,
-    parse_object,
     translating_errors,
 )
 from gpushare.kube.apiserver.port_forward import fetch_page
@@ -26,8 +25,8 @@ from gpushare.kube.cluster import (
     Json,
     Kind,
     ListPage,
+    PodTarget,
     Resource,
-    Target,
     WatchEvent,
     patch_of_marks,
     patch_of_taints,
@@ -50,7 +49,6 @@ class ApiServer(ApiConnection):
 
     LIST_TIMEOUT_S = 30.0
     GET_TIMEOUT_S = 3.0
-    WRITE_TIMEOUT_S = 10.0
     WATCH_GRACE_S = 10.0
     """A watch may be silent for so long past its end; then the connection is dead."""
 
@@ -116,14 +114,14 @@ class ApiServer(ApiConnection):
     def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
         """Add an object; see ``Cluster``."""
         path = kind.resource.collection(body["metadata"].get("namespace", ""))
-        return self._written("POST", path, body, _DRY_RUN if dry_run else None)
+        return self._send("POST", path, body, JSON, _DRY_RUN if dry_run else None)
 
     def replace(self, kind: Kind, body: Json) -> Json:
         """Replace an object; see ``Cluster``."""
         metadata = body["metadata"]
         namespace = metadata.get("namespace", "")
         path = kind.resource.object(namespace, metadata["name"])
-        return self._written("PUT", path, body)
+        return self._send("PUT", path, body)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object; see ``Cluster``."""
@@ -132,7 +130,7 @@ class ApiServer(ApiConnection):
 
     def bind(
         self,
-        pod: Target,
+        pod: PodTarget,
         node: str,
         annotations: Mapping[str, str],
         *,
@@ -167,7 +165,7 @@ class ApiServer(ApiConnection):
         """Replace the taints; see ``Cluster``."""
         self._merge(Kind.NODES, "", node, patch_of_taints(taints, resource_version))
 
-    def evict(self, pod: Target) -> None:
+    def evict(self, pod: PodTarget) -> None:
         """Delete by the Eviction API; see ``Cluster``."""
         body = {
             "apiVersion": "policy/v1",
@@ -180,7 +178,7 @@ class ApiServer(ApiConnection):
 
     def event(
         self,
-        pod: Target,
+        pod: PodTarget,
         *,
         kind: str,
         reason: str,
@@ -202,19 +200,6 @@ class ApiServer(ApiConnection):
             body=patch,
             content_type=_MERGE,
         )
-
-    def _written(
-        self, method: str, path: str, body: Json, query: Mapping[str, str] | None = None
-    ) -> Json:
-        answer = self._exchange(
-            method,
-            path,
-            timeout_s=self.WRITE_TIMEOUT_S,
-            query=query,
-            body=body,
-            content_type=JSON,
-        )
-        return parse_object(answer)
 
 
 def _set(**query: str) -> dict[str, str]:
@@ -436,24 +421,6 @@ class ApiObjects(ApiConnection):
 
     def _ask(self, path: str) -> Json:
         return self._read(path, timeout_s=self.READ_TIMEOUT_S)
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: object,
-        kind: str = JSON,
-        query: Mapping[str, str] | None = None,
-    ) -> Json:
-        answer = self._exchange(
-            method,
-            path,
-            timeout_s=self.WRITE_TIMEOUT_S,
-            query=query,
-            body=body,
-            content_type=kind,
-        )
-        return parse_object(answer)
 
 
 @contextmanager

@@ -89,6 +89,8 @@ def configure_client(
 class ApiConnection:
     """Send requests to an API server; all errors are ``ClusterError``s."""
 
+    WRITE_TIMEOUT_S = 10.0
+
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
         self._poster = Poster(api)
@@ -135,6 +137,25 @@ class ApiConnection:
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             after = answer.retry_after
             raise error_of_answer(answer.status, answer.reason, answer.body, after)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        """Send a write, and return the object that the API server answers."""
+        answer = self._exchange(
+            method,
+            path,
+            timeout_s=self.WRITE_TIMEOUT_S,
+            query=query,
+            body=body,
+            content_type=content_type,
+        )
+        return parse_object(answer)
 
     def _read(self, path: str, **how: Any) -> Json:  # noqa: ANN401
         return parse_object(self._exchange("GET", path, **how))

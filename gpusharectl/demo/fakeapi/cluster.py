@@ -15,7 +15,7 @@ from gpushare.kube.cluster import (
     Json,
     Kind,
     ListPage,
-    Target,
+    PodTarget,
     WatchEvent,
     patch_of_marks,
     patch_of_taints,
@@ -227,7 +227,7 @@ class Embedded:
 
     def bind(
         self,
-        pod: Target,
+        pod: PodTarget,
         node: str,
         annotations: Mapping[str, str],
         *,
@@ -260,7 +260,7 @@ class Embedded:
         """Replace the taints; see ``Cluster``."""
         self.patch(Kind.NODES, "", node, patch_of_taints(taints, resource_version))
 
-    def evict(self, pod: Target) -> None:
+    def evict(self, pod: PodTarget) -> None:
         """Delete by the Eviction API; see ``Cluster``."""
         stored_pod = self.get(Kind.PODS, pod.namespace, pod.name)
         rules.check_precondition(stored_pod, pod.uid)
@@ -279,7 +279,7 @@ class Embedded:
 
     def event(
         self,
-        pod: Target,
+        pod: PodTarget,
         *,
         kind: str,
         reason: str,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpushare.kube import codec
-from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.cluster import Json, Kind, timestamp
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Conflict, Forbidden, Invalid, Throttled, Unavailable
 from gpushare.kube.facts import TERMINAL, is_ready
@@ -24,11 +24,6 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?")
 
 STATUS_APART = frozenset({Kind.PODS, Kind.NODES, Kind.BUDGETS, Kind.CLAIMS})
 """The status of these is written only through the subresource ``status``."""
-
-
-def timestamp(moment: datetime) -> str:
-    """Return a time as the API writes it, in whole seconds."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def new_object(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:

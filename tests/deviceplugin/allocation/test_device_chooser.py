@@ -16,7 +16,7 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.codec import pod_record, pod_ref
 from gpushare.kube.errors import NotFound
 from gpushare.kubelet.pods import ListedDevices, NodePod
@@ -141,7 +141,7 @@ def bound(host: NodeFixture, ledger: Ledger, body: Json) -> Json | None:
     del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
     made = pod_ref(host.cluster.create(Kind.PODS, body))
     text = encode_placement(Placement(made, NODE, found.shares), AT)
-    target = Target(made.namespace, made.name, made.uid)
+    target = PodTarget(made.namespace, made.name, made.uid)
     host.cluster.bind(target, NODE, {names.PLACEMENT: text}, timeout_s=1)
     host.wait_seen(name)
     return host.pod(name)

@@ -14,7 +14,7 @@ from gpushare.domain.placement import place
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.claims.allocated import read_resource_claim
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import (
     ClusterError,
     Conflict,
@@ -118,7 +118,7 @@ def test_a_pod_that_is_gone_or_cannot_be_read_is_not_bound(*, seen: bool) -> Non
 def test_a_pod_that_is_bound_elsewhere_is_refused() -> None:
     extender = ExtenderFixture(n=(29,), m=(29,))
     pod = extender.create(units=4)
-    extender.cluster.bind(Target("default", "pod", uid(pod)), "m", {})
+    extender.cluster.bind(PodTarget("default", "pod", uid(pod)), "m", {})
     extender.see()
     words = "pod default/pod is already bound to node m"
     assert extender.bind(pod, judged=False) == BindResult(BindOutcome.REFUSED, words)
@@ -193,7 +193,7 @@ def test_a_pod_that_has_ended_is_not_charged(*, seen: bool, node: str) -> None:
     if node:
         held = placement("pod", 0, 11, 0, node=node)
         note = {names.PLACEMENT: encode_placement(held, AT)}
-        extender.cluster.bind(Target("default", "pod", uid(pod)), node, note)
+        extender.cluster.bind(PodTarget("default", "pod", uid(pod)), node, note)
     ended = {"status": {"phase": "Succeeded"}}
     extender.cluster.patch(Kind.PODS, "default", "pod", ended, subresource="status")
     bound = extender.bind(pod)
@@ -217,7 +217,7 @@ def test_a_pod_that_ends_while_it_is_bound_again_is_not_charged() -> None:
         before = read(kind, namespace, name)
         extender.cluster.get = read  # type: ignore[method-assign]
         note = {names.PLACEMENT: encode_placement(meant, AT)}
-        extender.cluster.bind(Target("default", "pod", uid(pod)), "n", note)
+        extender.cluster.bind(PodTarget("default", "pod", uid(pod)), "n", note)
         ended = {"status": {"phase": "Succeeded"}}
         extender.cluster.patch(Kind.PODS, "default", "pod", ended, subresource="status")
         extender.pods.apply(event("DELETED", extender.cluster.pod("pod")))

@@ -11,7 +11,7 @@ from gpushare.domain.eviction.preemption import Victims
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube import codec
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Forbidden, Unavailable
 from tests.builders import bound_json, event, placement, pod_json
 from tests.extender.extender_fixture import ExtenderFixture, Fault
@@ -86,7 +86,7 @@ def test_preempt_counts_a_budget_of_victims_with_and_without_cards(
     extender.bind(extender.create("low", units=20, labels={"app": "web"}))
     extender.see("low")
     hog = extender.create("hog", labels={"app": label})["metadata"]["uid"]
-    extender.cluster.bind(Target("default", "hog", hog), "n", {})
+    extender.cluster.bind(PodTarget("default", "hog", hog), "n", {})
     extender.see("hog")
     extender.cluster.create(Kind.BUDGETS, budget("web", allowed=1))
     high = pod_json("high", units=10, priority=9)

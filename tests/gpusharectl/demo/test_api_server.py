@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.apiserver.api import ApiObjects
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.objects import Ref
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -101,7 +101,7 @@ def port(server: ApiServerOnLoopback) -> int:
 
 def bind(cluster: Embedded, a_pod: Json, node: str = "gpu-1") -> None:
     metadata = a_pod["metadata"]
-    target = Target(metadata["namespace"], metadata["name"], metadata["uid"])
+    target = PodTarget(metadata["namespace"], metadata["name"], metadata["uid"])
     cluster.bind(target, node, {"baidu.com/vcuda-placement": "{}"})
 
 
@@ -158,7 +158,7 @@ def test_kubectl_shows_nodes(ctl: Kubectl, cluster: Embedded) -> None:
 
 def test_kubectl_shows_events(ctl: Kubectl, cluster: Embedded) -> None:
     made = cluster.create(Kind.PODS, POD)["metadata"]
-    target = Target("default", "web", made["uid"])
+    target = PodTarget("default", "web", made["uid"])
     cluster.event(target, kind="Warning", reason="FailedScheduling", message="no room")
     row = rows(ctl("get", "events"))[1]
     assert row[1:] == ["Warning", "FailedScheduling", "pod/web", "no", "room"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import NotFound
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpusharectl.demo import kubelet
@@ -58,7 +58,7 @@ class Town:
     def bound(self, name: str = "pod", **how: Any) -> Json:
         """Bind a new pod; return its status after kubelet has looked."""
         made = self.cluster.create(Kind.PODS, pod_json(name, **how))
-        target = Target("default", name, made["metadata"]["uid"])
+        target = PodTarget("default", name, made["metadata"]["uid"])
         self.cluster.bind(target, "n", {})
         return self.status(name)
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpusharectl.demo import run
 from gpusharectl.demo.cluster import CannotStartError, DemoCluster
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -272,7 +272,7 @@ def test_the_newest_warning_is_the_newest() -> None:
     cluster = Embedded(new_uid=lambda: next(uids))
     for message in ("first", "second", "third"):
         cluster.event(
-            Target("default", "app", "u"),
+            PodTarget("default", "app", "u"),
             kind="Warning",
             reason="FailedScheduling",
             message=message,

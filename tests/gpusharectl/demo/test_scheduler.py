@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.kube import names
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpushare.settings import Address
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.kubelet import device_amounts, node_body
@@ -44,7 +44,7 @@ class World(StandInScheduler):
         if verb == "prioritize":
             return [{"Host": n, "Score": score} for n, score in self.scores.items()]
         if not error:
-            target = Target(args["PodNamespace"], args["PodName"], args["PodUID"])
+            target = PodTarget(args["PodNamespace"], args["PodName"], args["PodUID"])
             self.cluster.bind(target, args["Node"], {})
         return {"Error": error}
 

@@ -11,7 +11,7 @@ from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpusharectl.access import Access
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -78,7 +78,7 @@ class SmallCluster:
         notes = {names.PLACEMENT: encode_placement(held, AT)}
         uid = pod["metadata"]["uid"]
         name = facts.name_of(pod)
-        self.api.bind(Target("default", name, uid), node, notes)
+        self.api.bind(PodTarget("default", name, uid), node, notes)
         # A pod that does not run is evicted whatever its budget says.
         status = {"status": {"phase": "Running"}}
         self.api.patch(Kind.PODS, "default", name, status, subresource="status")

@@ -11,7 +11,7 @@ import pytest
 from gpushare.domain.eviction.moves import MovePlan, plan_moves
 from gpushare.domain.model import PodRequest
 from gpushare.kube import codec, facts, names
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out
 from gpusharectl.make_room.evict import Eviction, EvictionResult
@@ -140,7 +140,7 @@ class Conflicting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def evict(self, pod: Target) -> None:
+    def evict(self, pod: PodTarget) -> None:
         self._times -= 1
         if self._times >= 0:
             self._gone()

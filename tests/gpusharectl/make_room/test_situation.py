@@ -10,7 +10,7 @@ from gpushare.domain.eviction.movable import Movable
 from gpushare.domain.model import NodeName, Placement
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from tests.builders import AT, share
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, split_cluster
@@ -47,7 +47,7 @@ def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
     cluster.annotate("wide", {names.PLACEMENT: encode_placement(both, AT)})
     cluster.place("drawn", "n2", "C", 1, resourceClaims=[{"name": "c"}])
     lost = cluster.pod("lost", 1)
-    cluster.api.bind(Target("default", "lost", lost["metadata"]["uid"]), "n2", {})
+    cluster.api.bind(PodTarget("default", "lost", lost["metadata"]["uid"]), "n2", {})
     view = read_inputs(cluster.access, asks, ())
     assert dict(view.stay) == {
         "without a controller": 1,
@@ -109,7 +109,7 @@ def test_cpu_of_all_pods_is_held(cluster: SmallCluster) -> None:
     """Of those without cards, too."""
     asks = {"name": "c", "resources": {"requests": {"cpu": "3"}}}
     body = cluster.pod("plain", 0, containers=[asks])
-    target = Target("default", "plain", body["metadata"]["uid"])
+    target = PodTarget("default", "plain", body["metadata"]["uid"])
     cluster.api.bind(target, "n1", {})
     view = read_inputs(cluster.access, asked(cluster), ())
     room = view.situation.facts.hosts.free(NodeName("n1"))

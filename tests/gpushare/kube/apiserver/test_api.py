@@ -14,7 +14,7 @@ import pytest
 from kubernetes import client
 
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
-from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.cluster import Kind, PodTarget
 from gpushare.kube.errors import (
     Forbidden,
     Gone,
@@ -27,7 +27,7 @@ from gpushare.kube.objects import Ref
 
 LONG_S = 60.0
 """For who is to be answered; a busy machine takes its time."""
-POD = Target("default", "pod", "uid-pod")
+POD = PodTarget("default", "pod", "uid-pod")
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}\n'

@@ -14,7 +14,7 @@ import pytest
 from kubernetes import client
 
 from gpushare.kube.apiserver.api import ApiServer
-from gpushare.kube.cluster import Target
+from gpushare.kube.cluster import PodTarget
 from gpushare.kube.errors import (
     ClusterError,
     Conflict,
@@ -27,7 +27,7 @@ from gpushare.server.tls import TlsFiles, server_context
 from tests.testbed.certificates import certificates
 
 LONG_S = 60.0
-POD = Target("default", "pod", "uid-pod")
+POD = PodTarget("default", "pod", "uid-pod")
 SUCCESS = b'{"kind":"Status","status":"Success","code":201}'
 REFUSAL = b'{"kind":"Status","message":"in its own words"}'
 Answering = Callable[[bytes], bytes | None]

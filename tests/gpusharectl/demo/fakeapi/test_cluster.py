@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
@@ -54,7 +54,7 @@ def chosen(where: Embedded, fields: str = "", labels: str = "") -> list[str]:
 
 def bind(where: Embedded, a_pod: Json, node: str = "node") -> None:
     metadata = a_pod["metadata"]
-    target = Target(metadata["namespace"], metadata["name"], metadata["uid"])
+    target = PodTarget(metadata["namespace"], metadata["name"], metadata["uid"])
     where.bind(target, node, {})
 
 
