@@ -33,9 +33,9 @@ from bench.serving import wait_ready
 from bench.stage import FAST, cpu_s, facts, stage
 from bench.webhook import TlsLine, prepared
 from deviceplugin.dra.slices import build_slices, slice_devices
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.model import UNIT_MIB, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.claims.templates import write_template
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
@@ -101,7 +101,7 @@ def reviews_table(console: Console) -> dict[str, Any]:
 @contextmanager
 def _arbiter(held: Certificates) -> Iterator[tuple[int, int]]:
     """Run the extender; gives the port of reviews, and the worker."""
-    inner, public, claims = (free_address() for _ in range(3))
+    inner, public, claims = (find_free_address() for _ in range(3))
     environment = os.environ | {
         "BENCH_NODES": str(_NODES),
         "GPUSHARE_LISTEN": str(inner),
@@ -179,7 +179,7 @@ def _allocation(uuid: str, node: str, units: int) -> Json:
         "request": "card",
         "driver": _DRIVER,
         "pool": node,
-        "device": device_name(CardUUID(uuid)),
+        "device": name_device(CardUUID(uuid)),
         "consumedCapacity": {"memory": f"{units * UNIT_MIB}Mi", "cores": "1"},
     }
     return {"devices": {"results": [result]}}
@@ -286,7 +286,7 @@ def bound_table(console: Console) -> dict[str, Any]:
 @contextmanager
 def _scene(plane: ControlPlane, held: Certificates) -> Iterator[Scene]:
     """Run extender, arbiter and kube-scheduler, and offer the cards of some nodes."""
-    listen = free_address()
+    listen = find_free_address()
     settings = {
         "CLAIMS_LISTEN": str(listen),
         "CLAIMS_TLS_CERT": held.path("server.crt"),

@@ -17,7 +17,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy, PolicyChoice
 
 NODE = NodeName("node")
@@ -45,7 +45,7 @@ def decisions(pods: int = 30) -> dict[str, float]:
     assert node is not None
 
     def judge() -> None:
-        refusal(asking, replace(node), policy)
+        find_refusal(asking, replace(node), policy)
 
     def decide() -> None:
         place(asking, node, policy)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bench.client import Timing
 from bench.exporter_server import CONTAINERS, FIRST_PID, PAGE
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
 from tests.nvml.driver import StubDriver, stub_card
 
@@ -88,7 +88,7 @@ def started(
     what: str, folder: Path, stub: Stub, driver: StubDriver
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run one of ``bench.exporter_server``; gives it and its port."""
-    port = free_address().port
+    port = find_free_address().port
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(stub.library.parent),
         STATE_VARIABLE: str(driver.path),

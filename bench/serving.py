@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 
 _START_WITHIN_S = 300.0
 
@@ -30,7 +30,7 @@ class Served:
 @contextmanager
 def server(nodes: int, pods: int) -> Iterator[Served]:
     """Run the extender over a cluster of this size until it has read all of it."""
-    port, public = free_address().port, free_address().port
+    port, public = find_free_address().port, find_free_address().port
     environment = os.environ | {
         "BENCH_NODES": str(nodes),
         "BENCH_PODS": str(pods),

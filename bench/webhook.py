@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench.client import Line, in_turns
 from bench.server import ECHO
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.testbed.certificates import Certificates, certificates
@@ -91,7 +91,7 @@ def prepared(path: str, body: bytes) -> bytes:
 @contextmanager
 def served(held: Certificates) -> Iterator[int]:
     """Run the webhook; gives its port once it answers."""
-    port, public = free_address().port, free_address().port
+    port, public = find_free_address().port, find_free_address().port
     environment = os.environ | {
         "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
         "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public}",

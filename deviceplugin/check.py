@@ -16,7 +16,7 @@ from gpushare.cards.combined import CombinedCards
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import CardSource, FoundCard, FoundCards, NoCardsYet
 from gpushare.domain.model import Card
-from gpushare.kube.annotations import too_many
+from gpushare.kube.annotations import why_too_many
 from gpushare.kube.cluster import Json
 
 FIRST_ANSWER_S = 60.0
@@ -44,7 +44,7 @@ def report_node(
     shared = [shared_card(card, settings.reserve_mib) for card in found.cards]
     # Because of these the node would share no card at all.
     whole_node = colliding_cards(found.cards)
-    if excess := too_many([card for card in shared if card.units]):
+    if excess := why_too_many([card for card in shared if card.units]):
         whole_node.append(f"the node {excess}")
     return {
         "v": 1,

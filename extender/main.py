@@ -87,7 +87,7 @@ def build() -> Application:
     settings, problems = ExtenderSettings.read(os.environ)
     if problems:
         raise ValueError("; ".join(problems))
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure_logs(settings.log_level, settings.log_format)
     built = assemble_extender(settings, ApiServer.connect(settings.kubeconfig), Event())
     Listener({settings.public_listen: built.public}).start()
     return built.inner

@@ -84,7 +84,7 @@ def _readable(end: str) -> str:
     return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
 
 
-def free_address() -> Address:
+def find_free_address() -> Address:
     """Return a free address on loopback, for a server that starts later."""
     ports = ports_to_pick_from()
     while True:

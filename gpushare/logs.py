@@ -34,7 +34,7 @@ def about(**facts: str) -> Iterator[None]:
         _ABOUT.reset(token)
 
 
-def configure(level: str, form: LogFormat, stream: TextIO = sys.stderr) -> None:
+def configure_logs(level: str, form: LogFormat, stream: TextIO = sys.stderr) -> None:
     """Log everything from ``level`` up to a stream; replace earlier handlers."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())

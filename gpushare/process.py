@@ -53,7 +53,7 @@ def exit_with(complaints: Sequence[str]) -> None:
 
 def begin(log_level: str, log_format: logs.LogFormat) -> Event:
     """Configure the log; return the event that SIGTERM and Ctrl-C set."""
-    logs.configure(log_level, log_format)
+    logs.configure_logs(log_level, log_format)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())

@@ -190,7 +190,7 @@ class YamlFile:
         """Take down what is wrong with a value; ``check`` raises it."""
         node = self._node(location)
         mark = node.start_mark
-        place = f" {path(location)}:" if location else ""
+        place = f" {format_path(location)}:" if location else ""
         complaint = f"{self._name}:{mark.line + 1}:{place} {problem}"
         self._found.append((mark.index, complaint))
 
@@ -233,7 +233,7 @@ class YamlFile:
             return False
         if key.value in tree:
             before = tree.keys_[key.value].start_mark.line + 1
-            where = path((*location, key.value))
+            where = format_path((*location, key.value))
             problem = f"is there twice, first in line {before}; keep one"
             self._found.append((mark.index, f"{place} {where}: {problem}"))
         tree.keys_[key.value] = key
@@ -269,7 +269,7 @@ class YamlFile:
         return clean_text(str(error["msg"]))
 
 
-def path(location: Location) -> str:
+def format_path(location: Location) -> str:
     """Write a location as a person does: ``pods[0].units``.
 
     >>> path(("pods", 0, "units"))

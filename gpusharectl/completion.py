@@ -50,7 +50,7 @@ def card_names(
         if facts.name_of(node) != context.params.get("node"):
             continue
         try:
-            cards = codec.cards(node)
+            cards = codec.read_cards(node)
         except Malformed:
             continue
         for card in cards:

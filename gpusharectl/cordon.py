@@ -136,7 +136,7 @@ def find_pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
         if not codec.is_ours(pod):
             continue
         try:
-            placement = codec.pod_record(pod).placement
+            placement = codec.read_pod_record(pod).placement
         except Malformed:
             continue
         if placement is not None and uuid in placement.cards():
@@ -147,11 +147,11 @@ def find_pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
 def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ...]:
     name = facts.name_of(node)
     try:
-        here = codec.cards(node)
+        here = codec.read_cards(node)
     except Malformed as error:
         raise OrderRefused(f"{name}: its cards cannot be read: {error}") from error
     key, adds = order.value
-    gone = codec.uuids(facts.annotation(node, key)) - {c.uuid for c in here}
+    gone = codec.read_uuids(facts.annotation(node, key)) - {c.uuid for c in here}
     known = [*(card.uuid for card in here), *(() if adds else sorted(gone))]
     try:
         uuids = [find_card(text, here, known) for text in texts]
@@ -208,7 +208,7 @@ def describe_order(
 ) -> Iterator[str]:
     """Say what is so now, in a line or two for each card."""
     name = facts.name_of(done.node)
-    known = {card.uuid: card for card in codec.cards(done.node)}
+    known = {card.uuid: card for card in codec.read_cards(done.node)}
     for uuid in done.cards:
         card, changed = known.get(uuid), uuid in done.changed
         if card is None:

@@ -19,7 +19,7 @@ import click
 import orjson
 import urllib3
 
-from gpushare.addresses import LOOPBACK, free_address
+from gpushare.addresses import LOOPBACK, find_free_address
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
@@ -80,7 +80,7 @@ class Extenders:
                 if requires_certificate(pod) and self._tls is None:
                     files = ", ".join(FILES)
                     because += f", or name a folder with {files} with --certificates"
-                on = facts.settings_of(pod).get("GPUSHARE_UI") == "on"
+                on = facts.read_environment(pod).get("GPUSHARE_UI") == "on"
                 if isinstance(error, NotFound) and not on:
                     because = f"{name} has no page; enable it with {_SWITCH_ON}"
             else:
@@ -187,7 +187,7 @@ class PageServer:
         self._get = get
         self._use = use
         self.place = f"/{secrets.token_urlsafe(12)}"
-        self.address = Address(LOOPBACK, port) if port else free_address()
+        self.address = Address(LOOPBACK, port) if port else find_free_address()
         self._listener = Listener({self.address: self._answer})
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from tests.testbed.binaries import Binaries
 from tests.testbed.toolchain import BinariesUnavailableError
 
 # Before anything else takes it by its name.
-addresses.free_address = Ports.of_this_process()
+addresses.find_free_address = Ports.of_this_process()
 
 pytest_plugins = ["tests.testbed.fixtures"]
 

@@ -12,7 +12,7 @@ from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import decode_cards, encode_cards
@@ -70,7 +70,7 @@ def test_it_is_never_on_another_card(
 ) -> None:
     """And both decisions agree."""
     found = place(asks, page, chosen)
-    no = refusal(asks, page, chosen)
+    no = find_refusal(asks, page, chosen)
     assert isinstance(found, Refusal) == (no is not None)
     if isinstance(found, Placement):
         its = {card.uuid: card for card in page.cards}
@@ -83,7 +83,7 @@ def test_the_refusal_speaks_of_lists_that_matter(
     page: Node, asks: PodRequest, chosen: Policy
 ) -> None:
     """Exactly where one of them shuts out an open card."""
-    no = refusal(asks, page, chosen)
+    no = find_refusal(asks, page, chosen)
     shut = any(card.open and asks.limits(card) for card in page.cards)
     if no is not None:
         assert bool(no.limits) == shut
@@ -98,7 +98,7 @@ def test_whoever_is_evicted_makes_room_there(
     found = choose_victims(asks, page, Victims(()), chosen)
     if found is None:
         return
-    assert refusal(asks, page.without(set(found.uids)), chosen) is None
+    assert find_refusal(asks, page.without(set(found.uids)), chosen) is None
     wanted = {card.uuid for card in page.cards if not asks.limits(card)}
     for uid in found.uids:
         held = page.placements.get(uid)
@@ -127,7 +127,7 @@ def test_caution_keeps_only_what_holds_both(
     placed = place(first, real, chosen)
     after = real.with_placement(placed) if isinstance(placed, Placement) else real
     if page.name in fits:
-        assert (page.name in refused) == (refusal(then, after, chosen) is not None)
+        assert (page.name in refused) == (find_refusal(then, after, chosen) is not None)
 
 
 @moderately

@@ -20,7 +20,7 @@ from gpushare.domain.model import (
     Share,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import POLICIES, Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.informers.nodes import NodeInformer
@@ -409,7 +409,7 @@ def test_the_frontier_answers_as_place_does(
 def test_filter_and_bind_agree(page: Node, asked: PodRequest, chosen: Policy) -> None:
     """For several claims too: what filter lets through, bind can place."""
     decision = place(asked, page, chosen)
-    no = refusal(asked, page, chosen)
+    no = find_refusal(asked, page, chosen)
     assert (no is None) is isinstance(decision, Placement)
 
 
@@ -539,7 +539,9 @@ def test_a_kept_answer_is_the_fresh_one(
         tell(ledger, word)
         if word == ("ask",):
             answer = fitting.answer(asked, chosen)
-            fresh = {page.name: refusal(asked, page, chosen) for page in ledger.nodes()}
+            fresh = {
+                page.name: find_refusal(asked, page, chosen) for page in ledger.nodes()
+            }
             assert answer.fits == {name for name, no in fresh.items() if no is None}
             told = {(no, n) for no, names in answer.refused.items() for n in names}
             assert told == {(no, name) for name, no in fresh.items() if no}

@@ -17,7 +17,7 @@ from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import BindingArgs
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest
-from gpushare.domain.placement import place, refusal, score
+from gpushare.domain.placement import find_refusal, place, score_node
 from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.domain.request import Role, peak_amount
@@ -73,7 +73,9 @@ def cards_shared(name: str, node: Json, described: list[Json]) -> tuple[Card, ..
     """The cards as they are read off the node, a cordon included."""
     shared = [card_of(index, each) for index, each in enumerate(described)]
     cordon = node.get("annotations", {}).get("cordon", "")
-    return codec.cards(node_json(name, *shared, annotations={names.CORDON: cordon}))
+    return codec.read_cards(
+        node_json(name, *shared, annotations={names.CORDON: cordon})
+    )
 
 
 def ledger_of(case: Json) -> Ledger:
@@ -167,7 +169,7 @@ def run_placement(case: Json) -> Outcome:
     if not case.get("request") and "ask" not in case["answer"]:
         return charges(ledger)
     pod = pod_of(case, asked_by(case))
-    asked = codec.pod_request(pod, codec.pod_ref(pod))
+    asked = codec.read_pod_request(pod, codec.read_pod_ref(pod))
     if isinstance(asked, Refusal):
         return {
             "fit": False,
@@ -176,7 +178,7 @@ def run_placement(case: Json) -> Outcome:
         }
     policy = PolicyChoice().policy(asked.policy)
     assert isinstance(policy, Policy)
-    refused = {page.name: refusal(asked, page, policy) for page in ledger.nodes()}
+    refused = {page.name: find_refusal(asked, page, policy) for page in ledger.nodes()}
     fits = [page for page in ledger.nodes() if refused[page.name] is None]
     if not fits:
         found = [no for no in refused.values() if no is not None]
@@ -184,7 +186,7 @@ def run_placement(case: Json) -> Outcome:
         words = {"reason": no.reason.value, "text": codec.refusal_text(no)}
         return {"fit": False} | words | charges(ledger)
     placed = {page.name: place(asked, page, policy) for page in fits}
-    scores = {page.name: score(page, policy) for page in fits}
+    scores = {page.name: score_node(page, policy) for page in fits}
     best = max(scores, key=lambda name: scores[name])
     held = placed[best]
     assert isinstance(held, Placement)
@@ -228,7 +230,7 @@ def run_sequence(case: Json) -> Outcome:
         for turn in range(step.get("repeat", 1)):
             name = step.get("pod", f"pod-{number}-{turn}")
             pod = pod_of(case, step["request"], name)
-            asked = codec.pod_request(pod, codec.pod_ref(pod))
+            asked = codec.read_pod_request(pod, codec.read_pod_ref(pod))
             assert isinstance(asked, PodRequest)
             policy = PolicyChoice().policy(asked.policy)
             assert isinstance(policy, Policy)
@@ -513,4 +515,4 @@ def test_a_case_is_run_on_what_it_says() -> None:
     ledger = ledger_of(CASES["gse-best-fit-memory"])
     (page,) = ledger.nodes()
     assert [page.free[CardUUID(i)].units for i in "012"] == [12, 6, 2]
-    assert refusal(request(units=13), page, FIRST_FIT) is not None
+    assert find_refusal(request(units=13), page, FIRST_FIT) is not None

@@ -39,7 +39,7 @@ def build() -> Application:
     settings, problems = WebhookSettings.read(os.environ)
     if problems:
         raise ValueError("; ".join(problems))
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure_logs(settings.log_level, settings.log_format)
     parts = assemble_webhook(settings, ApiServer.connect(settings.kubeconfig), Event())
     public = create_public_app(parts.readiness, parts.metrics_page)
     Listener({settings.public_listen: public}).start()

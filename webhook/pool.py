@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
@@ -89,14 +89,14 @@ UNKNOWN = CardPool()
 def read_pool_node(node: Json) -> PoolNode:
     """Read what a node adds; raise ``Malformed`` if its annotation is broken."""
     kinds: dict[str, list[tuple[str, int]]] = {}
-    for card in codec.cards(node):
+    for card in codec.read_cards(node):
         if card.units:
             kinds.setdefault(card.kind, []).append((card.model, card.units))
     status = Reader(node).optional_object("status")
     labels = Reader(node).object("metadata").optional_object("labels")
     raw = status.optional_object("allocatable").raw.get(names.MEMORY)
     try:
-        offers = raw is not None and whole(raw) > 0
+        offers = raw is not None and parse_whole(raw) > 0
     except (NotAQuantity, NotWhole) as error:
         where = status.path(f"allocatable.{names.MEMORY}")
         raise Malformed(where, str(error)) from error

@@ -38,7 +38,7 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
-from gpushare.domain.placement import place, whole_shares
+from gpushare.domain.placement import place, share_whole_cards
 from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
@@ -370,7 +370,7 @@ class FallbackPlacement:
         """Place a pod's one nameless container on whole cards."""
         amount = Amount(CORES_PER_CARD * len(on), units)
         claim = Claim(amount, (ContainerAmount("", amount),))
-        return Placement(pod, self.occupancy.node, tuple(whole_shares(claim, on)))
+        return Placement(pod, self.occupancy.node, tuple(share_whole_cards(claim, on)))
 
     def is_short(
         self, placement: Placement, pod: PodName, listed: ListedDevices, cards: Cards

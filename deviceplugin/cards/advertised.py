@@ -11,7 +11,7 @@ from gpushare.cards.source import FoundCard
 from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
 from gpushare.kube import codec, names
-from gpushare.kube.annotations import encode_cards, too_many
+from gpushare.kube.annotations import encode_cards, why_too_many
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Invalid
 from gpushare.kube.reflector import Sink
@@ -253,7 +253,7 @@ class OwnNode(Sink):
 
     def uuids(self, key: str) -> frozenset[CardUUID]:
         """Read an annotation that lists UUIDs."""
-        return codec.uuids(self.annotation(key) or "")
+        return codec.read_uuids(self.annotation(key) or "")
 
     def _metadata(self, part: str, key: str) -> str | None:
         metadata = (self._node or {}).get("metadata") or {}
@@ -334,7 +334,7 @@ class Publisher:
 
     def _too_many(self, cards: Sequence[Card]) -> bool:
         """Return whether the extender would refuse the node; log once why."""
-        problem = too_many(cards)
+        problem = why_too_many(cards)
         if problem and problem != self._problem:
             facts = {"because": f"the node {problem}"}
             logger.error("cards not published, no pod gets one here", extra=facts)

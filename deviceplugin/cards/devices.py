@@ -21,7 +21,7 @@ from gpushare.domain.model import (
     Share,
     units_of,
 )
-from gpushare.domain.placement import join_shares, whole_shares
+from gpushare.domain.placement import join_shares, share_whole_cards
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
 from gpushare.kubelet.pods import (
@@ -251,7 +251,7 @@ def _shares(claim: Claim, held: Mapping[str, HeldDevices], cards: Cards) -> list
     if not on or len(on) < claim.whole_cards:
         return []
     if claim.whole_cards:
-        return whole_shares(claim, on)
+        return share_whole_cards(claim, on)
     if len(on) == 1:
         return [Share(on[0].uuid, claim.amount, claim.containers)]
     return _counted(mine, cards)

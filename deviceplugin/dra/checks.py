@@ -12,7 +12,7 @@ from deviceplugin.allocation.response import why_unusable
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import AllocatedDevice, ResourceClaim, device_name
+from gpushare.kube.claims.allocated import AllocatedDevice, ResourceClaim, name_device
 from gpushare.kube.errors import ClusterError
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.pods import ListedDevices
@@ -56,7 +56,7 @@ class RequestDevices:
 
 def devices_by_request(claim: ResourceClaim, cards: Cards) -> list[RequestDevices]:
     """Return the requests of a claim; a chosen alternative counts as its request."""
-    by_name = {device_name(card.uuid): card for card in cards.all}
+    by_name = {name_device(card.uuid): card for card in cards.all}
     by_request: dict[str, list[tuple[AllocatedDevice, Card]]] = {}
     for device in claim.devices:
         card = by_name.get(device.name)

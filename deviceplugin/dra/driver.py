@@ -29,7 +29,7 @@ from deviceplugin.dra.sockets import DriverSockets
 from deviceplugin.dra.sweep import Sweeper
 from deviceplugin.metrics import PluginMetrics
 from gpushare.domain.model import NodeName
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.names import DRA_DRIVER
@@ -160,7 +160,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         """
         cards = self.offer.cards.all
         of = {
-            device_name(card.uuid): (
+            name_device(card.uuid): (
                 health.HEALTHY if card.healthy else health.UNHEALTHY,
                 "" if card.healthy else card.reason,
             )

@@ -17,7 +17,7 @@ from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
@@ -71,7 +71,7 @@ def slice_device(card: Card, left: Amount) -> Json:
     full = left.units < _LEAST_UNITS or left.cores < _LEAST_CORES
     states = ((SICK, not card.healthy), (CORDONED, card.cordoned), (FULL, full))
     taints = [{"key": key, "effect": "NoSchedule"} for key, holds in states if holds]
-    name = device_name(card.uuid)
+    name = name_device(card.uuid)
     # A cut UUID could be two cards', and claims ask for parts with the same one.
     uuid = card.uuid if _cut(card.uuid) == card.uuid else name
     texts = {"uuid": uuid, "model": _cut(card.model), "parent": _cut(card.parent)}

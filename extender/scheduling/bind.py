@@ -16,7 +16,7 @@ from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind, PodTarget
-from gpushare.kube.codec import PodRecord, pod_record, refusal_text
+from gpushare.kube.codec import PodRecord, read_pod_record, refusal_text
 from gpushare.kube.errors import ClusterError, Conflict, NotFound, Unavailable
 from gpushare.kube.json_reader import Malformed
 
@@ -155,7 +155,7 @@ class Binder:
         where = f"pod {args.namespace}/{args.name}"
         try:
             raw = self._cluster.get(Kind.PODS, args.namespace, args.name)
-            record = pod_record(raw)
+            record = read_pod_record(raw)
         except NotFound:
             return BindResult(BindOutcome.REFUSED, f"{where} is gone")
         except Malformed as error:

@@ -32,13 +32,13 @@ from gpushare.domain.eviction.preemption import (
     tries_on_each,
 )
 from gpushare.domain.kept_answers import FilterAnswer, KeptAnswers, KeptScores
-from gpushare.domain.links import with_links
+from gpushare.domain.links import add_links
 from gpushare.domain.model import NodeName, PodRequest, PodUID
-from gpushare.domain.placement import best_node, place, refusal
+from gpushare.domain.placement import choose_node, find_refusal, place
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.codec import PodRecord, budgets, pod_record, refusal_text
+from gpushare.kube.codec import PodRecord, read_budgets, read_pod_record, refusal_text
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 
@@ -232,7 +232,7 @@ class SchedulingVerbs:
         # There may be thousands of names: in C, and only what differs in a loop here.
         scores = list(map(known.get, names, repeat(0)))
         if linked:
-            scores = with_links(scores, list(map(linked.get, names, repeat(0))))
+            scores = add_links(scores, list(map(linked.get, names, repeat(0))))
         least = min(scores, default=0)
         scored = zip(names, scores, strict=True)
         most = least + HIGHEST_SCORE
@@ -381,7 +381,7 @@ class SchedulingVerbs:
             nodes[name] = expected.on(nodes[name])
         if not nodes:
             return refuse_all(question.names, UNKNOWN)
-        best = best_node(request, nodes.values(), policy)
+        best = choose_node(request, nodes.values(), policy)
         planned = place(request, best, policy)
         if isinstance(planned, Refusal):
             return refuse_all(question.names, planned)
@@ -442,7 +442,7 @@ class SchedulingVerbs:
             node = self._ledger.node(name)
             seen = None if node is None else node.as_seen_by(pod)
             if seen is not None and seen is not node:
-                exceptions[name] = refusal(
+                exceptions[name] = find_refusal(
                     question.request, expected.on(seen), question.policy
                 )
         return exceptions
@@ -452,11 +452,11 @@ class SchedulingVerbs:
         records = self._state.pods.records()
         try:
             objects = self._cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS).items
-            known = budgets(objects, records)
+            known = read_budgets(objects, records)
             others = self._victims_without_cards(
                 proposals, {r.pod.uid for r in records}, known
             )
-            return budgets(objects, (*records, *others)) if others else known
+            return read_budgets(objects, (*records, *others)) if others else known
         except (ClusterError, Malformed) as error:
             facts = {"because": f"{type(error).__name__}: {error}"}
             logger.warning("disruption budgets not read", extra=facts)
@@ -497,7 +497,9 @@ class SchedulingVerbs:
         page = self._cluster.list_page(
             Kind.PODS, limit=_MOST_PODS, field_selector=selector
         )
-        return [pod_record(pod) for pod in page.items if pod["metadata"]["uid"] in uids]
+        return [
+            read_pod_record(pod) for pod in page.items if pod["metadata"]["uid"] in uids
+        ]
 
 
 def judge(

@@ -196,9 +196,9 @@ def _body(body: bytes) -> Reader:
 def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal, str]:
     """Read which pod it is, what it asks for, and its scheduling group."""
     try:
-        ref = codec.pod_ref(pod.raw)
-        group = codec.scheduling_group(pod.raw)
-        return ref, codec.pod_request(pod.raw, ref), group
+        ref = codec.read_pod_ref(pod.raw)
+        group = codec.read_scheduling_group(pod.raw)
+        return ref, codec.read_pod_request(pod.raw, ref), group
     except Malformed as error:
         raise Malformed(f"Pod.{error.field}", error.problem) from error
 

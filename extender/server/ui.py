@@ -111,7 +111,7 @@ class PendingReasons:
             asks = words.NOT_KNOWN
         else:
             lack = self._shared(record, request)
-            asks = words.claims(request.claims)
+            asks = words.format_claims(request.claims)
         return {
             "asks": asks,
             "because": lack and str(lack),

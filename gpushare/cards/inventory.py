@@ -34,7 +34,7 @@ from gpushare.yaml_file import (
     YamlFile,
     YamlValue,
     bounded_number,
-    path,
+    format_path,
     read_bytes,
 )
 
@@ -115,8 +115,8 @@ def read_cards(file: Path, model: type[_File]) -> _File | list[str]:
         first: dict[Hashable, Location] = {}
         for location, key in _unique(found.root):
             if (other := first.setdefault(key, location)) != location:
-                same = f"is the same as {path(other)}; each needs a value of its own"
-                found.complain(location, same)
+                same = f"is the same as {format_path(other)}"
+                found.complain(location, f"{same}; each needs a value of its own")
         return found.read(model)
     except YamlError as error:
         return list(error.complaints)

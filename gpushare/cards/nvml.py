@@ -21,7 +21,7 @@ import pynvml
 
 from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
 from gpushare.cards.source import FoundCard, LeftOut, MigInstance, XidEvent
-from gpushare.domain.card_selector import mig_profile
+from gpushare.domain.card_selector import read_mig_profile
 from gpushare.domain.model import CardUUID
 
 Answer = TypeVar("Answer")
@@ -228,7 +228,7 @@ def _filled(handle: Handle, card: FoundCard) -> FoundCard | LeftOut:
         return LeftOut(card.uuid, "the driver does not report how much memory it has")
     instance = card.instance
     if instance is not None:
-        instance = replace(instance, profile=mig_profile(model))
+        instance = replace(instance, profile=read_mig_profile(model))
     memory_mib = int(memory.total) // _MIB
     return replace(card, memory_mib=memory_mib, model=model, instance=instance)
 

@@ -71,7 +71,7 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
         return [f"{where}{len(written)} cards are not possible; give 1 to {MOST_CARDS}"]
     cards = _numbered(written, node)
     if links is not None:
-        scores = topologies.scores(simplify_yaml(links), len(cards))
+        scores = topologies.score_topology(simplify_yaml(links), len(cards))
         if isinstance(scores, str):
             return [f"{where}links: {scores}"]
         cards = _joined(cards, scores)

@@ -20,7 +20,7 @@ _VENDOR = "nvidia "
 _PROFILE = re.compile(r".+ MIG (\S+)", re.IGNORECASE)
 
 
-def mig_profile(model: str) -> str:
+def read_mig_profile(model: str) -> str:
     """Return the size in the model of a MIG instance; empty for a full card.
 
     >>> mig_profile("NVIDIA A100-SXM4-40GB MIG 2g.10gb"), mig_profile("Tesla T4")
@@ -79,7 +79,7 @@ class _Names:
         )
 
     def has_model(self, model: str) -> bool:
-        profile = mig_profile(model)
+        profile = read_mig_profile(model)
         return (
             self.has(model)
             or self.has(model.removeprefix(_VENDOR))
@@ -169,18 +169,18 @@ class CardSelector:
     def _models(self) -> list[_Names | None]:
         return [
             _Names.of_models(entries) if entries else None
-            for entries in divided(self.models)
+            for entries in split_denied(self.models)
         ]
 
     @cached_property
     def _uuids(self) -> list[_Names | None]:
         return [
             _Names.of_uuids(entries) if entries else None
-            for entries in divided(self.uuids)
+            for entries in split_denied(self.uuids)
         ]
 
 
-def divided(entries: Iterable[str]) -> tuple[list[str], list[str]]:
+def split_denied(entries: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split a list into wanted entries and denied ones, without their ``!``.
 
     >>> divided(["!p4", "t4"])

@@ -20,7 +20,7 @@ from gpushare.domain import links
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import Decider, link_score, score
+from gpushare.domain.placement import Decider, score_links, score_node
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 
@@ -213,18 +213,18 @@ class KeptScores:
 
         It is copied only when a score changes, which is rare with eleven scores.
         """
-        return self._updated(policy.name, lambda node: score(node, policy))
+        return self._updated(policy.name, lambda node: score_node(node, policy))
 
     def of_links(self, request: PodRequest, policy: Policy) -> Mapping[NodeName, int]:
-        """Return the ``link_score`` of each node that has one, as an immutable map.
+        """Return the ``score_links`` of each node that has one, as an immutable map.
 
         Empty for most requests: those for which links do not count.
         """
-        if not links.count_for(request):
+        if not links.links_count_for(request):
             return {}
         shape = (policy.name, request.claims[0].amount, request.cards)
         return self._updated(
-            shape, lambda node: link_score(request, node, policy) or None
+            shape, lambda node: score_links(request, node, policy) or None
         )
 
     def _updated(

@@ -59,7 +59,7 @@ _kept_rows = lru_cache(maxsize=1024)(_rows_of)
 """Nodes of one kind have the same scores, so their rows are kept once for all."""
 
 
-def scores_of(cards: Sequence[Card]) -> tuple[int, ...]:
+def read_scores(cards: Sequence[Card]) -> tuple[int, ...]:
     """Return the scores of all ``pairs`` of a node's cards; empty if none is known."""
     if not any(any(card.links) for card in cards):
         return ()
@@ -84,7 +84,7 @@ def with_scores(cards: Sequence[Card], scores: Sequence[int]) -> tuple[Card, ...
     )
 
 
-def count_for(request: PodRequest) -> bool:
+def links_count_for(request: PodRequest) -> bool:
     """Return whether links count for a pod: it has one claim, of several whole cards.
 
     The cards of several claims need not be joined.
@@ -92,7 +92,7 @@ def count_for(request: PodRequest) -> bool:
     return len(request.claims) == 1 and request.claims[0].whole_cards > 1
 
 
-def with_links(scores: Sequence[int], linked: Sequence[int]) -> list[int]:
+def add_links(scores: Sequence[int], linked: Sequence[int]) -> list[int]:
     """Return the scores of nodes with one more for those with the best links.
 
     ``linked`` has, in the same order, the sum of the pair scores that the pod would get
@@ -106,20 +106,20 @@ def with_links(scores: Sequence[int], linked: Sequence[int]) -> list[int]:
     ]
 
 
-def are_known(cards: Iterable[Card], listed: Sequence[Card]) -> bool:
+def scores_are_known(cards: Iterable[Card], listed: Sequence[Card]) -> bool:
     """Return whether some cards of a node's list have their scores."""
     return all(len(card.links) == len(listed) for card in cards)
 
 
-def set_score(cards: Sequence[Card], listed: Sequence[Card]) -> int:
+def sum_scores(cards: Sequence[Card], listed: Sequence[Card]) -> int:
     """Return the sum of a set's pair scores; 0 if they are not known."""
-    if not are_known(cards, listed):
+    if not scores_are_known(cards, listed):
         return 0
     rows = _rows_among(cards, listed)
     return sum(rows[a][b] for a, b in pairs(len(cards)))
 
 
-def best_set(
+def choose_best_set(
     ranked: Sequence[Card], number: int, listed: Sequence[Card]
 ) -> tuple[Card, ...]:
     """Choose so many of the ranked cards: the largest, and of equal ones the best set.
@@ -132,7 +132,7 @@ def best_set(
     """
     first = tuple(ranked[:number])
     pool = [card for card in ranked if card.units >= first[-1].units] if first else []
-    if number < 2 or len(pool) <= number or not are_known(pool, listed):  # noqa: PLR2004
+    if number < 2 or len(pool) <= number or not scores_are_known(pool, listed):  # noqa: PLR2004
         return first
     larger = sum(card.units > first[-1].units for card in pool)
     return tuple(pool[i] for i in _best_of(_rows_among(pool, listed), number, larger))

@@ -385,7 +385,7 @@ class FreeUnits:
     without_cores: int
 
 
-def free_units(nodes: Iterable[Node]) -> FreeUnits:
+def find_free_units(nodes: Iterable[Node]) -> FreeUnits:
     """Return the largest block that a pod with one core could have, and the rest."""
     known = tuple(nodes)
     best = max(known, key=lambda node: node.summary.largest.units, default=None)

@@ -93,7 +93,7 @@ class FreeCapacity:
     def take(self, claim: Claim, cards: Cards) -> list[Share]:
         """Take the claim from the chosen cards and return the resulting shares."""
         if claim.whole_cards:
-            shares = whole_shares(claim, cards)
+            shares = share_whole_cards(claim, cards)
         else:
             shares = [Share(cards[0].uuid, claim.amount, claim.containers)]
         for share in shares:
@@ -111,14 +111,14 @@ class FreeCapacity:
         ways: list[tuple[int, str, Cards]] = []
         for kind, cards in kinds.items():
             cards.sort(key=lambda card: (-card.units, self._rank(card)))
-            largest = links.best_set(cards, claim.whole_cards, self.listed)
+            largest = links.choose_best_set(cards, claim.whole_cards, self.listed)
             units = sum(card.units for card in largest)
             if len(largest) == claim.whole_cards and units >= claim.amount.units:
                 ways.append((-units, kind, largest))
         return [largest for _, _, largest in sorted(ways)]
 
 
-def card_capacities(
+def list_capacities(
     node: Node, request: PodRequest
 ) -> tuple[tuple[CardCapacity, ...], Cards]:
     """Return the cards that the pod may have, the smallest capacity first."""
@@ -316,7 +316,7 @@ def _choices(kinds: Sequence[Sequence[int]], number: int) -> Iterator[tuple[int,
                 yield (*first[:count], *others)
 
 
-def whole_shares(claim: Claim, cards: Sequence[Card]) -> list[Share]:
+def share_whole_cards(claim: Claim, cards: Sequence[Card]) -> list[Share]:
     """Charge whole cards in full, and assign them to containers.
 
     Containers take cores in the order in which kubelet admits them, and units from
@@ -381,14 +381,14 @@ class Decider:
         return Placement(request.pod, node.name, shares)
 
     def refusal(self, node: Node) -> Refusal | None:
-        """Return why the node cannot take the pod, as the function ``refusal`` does."""
+        """Return why the node cannot take the pod, as ``find_refusal`` does."""
         summary = node.summary_for(self._request)
         no = self._too_much(summary)
         if no is None and len(self._request.claims) > 1:
             total = self._search.total
             if total.cores >= CORES_PER_CARD or not summary.has_room(total):
                 # Else one card has room for all claims, and any order succeeds.
-                result = self._searched(card_capacities(node, self._request)[0])
+                result = self._searched(list_capacities(node, self._request)[0])
                 no = result.no if result.ways is None else None
         if no is None or summary is node.summary:
             return no
@@ -416,7 +416,7 @@ class Decider:
         if shares is not None:
             return shares
         room = FreeCapacity.of(node, self._policy, self._request)
-        ranked, cards = card_capacities(node, self._request)
+        ranked, cards = list_capacities(node, self._request)
         result = self._searched(ranked)
         if result.ways is None:
             return result.no
@@ -448,7 +448,7 @@ def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusa
     return Decider(request, policy).place(node)
 
 
-def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
+def find_refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
     """Return why the node cannot take the pod, or None; ``place`` without placement.
 
     The node's summary answers for a single claim, and for several if one of them is too
@@ -457,28 +457,28 @@ def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
     return Decider(request, policy).refusal(node)
 
 
-def score(node: Node, policy: Policy) -> int:
+def score_node(node: Node, policy: Policy) -> int:
     """Return the policy's score of a node on which the pod fits, 0 to 10."""
     return policy.node_score(node)
 
 
-def link_score(request: PodRequest, node: Node, policy: Policy) -> int:
+def score_links(request: PodRequest, node: Node, policy: Policy) -> int:
     """Return the sum of the pair scores of the cards that the pod would get on a node.
 
     0 if it does not ask for several whole cards by one claim, if the links of the
     node's cards are not known, or if it does not fit.
     """
-    if not links.count_for(request) or not any(card.links for card in node.cards):
+    if not links.links_count_for(request) or not any(card.links for card in node.cards):
         return 0
     ways = FreeCapacity.of(node, policy, request).choices(request.claims[0])
-    return links.set_score(ways[0], node.cards) if ways else 0
+    return links.sum_scores(ways[0], node.cards) if ways else 0
 
 
-def best_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> Node:
+def choose_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> Node:
     """Return the node that the policy prefers of those on which the pod fits.
 
     The policy's chooser decides, else the score, in which links may count
-    (``links.with_links``). Among nodes with the same score it is the first by name.
+    (``links.add_links``). Among nodes with the same score it is the first by name.
     kube-scheduler chooses at random there, but a simulation must be repeatable.
     """
     nodes = {node.name: node for node in fitting}
@@ -486,10 +486,10 @@ def best_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> N
         name = policy.chooser.best(request, tuple(nodes), policy)
         if name is not None:
             return nodes[name]
-    scores = [score(node, policy) for node in nodes.values()]
-    if links.count_for(request):
-        linked = [link_score(request, node, policy) for node in nodes.values()]
-        scores = links.with_links(scores, linked)
+    scores = [score_node(node, policy) for node in nodes.values()]
+    if links.links_count_for(request):
+        linked = [score_links(request, node, policy) for node in nodes.values()]
+        scores = links.add_links(scores, linked)
     ranked = zip(nodes.values(), scores, strict=True)
     best, _ = min(ranked, key=lambda scored: (-scored[1], scored[0].name))
     return best
@@ -510,7 +510,7 @@ def schedule(
             refused[node.name] = no
     if not fitting:
         return refused
-    best = best_node(request, fitting, policy)
+    best = choose_node(request, fitting, policy)
     placed = place(request, best, policy)
     return {best.name: placed} if isinstance(placed, Refusal) else placed
 

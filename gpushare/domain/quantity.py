@@ -26,7 +26,7 @@ class NotWhole(ValueError):
     """The quantity is valid but not a whole number."""
 
 
-def whole(quantity: object) -> int:
+def parse_whole(quantity: object) -> int:
     """Parse a quantity such as ``"4"``, ``"1k"``, ``"4000m"`` or ``4``.
 
     Raises ``NotAQuantity`` for what the API server rejects, ``NotWhole`` for a
@@ -47,7 +47,7 @@ def whole(quantity: object) -> int:
     return int(value)
 
 
-def thousandths(quantity: object) -> int:
+def parse_thousandths(quantity: object) -> int:
     """Parse CPU such as ``"500m"``, ``"2"`` or ``0.5``, rounded up to thousandths.
 
     Raises ``NotAQuantity``.
@@ -62,7 +62,7 @@ def thousandths(quantity: object) -> int:
     return _rounded_up(text, 1000)
 
 
-def mebibytes(quantity: object) -> int:
+def parse_mebibytes(quantity: object) -> int:
     """Parse memory such as ``"16Gi"``, ``"512M"`` or bytes, rounded up to MiB.
 
     Raises ``NotAQuantity``.

@@ -48,7 +48,7 @@ TOPOLOGIES: Mapping[str, Callable[[int, int, int], int]] = MappingProxyType(
 the hybrid cube mesh of eight V100; the same PCIe with NVSwitch."""
 
 
-def scores(topology: object, number: int) -> tuple[int, ...] | str:
+def score_topology(topology: object, number: int) -> tuple[int, ...] | str:
     """Return the scores of all pairs of so many cards, or what is wrong.
 
     ``topology`` is a name of ``TOPOLOGIES``, or a list with a row for each card.

@@ -29,7 +29,7 @@ from gpushare.domain.reservation import why_no_room
 from gpushare.kube.claims.allocated import (
     ResourceClaim,
     ResourceClaimUser,
-    device_name,
+    name_device,
     read_resource_claim,
 )
 from gpushare.kube.cluster import Json
@@ -384,7 +384,7 @@ def place_resource_claim(
 
 def _by_device(cards: Iterable[Card]) -> dict[CardUUID, CardUUID]:
     """Return the UUID of each card by its device's name, which is no card's UUID."""
-    return {CardUUID(device_name(card.uuid)): card.uuid for card in cards}
+    return {CardUUID(name_device(card.uuid)): card.uuid for card in cards}
 
 
 def _number(version: str) -> int:

@@ -8,12 +8,12 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube import codec
-from gpushare.kube.annotations import broken_links, decode_isolation
+from gpushare.kube.annotations import decode_isolation, find_broken_links
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import annotation, host_capacity
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS
-from gpushare.kube.node_filters import NodeProperties, properties_of
+from gpushare.kube.node_filters import NodeProperties, read_properties
 from gpushare.kube.reflector import Sink
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class NodeInformer(Sink):
         """Record a node's cards, and what else is wanted of it."""
         name = NodeName(body["metadata"]["name"])
         try:
-            cards = codec.cards(body)
+            cards = codec.read_cards(body)
             self._broken.pop(name, None)
         except Malformed as error:
             cards = ()
@@ -76,13 +76,13 @@ class NodeInformer(Sink):
                 logger.warning("node annotation not understood", extra=facts)
             self._broken[name] = str(error)
         if cards:
-            self._log_strays(name, codec.cordon(body) - {c.uuid for c in cards})
-            self._log_links(name, broken_links(annotation(body, CARDS)))
+            self._log_strays(name, codec.read_cordon(body) - {c.uuid for c in cards})
+            self._log_links(name, find_broken_links(annotation(body, CARDS)))
         self._set_cards(name, cards)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, host_capacity(body))
         if self._with_properties and cards:
-            self.properties[name] = properties_of(body)
+            self.properties[name] = read_properties(body)
             self.isolation[name] = decode_isolation(annotation(body, CARDS))
         else:
             self._drop_properties(name)

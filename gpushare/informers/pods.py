@@ -297,7 +297,7 @@ class PodInformer(Sink):
         if uid not in self._records and not requested.is_ours():
             return
         try:
-            record = codec.pod_record(body, requested)
+            record = codec.read_pod_record(body, requested)
         except Malformed as error:
             facts = {"pod": uid, "because": str(error)}
             logger.warning("pod not understood", extra=facts)

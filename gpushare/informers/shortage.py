@@ -12,12 +12,12 @@ from gpushare.domain.model import (
     PodRequest,
 )
 from gpushare.domain.node import Block, Node
-from gpushare.domain.placement import refusal
+from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
-from gpushare.kube.node_filters import NodeProperties, bar
+from gpushare.kube.node_filters import NodeProperties, find_bar
 
 _MOST_NAMES = 3
 _MOST_REASONS = 2
@@ -57,7 +57,7 @@ def find_bars(
     bars_by_node = {}
     for node in nodes:
         known = properties.get(node.name)
-        if known and (why := bar(known, record.constraints)):
+        if known and (why := find_bar(known, record.constraints)):
             bars_by_node[node.name] = why.reason
     return bars_by_node
 
@@ -82,7 +82,7 @@ def find_shortage(
     barred = find_bars(record, nodes, properties)
     mine = [node for node in nodes if node.name not in barred]
     seen = [node.as_seen_by(request.pod) for node in mine]
-    fits = tuple(n.name for n in seen if refusal(request, n, policy) is None)
+    fits = tuple(n.name for n in seen if find_refusal(request, n, policy) is None)
     if fits:
         where = words.listed(fits, _MOST_NAMES)
         return Shortage(f"there is room on {where}; {_EVENTS}", fits)
@@ -165,7 +165,7 @@ def _could_hold(request: PodRequest, policy: Policy, cards: Iterable[Card]) -> b
     """Return whether a node with these cards, empty and open, has room."""
     opened = tuple(replace(card, healthy=True, cordoned=False) for card in cards)
     anywhere = replace(request, cards=None)
-    return refusal(anywhere, Node(NodeName(""), opened), policy) is None
+    return find_refusal(anywhere, Node(NodeName(""), opened), policy) is None
 
 
 def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
@@ -181,7 +181,7 @@ def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
 def _none_allowed(request: PodRequest) -> str:
     limits = request.cards.limits if request.cards else ()
     verb = "allows" if len(limits) == 1 else "allow"
-    return f"{words.annotations(limits)} {verb} no card"
+    return f"{words.format_limits(limits)} {verb} no card"
 
 
 def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
@@ -228,6 +228,6 @@ def _on_no_card(amount: Amount, blocks: Sequence[Block]) -> str:
         where = f" is {cores}, on {most_cores}" if most_cores else " is 0"
         return f"no card has {words.cores(amount.cores)} free; the most{where}"
     return (
-        f"no single card has {words.bare(amount)} free at the same time; some cards "
-        "have one of the two"
+        f"no single card has {words.format_bare_amount(amount)} free at the same time; "
+        "some cards have one of the two"
     )

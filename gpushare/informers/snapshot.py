@@ -15,16 +15,16 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.node import Block, Node, free_units
+from gpushare.domain.node import Block, Node, find_free_units
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import (
-    card_json,
-    linked,
-    links_json,
     read_card,
+    read_links,
     read_share,
-    share_json,
+    write_card,
+    write_links,
+    write_share,
 )
 from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.codec import PodRecord, refusal_text
@@ -55,7 +55,7 @@ def write_snapshot(
     if they are known. A node without any lacks it.
     """
     known = sorted(nodes, key=lambda node: node.name)
-    free = free_units(known)
+    free = find_free_units(known)
     return {
         "v": VERSION,
         "policy": choice.default,
@@ -75,7 +75,7 @@ def _block(block: Block) -> dict[str, Any]:
 def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, Any]:
     cards = [
         {
-            **card_json(card),
+            **write_card(card),
             "cordoned": card.cordoned,
             "free": _amount(node.free[card.uuid]) if card.open else None,
         }
@@ -94,7 +94,7 @@ def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, An
     return {
         "name": node.name,
         "cards": cards,
-        **links_json(node.cards),
+        **write_links(node.cards),
         "pods": [
             _placement(placement) for placement in placed if not placement.pod.is_claim
         ],
@@ -111,7 +111,7 @@ def _users(users: Sequence[ResourceClaimUser] | None) -> dict[str, Any]:
 
 
 def _placement(placement: Placement) -> dict[str, Any]:
-    shares = [share_json(share) for share in placement.shares]
+    shares = [write_share(share) for share in placement.shares]
     return {**_pod(placement.pod), "shares": shares}
 
 
@@ -216,7 +216,7 @@ def _read_node(node: Reader) -> Node:
     unplaced = [_read_request(one) for one in node.objects("unplaced")]
     return Node(
         name,
-        linked(tuple(_read_card(card) for card in node.objects("cards")), node),
+        read_links(tuple(_read_card(card) for card in node.objects("cards")), node),
         placements,
         nominations,
         {request.pod.uid: request for request in unplaced},

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from gpushare.domain.card_selector import ANY, NOT, CardSelector, Limit
-from gpushare.domain.links import MOST_SCORE, scores_of, with_scores
+from gpushare.domain.links import MOST_SCORE, read_scores, with_scores
 from gpushare.domain.model import (
     NOTHING,
     Amount,
@@ -52,8 +52,8 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     """Read the node annotation ``vcuda-cards``.
 
     ``Malformed`` when it is broken, names one UUID twice, or has more cards than a
-    server (``too_many``). Broken links are left out, because the cards can be used
-    without (``broken_links``).
+    server (``why_too_many``). Broken links are left out, because the cards can be used
+    without (``find_broken_links``).
     """
     body = Reader.parse(text, names.CARDS)
     body.version(VERSION)
@@ -61,9 +61,9 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     twice = [u for u, times in Counter(c.uuid for c in cards).items() if times > 1]
     if twice:
         raise Malformed(body.path("cards"), f"has {twice[0]} twice")
-    if problem := too_many(cards):
+    if problem := why_too_many(cards):
         raise Malformed(body.path("cards"), problem)
-    return linked(cards, body)
+    return read_links(cards, body)
 
 
 def _listed(body: Reader) -> list[Reader]:
@@ -73,7 +73,7 @@ def _listed(body: Reader) -> list[Reader]:
     return body.objects("cards")
 
 
-def too_many(cards: Sequence[Card]) -> str:
+def why_too_many(cards: Sequence[Card]) -> str:
     """Say why no node may share so many cards; empty if it may.
 
     The search for linked cards and for the cards of several containers would take too
@@ -101,8 +101,8 @@ def encode_cards(shared: Iterable[Card], isolation: str = "") -> str:
     ``isolation`` is the node's tier; it is left out if it is not known.
     """
     cards = tuple(shared)
-    body: dict[str, Any] = {"v": VERSION, "cards": [card_json(card) for card in cards]}
-    body |= links_json(cards) | ({"isolation": isolation} if isolation else {})
+    body: dict[str, Any] = {"v": VERSION, "cards": [write_card(card) for card in cards]}
+    body |= write_links(cards) | ({"isolation": isolation} if isolation else {})
     return orjson.dumps(body).decode()
 
 
@@ -118,7 +118,7 @@ def decode_isolation(text: str) -> str:
         return ""
 
 
-def broken_links(text: str) -> str:
+def find_broken_links(text: str) -> str:
     """Say what is wrong with the links in ``vcuda-cards``; empty if nothing is.
 
     Also empty if the whole annotation is broken, which ``decode_cards`` tells.
@@ -133,19 +133,19 @@ def broken_links(text: str) -> str:
     return ""
 
 
-def links_json(cards: Sequence[Card]) -> dict[str, Any]:
+def write_links(cards: Sequence[Card]) -> dict[str, Any]:
     """Return ``{"links": …}`` of a node's cards; empty if none is known.
 
     The pair scores in the order of ``links.pairs``, or one number if all are the same.
     """
-    scores = scores_of(cards)
+    scores = read_scores(cards)
     if not scores:
         return {}
     return {_LINKS: scores[0] if len(set(scores)) == 1 else list(scores)}
 
 
-def linked(cards: tuple[Card, ...], body: Reader) -> tuple[Card, ...]:
-    """Return the cards with the links that ``links_json`` has written beside them."""
+def read_links(cards: tuple[Card, ...], body: Reader) -> tuple[Card, ...]:
+    """Return the cards with the links that ``write_links`` has written beside them."""
     try:
         scores = _read_links(body, len(cards))
     except Malformed:
@@ -170,7 +170,7 @@ def _read_links(body: Reader, cards: int) -> tuple[int, ...]:
     return tuple(scores)
 
 
-def card_json(card: Card) -> dict[str, Any]:
+def write_card(card: Card) -> dict[str, Any]:
     """Return a card without its cordon, which operators set by another annotation.
 
     ``parent`` is only there for a MIG instance, ``reason`` for a sick card.
@@ -181,7 +181,7 @@ def card_json(card: Card) -> dict[str, Any]:
     return fields | {key: text for key, text in rare.items() if text}
 
 
-def share_json(share: Share) -> dict[str, Any]:
+def write_share(share: Share) -> dict[str, Any]:
     """Return a share: ``{card, cores, units, containers: {name: [cores, units]}}``."""
     return {
         "card": share.card,
@@ -196,7 +196,7 @@ def share_json(share: Share) -> dict[str, Any]:
 
 def encode_placement(placement: Placement, at: str) -> str:
     """Write a placement as ``vcuda-placement``; ``at`` is an RFC 3339 time."""
-    shares = [share_json(share) for share in placement.shares]
+    shares = [write_share(share) for share in placement.shares]
     body = {"v": VERSION, "uid": placement.pod.uid, "shares": shares, "at": at}
     return orjson.dumps(body).decode()
 
@@ -247,7 +247,7 @@ def _held(rest: str) -> Share:
     return read_share(Reader.parse(f'{{"card":"-",{rest}}}', names.PLACEMENT))
 
 
-def placements(
+def read_placements(
     annotations: Mapping[str, str],
     ref: PodRef,
     request: PodRequest | Refusal,
@@ -320,7 +320,7 @@ def _in_parts(placement: Placement, request: PodRequest | Refusal) -> Placement:
 
 
 def read_card(card: Reader) -> Card:
-    """Read what ``card_json`` has written."""
+    """Read what ``write_card`` has written."""
     for key in ("uuid", "model", "parent", "reason"):
         if len(card.optional_text(key)) > _MOST_TEXT:
             raise Malformed(
@@ -338,7 +338,7 @@ def read_card(card: Reader) -> Card:
 
 
 def read_share(share: Reader) -> Share:
-    """Read what ``share_json`` has written."""
+    """Read what ``write_share`` has written."""
     by_name: dict[str, Any] = share.optional_object("containers").raw
     containers = tuple(
         ContainerAmount(name, _pair(share, name, pair))
@@ -369,7 +369,7 @@ _EXAMPLES = {Limit.MODELS: "Tesla T4", Limit.UUIDS: "GPU-9f12f917"}
 _UUID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,99}", re.ASCII)
 
 
-def card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | None:
+def read_card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | None:
     """Read a pod's lists; None if it has none and may have every card.
 
     An entry that begins with ``!`` excludes cards. Refused are an annotation without

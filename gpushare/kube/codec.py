@@ -24,12 +24,17 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.refusal import Reason, Refusal, clean_text, refuse_invalid
 from gpushare.kube import names
-from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, placements
+from gpushare.kube.annotations import (
+    LIMITS,
+    decode_cards,
+    read_card_selector,
+    read_placements,
+)
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
 from gpushare.kube.label_selectors import read_selector
-from gpushare.kube.node_filters import ANY_NODE, Constraints, constraints_of
+from gpushare.kube.node_filters import ANY_NODE, Constraints, read_constraints
 from gpushare.kube.resource_requests import RequestedResources, Unmeetable
 
 _WORDS = {
@@ -105,7 +110,7 @@ def refusal_text(refusal: Refusal) -> str:
     return f"{_WORDS[refusal.reason]} that {who} {allow}"
 
 
-def pod_ref(pod: Json) -> PodRef:
+def read_pod_ref(pod: Json) -> PodRef:
     """Read a pod's identity; ``Malformed`` names what is missing."""
     whole = Reader(pod)
     return _ref(whole.object("metadata"), whole.optional_object("spec"))
@@ -120,7 +125,7 @@ def _ref(metadata: Reader, spec: Reader) -> PodRef:
     )
 
 
-def scheduling_group(pod: Json) -> str:
+def read_scheduling_group(pod: Json) -> str:
     """Read the namespace and name of a pod's PodGroup; usually empty."""
     spec = Reader(pod).optional_object("spec")
     name = spec.optional_object("schedulingGroup").optional_text("podGroupName")
@@ -128,8 +133,8 @@ def scheduling_group(pod: Json) -> str:
     return f"{namespace}/{name}" if name else ""
 
 
-def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
-    """Read what a pod asks of cards; ``ref`` is its ``pod_ref``.
+def read_pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
+    """Read what a pod asks of cards; ``ref`` is its ``read_pod_ref``.
 
     Raises ``Malformed`` for what no API server would send. Returns an invalid
     ``Refusal`` for what an API server accepts and no card can meet.
@@ -152,14 +157,16 @@ def _request(
     if isinstance(claims, Refusal):
         return claims
     # Most pods have no annotation of gpushare, and filter reads many pods.
-    chosen = card_selector(annotations) if annotations else None
+    chosen = read_card_selector(annotations) if annotations else None
     if isinstance(chosen, Refusal):
         return chosen
     policy = annotations.get(names.POLICY)
     return PodRequest(ref, claims, policy, chosen, requested.host())
 
 
-def pod_record(pod: Json, requested: RequestedResources | None = None) -> PodRecord:
+def read_pod_record(
+    pod: Json, requested: RequestedResources | None = None
+) -> PodRecord:
     """Read all that is kept of a pod; ``Malformed`` as for the parts.
 
     ``requested`` is given where it was read already, because at a start there are many.
@@ -176,7 +183,7 @@ def pod_record(pod: Json, requested: RequestedResources | None = None) -> PodRec
     by_key: dict[str, Placement] = {}
     complaint = ""
     if node:
-        by_key, complaint = placements(annotations, ref, charged, node)
+        by_key, complaint = read_placements(annotations, ref, charged, node)
     plan = by_key.get(names.PLACEMENT)
     return PodRecord(
         pod=ref,
@@ -191,7 +198,7 @@ def pod_record(pod: Json, requested: RequestedResources | None = None) -> PodRec
         plan=plan,
         started=status.optional_text("startTime"),
         charged=charged if isinstance(charged, PodRequest) and charged.claims else None,
-        constraints=ANY_NODE if node else constraints_of(pod),
+        constraints=ANY_NODE if node else read_constraints(pod),
     )
 
 
@@ -222,7 +229,7 @@ def _by_spec(
     return request
 
 
-def unknown_annotations(pod: Json) -> Iterator[str]:
+def find_unknown_annotations(pod: Json) -> Iterator[str]:
     """Yield messages about a few unknown annotations that look like gpushare's.
 
     Those are gpushare's names with a typing error, or under another domain or none.
@@ -236,7 +243,7 @@ def unknown_annotations(pod: Json) -> Iterator[str]:
         yield f"the annotation {clean_text(key)} is unknown here; {meant}"
 
 
-def mib_left(pod: Json) -> Iterator[str]:
+def find_untranslated_mib(pod: Json) -> Iterator[str]:
     """Yield a message if a pod asks for memory in MiB, which no node offers."""
     spec = pod.get("spec") or {}
     every = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
@@ -262,22 +269,22 @@ def is_ours(pod: Json) -> bool:
     return RequestedResources(pod).is_ours()
 
 
-def cards(node: Json) -> tuple[Card, ...]:
+def read_cards(node: Json) -> tuple[Card, ...]:
     """Read the node's cards, with cordons; empty without annotation; ``Malformed``."""
     text = _annotations(node).get(names.CARDS)
     listed = () if text is None else decode_cards(text)
-    closed = cordon(node)
+    closed = read_cordon(node)
     if not closed:
         return listed
     return tuple(replace(card, cordoned=card.uuid in closed) for card in listed)
 
 
-def cordon(node: Json) -> frozenset[CardUUID]:
+def read_cordon(node: Json) -> frozenset[CardUUID]:
     """Read the cards that an operator cordoned, also those that do not exist."""
-    return uuids(_annotations(node).get(names.CORDON, ""))
+    return read_uuids(_annotations(node).get(names.CORDON, ""))
 
 
-def uuids(text: str) -> frozenset[CardUUID]:
+def read_uuids(text: str) -> frozenset[CardUUID]:
     """Read UUIDs from a comma-separated list, as operators write it by hand.
 
     An entry with ``=`` says who owns the order for the UUID before it: it adds none.
@@ -294,7 +301,9 @@ def _annotations(thing: Json) -> Mapping[str, str]:
     return metadata.optional_object("annotations").texts(names.PREFIX)
 
 
-def budgets(objects: Iterable[Json], pods: Iterable[PodRecord]) -> tuple[Budget, ...]:
+def read_budgets(
+    objects: Iterable[Json], pods: Iterable[PodRecord]
+) -> tuple[Budget, ...]:
     """Read PodDisruptionBudgets with the pods that they cover; ``Malformed``.
 
     As in kube-scheduler, an empty selector covers nothing, and a pod whose disruption

@@ -11,9 +11,9 @@ from gpushare.domain.model import Amount, HostAmount
 from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
-    mebibytes,
-    thousandths,
-    whole,
+    parse_mebibytes,
+    parse_thousandths,
+    parse_whole,
 )
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -157,7 +157,7 @@ def words_run(pod: Json) -> Iterator[str]:
         yield from (str(word) for word in container.get("args") or ())
 
 
-def settings_of(pod: Json) -> dict[str, str]:
+def read_environment(pod: Json) -> dict[str, str]:
     """Return the environment of a pod's containers: variables with a plain value."""
     return {
         variable["name"]: str(variable["value"])
@@ -182,7 +182,7 @@ def allocatable(node: Json, resource: str) -> int | None:
     """Return kubelet's allocatable amount of a resource; None if it is not known."""
     quantity = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
     try:
-        return None if quantity is None else whole(quantity)
+        return None if quantity is None else parse_whole(quantity)
     except (NotAQuantity, NotWhole):
         return None
 
@@ -200,7 +200,7 @@ def host_capacity(node: Json) -> HostAmount | None:
     """
     try:
         has = node["status"]["allocatable"]
-        return HostAmount(thousandths(has["cpu"]), mebibytes(has["memory"]))
+        return HostAmount(parse_thousandths(has["cpu"]), parse_mebibytes(has["memory"]))
     except (NotAQuantity, KeyError, TypeError):
         return None
 

@@ -80,7 +80,7 @@ class Bar:
     reason: str
 
 
-def constraints_of(pod: Json) -> Constraints:
+def read_constraints(pod: Json) -> Constraints:
     """Read the constraints from a pod's spec; ``Malformed`` names a wrong field."""
     spec = Reader(pod).optional_object("spec")
     affinity = spec.optional_object("affinity").optional_object("nodeAffinity")
@@ -93,7 +93,7 @@ def constraints_of(pod: Json) -> Constraints:
     return Constraints(
         tuple(sorted(selector.items())),
         tuple(map(_read_term, terms)),
-        tolerations_of(tolerations),
+        read_tolerations(tolerations),
     )
 
 
@@ -104,7 +104,7 @@ def _read_term(term: Reader) -> tuple[LabelRequirement, ...]:
     )
 
 
-def tolerations_of(bodies: Iterable[Reader]) -> tuple[Toleration, ...]:
+def read_tolerations(bodies: Iterable[Reader]) -> tuple[Toleration, ...]:
     """Read tolerations, of a pod or of a claim's request."""
     return tuple(
         (
@@ -117,10 +117,10 @@ def tolerations_of(bodies: Iterable[Reader]) -> tuple[Toleration, ...]:
     )
 
 
-def properties_of(node: Json) -> NodeProperties:
+def read_properties(node: Json) -> NodeProperties:
     """Read a node's labels, taints and limit of pods; unschedulable becomes a taint."""
     spec = node.get("spec") or {}
-    taints = list(hard_taints(spec))
+    taints = list(read_hard_taints(spec))
     if spec.get("unschedulable"):
         taints.append((_UNSCHEDULABLE, "", "NoSchedule"))
     pods = str(((node.get("status") or {}).get("allocatable") or {}).get("pods", ""))
@@ -134,7 +134,7 @@ def properties_of(node: Json) -> NodeProperties:
     )
 
 
-def hard_taints(holder: Json) -> Iterator[Taint]:
+def read_hard_taints(holder: Json) -> Iterator[Taint]:
     """Return the taints of a node's spec, or of a device, that keep pods away."""
     for taint in holder.get("taints") or ():
         if taint.get("effect") in _HARD:
@@ -145,7 +145,7 @@ def hard_taints(holder: Json) -> Iterator[Taint]:
             )
 
 
-def intolerable(
+def find_intolerable(
     taints: Iterable[Taint], tolerations: Sequence[Toleration]
 ) -> Taint | None:
     """Return the first taint that is not tolerated; None if all are."""
@@ -155,9 +155,9 @@ def intolerable(
     return None
 
 
-def bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
+def find_bar(properties: NodeProperties, constraints: Constraints) -> Bar | None:
     """Return why a node does not fit the pod even if it is empty; None if it does."""
-    if taint := intolerable(properties.taints, constraints.tolerations):
+    if taint := find_intolerable(properties.taints, constraints.tolerations):
         return _tainted(taint)
     labels = properties.labels
     for key, value in constraints.selector:
@@ -193,7 +193,7 @@ def _unmatched(wanted: str, key: str, labels: Mapping[str, str]) -> Bar:
     return Bar(_AFFINITY, f"{wanted}, the node has {has}")
 
 
-def lacks(
+def find_lacks(
     amount: HostAmount | None, room: HostAmount | None, slots: int | None
 ) -> tuple[str, ...]:
     """Return what a node lacks of CPU, memory and number of pods.
@@ -212,7 +212,7 @@ def lacks(
     return tuple(missing)
 
 
-def lacks_in_sum(amount: Amount, room: Amount | None) -> tuple[str, ...]:
+def find_lacks_in_sum(amount: Amount, room: Amount | None) -> tuple[str, ...]:
     """Return what a node lacks of the sums of cores and units, None limits nothing.
 
     ``room`` is ``card_capacity`` less the ``effective_request`` of the node's pods.

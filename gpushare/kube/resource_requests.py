@@ -14,9 +14,9 @@ from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
     is_in_bytes,
-    mebibytes,
-    thousandths,
-    whole,
+    parse_mebibytes,
+    parse_thousandths,
+    parse_whole,
 )
 from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 from gpushare.domain.request import ContainerSpec, Role, build_claims, peak_amount
@@ -213,7 +213,7 @@ def _counted(container: Json) -> Amount:
 
 def _number(quantity: object) -> int:
     try:
-        return 0 if quantity is None else whole(quantity)
+        return 0 if quantity is None else parse_whole(quantity)
     except (NotAQuantity, NotWhole):
         return 0
 
@@ -232,7 +232,7 @@ def _quantity(resources: Reader, resource: str) -> int:
         if raw is None:
             continue
         try:
-            number = whole(raw)
+            number = parse_whole(raw)
         except NotAQuantity as error:
             raise Malformed(amounts.path(resource), str(error)) from error
         except NotWhole as error:
@@ -262,10 +262,10 @@ def _host_amount(spec: Json) -> HostAmount:
     whole = _asked(spec)
     over = spec.get("overhead") or {}
     return HostAmount(
-        (thousandths(whole["cpu"]) if "cpu" in whole else cpu)
-        + thousandths(over.get("cpu", 0)),
-        (mebibytes(whole["memory"]) if "memory" in whole else memory)
-        + mebibytes(over.get("memory", 0)),
+        (parse_thousandths(whole["cpu"]) if "cpu" in whole else cpu)
+        + parse_thousandths(over.get("cpu", 0)),
+        (parse_mebibytes(whole["memory"]) if "memory" in whole else memory)
+        + parse_mebibytes(over.get("memory", 0)),
     )
 
 
@@ -292,9 +292,9 @@ def _sum(containers: Iterable[Json]) -> tuple[int, int]:
     for container in containers:
         amounts = _asked(container)
         if "cpu" in amounts:
-            cpu += thousandths(amounts["cpu"])
+            cpu += parse_thousandths(amounts["cpu"])
         if "memory" in amounts:
-            memory += mebibytes(amounts["memory"])
+            memory += parse_mebibytes(amounts["memory"])
     return cpu, memory
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpushare.domain.card_selector import CardSelector, Limit, divided
+from gpushare.domain.card_selector import CardSelector, Limit, split_denied
 from gpushare.domain.model import UNIT_MIB, Amount, Card, Claim
 from gpushare.kube.annotations import LIMITS
 
@@ -40,12 +40,12 @@ def memory(number: int) -> str:
     return f"{mib} MiB" if abs(mib) < _MIB_BELOW else f"{_gib(number)} GiB"
 
 
-def memory_of(used: int, of: int) -> str:
+def format_memory_pair(used: int, of: int) -> str:
     """Format two numbers of units in GiB: ``22.75/23.5``."""
     return f"{_gib(used)}/{_gib(of)}"
 
 
-def amount(share: Amount) -> str:
+def format_amount(share: Amount) -> str:
     """Format a share, without empty parts: ``20 units (5 GiB) and 1 core``."""
     parts = []
     if share.units:
@@ -55,17 +55,17 @@ def amount(share: Amount) -> str:
     return " and ".join(parts) or "nothing"
 
 
-def bare(share: Amount) -> str:
+def format_bare_amount(share: Amount) -> str:
     """Format an amount without its memory: ``20 units and 1 core``."""
     parts = [units(share.units)] if share.units else []
     parts += [cores(share.cores)] if share.cores else []
     return " and ".join(parts) or "nothing"
 
 
-def claim(wanted: Claim) -> str:
+def format_claim(wanted: Claim) -> str:
     """Format a claim: its amount on one card, or its whole cards."""
     if not wanted.whole_cards:
-        return amount(wanted.amount)
+        return format_amount(wanted.amount)
     whole = counted(wanted.whole_cards, "whole card")
     if not wanted.amount.units:
         return whole
@@ -73,9 +73,9 @@ def claim(wanted: Claim) -> str:
     return f"{whole} with {units(number)} ({memory(number)}) or more"
 
 
-def claims(wanted: Sequence[Claim]) -> str:
+def format_claims(wanted: Sequence[Claim]) -> str:
     """Format all claims of a pod."""
-    return " and, on any card, ".join(claim(each_claim) for each_claim in wanted)
+    return " and, on any card, ".join(format_claim(each_claim) for each_claim in wanted)
 
 
 def excluded_by(limits: Iterable[Limit]) -> str:
@@ -84,7 +84,7 @@ def excluded_by(limits: Iterable[Limit]) -> str:
     >>> excluded_by([Limit.MODELS])
     'excluded by baidu.com/vcuda-models'
     """
-    return f"excluded by {annotations(limits)}"
+    return f"excluded by {format_limits(limits)}"
 
 
 def sick(card: Card) -> str:
@@ -92,12 +92,12 @@ def sick(card: Card) -> str:
     return f"sick: {card.reason}" if card.reason else "sick"
 
 
-def annotations(limits: Iterable[Limit]) -> str:
+def format_limits(limits: Iterable[Limit]) -> str:
     """Return the annotations of a pod's lists."""
     return " and ".join(LIMITS[limit] for limit in limits)
 
 
-def allowed(cards: CardSelector) -> str:
+def format_selector(cards: CardSelector) -> str:
     """Format the cards that a pod may have.
 
     >>> allowed(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
@@ -110,7 +110,7 @@ def allowed(cards: CardSelector) -> str:
         ("of {} model", cards.models),
         ("with {} UUID", cards.uuids),
     ):
-        wanted, denied = divided(entries)
+        wanted, denied = split_denied(entries)
         if wanted:
             several = "s" if len(wanted) > 1 else ""
             but = f", but not {', '.join(denied)}" if denied else ""

@@ -130,7 +130,7 @@ class NodePod:
 
 def read_node_pod(pod: Json) -> NodePod:
     """Read a pod; ``Malformed`` for an object that no API server sends."""
-    record = codec.pod_record(pod)
+    record = codec.read_pod_record(pod)
     try:
         specs = read_containers(pod)
     except Unmeetable:

@@ -22,7 +22,7 @@ from typing import Self
 import orjson
 import yaml
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, units_of
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
@@ -158,10 +158,10 @@ class DemoCluster:
         self._errors: dict[str, Exception] = {}
         """What ended a thread before its time."""
         self._extender: Child | None = None
-        self._verbs = free_address()
+        self._verbs = find_free_address()
         pages = {path: f"http://{self._verbs}{path}" for path in (PAGE, STATE)}
         self._server = ApiServerOnLoopback(self.cluster, names.DEMO_BUILD, pages)
-        self._public = free_address()
+        self._public = find_free_address()
         self._plugins: dict[str, Child] = {}
         self._leaving: list[Child] = []
 
@@ -263,7 +263,7 @@ class DemoCluster:
             "STATE_DIR": str(folder / "vcuda"),
             "SIMULATED_CARDS": str(cards),
             "INJECT": "env",
-            "LISTEN": str(free_address()),
+            "LISTEN": str(find_free_address()),
         }
         name, log = f"device plugin of {node.name}", folder / "deviceplugin.log"
         return Child(name, ("deviceplugin", "serve"), settings, log)

@@ -6,7 +6,7 @@ from threading import Lock
 
 import grpc
 
-from gpushare.domain.quantity import whole
+from gpushare.domain.quantity import parse_whole
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Reader
 from gpushare.kube.proto.deviceplugin_pb2 import ContainerAllocateResponse
@@ -137,7 +137,7 @@ def limits_of(pod: Reader) -> list[ContainerLimits]:
 def _amounts(container: Reader) -> dict[str, int]:
     limits = container.optional_object("resources").optional_object("limits").raw
     # A domain in the name is what makes a resource an extended one.
-    return {name: whole(raw) for name, raw in limits.items() if "/" in name}
+    return {name: parse_whole(raw) for name, raw in limits.items() if "/" in name}
 
 
 class PodResourcesServer(PodResourcesListerServicer):

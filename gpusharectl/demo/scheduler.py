@@ -18,7 +18,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import card_capacity, is_terminal, name_of, node_of
-from gpushare.kube.node_filters import lacks_in_sum
+from gpushare.kube.node_filters import find_lacks_in_sum
 from gpushare.kube.resource_requests import effective_request
 from gpushare.settings import Address
 
@@ -140,7 +140,7 @@ def _lacks(pod: Json, node: Json, pods: Iterable[Json]) -> tuple[str, ...]:
     counted = (
         effective_request(bound_pod) for bound_pod in here if not is_terminal(bound_pod)
     )
-    return lacks_in_sum(
+    return find_lacks_in_sum(
         effective_request(pod), card_capacity(node) - sum(counted, NOTHING)
     )
 

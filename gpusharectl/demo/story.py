@@ -13,7 +13,7 @@ from rich.text import Text
 from gpushare.domain.model import NOTHING, UNIT_MIB, Card, Placement
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpushare.kube.words import units as counted_units
 from gpusharectl.demo.cluster import DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
@@ -115,7 +115,7 @@ class Story:
         """Create a pod, as a Deployment would, and show the result."""
         self.demo.cluster.create(Kind.PODS, _pod(name, units))
         pod = self._until(lambda: self._settled(name), f"{name} to be decided")
-        placement = pod_record(pod).placement
+        placement = read_pod_record(pod).placement
         if placement is not None:
             self._check(pod, placement)
             where = f"→ {placement.node} {self._card_names(placement)}"
@@ -155,7 +155,7 @@ class Story:
         """Show what containers see of their cards; it was checked when they started."""
         for name in names_:
             pod = self._find(name)
-            placement = pod_record(pod).placement if pod else None
+            placement = read_pod_record(pod).placement if pod else None
             if pod is None or placement is None:
                 raise NotAsExpectedError(f"{name} is gone")
             self._check(pod, placement)
@@ -210,7 +210,7 @@ class Story:
         check_container(pod, placement, given)
 
     def _held(self, card: Card) -> dict[str, int]:
-        placements = filter(None, (pod_record(p).placement for p in self._pods()))
+        placements = filter(None, (read_pod_record(p).placement for p in self._pods()))
         return {
             placement.pod.name: amount.units
             for placement in placements

@@ -15,7 +15,7 @@ from gpushare.kube.facts import (
     name_of,
     node_of,
 )
-from gpushare.kube.node_filters import bar, constraints_of, properties_of
+from gpushare.kube.node_filters import find_bar, read_constraints, read_properties
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.nodes.facts import SurveyedNode, survey_node
@@ -124,11 +124,11 @@ def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
 
 def _why_barred(daemonset: Json, nodes: Mapping[str, Json], name: str) -> str:
     """Return why a DaemonSet makes no pod on a node, or ""."""
-    constraints = constraints_of(daemonset["spec"]["template"])
+    constraints = read_constraints(daemonset["spec"]["template"])
     constraints = replace(
         constraints, tolerations=(*constraints.tolerations, *_TOLERATED)
     )
-    barred = bar(properties_of(nodes[name]), constraints)
+    barred = find_bar(read_properties(nodes[name]), constraints)
     return barred.reason if barred else ""
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import is_ours, pod_record
+from gpushare.kube.codec import is_ours, read_pod_record
 from gpushare.kube.errors import Forbidden, Invalid, NotFound
 from gpushare.kube.facts import (
     OURS,
@@ -145,7 +145,7 @@ def pods_with_cards(pods: Iterable[Json]) -> list[tuple[str, str]]:
 def _asks(pod: Json) -> bool:
     """Return whether a pod requests cards; a malformed one counts as requesting."""
     try:
-        return is_ours(pod) and pod_record(pod).asks
+        return is_ours(pod) and read_pod_record(pod).asks
     except Malformed:
         return True
 

@@ -273,7 +273,7 @@ def _request(body: Json) -> PodRequest:
         listed = ", ".join(gates)
         raise click.ClickException(f"{name} has scheduling gates ({listed})")
     try:
-        request = codec.pod_record(body).request
+        request = codec.read_pod_record(body).request
     except Malformed as error:
         raise click.ClickException(f"{name} cannot be read: {error}") from error
     if isinstance(request, Refusal):

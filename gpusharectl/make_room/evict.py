@@ -206,7 +206,7 @@ class Eviction:
             raise
         else:
             # Those that this run has opened are in the list as it was read, too.
-            closed = {*cards} & codec.cordon(done.node) - done.changed
+            closed = {*cards} & codec.read_cordon(done.node) - done.changed
             if opened := [uuid for uuid in cards if uuid not in closed]:
                 self._say(f"{_named(plan, opened)}: open again.")
             if closed:
@@ -230,7 +230,7 @@ class Eviction:
         self._evicted.append(full)
         self._say(f"{number}: {full} evicted.")
         landed = self._landed(pod, target, before, move.landing)
-        placement = codec.pod_record(landed).placement
+        placement = codec.read_pod_record(landed).placement
         self._replaced[move.pod.uid] = facts.name_of(landed), landed["metadata"]["uid"]
         new = facts.full_name(landed)
         if not _same(placement, move.landing):
@@ -423,7 +423,7 @@ class Eviction:
             return self._result(f"{name} still waits: {says}")
         if pod is None:
             return self._result(f"{name} is no longer there.")
-        placement = codec.pod_record(pod).placement
+        placement = codec.read_pod_record(pod).placement
         where = _where(placement) if placement else facts.node_of(pod)
         return self._result(f"{name} is on {where}.", done=True)
 
@@ -438,7 +438,7 @@ def _same(placement: Placement | None, planned: Placement) -> bool:
 
 
 def _is_at(pod: Json, planned: Placement) -> bool:
-    return _same(codec.pod_record(pod).placement, planned)
+    return _same(codec.read_pod_record(pod).placement, planned)
 
 
 def _made(pod: Json) -> tuple[str, str]:

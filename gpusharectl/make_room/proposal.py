@@ -74,7 +74,7 @@ class Proposal:
         return {
             "v": VERSION,
             "pod": None if self.demand.body is None else self.demand.name,
-            "asks": words.claims(request.claims),
+            "asks": words.format_claims(request.claims),
             "claims": request.claims,
             "policy": request.policy or self.inputs.choice.default,
             "state": "plan" if plan else "no-plan",

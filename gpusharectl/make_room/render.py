@@ -23,11 +23,11 @@ def draw(console: Console, proposal: Proposal) -> None:
 
 
 def _parts(proposal: Proposal) -> Iterator[RenderableType]:
-    asks = words.claims(proposal.demand.request.claims)
+    asks = words.format_claims(proposal.demand.request.claims)
     name = proposal.demand.name if proposal.demand.body else "A new pod"
     yield Words(f"{name} requests {asks}.", _BOLD)
     if proposal.in_sum is not None:
-        free = words.bare(proposal.in_sum.free)
+        free = words.format_bare_amount(proposal.in_sum.free)
         yield Words(
             f"{proposal.in_sum.node} has {free} free in all, but not on one card."
         )
@@ -83,7 +83,7 @@ def _plan(proposal: Proposal, plan: MovePlan) -> Iterator[RenderableType]:
 
 
 def _move(proposal: Proposal, move: PodMove) -> str:
-    amount = words.amount(move.source.shares[0].amount)
+    amount = words.format_amount(move.source.shares[0].amount)
     return (
         f"{move.pod} ({amount}, priority {move.pod.priority}): "
         f"{_where(proposal, move.source)} → {_where(proposal, move.landing)}"

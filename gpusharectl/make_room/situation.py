@@ -27,8 +27,8 @@ from gpushare.kube.node_filters import (
     ANY_NODE,
     Constraints,
     NodeProperties,
-    bar,
-    constraints_of,
+    find_bar,
+    read_constraints,
 )
 from gpushare.kube.resource_requests import RequestedResources
 from gpusharectl.access import Access
@@ -185,14 +185,16 @@ def _candidate(seen: SeenPod, budgets: int, state: ClusterState) -> MoveCandidat
 def _budgets(access: Access, state: ClusterState) -> Sequence[Budget]:
     try:
         budgets = tuple(everything(access.cluster, Kind.BUDGETS))
-        return codec.budgets(budgets, (seen.record for seen in state.pods.values()))
+        return codec.read_budgets(
+            budgets, (seen.record for seen in state.pods.values())
+        )
     except NotFound:
         return ()
 
 
 def _constraints(pod: Json) -> Constraints:
     try:
-        return constraints_of(pod)
+        return read_constraints(pod)
     except Malformed:
         # kube-scheduler has placed it, and the prediction is checked afterwards.
         return ANY_NODE
@@ -242,4 +244,4 @@ class _Usable:
         if known is None:
             return False
         full = known.pods is not None and self._counts.get(name, 0) >= known.pods
-        return not full and bar(known, constraints) is None
+        return not full and find_bar(known, constraints) is None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
@@ -86,7 +86,7 @@ def _path(resource: str) -> str:
 def _is_same(number: str, other: str) -> bool:
     """Return whether two quantities are equal: ``1k`` is ``1000``."""
     try:
-        return whole(number) == whole(other)
+        return parse_whole(number) == parse_whole(other)
     except (NotAQuantity, NotWhole):
         return number == other
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gpushare.domain.model import CORES_PER_CARD, Amount
-from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
+from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, parse_whole
 from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
-from gpushare.kube.annotations import card_selector
+from gpushare.kube.annotations import read_card_selector
 from gpushare.kube.resource_requests import build_claims_by_annotation
 from gpushare.yaml_edit import (
     Field,
@@ -414,7 +414,7 @@ class _Migration:
         done = set(found)
         for old, name in carried.sources.items():
             value = carried.values.get(name, "")
-            refusal = card_selector({name: value})
+            refusal = read_card_selector({name: value})
             if name in found:
                 problems[old] = f"{name} is there already; not changed"
             elif isinstance(refusal, Refusal):
@@ -485,7 +485,7 @@ def _number(node: Node) -> int | str:
     text = text_of(node)
     try:
         if not is_in_bytes(text):
-            return whole(text)
+            return parse_whole(text)
     except (NotAQuantity, NotWhole):
         pass
     shown = clean_text(text)

@@ -29,7 +29,7 @@ from gpushare.domain.model import (
     PodRequest,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal, schedule, score
+from gpushare.domain.placement import find_refusal, place, schedule, score_node
 from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 from gpushare.informers.nodes import NodeInformer
@@ -41,11 +41,11 @@ from gpushare.kube.codec import refusal_text
 from gpushare.kube.node_filters import (
     Constraints,
     NodeProperties,
-    bar,
-    constraints_of,
-    lacks,
-    lacks_in_sum,
-    properties_of,
+    find_bar,
+    find_lacks,
+    find_lacks_in_sum,
+    read_constraints,
+    read_properties,
 )
 from gpushare.kube.resource_requests import effective_request
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -170,7 +170,7 @@ class Candidates:
         self._look_again()
         scores = [score for score, alike in liked.items() if alike]
         names: Iterable[NodeName] = liked[max(scores)] if scores else ()
-        if self._linked and links.count_for(needs.request):
+        if self._linked and links.links_count_for(needs.request):
             names = chain.from_iterable(liked.values())
         cards = needs.request.cards
         if cards is not None and cards.uuids:
@@ -192,15 +192,15 @@ class Candidates:
         """Return the reasons why a node cannot take the pod; empty if it can."""
         properties = self.properties[name]
         slots = None if properties.pods is None else properties.pods - self._pods[name]
-        closed = bar(properties, needs.constraints)
+        closed = find_bar(properties, needs.constraints)
         if closed is not None:
             return (closed.message,)
-        lacking = lacks(needs.request.host, self._hosts.free(name), slots)
-        lacking += lacks_in_sum(needs.total, self._left_in_sum(name))
+        lacking = find_lacks(needs.request.host, self._hosts.free(name), slots)
+        lacking += find_lacks_in_sum(needs.total, self._left_in_sum(name))
         if lacking or not needs.request.claims:
             return lacking
         node = self._ledger.node(name)
-        reason = node and refusal(needs.request, node, needs.policy)
+        reason = node and find_refusal(needs.request, node, needs.policy)
         return (refusal_text(reason),) if reason else ()
 
     def _left_in_sum(self, name: NodeName) -> Amount | None:
@@ -210,7 +210,7 @@ class Candidates:
     def accepts(self, constraints: Constraints, name: NodeName) -> bool:
         """Return whether a node takes a pod, apart from cards, CPU and memory."""
         properties = self.properties.get(name)
-        if properties is None or bar(properties, constraints) is not None:
+        if properties is None or find_bar(properties, constraints) is not None:
             return False
         return properties.pods is None or self._pods[name] < properties.pods
 
@@ -262,7 +262,7 @@ class Candidates:
         scored = needs.policy.chooser is None
         for name in self._fitting(needs, changed):
             node = self._ledger.node(name) if scored else None
-            likes = score(node, needs.policy) if node is not None else 0
+            likes = score_node(node, needs.policy) if node is not None else 0
             kept.liked.setdefault(likes, set()).add(name)
         return kept
 
@@ -278,7 +278,7 @@ class Candidates:
                 continue
             if not accepts(constraints, name):
                 continue
-            if lacks_in_sum(cards, self._left_in_sum(name)):
+            if find_lacks_in_sum(cards, self._left_in_sum(name)):
                 continue
             node = self._ledger.node(name) if claims else None
             if node is None:
@@ -287,7 +287,7 @@ class Candidates:
                 # Most pods have one; it needs no search.
                 if node.summary_for(request).fits(claims[0]):
                     yield name
-            elif refusal(request, node, needs.policy) is None:
+            elif find_refusal(request, node, needs.policy) is None:
                 yield name
 
 
@@ -338,14 +338,14 @@ class SimulatedCluster:
         """Add a node."""
         self.api.create(Kind.NODES, node)
         self._catch_up()
-        self.candidates.put(NodeName(node["metadata"]["name"]), properties_of(node))
+        self.candidates.put(NodeName(node["metadata"]["name"]), read_properties(node))
 
     def close_node(self, name: NodeName) -> None:
         """Mark a node unschedulable."""
         closed = {"spec": {"unschedulable": True}}
         node = self.api.patch(Kind.NODES, "", name, closed)
         self._catch_up()
-        self.candidates.put(name, properties_of(node))
+        self.candidates.put(name, read_properties(node))
 
     @contextmanager
     def cordoned(self, name: NodeName, cards: Iterable[CardUUID]) -> Iterator[None]:
@@ -359,7 +359,7 @@ class SimulatedCluster:
         notes = {"metadata": {"annotations": {names.CORDON: cards or None}}}
         node = self.api.patch(Kind.NODES, "", name, notes)
         self._catch_up()
-        self.candidates.put(name, properties_of(node))
+        self.candidates.put(name, read_properties(node))
 
     def remove_node(self, name: NodeName) -> None:
         """Remove a node; its pods must be deleted before."""
@@ -386,14 +386,14 @@ class SimulatedCluster:
         self.candidates.count(
             NodeName(pod["spec"]["nodeName"]), 1, effective_request(made)
         )
-        return codec.pod_ref(made)
+        return codec.read_pod_ref(made)
 
     def add(self, pod: Json) -> tuple[PodRef, PodNeeds | Refusal]:
         """Add a pending pod; a refusal if no node can ever take it."""
         made = self.api.create(Kind.PODS, pod)
         self._catch_up()
-        ref = codec.pod_ref(made)
-        request = codec.pod_request(made, ref)
+        ref = codec.read_pod_ref(made)
+        request = codec.read_pod_request(made, ref)
         if isinstance(request, Refusal):
             return ref, request
         policy = self.choice.policy(request.policy)
@@ -401,7 +401,7 @@ class SimulatedCluster:
             return ref, policy
         if self._packer.due:
             self._packer.learn()
-        return ref, PodNeeds(request, policy, constraints_of(made))
+        return ref, PodNeeds(request, policy, read_constraints(made))
 
     def place(self, ref: PodRef, needs: PodNeeds) -> Placement | NodeRefusals:
         """Decide where the pod goes and bind it there, or return why it must wait."""

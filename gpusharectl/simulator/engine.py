@@ -75,7 +75,7 @@ class PodOutcome:
     first: str = ""
     """The name of the first pod, if this one replaces a pod that had to move."""
     wants_links: bool = False
-    """Whether links between its cards count (``links.count_for``)."""
+    """Whether links between its cards count (``links.links_count_for``)."""
 
     @property
     def key(self) -> PodName:
@@ -311,7 +311,7 @@ class _Game:
             never = PodOutcome(ref, "n/a", now_s, reasons=reasons, first=first)
             self.outcomes.append(never)
             return None
-        wants = links.count_for(needs.request)
+        wants = links.links_count_for(needs.request)
         asks = describe_request(needs)
         result = PodOutcome(ref, asks, now_s, first=first, wants_links=wants)
         pod = _Pod(result, arrive, needs, self._gauge.units_of(needs))

@@ -89,7 +89,7 @@ def _linked_nodes(scenario: Scenario) -> Mapping[str, Sequence[Card]]:
 
 def _cards(node: Json) -> Sequence[Card]:
     try:
-        return codec.cards(node)
+        return codec.read_cards(node)
     except Malformed:
         return ()
 

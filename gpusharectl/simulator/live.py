@@ -146,7 +146,9 @@ def make_live_scenario(
         *(Arrive(pod) for pod in _further(what.more, taken)),
     ]
     extender = next(filter(facts.is_extender, pods), None)
-    choice = configured_choice({} if extender is None else facts.settings_of(extender))
+    choice = configured_choice(
+        {} if extender is None else facts.read_environment(extender)
+    )
     return Scenario(
         name=host,
         nodes=tuple(nodes),
@@ -169,7 +171,7 @@ def _whose_policy(extender: Json | None, choice: PolicyChoice) -> str:
     taken = choice.default
     if extender is None:
         return f"No extender was found; the policy {taken} is used."
-    setting = facts.settings_of(extender).get(_POLICY, "")
+    setting = facts.read_environment(extender).get(_POLICY, "")
     if setting and setting not in POLICIES:
         shown = clean_text(setting)
         return f'The extender\'s policy "{shown}" is not known here; {taken} is used.'
@@ -229,7 +231,7 @@ def _charges(
     for claim in claims:
         node = nodes.get(claim.node)
         if node is not None and not has_unknown_cards(node):
-            yield place_resource_claim(claim, codec.cards(node))
+            yield place_resource_claim(claim, codec.read_cards(node))
 
 
 def _kept(claims: Sequence[ResourceClaim]) -> Iterator[str]:
@@ -257,7 +259,7 @@ def has_unknown_cards(node: Json) -> bool:
     if not facts.annotation(node, names.CARDS):
         return facts.is_labelled(node)
     try:
-        codec.cards(node)
+        codec.read_cards(node)
     except Malformed:
         return True
     return False
@@ -268,7 +270,7 @@ def _astray(pod: Json) -> bool:
     if not facts.node_of(pod) or not codec.is_ours(pod):
         return False
     try:
-        record = codec.pod_record(pod)
+        record = codec.read_pod_record(pod)
     except Malformed:
         return False
     return record.asks and record.placement is None
@@ -336,7 +338,7 @@ def _like(node: Json, name: str) -> Json:
                 synthetic.make_card(name, card.index, card.units, card.model),
                 links=card.links,
             )
-            for card in codec.cards(node)
+            for card in codec.read_cards(node)
         ]
     except Malformed as error:
         raise NotPlayable(f"{wrong}: {error}") from error

@@ -349,7 +349,7 @@ def make_report(scenario: Scenario, runs: Sequence[PolicyRun]) -> SimulationRepo
 
 def _units(node: Json) -> list[int]:
     try:
-        return [card.units for card in codec.cards(node)]
+        return [card.units for card in codec.read_cards(node)]
     except Malformed:
         # Such a node offers no cards until it is repaired; inspect says so.
         return []

@@ -172,14 +172,14 @@ def format_duration(length_s: float) -> str:
 def describe_request(needs: PodNeeds) -> str:
     """Describe what a pod asks for; different kinds of pods get different words."""
     request, host = needs.request, needs.request.host
-    amounts = [words.claims(request.claims)] if request.claims else []
+    amounts = [words.format_claims(request.claims)] if request.claims else []
     if host is not None and host.cpu_milli:
         amounts.append(f"{host.cpu_milli / 1000:g} CPU")
     if host is not None and host.memory_mib:
         amounts.append(f"{host.memory_mib / 1024:.3g} GiB of the node")
     parts = amounts or ["nothing"]
     if request.cards is not None:
-        parts.append(words.allowed(request.cards))
+        parts.append(words.format_selector(request.cards))
     if needs.constraints.selector:
         labels = (f"{key}={value}" for key, value in needs.constraints.selector)
         parts.append(f"on nodes with {' and '.join(labels)}")

@@ -147,7 +147,9 @@ def _links(value: object, info: ValidationInfo) -> tuple[int, ...]:
     if cards is None:
         # They are wrong themselves, and complained about.
         return ()
-    scores = topologies.scores(simplify_yaml(value), sum(card.count for card in cards))
+    scores = topologies.score_topology(
+        simplify_yaml(value), sum(card.count for card in cards)
+    )
     if isinstance(scores, str):
         raise ValueError(scores)  # noqa: TRY004
     return scores

@@ -4,9 +4,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.domain.card_selector import mig_profile
+from gpushare.domain.card_selector import read_mig_profile
 from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID
-from gpushare.domain.quantity import NotAQuantity, mebibytes
+from gpushare.domain.quantity import NotAQuantity, parse_mebibytes
 from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
@@ -58,7 +58,7 @@ def make_card(node: str, index: int, units: int, model: str = "") -> Card:
     are parts of one card.
     """
     made = uuid.uuid5(_CARDS, f"{node}/{index}")
-    parent = f"GPU-{uuid.uuid5(_CARDS, node)}" if mig_profile(model) else ""
+    parent = f"GPU-{uuid.uuid5(_CARDS, node)}" if read_mig_profile(model) else ""
     kind = "MIG" if parent else "GPU"
     uid = CardUUID(f"{kind}-{made}")
     return Card(uid, index, units, model=model, parent=parent)
@@ -131,7 +131,7 @@ def find_refusal(pod: Json) -> str:
     """Return why the extender refuses a pod on every node; empty if it does not."""
     body = {**pod, "metadata": {**pod["metadata"], "uid": "checked"}}
     try:
-        request = codec.pod_request(body, codec.pod_ref(body))
+        request = codec.read_pod_request(body, codec.read_pod_ref(body))
     except Malformed as error:
         return str(error)
     return refusal_text(request) if isinstance(request, Refusal) else ""
@@ -185,7 +185,7 @@ def check_amount(value: object) -> None:
     Traceback (most recent call last):
     gpushare.domain.quantity.NotAQuantity: it is more than 2^63-1, which is the most
     """
-    if mebibytes(value) > _MOST_MIB:
+    if parse_mebibytes(value) > _MOST_MIB:
         raise NotAQuantity("it is more than 2^63-1, which is the most")
 
 

@@ -24,13 +24,13 @@ _DRIVER, _ON = "GPUSHARE_DRA", "on"
 
 def follows_claims(pod: Json) -> bool:
     """Return whether this is a pod of an extender that follows ResourceClaims."""
-    return facts.is_extender(pod) and bool(facts.settings_of(pod).get(_LISTEN))
+    return facts.is_extender(pod) and bool(facts.read_environment(pod).get(_LISTEN))
 
 
 def offers_to_claims(pod: Json) -> bool:
     """Return whether this is a pod of a device plugin that offers cards to claims."""
     is_plugin = facts.is_part(pod, facts.DEVICE_PLUGIN)
-    return is_plugin and facts.settings_of(pod).get(_DRIVER) == _ON
+    return is_plugin and facts.read_environment(pod).get(_DRIVER) == _ON
 
 
 def has_claims(pod: Json) -> bool:

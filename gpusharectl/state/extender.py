@@ -19,7 +19,7 @@ Tls = tuple[ssl.SSLContext, str]
 
 def requires_certificate(pod: Json) -> bool:
     """Return whether the extender in this pod requires a client certificate."""
-    return bool(facts.settings_of(pod).get("GPUSHARE_TLS_CLIENT_CA"))
+    return bool(facts.read_environment(pod).get("GPUSHARE_TLS_CLIENT_CA"))
 
 
 def fetched(objects: Objects, pod: Json, path: str, tls: Tls | None) -> bytes:

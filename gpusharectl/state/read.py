@@ -24,7 +24,7 @@ from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD
-from gpushare.kube.node_filters import NodeProperties, properties_of
+from gpushare.kube.node_filters import NodeProperties, read_properties
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.resource_requests import effective_request
 from gpusharectl.access import Access
@@ -135,7 +135,7 @@ class ClusterState:
     @cached_property
     def properties(self) -> Mapping[NodeName, NodeProperties]:
         """Labels and taints of all nodes, by which pods may use them or not."""
-        return {NodeName(facts.name_of(n)): properties_of(n) for n in self.nodes}
+        return {NodeName(facts.name_of(n)): read_properties(n) for n in self.nodes}
 
     @cached_property
     def requested(self) -> Mapping[PodUID, Amount]:
@@ -337,7 +337,7 @@ def _placements(
                 nodes_held, users = charged(found.nodes, held), users_of(held)
                 placements = replace(placements, nodes=nodes_held, users=users)
             return placements, _decoded(pods)
-    settings = facts.settings_of(extenders[0]) if extenders else {}
+    settings = facts.read_environment(extenders[0]) if extenders else {}
     bodies = claims.read(followed=any(map(follows_claims, extenders)))
     return from_objects(nodes, pods, configured_choice(settings), because, bodies)
 
@@ -346,7 +346,7 @@ def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
     found = {}
     for pod in pods:
         try:
-            record = codec.pod_record(pod)
+            record = codec.read_pod_record(pod)
         except Malformed:
             # The extender ignores it as well; the API server lets none such in.
             continue

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gpushare.domain.card_selector import mig_profile
+from gpushare.domain.card_selector import read_mig_profile
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount, Card
 from gpushare.domain.node import FreeUnits
 from gpushare.kube import names, words
@@ -189,7 +189,7 @@ def _sum_of_namespace(seen: Overview) -> str:
     verb = "holds" if len(here) == 1 else "hold"
     return (
         f"{holders} of {seen.namespace} {verb} "
-        f"{words.amount(held)}, on {cards} of {nodes}."
+        f"{words.format_amount(held)}, on {cards} of {nodes}."
     )
 
 
@@ -262,7 +262,7 @@ def _states(node: NodeView) -> Iterator[str]:
 
 
 def _label(view: CardView) -> str:
-    if view.card.parent and (profile := mig_profile(view.card.model)):
+    if view.card.parent and (profile := read_mig_profile(view.card.model)):
         return f"    card {view.card.index}  {fit_to_show(profile)}"
     return f"  card {view.card.index}  {model_of(view.card)}"
 
@@ -275,7 +275,7 @@ def _numbers(view: CardView, width: int) -> Words:
     line.append_text(bar(card.units, [one.units for one in pieces], _MEMORY_BAR))
     line.append(f" {f'{allotted.units}/{card.units}':>7}")
     if width >= _NARROW:
-        line.append(f"  {words.memory_of(allotted.units, card.units):>11}")
+        line.append(f"  {words.format_memory_pair(allotted.units, card.units):>11}")
     line.append("  ")
     if width >= _WIDTH:
         cores = [one.cores for one in pieces]
@@ -458,7 +458,7 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
     yield Words(f"\n{words.counted(len(seen.pending), 'pod')} pending", "bold")
     shown = seen.pending if wide else seen.pending[:_MOST_PENDING]
     for waiting in shown:
-        asks = words.claims(waiting.claims) or words.NOT_KNOWN
+        asks = words.format_claims(waiting.claims) or words.NOT_KNOWN
         old = f", {age(waiting.since, seen.at)} old" if waiting.since else ""
         yield Words(f"  {waiting.pod}  requests {asks}{old}")
         text = waiting.because

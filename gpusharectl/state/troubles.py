@@ -146,14 +146,14 @@ def _annotations(state: ClusterState) -> Iterator[Trouble]:
     for node in state.nodes:
         name = facts.name_of(node)
         try:
-            here = {card.uuid for card in codec.cards(node)}
+            here = {card.uuid for card in codec.read_cards(node)}
         except Malformed as error:
             what = f"it shares no cards, because its annotation cannot be read: {error}"
             do = "find out who wrote it; the device plugin writes it again"
             yield Trouble(name, what, do)
             continue
         for key, command in ((names.CORDON, "uncordon-card"), (names.CLEAR, "")):
-            missing = codec.uuids(facts.annotation(node, key)) - here
+            missing = codec.read_uuids(facts.annotation(node, key)) - here
             if missing:
                 cards = words.listed(sorted(missing), 3)
                 what = f"{key} names cards that the node does not have: {cards}"
@@ -215,7 +215,7 @@ def _misspelt(state: ClusterState) -> Iterator[Trouble]:
     """Report annotations of pods that look like gpushare's and have no meaning."""
     found: dict[str, list[str]] = {}
     for seen in state.pods.values():
-        for text in codec.unknown_annotations(seen.body):
+        for text in codec.find_unknown_annotations(seen.body):
             found.setdefault(text, []).append(facts.full_name(seen.body))
     for text, pods in found.items():
         do = "correct it where these pods are created"

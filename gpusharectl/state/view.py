@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from gpushare.domain.links import scores_of
+from gpushare.domain.links import read_scores
 from gpushare.domain.model import (
     NOTHING,
     Amount,
@@ -23,8 +23,8 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
 )
-from gpushare.domain.node import FreeUnits, Node, free_units
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.node import FreeUnits, Node, find_free_units
+from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.informers.shortage import find_shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import decode_isolation
@@ -298,7 +298,7 @@ def overview(
         only,
         0 if only else len(known.keys() - set(shown)),
         tuple(_pending(state)),
-        free_units(nodes[name] for name in shown if _gets_pods(known.get(name))),
+        find_free_units(nodes[name] for name in shown if _gets_pods(known.get(name))),
         tuple(troubles(state, of_host)),
         _namespaces(state),
         state.setup,
@@ -361,7 +361,7 @@ def _gets_pods(body: Json | None) -> bool:
 def refused_cards(body: Json) -> str:
     """Return why a node shares no cards: its annotation; empty if it can be read."""
     try:
-        codec.cards(body)
+        codec.read_cards(body)
     except Malformed as error:
         return str(error)
     return ""
@@ -384,7 +384,7 @@ def _node(state: ClusterState, node: Node) -> NodeView:
         device_plugin="" if state.setup is Setup.DEMO else plugin,
         offered=Offered(cores, units),
         isolation=decode_isolation(facts.annotation(body, names.CARDS)),
-        links=scores_of(node.cards) or None,
+        links=read_scores(node.cards) or None,
         complaint=refused_cards(body) or complaint,
         cards=tuple(_card(node, card, shares) for card in node.cards),
         gone=tuple(
@@ -562,6 +562,6 @@ def _quotas_in(body: Json) -> Iterator[Quota]:
 def _number(found: object) -> int | None:
     """Read a quantity; None if it is missing or no whole number."""
     try:
-        return None if found is None else whole(found)
+        return None if found is None else parse_whole(found)
     except (NotAQuantity, NotWhole):
         return None

@@ -44,7 +44,10 @@ class PodAnswer:
     @property
     def warnings(self) -> Sequence[str]:
         """Sentences about what has no meaning in it and in its quotas."""
-        of_pod = *codec.unknown_annotations(self.body), *codec.mib_left(self.body)
+        of_pod = (
+            *codec.find_unknown_annotations(self.body),
+            *codec.find_untranslated_mib(self.body),
+        )
         return [*of_pod, *self.of_quotas]
 
     @property
@@ -114,7 +117,7 @@ class Pending(PodAnswer):
     def details(self) -> Data:
         """Return its own part of the data."""
         return {
-            "asks": words.claims(self.request.claims),
+            "asks": words.format_claims(self.request.claims),
             "claims": self.request.claims,
             "policy": self.policy,
             **_limits(self.request),
@@ -184,7 +187,7 @@ class Placed(PodAnswer):
     def details(self) -> Data:
         """Return its own part of the data."""
         return {
-            "asks": words.claims(self.request.claims),
+            "asks": words.format_claims(self.request.claims),
             "node": self.node,
             "cards": self.held,
             "at": self.at or None,
@@ -214,7 +217,7 @@ class Unplaced(PodAnswer):
     def details(self) -> Data:
         """Return its own part of the data."""
         return {
-            "asks": words.claims(self.request.claims),
+            "asks": words.format_claims(self.request.claims),
             "node": self.node,
             "complaint": self.complaint or None,
             "waits": self.waits or None,

@@ -25,7 +25,7 @@ from gpushare.informers.shortage import find_bars
 from gpushare.kube import codec, facts, words
 from gpushare.kube.claims.allocated import (
     ResourceClaim,
-    device_name,
+    name_device,
     read_amount,
     read_resource_claim,
 )
@@ -41,7 +41,7 @@ from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.names import DRA_DRIVER
-from gpushare.kube.node_filters import hard_taints, intolerable
+from gpushare.kube.node_filters import find_intolerable, read_hard_taints
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.state.read import ClusterState, everything
 from gpusharectl.why.answers import ByClaims, ClaimVerdict
@@ -113,17 +113,18 @@ class _Offers:
         if self.nodes is None:
             return ""
         name = f"card {card.uuid} of node {node}"
-        device = self.nodes[node].get(device_name(card.uuid))
+        device = self.nodes[node].get(name_device(card.uuid))
         if device is None:
             return f"{name} is not in the node's ResourceSlice"
-        if taint := intolerable(hard_taints(device), one.tolerations):
+        if taint := find_intolerable(read_hard_taints(device), one.tolerations):
             return f"{name} has the taint {taint[0]} in its ResourceSlice"
         shown = _shown(device)
         if shown is None or one.amount.fits(shown):
             return ""
         return (
             f"{name} has the room, but its ResourceSlice shows only "
-            f"{words.bare(shown)}; the device plugin of the node writes it again"
+            f"{words.format_bare_amount(shown)}; the device plugin of the node writes "
+            "it again"
         )
 
 
@@ -214,7 +215,8 @@ class _Looked:
             unknown = "which cards are offered to claims is not known: "
             not_judged.append(unknown + self._offers.problem)
         amounts = " and ".join(
-            words.amount(one.amount) + (f" ({one.name})" if "/" in one.name else "")
+            words.format_amount(one.amount)
+            + (f" ({one.name})" if "/" in one.name else "")
             for one in asked.cards
         )
         return ClaimVerdict(
@@ -253,7 +255,7 @@ class _Looked:
 
     def _barred(self) -> Mapping[NodeName, str]:
         try:
-            record = codec.pod_record(self.pod)
+            record = codec.read_pod_record(self.pod)
         except Malformed:
             return {}
         return find_bars(record, self.state.placements.nodes, self.state.properties)
@@ -279,7 +281,8 @@ def _has(claim: ResourceClaim, state: ClusterState) -> str:
     indexes = {card.uuid: card.index for card in node.cards}
     shares = place_resource_claim(claim, node.cards).shares
     parts = (
-        f"card {indexes.get(share.card, share.card)}, {words.amount(share.amount)}"
+        f"card {indexes.get(share.card, share.card)}, "
+        f"{words.format_amount(share.amount)}"
         for share in shares
     )
     return f"it has {' and '.join(parts)} of {claim.node}"

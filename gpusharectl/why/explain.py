@@ -18,7 +18,7 @@ from gpushare.domain.model import (
     PodRequest,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.informers.shortage import find_bars, find_shortage
@@ -64,7 +64,7 @@ def why(state: ClusterState, pod: Json) -> Explanation:
     if not codec.is_ours(pod):
         return NoShare(pod, "asks-nothing")
     try:
-        record = codec.pod_record(pod)
+        record = codec.read_pod_record(pod)
     except Malformed as error:
         return NoShare(pod, "invalid", f"it cannot be read: {error}")
     request = record.request
@@ -309,7 +309,7 @@ class _Waiting:
         cards = self._request.cards
         allow = ""
         if cards is not None:
-            allow = f"let it use more cards ({words.annotations(cards.limits)})"
+            allow = f"let it use more cards ({words.format_limits(cards.limits)})"
         found = [self._smaller(), *self._without_others(best), self._reopen()]
         if self._shortage.never:
             found = [*self._on_larger_cards()]
@@ -422,4 +422,4 @@ class _Waiting:
             return False
         free = replace(self._request, cards=None)
         seen = (node.as_seen_by(free.pod) for node in self._nodes)
-        return any(refusal(free, node, self._policy) is None for node in seen)
+        return any(find_refusal(free, node, self._policy) is None for node in seen)

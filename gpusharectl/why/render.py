@@ -101,7 +101,7 @@ def _no_share(answer: NoShare) -> Iterator[Text]:
 
 
 def _unplaced(answer: Unplaced) -> Iterator[Text]:
-    asks = words.claims(answer.request.claims)
+    asks = words.format_claims(answer.request.claims)
     yield Words(f"{answer.pod} requests {asks} and is on {answer.node}.", _BOLD)
     yield Words(
         "Its card is not known yet, so each card of the node is charged for it. It was "
@@ -128,7 +128,7 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
             "It was bound without the extender, so its card was not planned: the "
             "device plugin chose it."
         )
-    yield Words(f"It requests {words.claims(answer.request.claims)}. {how}")
+    yield Words(f"It requests {words.format_claims(answer.request.claims)}. {how}")
     yield from _allowed(answer)
     if answer.planned:
         where = ", ".join(map(_card_name, answer.planned))
@@ -155,7 +155,7 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
 
 def _allowed(answer: Pending | Placed) -> Iterator[Text]:
     if answer.request.cards is not None:
-        cards = words.allowed(answer.request.cards)
+        cards = words.format_selector(answer.request.cards)
         yield Words(f"It may use cards {cards}, and no others.")
     yield from _warnings(answer)
 
@@ -169,7 +169,7 @@ def _held(held: HeldCard) -> str:
     if held.card is None:
         return f"a card that no longer exists ({held.uuid})"
     model = f" ({held.card.model})" if held.card.model else ""
-    return f"card {held.card.index}{model}, {words.amount(held.amount)}"
+    return f"card {held.card.index}{model}, {words.format_amount(held.amount)}"
 
 
 def _card_name(held: HeldCard) -> str:
@@ -181,7 +181,7 @@ def _pending(
 ) -> Iterator[RenderableType]:
     since = facts.created(answer.body)
     old = f"has waited for {age(since, now)}" if since else "waits"
-    asks = words.claims(answer.request.claims)
+    asks = words.format_claims(answer.request.claims)
     yield Words(f"{answer.pod} requests {asks}. It {old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
     yield from _allowed(answer)
@@ -202,7 +202,7 @@ def _pending(
     if scheduler := answer.kube_scheduler:
         yield Words(f"kube-scheduler says: {scheduler}")
     if answer.in_sum is not None:
-        free = words.bare(answer.in_sum.free)
+        free = words.format_bare_amount(answer.in_sum.free)
         yield Words(
             f"No autoscaler adds a node for its card: {answer.in_sum.node} has {free} "
             "free in all, and autoscalers compare only such sums. The steps below "
@@ -390,7 +390,7 @@ def _missing(card: CardVerdict, request: PodRequest, way: Way | None) -> str:
         return "fits"
     if not card.ever:
         return _in_all(card)
-    lacks = f"lacks {words.bare(card.missing)}"
+    lacks = f"lacks {words.format_bare_amount(card.missing)}"
     if way is None:
         return lacks
     return f"{lacks}; would fit without {_pods(way)}"
@@ -402,7 +402,7 @@ def _in_all(card: CardVerdict) -> str:
 
 def _pods(way: Way) -> str:
     return words.listed(
-        (f"{one.pod} ({words.bare(one.amount)})" for one in way.pods), 3
+        (f"{one.pod} ({words.format_bare_amount(one.amount)})" for one in way.pods), 3
     )
 
 

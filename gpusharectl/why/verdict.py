@@ -21,7 +21,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import refusal
+from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import LIMITS
@@ -124,7 +124,7 @@ def judge(
     """Judge a node for a request, without what does not count for this pod."""
     seen = node.as_seen_by(request.pod)
     cards = tuple(_card(request, seen, card, policy) for card in seen.cards)
-    no = refusal(request, seen, policy)
+    no = find_refusal(request, seen, policy)
     limited = seen.as_limited_by(request)
     distance = (0, 0, 0, 0) if no is None else _distance(request, limited)
     return NodeVerdict(
@@ -186,8 +186,8 @@ def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVe
     alone = replace(node, cards=(card,))
     empty = Node(NodeName(""), (replace(card, healthy=True, cordoned=False),))
     free = alone.free.get(card.uuid)
-    fits = refusal(single, alone, policy) is None
-    ever = refusal(single, empty, policy) is None
+    fits = find_refusal(single, alone, policy) is None
+    ever = find_refusal(single, empty, policy) is None
     missing = NOTHING
     if free is not None and not claim.whole_cards:
         missing = _missing(claim.amount, free)
@@ -311,7 +311,7 @@ def from_card(
     held = _holders(alone)
 
     def enough(uids: Iterable[PodUID]) -> bool:
-        return refusal(request, alone.without(set(uids)), policy) is None
+        return find_refusal(request, alone.without(set(uids)), policy) is None
 
     def way(uids: Iterable[PodUID]) -> Way:
         return Way(node.name, card, tuple(held[uid] for uid in uids))
@@ -400,5 +400,5 @@ def _ways(request: PodRequest, node: Node, policy: Policy) -> Iterator[Reopened]
             for card in node.cards
         )
         seen = replace(node, cards=as_open).as_seen_by(request.pod)
-        if refusal(request, seen, policy) is None:
+        if find_refusal(request, seen, policy) is None:
             yield Reopened(node.name, tuple(cards))

@@ -13,7 +13,7 @@ from collections.abc import Collection
 import pytest
 
 from gpushare.domain.model import Amount, CardUUID
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.claims.templates import write_template as parts_of_one_card
 from tests.cluster.dra_on import CLAIMS, DRIVER, GROUP, TEMPLATES
 from tests.cluster.gpus import ROOT
@@ -59,7 +59,7 @@ def template(units: int, cores: int) -> Json:
 def offer(site: Site, *cards: StubCard) -> None:
     """Put cards into the node, which offers them to claims too."""
     site.gpus["cp"].set_cards(cards)
-    names = [device_name(CardUUID(card.uuid)) for card in cards]
+    names = [name_device(CardUUID(card.uuid)) for card in cards]
     wait_until(
         lambda: [one["name"] for one in devices(site)],
         "the slice",

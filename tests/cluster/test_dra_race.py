@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from gpushare.domain.model import CardUUID
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from tests.cluster.dra_on import CLAIMS
 from tests.cluster.manifests import EIGHT_P4
 from tests.cluster.seen import unschedulable
@@ -291,7 +291,7 @@ def test_the_race(claims: Site) -> None:
 
 def cards_of_pods(site: Site) -> dict[str, str]:
     """Give the card of each pod that has one, by its placement or its claim."""
-    uuids = {device_name(CardUUID(card.uuid)): card.uuid for card in EIGHT_P4}
+    uuids = {name_device(CardUUID(card.uuid)): card.uuid for card in EIGHT_P4}
     found = {
         user["name"]: uuids[device]
         for claim in site.cluster.rest.items(CLAIMS)

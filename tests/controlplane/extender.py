@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.testbed.certificates import Certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant
@@ -127,7 +127,7 @@ def extender(
     if "CLAIMS_LISTEN" in settings:
         rules += documents("dra/extender-rbac.yaml")[0]["rules"]
     grant(plane.rest, USER.name, rules)
-    port, public_port = free_address().port, free_address().port
+    port, public_port = find_free_address().port, find_free_address().port
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(__file__).parents[2]),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpusharectl.installer.manifests import compose_overlay
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane
@@ -187,7 +187,7 @@ def webhook(
     grant(plane.rest, f"system:serviceaccount:default:{ACCOUNT}", rules)
     token = service_account_token(plane.rest, "default", ACCOUNT)
     held = certificates(folder / "tls")
-    port, public_port = free_address().port, free_address().port
+    port, public_port = find_free_address().port, find_free_address().port
     pods = shipped("Deployment", components)["spec"]["template"]["spec"]
     (one,) = pods["containers"]
     environment = {

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin.dra.slices import slice_devices
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.claims.templates import write_template
 from gpushare.kube.facts import scheduler_says
 from gpusharectl.commands import main
@@ -68,7 +68,7 @@ def shared_claims(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Claims]:
     held = certificates(tmp_path_factory.mktemp("claims") / "tls")
-    listen = free_address()
+    listen = find_free_address()
     with (
         beside(plane, "claims", **claims_settings(listen, held)) as world,
         asked_about_claims(plane, listen.port, held),
@@ -197,7 +197,7 @@ def test_selectors_choose_among_cards_of_any_kind(site: Claims) -> None:
     for selector, a_pod in posted.items():
         site.world.bound(a_pod)
         ((chosen[selector], _),) = site.allocated(a_pod["metadata"]["name"])
-    assert chosen == {key: device_name(uuid) for key, uuid in SELECTORS.items()}
+    assert chosen == {key: name_device(uuid) for key, uuid in SELECTORS.items()}
 
 
 def used(request: str) -> Json:

@@ -14,7 +14,7 @@ from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import ListPage
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from tests.controlplane.world import EAGER, POLICY, World, beside
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.rest import Json
@@ -120,7 +120,7 @@ def asked(units: int) -> tuple[int, int]:
 
 
 def request_of(pod: Json) -> PodRequest:
-    request = pod_record(pod).request
+    request = read_pod_record(pod).request
     assert isinstance(request, PodRequest)
     return request
 

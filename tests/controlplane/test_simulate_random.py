@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from gpushare.domain.model import NodeName
-from gpushare.domain.placement import score
+from gpushare.domain.placement import score_node
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import codec
 from gpusharectl.simulator.engine import Played, play
@@ -146,7 +146,9 @@ def test_the_same_pods_on_the_same_cards(
     scenario = dealt(seed)
     seen = really(plane, space, scenario, f"random-{seed}")
     index = {
-        card.uuid: card.index for one in scenario.nodes for card in codec.cards(one)
+        card.uuid: card.index
+        for one in scenario.nodes
+        for card in codec.read_cards(one)
     }
     before: list[ScenarioStep] = []
     for step in scenario.steps:
@@ -167,5 +169,5 @@ def test_the_same_pods_on_the_same_cards(
             own = step.what.pod["metadata"]["annotations"].get("baidu.com/vcuda-policy")
             policy = scenario.choice.policy(own or None)
             pages = [ledger.node(NodeName(one)) for one in (free.node, real.node)]
-            assert len({score(page, policy) for page in pages}) == 1, (name, pages)
+            assert len({score_node(page, policy) for page in pages}) == 1, (name, pages)
     assert 0 < len(before) < PODS

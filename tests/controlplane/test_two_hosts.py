@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.settings import Address
 from tests.controlplane.claims import (
     Claims,
@@ -88,7 +88,7 @@ class Hosts:
 def hosts(plane: ControlPlane, space: str, tmp_path: Path) -> Iterator[Hosts]:
     needs(os.geteuid() == 0, "root, for another localhost", "run the tests as root")
     held = certificates(tmp_path / "tls")
-    port = free_address().port
+    port = find_free_address().port
     with ExitStack() as stack:
         other = stack.enter_context(plane.other_host(OTHER))
         stack.enter_context(asked_about_claims(plane, port, held))

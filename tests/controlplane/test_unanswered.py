@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.controlplane.books import checked_book
 from tests.controlplane.by_hand import ASK, bind
 from tests.controlplane.gate import GROUP, asked_of_bindings
@@ -26,7 +26,7 @@ def failing_bindings(world: World) -> Iterator[None]:
 
     The API server answers such a binding with 500.
     """
-    url = f"https://{free_address()}/"
+    url = f"https://{find_free_address()}/"
     body = asked_of_bindings("failing-bindings", world.namespace, url)
     world.rest.must("POST", HOOKS, body)
     nobody = f"/api/v1/namespaces/{world.namespace}/pods/nobody/binding"

@@ -30,7 +30,7 @@ from gpushare.domain.placement import join_shares
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget, WatchEvent
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpushare.kube.errors import Unavailable
 from gpushare.kubelet import node_pods
 from gpushare.kubelet.pods import card_key
@@ -250,7 +250,7 @@ class NodeFixture:
 
     def planned(self, pod: Json, card: int) -> Placement:
         """The placement of all that a pod asks, whole, on the card of this index."""
-        record = pod_record(pod)
+        record = read_pod_record(pod)
         claims = record.request.claims  # type: ignore[union-attr]
         shares = [Share(UUIDS[card], one.amount, one.containers) for one in claims]
         return Placement(record.pod, NODE, join_shares(shares))
@@ -337,7 +337,7 @@ class NodeFixture:
         pod = self.pod(name)
         if names.ACTUAL not in pod["metadata"].get("annotations", {}):
             return None
-        placement = pod_record(pod).placement
+        placement = read_pod_record(pod).placement
         assert placement is not None
         return placement.cards()
 

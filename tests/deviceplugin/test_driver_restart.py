@@ -15,7 +15,7 @@ from exporter import run
 from exporter.settings import ExporterSettings
 from exporter.telemetry.combined import CombinedTelemetry
 from exporter.telemetry.nvml import NvmlTelemetry
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.cards.combined import CombinedCards
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.kube.cluster import Kind
@@ -60,7 +60,7 @@ def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[i
         state_dir=folder / "vcuda",
         inject="env",
         look_every_s=0.05,
-        listen=free_address(),
+        listen=find_free_address(),
     )
 
     def run() -> None:
@@ -107,7 +107,11 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     caplog.set_level(logging.INFO)
     clock, stop, status = Clock(), Event(), list[int]()
     settings = ExporterSettings(
-        NODE, pods=False, look_every_s=0.05, listen=free_address(), collect_listen=None
+        NODE,
+        pods=False,
+        look_every_s=0.05,
+        listen=find_free_address(),
+        collect_listen=None,
     )
     telemetry = CombinedTelemetry(
         [NvmlTelemetry(NvmlCards(deadline_s=FOREVER_S, clock=clock))]

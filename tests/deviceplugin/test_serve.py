@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound
@@ -44,7 +44,7 @@ class Node:
     def __init__(self, folder: Path, kubeconfig: Path, cluster: Embedded) -> None:
         self.folder, self.cluster = folder, cluster
         self.devices = Devices(folder / "k")
-        self.listen = free_address()
+        self.listen = find_free_address()
         self.logs = 0
         self.settings = {
             "NODE_NAME": str(NODE),
@@ -279,7 +279,7 @@ def test_a_second_one_waits(node: Node) -> None:
     with node.devices, running(node.start()) as first:
         node.wait_registered()
         other = str(node.folder / "other")
-        with running(node.start(LISTEN=str(free_address()), STATE_DIR=other)):
+        with running(node.start(LISTEN=str(find_free_address()), STATE_DIR=other)):
             assert "registered" not in node.words()
             first._process.send_signal(signal.SIGKILL)
             status_of(first)

@@ -15,7 +15,7 @@ from exporter.run import assemble_exporter
 from exporter.settings import ExporterSettings
 from exporter.usage import Usage, account_usage, is_over
 from gpushare.domain.model import Amount, CardUUID
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -48,7 +48,7 @@ def claimed(name: str, **uses: str) -> Json:
 
 def device(card: str = A, request: str = "card", cores: int = 10) -> PreparedDevice:
     uuid = CardUUID(card)
-    return PreparedDevice(request, device_name(uuid), uuid, cores, 8, "s", ())
+    return PreparedDevice(request, name_device(uuid), uuid, cores, 8, "s", ())
 
 
 class Folder:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.model import CardUUID, Placement, Share
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpushare.settings import Address
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.cluster import Child, fetch_from
@@ -38,7 +38,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.listen, self.agent = free_address(), free_address()
+        self.listen, self.agent = find_free_address(), find_free_address()
         self.log = folder / "log"
         self.settings = {
             "NODE_NAME": str(NODE),
@@ -168,7 +168,7 @@ def test_pods_are_followed(node: Node) -> None:
     spec = node.folder / "cards.yaml"
     spec.write_text(f"cards:\n- {{uuid: {uuid}, memory_mib: 8192}}\n")
     made = cluster.create(Kind.PODS, pod_json("web", units=4, cores=50, node=NODE))
-    record = pod_record(made)
+    record = read_pod_record(made)
     (claim,) = record.request.claims  # type: ignore[union-attr]
     share = Share(CardUUID(uuid), claim.amount, claim.containers)
     note = encode_placement(Placement(record.pod, NODE, (share,)), AT)

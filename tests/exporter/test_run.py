@@ -31,7 +31,7 @@ from exporter.telemetry.amd import AmdTelemetry
 from exporter.telemetry.base import Telemetry
 from exporter.telemetry.combined import CombinedTelemetry
 from exporter.telemetry.nvml import NvmlTelemetry
-from gpushare.addresses import free_address, why_not_listen
+from gpushare.addresses import find_free_address, why_not_listen
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.domain.model import NodeName
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -276,14 +276,14 @@ def test_half_an_exporter_ends() -> None:
 
 
 def test_it_ends_well_when_it_is_told_to() -> None:
-    settings, stop = quiet(collect_listen=free_address()), Event()
+    settings, stop = quiet(collect_listen=find_free_address()), Event()
     stop.set()
     assert run_exporter(settings, ScriptedTelemetry(), None, stop) == 0
     assert not why_not_listen(settings.listen)
 
 
 def quiet(**how: Any) -> ExporterSettings:
-    settings = {"pods": False, "listen": free_address(), "collect_listen": None}
+    settings = {"pods": False, "listen": find_free_address(), "collect_listen": None}
     return ExporterSettings(NodeName("n"), **settings | how)
 
 

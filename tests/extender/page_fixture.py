@@ -8,7 +8,7 @@ from werkzeug.test import Client
 
 from extender.main import Applications, assemble_extender
 from extender.settings import ExtenderSettings
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.model import Card
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.server.listener import Listener
@@ -37,7 +37,7 @@ class Scene:
         )
         self._stop = Event()
         self._settings = ExtenderSettings(ui=True, **settings)
-        self._address = free_address()
+        self._address = find_free_address()
         self._server: Listener | None = None
         self._made: Applications | None = None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import orjson
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -56,7 +56,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     held = certificates(folder / "tls")
     cluster = Embedded(bookmark_every_s=0.5)
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
-    inner, public, claims = free_address(), free_address(), free_address()
+    inner, public, claims = (
+        find_free_address(),
+        find_free_address(),
+        find_free_address(),
+    )
     launcher = Launcher(folder)
     with ApiServerOnLoopback(cluster) as api:
         settings = {

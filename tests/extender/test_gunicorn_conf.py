@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -55,7 +55,7 @@ def serving(
     cluster = cluster or Embedded()
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
     launcher = Launcher(folder)
-    inner, public = free_address(), free_address()
+    inner, public = find_free_address(), find_free_address()
     with ApiServerOnLoopback(cluster) as api:
         settings = {
             "GPUSHARE_KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
@@ -134,7 +134,7 @@ def _running(
     tls: ssl.SSLContext | None = None,
 ) -> Iterator[Served]:
     memory, uids = cluster()
-    address, public = free_address(), free_address()
+    address, public = find_free_address(), find_free_address()
     conf, build = f"python:{package}.gunicorn_conf", f"{package}.main:build()"
     command = [sys.executable, "-m", "gunicorn", "--config", conf, build]
     launcher = Launcher(folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.logs import JsonLines, LogFormat, TextLines, about, configure
+from gpushare.logs import JsonLines, LogFormat, TextLines, about, configure_logs
 
 AT = "2026-11-21T10:31:48.120Z"
 
@@ -86,7 +86,7 @@ def test_what_a_request_is_about_stands_on_its_lines() -> None:
 def test_configure_logs_from_a_level_up(form: LogFormat, root: logging.Logger) -> None:
     stream = io.StringIO()
     root.addHandler(logging.NullHandler())
-    configure("WARNING", form, stream)
+    configure_logs("WARNING", form, stream)
     logger = logging.getLogger("gpushare.test")
     logger.info("quiet")
     logger.warning("loud", extra={"pod": "edge/a"})

@@ -76,7 +76,7 @@ def test_a_card_is_cordoned_by_any_of_its_names(
     done = carry_out(cluster, Order.CORDON, "n", [named])
     assert done.changed == {A}
     assert cluster.annotation() == A
-    assert [one.cordoned for one in codec.cards(cluster.node())] == [True, False]
+    assert [one.cordoned for one in codec.read_cards(cluster.node())] == [True, False]
 
 
 def test_several_at_once(cluster: ClusterOverHttp) -> None:

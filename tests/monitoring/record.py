@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.monitoring.adapter import ROOT
 from tests.monitoring.pages import MetricsPage, PageServer
 from tests.monitoring.scene import (
@@ -89,7 +89,7 @@ def ask(program: str, plane: ControlPlane, prometheus: str, rules: Path) -> None
     token = service_account_token(plane.rest, "default", ACCOUNT)
     grant(plane.rest, f"system:serviceaccount:default:{ACCOUNT}", CHARTS_RIGHTS)
     kubeconfig = plane.kubeconfig(token, "adapter")
-    port = free_address().port
+    port = find_free_address().port
     flags = [
         f"--config={config}",
         f"--prometheus-url={prometheus}",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.model import NodeName, PodRef, PodUID
 from gpushare.domain.model import Placement as Held
 from gpushare.kube import names
@@ -55,7 +55,7 @@ class ExportedNode:
         self.driver = StubDriver(self.folder, self.cards)
         self.host = self.folder / "host"
         (self.host / "proc").mkdir(parents=True)
-        self.address = str(free_address())
+        self.address = str(find_free_address())
 
     def start(self) -> None:
         own = {

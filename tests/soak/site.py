@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import Card as OurCard
 from gpushare.domain.model import CardUUID
@@ -155,7 +155,7 @@ def site(
 @contextmanager
 def _arbiter(plane: ControlPlane) -> Iterator[dict[str, str]]:
     """Have the API server ask about claims; give the extender's settings for it."""
-    listen = free_address()
+    listen = find_free_address()
     with TemporaryDirectory(prefix="soak-tls-") as folder:
         held = certificates(Path(folder) / "tls")
         with asked_about_claims(plane, listen.port, held):

@@ -7,7 +7,7 @@ from copy import copy
 from pathlib import Path
 from typing import Self
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.testbed import scheduler
 from tests.testbed.audit import AuditLog, Level, write_policy
 from tests.testbed.binaries import Binaries
@@ -55,14 +55,14 @@ class ControlPlane:
         ours = (self.admin, self.scheduler_user, controllers, self.kubelet)
         self.users = (*ours, *users)
         self.audit = AuditLog(folder / "audit.log")
-        self.port = free_address().port
+        self.port = find_free_address().port
         self.rest = self.rest_as(self.admin.token)
         self.launcher = Launcher(folder)
         self._controllers = controllers
         self._audit_level = audit
         self._apiserver_flags = apiserver_flags
-        self._etcd_port = free_address().port
-        self._etcd_peer_port = free_address().port
+        self._etcd_port = find_free_address().port
+        self._etcd_peer_port = find_free_address().port
         self._processes: dict[str, Process] = {}
 
         self._localhost = ""
@@ -129,7 +129,7 @@ class ControlPlane:
         and writes kubeconfigs for it. It takes root.
         """
         other = copy(self)
-        other.port = free_address().port
+        other.port = find_free_address().port
         other.rest = other.rest_as(self.admin.token)
         other._processes, other._localhost = {}, localhost
         audit = f"--audit-log-path={self.folder / f'audit-{localhost}.log'}"
@@ -178,7 +178,7 @@ class ControlPlane:
         self, controllers: Sequence[str] = CONTROLLERS, *, qps: int = 200
     ) -> Process:
         """Start kube-controller-manager with only these controllers."""
-        port = free_address().port
+        port = find_free_address().port
         name = "kube-controller-manager"
         kubeconfig = self.kubeconfig(self._controllers.token, name)
         flags = controller_manager_flags(kubeconfig, port, controllers, qps)

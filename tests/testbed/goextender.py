@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.testbed.binaries import HERE, Tool, ensure_binaries
 from tests.testbed.process import Launcher
 from tests.testbed.rest import Rest
@@ -34,7 +34,7 @@ class GoExtender:
     name: str = NAME
     kubeconfig: Path | None = None
     """It has to name the API server's certificate."""
-    port: int = field(default_factory=lambda: free_address().port)
+    port: int = field(default_factory=lambda: find_free_address().port)
 
     @property
     def url(self) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import yaml
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.testbed.binaries import PROMETHEUS, PROMETHEUS_MODULE, ensure_binaries
 from tests.testbed.debpackages import ensure_unpacked
 from tests.testbed.process import Launcher
@@ -65,7 +65,7 @@ class Served:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.address = str(free_address())
+        self.address = str(find_free_address())
         self._launcher = Launcher(self.folder)
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from tests.testbed.manifests import stanza
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Json, Rest
@@ -155,7 +155,7 @@ def start(
     """
     path = launcher.folder / f"{name}.config.json"
     path.write_text(json.dumps(config, indent=2))
-    port = free_address().port
+    port = find_free_address().port
     flags = scheduler_flags(path, port, path.with_suffix(".cert"))
     process = launcher.start(name, [*command, *flags])
     rest = Rest(port)

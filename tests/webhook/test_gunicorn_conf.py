@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 from jsonpatch import apply_patch
 
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
@@ -85,7 +85,7 @@ def serving(
     cluster = Embedded(bookmark_every_s=0.5)
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
     launcher = Launcher(folder)
-    listen, public = free_address(), free_address()
+    listen, public = find_free_address(), find_free_address()
     with ApiServerOnLoopback(cluster) as api:
         settings = {
             "LISTEN": str(listen),

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -278,7 +278,7 @@ def _is_uneven(name: str, limits: Json, requests: Json) -> bool:
 
 def _whole(raw: object) -> int | None:
     try:
-        return whole(raw)
+        return parse_whole(raw)
     except (NotAQuantity, NotWhole):
         return None
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role, peak_amount
 from gpushare.kube import names
-from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, card_selector
+from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, read_card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import Unmeetable, read_containers
@@ -131,7 +131,7 @@ def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
 
     So the pod fits on the same cards as before. A larger request is kept.
     """
-    chosen = card_selector(pod_annotations(pod))
+    chosen = read_card_selector(pod_annotations(pod))
     models = None if isinstance(chosen, Refusal) else chosen
     places = _places(pod)
     for group in [[each] for each in places] if _apart(pod) else [places]:
@@ -286,5 +286,5 @@ def _is_none(quantity: object) -> bool:
 
 def _number(quantity: object) -> int | None:
     with suppress(NotAQuantity, NotWhole):
-        return whole(quantity)
+        return parse_whole(quantity)
     return None

@@ -158,7 +158,7 @@ def _mutated(
     if judged.summed and translation.sharing:
         denials.append(translation.sharing)
     if not denials:
-        warnings += [*unknown_resources(after), *codec.unknown_annotations(after)]
+        warnings += [*unknown_resources(after), *codec.find_unknown_annotations(after)]
     # The warnings of a translated pod are about the pool already, per container.
     if (translation.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)

@@ -22,13 +22,13 @@ from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
     is_in_bytes,
-    mebibytes,
-    whole,
+    parse_mebibytes,
+    parse_whole,
 )
 from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.domain.request import ContainerSpec
 from gpushare.kube import codec, names
-from gpushare.kube.annotations import card_selector
+from gpushare.kube.annotations import read_card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import (
@@ -72,7 +72,7 @@ def judge_request(pod: Json) -> JudgedRequest:
     """
     complaints = list(_policy(pod))
     try:
-        request = codec.pod_request(pod, _NOBODY)
+        request = codec.read_pod_request(pod, _NOBODY)
     except Malformed as error:
         return JudgedRequest(None, (*complaints, *(_quantities(pod) or [str(error)])))
     if isinstance(request, Refusal):
@@ -86,7 +86,7 @@ def _refused(pod: Json, refusal: Refusal, complaints: list[str]) -> JudgedReques
     """Return all that is wrong; the refusal is only the first that was found."""
     before = len(complaints)
     wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
-    chosen = card_selector(pod_annotations(pod))
+    chosen = read_card_selector(pod_annotations(pod))
     if isinstance(chosen, Refusal):
         wrong.append(chosen.detail)
     complaints += [_of_annotation(detail, pod) for detail in wrong]
@@ -180,7 +180,7 @@ def mib_left(pod: Json) -> Iterator[str]:
 def _mib(value: object) -> int | str:
     text = clean_text(str(value))
     try:
-        mib = whole(value)
+        mib = parse_whole(value)
     except NotAQuantity as error:
         return f"{text} is not valid: {error}"
     except NotWhole:
@@ -191,7 +191,7 @@ def _mib(value: object) -> int | str:
         why, amount = f"{text} is in bytes", f"{text[:-2]} {text[-2:]}B"
     else:
         why, amount = f"{text} is more than any node has", f"{text} bytes"
-    return f"{why}, and this counts MiB; for {amount} write {mebibytes(value)}"
+    return f"{why}, and this counts MiB; for {amount} write {parse_mebibytes(value)}"
 
 
 def _policy(pod: Json) -> Iterator[str]:

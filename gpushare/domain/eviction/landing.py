@@ -24,7 +24,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import best_node, place, refusal, score
+from gpushare.domain.placement import choose_node, find_refusal, place, score_node
 from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 
@@ -116,7 +116,7 @@ class LandingPrediction:
         if not self.has_host(self.request.host, node.name, state):
             return False
         seen = node.as_seen_by(self.request.pod)
-        return refusal(self.request, seen, self.policy) is None
+        return find_refusal(self.request, seen, self.policy) is None
 
     def has_host(
         self, amount: HostAmount | None, name: NodeName, state: StateAfterMoves
@@ -167,11 +167,11 @@ class LandingPrediction:
         for name in state.nodes:
             if pod.may_use(name) and self.has_host(request.host, name, state):
                 node = self.now(name, state).as_seen_by(request.pod)
-                if refusal(request, node, policy) is None:
+                if find_refusal(request, node, policy) is None:
                     fitting.append(node)
         if not fitting:
             return None
-        placed = place(request, best_node(request, fitting, policy), policy)
+        placed = place(request, choose_node(request, fitting, policy), policy)
         return None if isinstance(placed, Refusal) else placed
 
     def _unchanged(
@@ -180,9 +180,9 @@ class LandingPrediction:
         """Return the best of the nodes that are as at the beginning, if one fits.
 
         All of them if the policy has a chooser, which compares them itself, or if links
-        count, by which ``best_node`` compares them.
+        count, by which ``choose_node`` compares them.
         """
-        compared = policy.chooser is not None or links.count_for(request)
+        compared = policy.chooser is not None or links.links_count_for(request)
         for _, name in self._ranks(request, policy):
             known = name not in state.nodes and pod.may_use(name)
             if known and self.has_host(request.host, name, state):
@@ -198,6 +198,6 @@ class LandingPrediction:
             ranked = self._ranked[key] = []
             for name, now in self._nodes.items():
                 node = now.as_seen_by(request.pod)
-                if refusal(request, node, policy) is None:
-                    insort(ranked, (-score(node, policy), name))
+                if find_refusal(request, node, policy) is None:
+                    insort(ranked, (-score_node(node, policy), name))
         return ranked

@@ -27,7 +27,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
 
@@ -181,7 +181,7 @@ def has_room(
 def _no_target(request: PodRequest, nodes: Iterable[Node], policy: Policy) -> NoPlan:
     for node in nodes:
         opened = tuple(replace(c, healthy=True, cordoned=False) for c in node.cards)
-        if refusal(request, Node(node.name, opened), policy) is None:
+        if find_refusal(request, Node(node.name, opened), policy) is None:
             words = "each card that could hold it is sick or cordoned"
             return NoPlan(NoPlanReason.CLOSED, words)
     return NoPlan(
@@ -225,7 +225,7 @@ def _targets(request: PodRequest, node: Node, policy: Policy) -> Iterator[_Targe
         kinds.setdefault(card.kind if claim.whole_cards else "", []).append(card)
     for kind in kinds.values():
         for cards in combinations(kind, max(1, claim.whole_cards)):
-            if refusal(request, Node(node.name, cards), policy) is None:
+            if find_refusal(request, Node(node.name, cards), policy) is None:
                 yield _Target(node.name, frozenset(card.uuid for card in cards))
 
 

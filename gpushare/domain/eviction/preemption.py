@@ -20,7 +20,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import refusal
+from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy
 
 Cost = tuple[int, int, int, int]
@@ -163,7 +163,7 @@ class _VictimSearch:
         self._kept = self._taken_for_something_else()
 
     def frees_cards(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
-        return refusal(request, self._node.without(gone), self._policy) is None
+        return find_refusal(request, self._node.without(gone), self._policy) is None
 
     def victims(self) -> Victims | None:
         """Return the cheapest sufficient victims, the most important first."""

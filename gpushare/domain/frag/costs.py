@@ -15,10 +15,10 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.prices import ROUNDING, NodeWorth, Slope, Tables, score_loss
 from gpushare.domain.frag.shapes import (
     WHOLE,
-    NodeCapacity,
+    FreeOnNode,
     milli_free,
     milli_left,
-    read_node_capacity,
+    read_free_on_node,
 )
 from gpushare.domain.model import (
     Amount,
@@ -59,7 +59,7 @@ class CardGroup:
 
 
 def group_cards(
-    node: Node, state: NodeCapacity, free: Mapping[CardUUID, Amount]
+    node: Node, state: FreeOnNode, free: Mapping[CardUUID, Amount]
 ) -> tuple[CardGroup, ...]:
     """Group the cards with free capacity by what is free."""
     alike: dict[CardRoom, list[CardUUID]] = {}
@@ -80,7 +80,7 @@ class Standing:
     Nodes that have the same free share one object, which is compared by identity.
     """
 
-    state: NodeCapacity
+    state: FreeOnNode
     rooms: tuple[tuple[CardRoom, int], ...]
     """The groups of cards with free capacity, and how many cards each has."""
     untouched: tuple[tuple[str, int], ...]
@@ -110,7 +110,7 @@ class Standings:
     def __init__(self) -> None:
         self._known: WeakValueDictionary[Hashable, Standing] = WeakValueDictionary()
 
-    def of(self, state: NodeCapacity, grouped: Iterable[CardGroup]) -> Standing:
+    def of(self, state: FreeOnNode, grouped: Iterable[CardGroup]) -> Standing:
         """Return the standing of a node."""
         rooms = tuple((group.room, len(group.cards)) for group in grouped)
         key = (state, rooms)
@@ -287,7 +287,7 @@ class PricedNode:
     ) -> Self:
         """Read a node; ``free`` overrides the free amounts of some cards."""
         rooms = node.free if free is None else {**node.free, **free}
-        state = read_node_capacity(node, host, rooms)
+        state = read_free_on_node(node, host, rooms)
         grouped = group_cards(node, state, rooms)
         standing = (standings or Standings()).of(state, grouped)
         return cls(node, host, standing, grouped, tables)
@@ -295,7 +295,7 @@ class PricedNode:
     def with_host(self, host: HostAmount | None, standings: Standings) -> "PricedNode":
         """Return the node with other free CPU and memory."""
         cpu, memory = (host.cpu_milli, host.memory_mib) if host else (None, None)
-        state = NodeCapacity(cpu, memory, self.state.residuals, self.state.model)
+        state = FreeOnNode(cpu, memory, self.state.residuals, self.state.model)
         standing = standings.of(state, self.groups)
         return PricedNode(self.node, host, standing, self.groups, self.tables)
 
@@ -306,7 +306,7 @@ class PricedNode:
         return PricedNode(self.node, self.host, self.standing, self.groups, tables)
 
     @property
-    def state(self) -> NodeCapacity:
+    def state(self) -> FreeOnNode:
         """What the node has free, as numbers."""
         return self.standing.state
 

@@ -16,9 +16,9 @@ from gpushare.domain.frag.prices import (
     Ramp,
     Tables,
     blend_with_size,
-    card_prices,
+    compute_worth_curve,
+    price_sizes,
     round_up_to_steps,
-    worth_curve,
 )
 from gpushare.domain.frag.shapes import (
     WHOLE,
@@ -136,13 +136,13 @@ def learn(histogram: Mapping[PodShape, int], pool: ClusterCapacity) -> Tables:
         demand[shape.cards] += number * shape.demand
         if shape.cards and shape.models is not None:
             sets[shape.models] += number * shape.demand
-    prices = card_prices(counts)
+    prices = price_sizes(counts)
     total = sum(demand.values()) or 1
     singles = _singles(histogram, prices, pool)
     blocks = _blocks(histogram)
     models = sorted({model for allowed in sets for model in allowed})
     tables = Tables(
-        curve=blend_with_size(worth_curve(prices)),
+        curve=blend_with_size(compute_worth_curve(prices)),
         anywhere=_mix(singles, blocks, None),
         named={model: _mix(singles, blocks, model) for model in models},
         shares={k: demand[k] / total for k in sorted(demand) if k > 1},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from gpushare.domain.frag.shapes import WHOLE, ClusterCapacity, Free, NodeCapacity
+from gpushare.domain.frag.shapes import WHOLE, ClusterCapacity, Free, FreeOnNode
 
 STEPS = 100
 """Sizes are counted in steps of a card; one step is 10 milli."""
@@ -27,7 +27,7 @@ def round_up_to_steps(milli: int) -> int:
     return -(-milli // MILLI_PER_STEP)
 
 
-def card_prices(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, float]:
+def price_sizes(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, float]:
     """Return a price for each size, so that no full card is worth more than 1.
 
     ``counts`` has the number of shares of each size, 1 to 100 steps. The prices are the
@@ -50,7 +50,7 @@ def card_prices(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, 
         if prices[lowest] < -TOLERANCE:
             column, cost = {lowest: -1.0}, 0.0
         else:
-            worth, column = best_pattern(sizes, prices)
+            worth, column = find_best_pattern(sizes, prices)
             cost = 1.0
             scaled = [max(0.0, price) / max(1.0, worth) for price in prices]
             if (bound := _sumproduct(weights, scaled)) >= most - TOLERANCE:
@@ -65,7 +65,7 @@ def card_prices(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, 
     }
 
 
-def best_pattern(
+def find_best_pattern(
     sizes: Sequence[int], prices: Sequence[float]
 ) -> tuple[float, dict[int, float]]:
     """Return the highest price of one card, and its shares by position."""
@@ -95,7 +95,7 @@ def best_pattern(
     return worth[STEPS], pattern
 
 
-def worth_curve(prices: Mapping[int, float]) -> tuple[float, ...]:
+def compute_worth_curve(prices: Mapping[int, float]) -> tuple[float, ...]:
     """Return the highest price that fits into 0, 1, … 100 steps, scaled to 1 at 100.
 
     Without prices, free capacity is worth its size.
@@ -355,7 +355,7 @@ class Tables:
         ]
         return any(abs(wanted - used) > eighths for wanted, used in now)
 
-    def gauge(self, state: NodeCapacity) -> NodeWorth:
+    def gauge(self, state: FreeOnNode) -> NodeWorth:
         """Compute a node's worth once, for several uses."""
         cards = sum([self.rest_worth(residual) for residual in state.residuals])
         untouched, host = state.untouched, (state.cpu_milli, state.memory_mib)
@@ -403,7 +403,7 @@ class Tables:
             return 0.0
         return TIE_BY_CPU / (1 + max(0, cpu or 0) / WHOLE)
 
-    def slope(self, state: NodeCapacity) -> Slope:
+    def slope(self, state: FreeOnNode) -> Slope:
         """Return how a node's worth falls."""
         mix = self.named.get(state.model, self.anywhere)
         cpu, memory = state.cpu_milli, state.memory_mib
@@ -434,4 +434,4 @@ def untrained_tables() -> Tables:
     Free capacity is worth its size, and CPU and memory limit nothing.
     """
     even = Ramp.of([(0.0, 1.0)])
-    return Tables(worth_curve({}), PodMix(even, even))
+    return Tables(compute_worth_curve({}), PodMix(even, even))

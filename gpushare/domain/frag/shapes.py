@@ -57,7 +57,7 @@ class PodShape:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCapacity:
+class FreeOnNode:
     """What a node has free. Unknown CPU or memory (None) limits nothing."""
 
     cpu_milli: Free
@@ -149,14 +149,14 @@ def milli_asked(amount: Amount, card_units: int) -> int:
     return min(WHOLE, max(1, _MILLI_PER_CORE * amount.cores, by_units))
 
 
-def read_node_capacity(
+def read_free_on_node(
     node: Node, host: HostAmount | None, free: Mapping[CardUUID, Amount]
-) -> NodeCapacity:
+) -> FreeOnNode:
     """Return what a node has free, in the order of its cards.
 
     ``free`` has the free amounts of open cards; other cards have nothing free.
     """
-    return NodeCapacity(
+    return FreeOnNode(
         None if host is None else host.cpu_milli,
         None if host is None else host.memory_mib,
         tuple(

@@ -9,7 +9,12 @@ import re
 from dataclasses import dataclass
 
 from gpushare.domain.model import UNIT_MIB, Amount, CardUUID, NodeName, PodUID
-from gpushare.domain.quantity import NotAQuantity, NotWhole, mebibytes, whole
+from gpushare.domain.quantity import (
+    NotAQuantity,
+    NotWhole,
+    parse_mebibytes,
+    parse_whole,
+)
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import MOST, Malformed, Reader
 from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
@@ -23,7 +28,7 @@ must not share a name.
 _PODS = "pods"
 
 
-def device_name(uuid: CardUUID) -> str:
+def name_device(uuid: CardUUID) -> str:
     """Return the name of a card's device; two cards never share one.
 
     So a device whose name no card has is none of the node's cards.
@@ -162,7 +167,7 @@ def _number(capacity: Reader, key: str) -> int:
     """Read MiB of memory, or cores."""
     quantity = capacity.text(key)
     try:
-        number = (mebibytes if key == DRA_MEMORY else whole)(quantity)
+        number = (parse_mebibytes if key == DRA_MEMORY else parse_whole)(quantity)
     except (NotAQuantity, NotWhole) as error:
         raise Malformed(capacity.path(key), f"is {quantity!r}: {error}") from error
     if number > MOST:

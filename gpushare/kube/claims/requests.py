@@ -14,7 +14,7 @@ from gpushare.kube.claims.allocated import no_admin_access, read_amount
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.names import DRA_CLASS, DRA_CORES, DRA_DRIVER, DRA_MEMORY, DRA_UUID
-from gpushare.kube.node_filters import Toleration, tolerations_of
+from gpushare.kube.node_filters import Toleration, read_tolerations
 
 _DRIVER_IS = re.compile(r"""\s*device\.driver\s*==\s*(["'])([^"'\\]+)\1\s*""")
 _MOST_OF_CEL = 120
@@ -119,7 +119,7 @@ def _card(name: str, request: Reader, classes: Classes) -> CardRequest | str:
         amount,
         never or refused,
         tuple(_not_judged(name, class_name, request, (of_class, of_request), classes)),
-        tolerations_of(request.optional_objects("tolerations")),
+        read_tolerations(request.optional_objects("tolerations")),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Kind, timestamp
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpushare.kube.errors import Conflict, Forbidden, Invalid, Throttled, Unavailable
 from gpushare.kube.facts import TERMINAL, is_ready
 from gpushare.kube.json_reader import Malformed, Reader
@@ -326,9 +326,9 @@ def covering_budget(pod: Json, budgets: Iterable[Json]) -> Json | None:
 
     The real API server answers 500 as well.
     """
-    record = pod_record(pod)
+    record = read_pod_record(pod)
     covering = [
-        budget for budget in budgets if codec.budgets([budget], [record])[0].pods
+        budget for budget in budgets if codec.read_budgets([budget], [record])[0].pods
     ]
     if len(covering) > 1:
         raise Unavailable(

@@ -22,7 +22,7 @@ from gpushare.kube.facts import (
     name_of,
     node_of,
 )
-from gpushare.kube.facts import settings_of as settings_of_pod
+from gpushare.kube.facts import read_environment as settings_of_pod
 from gpushare.kube.names import EXTENDER_CLAIMS_PORT
 from gpushare.kube.objects import Objects, Ref
 from gpushare.settings import PREFIX

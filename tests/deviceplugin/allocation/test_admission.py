@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gpushare.domain.model import Placement, PodRequest
-from gpushare.domain.placement import whole_shares
+from gpushare.domain.placement import share_whole_cards
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind
@@ -84,7 +84,7 @@ def test_whole_cards_that_are_linked(tmp_path: Path, planned: bool) -> None:
             record = read_node_pod(pod).record
             assert isinstance(record.request, PodRequest)
             both = [replace(one, uuid=UUIDS[one.index]) for one in cards(29, 29, 29)]
-            shares = tuple(whole_shares(record.request.claims[0], both[1:]))
+            shares = tuple(share_whole_cards(record.request.claims[0], both[1:]))
             plan = Placement(record.pod, NODE, shares)
             notes = {names.PLACEMENT: encode_placement(plan, AT)}
             node.cluster.annotate(Kind.PODS, "default", "a", notes)

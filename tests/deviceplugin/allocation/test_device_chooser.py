@@ -17,7 +17,7 @@ from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, PodTarget
-from gpushare.kube.codec import pod_record, pod_ref
+from gpushare.kube.codec import read_pod_record, read_pod_ref
 from gpushare.kube.errors import NotFound
 from gpushare.kubelet.pods import ListedDevices, NodePod
 from tests.builders import AT, card, event, placement, pod_json, share
@@ -69,7 +69,7 @@ class Burst:
 
     def add(self, body: Json, *, planned: bool) -> None:
         taken = {pod.name for pod, _ in self.waiting + self.running}
-        record = pod_record(body)
+        record = read_pod_record(body)
         if (record.pod.namespace, record.pod.name) in taken:
             return
         assert isinstance(record.request, PodRequest)
@@ -132,14 +132,14 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFixture]:
 
 def bound(host: NodeFixture, ledger: Ledger, body: Json) -> Json | None:
     """Bind a pod as the extender does; None where no card has room."""
-    asked = pod_record(body).request
+    asked = read_pod_record(body).request
     assert isinstance(asked, PodRequest)
     found = ledger.reserve(asked, NODE, FIRST)
     if not isinstance(found, Placement):
         return None
     name = body["metadata"]["name"]
     del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
-    made = pod_ref(host.cluster.create(Kind.PODS, body))
+    made = read_pod_ref(host.cluster.create(Kind.PODS, body))
     text = encode_placement(Placement(made, NODE, found.shares), AT)
     target = PodTarget(made.namespace, made.name, made.uid)
     host.cluster.bind(target, NODE, {names.PLACEMENT: text}, timeout_s=1)
@@ -163,7 +163,7 @@ def test_a_burst_over_kubelets_sockets(host: NodeFixture, seed: int) -> None:
     chance.shuffle(pods)
     seen: set[CardUUID] = set()
     for pod in pods:
-        placement = pod_record(pod).placement
+        placement = read_pod_record(pod).placement
         assert placement is not None
         for container, found in host.run(pod).items():
             if planned := amounts_by_card(placement, container):

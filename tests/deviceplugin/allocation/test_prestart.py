@@ -17,16 +17,16 @@ from deviceplugin.allocation.device_chooser import (
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import Card, Placement, PodRequest
-from gpushare.domain.placement import whole_shares
+from gpushare.domain.placement import share_whole_cards
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.node_filters import (
     NodeProperties,
-    bar,
-    constraints_of,
-    properties_of,
+    find_bar,
+    read_constraints,
+    read_properties,
 )
 from gpushare.kubelet.node_pods import KubeletSilentError
 from gpushare.kubelet.pods import read_node_pod
@@ -163,13 +163,13 @@ def test_pods_choose_a_node_by_its_tier(limited: NodeFixture) -> None:
     """By kube-scheduler's rules: the plugin labels its node with what it does."""
 
     def properties() -> NodeProperties:
-        return properties_of(limited.cluster.get(Kind.NODES, "", NODE))
+        return read_properties(limited.cluster.get(Kind.NODES, "", NODE))
 
     wait_until(lambda: names.ISOLATION in properties().labels, "the label")
     for wanted, fits in (("driver", True), ("preload", False)):
         pod = pod_json("a", units=4, cores=1)
         pod["spec"]["nodeSelector"] = {names.ISOLATION: wanted}
-        assert (bar(properties(), constraints_of(pod)) is None) is fits
+        assert (find_bar(properties(), read_constraints(pod)) is None) is fits
 
 
 def test_a_pod_without_a_limit_names_no_tier(node: NodeFixture) -> None:
@@ -447,7 +447,7 @@ def test_whole_cards_of_an_init_container(node: NodeFixture, planned: bool) -> N
         record = read_node_pod(pod).record
         assert isinstance(record.request, PodRequest)
         both = [Card(UUIDS[index], index, 29) for index in (0, 1)]
-        shares = tuple(whole_shares(record.request.claims[0], both))
+        shares = tuple(share_whole_cards(record.request.claims[0], both))
         placed = encode_placement(Placement(record.pod, NODE, shares), AT)
         node.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: placed})
         wait_until(

@@ -12,7 +12,7 @@ import pytest
 
 from deviceplugin.dra import driver, slices, sockets
 from gpushare.cards.source import FoundCard
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra
@@ -36,7 +36,7 @@ WITHIN_S = 10.0
 
 
 def device_of(card: int) -> str:
-    return device_name(UUIDS[card])
+    return name_device(UUIDS[card])
 
 
 class DraNode(NodeFixture):

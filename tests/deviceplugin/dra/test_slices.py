@@ -21,7 +21,7 @@ from deviceplugin.dra.slices import (
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube import names
-from gpushare.kube.claims.allocated import device_name
+from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import NotFound, Unavailable
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -47,7 +47,7 @@ def taints(one: Json) -> list[str]:
 def test_a_card_as_a_device() -> None:
     """Several claims share it, in units and cores; the forms are the API server's."""
     assert slice_device(CARD, CARD.capacity) == {
-        "name": device_name(CARD.uuid),
+        "name": name_device(CARD.uuid),
         "allowMultipleAllocations": True,
         "attributes": {
             "uuid": {"string": CARD.uuid},
@@ -85,7 +85,7 @@ def test_a_card_as_a_device() -> None:
         (replace(CARD, parent="p" * 65), (CARD.uuid, "Tesla P4", "p" * 64)),
         (replace(CARD, model="m" + "é" * 64), (CARD.uuid, "m" + "é" * 31, "")),
         # A cut UUID could be that of two cards.
-        (replace(CARD, uuid=LONG), (device_name(LONG), "Tesla P4", "")),
+        (replace(CARD, uuid=LONG), (name_device(LONG), "Tesla P4", "")),
     ],
     ids=["no model", "instance", "model", "parent", "bytes", "uuid"],
 )

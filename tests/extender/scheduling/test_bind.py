@@ -206,7 +206,7 @@ def test_a_pod_that_ends_while_it_is_bound_again_is_not_charged() -> None:
     """The watch has told of its end before the second bind reserves its room."""
     extender = ExtenderFixture(n=(29,))
     pod = extender.create(seen=False, units=11)
-    asks, page = codec.pod_record(pod).request, extender.ledger.node(NodeName("n"))
+    asks, page = codec.read_pod_record(pod).request, extender.ledger.node(NodeName("n"))
     assert isinstance(asks, PodRequest)
     assert page is not None
     meant = place(asks, page, FIRST_FIT)

@@ -15,12 +15,12 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import POLICIES
 from gpushare.domain.refusal import Reason
 from gpushare.kube.annotations import decode_placement
 from gpushare.kube.cluster import Kind
-from gpushare.kube.codec import pod_ref
+from gpushare.kube.codec import read_pod_ref
 from gpushare.kube.names import MODELS, PLACEMENT, UUIDS
 from tests.builders import (
     FIRST_FIT,
@@ -266,8 +266,8 @@ def test_the_shortcut_never_says_more_than_a_trial(data: st.DataObject) -> None:
             placed = place(each.request, after, each.policy)
             if isinstance(placed, Placement):
                 after = after.with_placement(placed)
-        fits_now = refusal(mine, node, FIRST_FIT) is None
-        fits_then = refusal(mine, after, FIRST_FIT) is None
+        fits_now = find_refusal(mine, node, FIRST_FIT) is None
+        fits_then = find_refusal(mine, after, FIRST_FIT) is None
         if fits_now and node.name not in refused:
             assert fits_then
         if node.name in refused:
@@ -313,7 +313,7 @@ def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
 def placed_on(extender: ExtenderFixture) -> tuple[str, ...]:
     pod = extender.cluster.pod("pod")
     text = pod["metadata"]["annotations"][PLACEMENT]
-    found = decode_placement(text, pod_ref(pod), N)
+    found = decode_placement(text, read_pod_ref(pod), N)
     assert found is not None
     return found.cards()
 

@@ -26,7 +26,9 @@ def preemption(pod: Json, **victims: tuple[str, ...]) -> PreemptionArgs:
         for name, uids in victims.items()
     }
     return PreemptionArgs(
-        codec.pod_ref(pod), codec.pod_request(pod, codec.pod_ref(pod)), proposals
+        codec.read_pod_ref(pod),
+        codec.read_pod_request(pod, codec.read_pod_ref(pod)),
+        proposals,
     )
 
 

@@ -19,7 +19,7 @@ from gpushare.informers.snapshot import write_snapshot
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpushare.server.public import Readiness
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import (
@@ -41,7 +41,7 @@ INNER = "http://127.0.0.1:39999"
 
 
 def seen(*nodes: Node, pods: tuple[Json, ...] = ()) -> dict[str, Any]:
-    return page_state(nodes, [pod_record(pod) for pod in pods], PolicyChoice())
+    return page_state(nodes, [read_pod_record(pod) for pod in pods], PolicyChoice())
 
 
 def test_it_is_the_snapshot_with_more() -> None:

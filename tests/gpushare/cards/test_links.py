@@ -12,7 +12,7 @@ import pytest
 from deviceplugin.cards.advertised import Offer
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import FoundCard
-from gpushare.domain.links import scores_of
+from gpushare.domain.links import read_scores
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
@@ -85,7 +85,7 @@ def offered(*looks: Sequence[FoundCard]) -> tuple[int, ...]:
     offer = Offer(reserve_mib=0)
     for found in looks:
         offer.set_found(found)
-    return scores_of(offer.cards.all)
+    return read_scores(offer.cards.all)
 
 
 def test_the_scores_of_a_dgx_1(source: NvmlCards) -> None:

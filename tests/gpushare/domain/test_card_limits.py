@@ -10,7 +10,7 @@ from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal, schedule
+from gpushare.domain.placement import find_refusal, place, schedule
 from gpushare.kube.codec import refusal_text
 from tests.builders import FIRST_FIT, apart, card, node, placement, request
 
@@ -32,7 +32,7 @@ def cards_of(found: object) -> tuple[str, ...]:
 
 def why(asked: PodRequest, page: Node) -> str:
     """Both decisions refuse, with the same words."""
-    no = refusal(asked, page, FIRST_FIT)
+    no = find_refusal(asked, page, FIRST_FIT)
     assert no == place(asked, page, FIRST_FIT)
     assert no is not None
     return refusal_text(no)
@@ -52,7 +52,7 @@ def test_the_first_card_that_it_may_have(
 ) -> None:
     asked = wants(request(units=10), models=models, uuids=uuids)
     assert cards_of(place(asked, MIXED, FIRST_FIT)) == (card_,)
-    assert refusal(asked, MIXED, FIRST_FIT) is None
+    assert find_refusal(asked, MIXED, FIRST_FIT) is None
 
 
 FULL = node(P4, T4, holds=[placement("a", 1, 50, 1)])

@@ -8,7 +8,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.policies import PolicyChoice
-from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
+from gpushare.domain.quantity import NotAQuantity, parse_mebibytes, parse_thousandths
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import Json
@@ -36,14 +36,26 @@ SIDECAR = asking("1", restartPolicy="Always")
 @pytest.mark.parametrize(
     ("read", "text", "found"),
     [
-        *((thousandths, "2", 2000), (thousandths, "250m", 250), (thousandths, 4, 4000)),
         *(
-            (thousandths, "0.1", 100),
-            (thousandths, "1e3", 10**6),
-            (thousandths, "1n", 1),
+            (parse_thousandths, "2", 2000),
+            (parse_thousandths, "250m", 250),
+            (parse_thousandths, 4, 4000),
         ),
-        *((mebibytes, "1Gi", 1024), (mebibytes, "512Mi", 512), (mebibytes, "1G", 954)),
-        *((mebibytes, "1048576", 1), (mebibytes, 1, 1), (mebibytes, "2Ti", 2**21)),
+        *(
+            (parse_thousandths, "0.1", 100),
+            (parse_thousandths, "1e3", 10**6),
+            (parse_thousandths, "1n", 1),
+        ),
+        *(
+            (parse_mebibytes, "1Gi", 1024),
+            (parse_mebibytes, "512Mi", 512),
+            (parse_mebibytes, "1G", 954),
+        ),
+        *(
+            (parse_mebibytes, "1048576", 1),
+            (parse_mebibytes, 1, 1),
+            (parse_mebibytes, "2Ti", 2**21),
+        ),
     ],
 )
 def test_cpu_and_memory_are_rounded_up(
@@ -55,9 +67,9 @@ def test_cpu_and_memory_are_rounded_up(
 @pytest.mark.parametrize("text", ["-1", "much", "", "1.5.2", "-1m", "-1Gi", None])
 def test_what_is_no_quantity_is_none(text: object) -> None:
     with pytest.raises(NotAQuantity):
-        thousandths(text)
+        parse_thousandths(text)
     with pytest.raises(NotAQuantity):
-        mebibytes(text)
+        parse_mebibytes(text)
 
 
 @pytest.mark.parametrize(

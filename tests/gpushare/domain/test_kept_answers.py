@@ -13,7 +13,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import refusal
+from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.domain.request import MOST_APART
@@ -49,7 +49,7 @@ class Counting:
 
     def __call__(self, page: Node) -> Refusal | None:
         self.seen.append(page.name)
-        return refusal(self.asked, page, FIRST_FIT)
+        return find_refusal(self.asked, page, FIRST_FIT)
 
 
 def test_the_answer_divides_the_nodes() -> None:
@@ -243,13 +243,13 @@ def ledger() -> Ledger:
 def scored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were scored, in order."""
     seen: list[str] = []
-    score = kept_answers.score
+    score = kept_answers.score_node
 
     def counting(node: Node, policy: Policy) -> int:
         seen.append(node.name)
         return score(node, policy)
 
-    monkeypatch.setattr(kept_answers, "score", counting)
+    monkeypatch.setattr(kept_answers, "score_node", counting)
     return seen
 
 

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from gpushare.domain import links, topologies
 from gpushare.domain.eviction.landing import LandingPrediction, Situation
 from gpushare.domain.eviction.movable import Movable
-from gpushare.domain.links import best_set, pairs, scores_of, with_links, with_scores
+from gpushare.domain.links import (
+    add_links,
+    choose_best_set,
+    pairs,
+    read_scores,
+    with_scores,
+)
 from gpushare.domain.model import Card, Placement
 from gpushare.domain.node import Node
-from gpushare.domain.placement import best_node, link_score, place, schedule
+from gpushare.domain.placement import choose_node, place, schedule, score_links
 from gpushare.domain.policies import Policy
 from tests.builders import (
     BEST_FIT,
@@ -101,7 +107,7 @@ def nodes(draw: st.DrawFn) -> tuple[tuple[Card, ...], int]:
 def test_the_set_is_of_the_best_partition(drawn: tuple[tuple[Card, ...], int]) -> None:
     """Of all partitions the highest sum, then the best set, then the given order."""
     its_cards, number = drawn
-    chosen = best_set(its_cards, number, its_cards)
+    chosen = choose_best_set(its_cards, number, its_cards)
     assert tuple(one.index for one in chosen) == by_search(its_cards, number)
 
 
@@ -116,8 +122,8 @@ def test_the_order_of_the_list_does_not_matter(
     turned = [its_cards[i] for i in order]
     listed = [replace(one, links=tuple(one.links[i] for i in order)) for one in turned]
     ranked = sorted(listed, key=lambda one: one.index)
-    chosen = best_set(ranked, number, listed)
-    expected = best_set(its_cards, number, its_cards)
+    chosen = choose_best_set(ranked, number, listed)
+    expected = choose_best_set(its_cards, number, its_cards)
     assert [one.uuid for one in chosen] == [one.uuid for one in expected]
 
 
@@ -201,7 +207,7 @@ def test_a_closed_card_belongs_to_no_set() -> None:
 
 def test_ten_cards() -> None:
     """All partitions are compared; of sets that grow from one card 8, 9, 14, 15."""
-    scores = topologies.scores("nvlink-bridges", 16)
+    scores = topologies.score_topology("nvlink-bridges", 16)
     assert not isinstance(scores, str)
     page = holding(linked(*scores), 0, 6, 7, 11, 12, 13)
     assert given_cards(page, 4) == [2, 3, 4, 5]
@@ -247,7 +253,7 @@ def test_instances_have_no_links_whatever_is_listed() -> None:
     )
     told = with_scores(both, [250] * len(list(pairs(6))))
     assert [len(one.links) for one in told] == [6, 6, 0, 0, 0, 0]
-    assert scores_of(told)[:1] == (250,)
+    assert read_scores(told)[:1] == (250,)
     assert given_cards(node(*told), 2) == [0, 1]
 
 
@@ -255,7 +261,7 @@ def test_the_scores_of_full_cards_are_written_as_they_were_read() -> None:
     """Wherever instances stand in the list: the extender's page lists them again."""
     mixed = card(0, 8, parent="GPU-9"), card(1, 64), card(2, 8, parent="GPU-9")
     told = with_scores((*mixed, card(3, 64)), [7, 50, 8, 9, 250, 6])
-    assert scores_of(told) == (7, 0, 8, 9, 250, 6)
+    assert read_scores(told) == (7, 0, 8, 9, 250, 6)
 
 
 @pytest.mark.parametrize(("number", "shared"), [(16, True), (17, False)])
@@ -272,10 +278,10 @@ def test_each_claim_has_a_set_of_its_own() -> None:
     apart = place(request("pod", claims=both), node(*DGX_1), FIRST_FIT)
     assert isinstance(apart, Placement)
     assert apart.cards() == tuple(DGX_1[i].uuid for i in (2, 3, 6, 7))
-    assert link_score(request("pod", claims=both), node(*DGX_1), FIRST_FIT) == 0
-    assert link_score(request("pod", cores=100), node(*DGX_1), FIRST_FIT) == 0
-    assert link_score(request("pod", cores=200), node(*DGX_1), FIRST_FIT) == 250
-    assert link_score(request("pod", cores=900), node(*DGX_1), FIRST_FIT) == 0
+    assert score_links(request("pod", claims=both), node(*DGX_1), FIRST_FIT) == 0
+    assert score_links(request("pod", cores=100), node(*DGX_1), FIRST_FIT) == 0
+    assert score_links(request("pod", cores=200), node(*DGX_1), FIRST_FIT) == 250
+    assert score_links(request("pod", cores=900), node(*DGX_1), FIRST_FIT) == 0
 
 
 POLICIES = [FIRST_FIT, BEST_FIT, SPREAD]
@@ -288,16 +294,16 @@ def test_of_nodes_that_are_as_full_the_better_links_win(policy: Policy) -> None:
     nvlink = node(*linked(10, 110, 10), name="c")
     for number, best in ((1, "a"), (2, "c"), (3, "c")):
         asked = request("pod", cores=100 * number)
-        assert best_node(asked, [plain, pcie, nvlink], policy).name == best
-    assert best_node(request("pod", cores=200), [plain, pcie], policy).name == "b"
+        assert choose_node(asked, [plain, pcie, nvlink], policy).name == best
+    assert choose_node(request("pod", cores=200), [plain, pcie], policy).name == "b"
 
 
 def test_links_are_one_step_of_ten() -> None:
     """They do not stand against two steps."""
     scores = [0, 1, 2, 10]
-    assert with_links(scores, [250, 110, 0, 250]) == [1, 1, 2, 11]
-    assert with_links(scores, [0, 0, 0, 0]) == scores
-    assert with_links([], []) == []
+    assert add_links(scores, [250, 110, 0, 250]) == [1, 1, 2, 11]
+    assert add_links(scores, [0, 0, 0, 0]) == scores
+    assert add_links([], []) == []
 
 
 def test_a_moved_pod_lands_where_links_are_better() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.domain.model import Amount, Placement
-from gpushare.domain.node import Node, free_units, frontier, summarize
+from gpushare.domain.node import Node, find_free_units, frontier, summarize
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     apart,
@@ -192,7 +192,7 @@ LESS = placement("less", 1, 20, 99)
 def test_free_is_what_a_pod_with_one_core_could_have(
     pages: list[Node], largest: tuple[str, int] | None, without_cores: int
 ) -> None:
-    found = free_units(pages)
+    found = find_free_units(pages)
     block = found.largest
     assert (block and (str(block), block.free.units)) == largest
     assert found.without_cores == without_cores

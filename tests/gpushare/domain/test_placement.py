@@ -20,10 +20,10 @@ from gpushare.domain.node import CardCapacity, Node
 from gpushare.domain.placement import (
     ClaimSearch,
     SearchResult,
+    find_refusal,
     place,
-    refusal,
     schedule,
-    whole_shares,
+    share_whole_cards,
 )
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
@@ -142,7 +142,7 @@ def test_why_a_node_cannot_take_a_pod(
     page: Node, asked: PodRequest, reason: Reason
 ) -> None:
     assert place(asked, page, FIRST_FIT) == Refusal(reason)
-    assert refusal(asked, page, FIRST_FIT) == Refusal(reason)
+    assert find_refusal(asked, page, FIRST_FIT) == Refusal(reason)
     assert schedule(asked, [page], FIRST_FIT) == {page.name: Refusal(reason)}
 
 
@@ -178,14 +178,14 @@ def test_a_whole_card_is_shared_with_nobody() -> None:
     decision = place(request("w", 0, 100), node(), FIRST_FIT)
     assert isinstance(decision, Placement)
     page = node(holds=[decision])
-    assert refusal(request(units=1), page, FIRST_FIT) == Refusal(Reason.MEMORY)
-    assert refusal(request(cores=1), page, FIRST_FIT) == Refusal(Reason.CORE)
+    assert find_refusal(request(units=1), page, FIRST_FIT) == Refusal(Reason.MEMORY)
+    assert find_refusal(request(cores=1), page, FIRST_FIT) == Refusal(Reason.CORE)
 
 
 def test_apart_containers_have_one_share_of_each_card() -> None:
     """20 + 20 units do not fit on one card of 29; 4 + 20 are one share of one."""
     page = node(*cards(29, 29))
-    assert refusal(request(units=40), page, FIRST_FIT) == Refusal(Reason.MEMORY)
+    assert find_refusal(request(units=40), page, FIRST_FIT) == Refusal(Reason.MEMORY)
     decision = place(apart("p", 20, 20), page, FIRST_FIT)
     assert decision.cards() == ("GPU-0", "GPU-1")
     decision = place(apart("p", 4, 20), page, FIRST_FIT)
@@ -199,7 +199,7 @@ def test_taste_does_not_decide_whether_several_claims_fit(chosen: Policy) -> Non
     page = node(*cards(29, 29), holds=[placement("a", 0, 19), placement("b", 1, 9)])
     for sizes in ((8, 15), (15, 8)):
         asked = apart("p", *sizes)
-        assert refusal(asked, page, chosen) is None
+        assert find_refusal(asked, page, chosen) is None
         decision = place(asked, page, chosen)
         assert isinstance(decision, Placement)
         assert left(page.with_placement(decision), 0) == Amount(100, 2)
@@ -273,7 +273,7 @@ def test_containers_share_out_whole_cards(
     whole = Claim(Amount(100 * len(page)), tuple(amounts), frozenset({"init"}))
     found = [
         f"{number}:{one.name}={one.amount.cores}/{one.amount.units}"
-        for number, share in enumerate(whole_shares(whole, page))
+        for number, share in enumerate(share_whole_cards(whole, page))
         for one in share.containers
     ]
     assert found == held.split()

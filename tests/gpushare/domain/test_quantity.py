@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
+from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, parse_whole
 
 
 @pytest.mark.parametrize(
@@ -16,13 +16,13 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
     ids=str,
 )
 def test_a_whole_quantity_in_any_notation(quantity: object, number: int) -> None:
-    assert whole(quantity) == number
+    assert parse_whole(quantity) == number
 
 
 @pytest.mark.parametrize("quantity", ["1.5", "500m", "1n", "0.5", "1e-1", "0.3Ki"])
 def test_a_fraction_is_told_apart(quantity: str) -> None:
     with pytest.raises(NotWhole, match="not a whole number"):
-        whole(quantity)
+        parse_whole(quantity)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_fraction_is_told_apart(quantity: str) -> None:
 )
 def test_what_the_api_server_would_not_let_through(quantity: object) -> None:
     with pytest.raises(NotAQuantity):
-        whole(quantity)
+        parse_whole(quantity)
 
 
 @pytest.mark.parametrize(

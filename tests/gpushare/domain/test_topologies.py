@@ -4,12 +4,12 @@ from itertools import combinations
 
 import pytest
 
-from gpushare.domain.topologies import TOPOLOGIES, scores
+from gpushare.domain.topologies import TOPOLOGIES, score_topology
 from tests.topologies import dgx_1_scores
 
 
 def test_the_hybrid_cube_mesh() -> None:
-    assert scores("dgx-1", 8) == tuple(dgx_1_scores())
+    assert score_topology("dgx-1", 8) == tuple(dgx_1_scores())
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_hybrid_cube_mesh() -> None:
 def test_two_cards_a_switch_and_a_half_a_processor(
     name: str, pair: int, processor: int, far: int
 ) -> None:
-    found = scores(name, 8)
+    found = score_topology(name, 8)
     assert not isinstance(found, str)
     told = dict(zip(combinations(range(8), 2), found, strict=True))
     assert (told[0, 1], told[0, 3], told[3, 4], told[6, 7]) == (
@@ -37,7 +37,7 @@ def test_two_cards_a_switch_and_a_half_a_processor(
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_of_one_card_there_is_nothing_to_say(name: str) -> None:
     """The mesh is of eight cards and no others."""
-    assert scores(name, 1) == () or name == "dgx-1"
+    assert score_topology(name, 1) == () or name == "dgx-1"
 
 
 WRONG = {
@@ -67,11 +67,15 @@ WRONG = {
 
 @pytest.mark.parametrize(("told", "words"), WRONG.values(), ids=WRONG)
 def test_complaints_say_what_to_give(told: object, words: str) -> None:
-    found = scores(told, 3)
+    found = score_topology(told, 3)
     assert isinstance(found, str)
     assert found.startswith(words)
 
 
 def test_rows_are_of_three_cards() -> None:
     """What a card has with itself does not matter."""
-    assert scores([[9, 250, 10], [250, "x", 20], [10, 20, 0]], 3) == (250, 10, 20)
+    assert score_topology([[9, 250, 10], [250, "x", 20], [10, 20, 0]], 3) == (
+        250,
+        10,
+        20,
+    )

@@ -140,7 +140,7 @@ def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
     """Each is followed by a thread of its own, and neither may trip the other."""
     ledger = ledger_of()
     nominations = Nominations(ledger, PolicyChoice())
-    record = codec.pod_record(nominee())
+    record = codec.read_pod_record(nominee())
     nominations.follow(None, record, lambda _: ())
     others: list[Thread] = []
 

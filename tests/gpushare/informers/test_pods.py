@@ -14,7 +14,7 @@ from gpushare.informers.pods import PodInformer
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from tests.builders import (
     AT,
     FIRST_FIT,
@@ -166,7 +166,7 @@ def test_a_placement_read_by_others_is_taken_unless_the_pod_has_ended(
     followed: FollowedCluster,
 ) -> None:
     """It would stay on the books for ever."""
-    read = pod_record(bound_json(placement("a", 0, 5)))
+    read = read_pod_record(bound_json(placement("a", 0, 5)))
     assert followed.pods.settle(read)
     assert followed.free[0] == 24
     followed.pods.apply(event("DELETED", bound_json(placement("a", 0, 5))))
@@ -198,9 +198,9 @@ def test_what_is_charged_everywhere_is_freed_everywhere(
 def test_what_was_read_of_a_pod_bound_bare_charges_it(
     followed: FollowedCluster,
 ) -> None:
-    assert not followed.pods.settle(pod_record(pod()))
+    assert not followed.pods.settle(read_pod_record(pod()))
     assert followed.free == [9, 9]
-    assert not followed.pods.settle(pod_record(pod_json("b", units=4)))
+    assert not followed.pods.settle(read_pod_record(pod_json("b", units=4)))
     assert followed.free == [9, 9]
 
 

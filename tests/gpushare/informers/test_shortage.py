@@ -9,8 +9,8 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.informers.shortage import find_shortage
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import pod_record
-from gpushare.kube.node_filters import properties_of
+from gpushare.kube.codec import read_pod_record
+from gpushare.kube.node_filters import read_properties
 from tests.builders import card, cards, container_json, node, placement, pod_json
 
 FULL = node(*cards(29, 16), holds=[placement("a", 0, 20)], name="full")
@@ -22,13 +22,13 @@ ZONES = {"full": "a", "empty": "b"}
 
 def said(pod: Json, *nodes: Node, zones: Mapping[str, str] = ZONES) -> str:
     properties = {
-        one.name: properties_of(
+        one.name: read_properties(
             {"metadata": {"name": one.name, "labels": {"zone": zones[one.name]}}}
         )
         for one in nodes
         if one.name in zones
     }
-    return str(find_shortage(pod_record(pod), nodes, PolicyChoice(), properties))
+    return str(find_shortage(read_pod_record(pod), nodes, PolicyChoice(), properties))
 
 
 def tied(units: int, zone: str) -> Json:

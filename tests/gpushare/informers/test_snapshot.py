@@ -12,7 +12,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import PolicyChoice
 from gpushare.informers.snapshot import read_snapshot, write_snapshot
 from gpushare.kube.claims.allocated import ResourceClaimUser
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpushare.kube.json_reader import Malformed
 from tests.builders import as_claim, card, node, placement, pod_json, request
 from tests.gpusharectl.why.test_verdict import moderately, nodes
@@ -86,7 +86,7 @@ def test_pods_that_wait_for_a_card_are_pending() -> None:
         pod_json("odd", cores=150),
     )
     choice = PolicyChoice("spread", "uuid")
-    told = write_snapshot([], [pod_record(pod) for pod in pods], choice)
+    told = write_snapshot([], [read_pod_record(pod) for pod in pods], choice)
     waits, odd = told["pending"]
     claims = [{"cores": 1, "units": 4}]
     lists = {"policy": "spread", "models": ("a10", "t4"), "uuids": None}

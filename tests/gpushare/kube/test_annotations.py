@@ -24,15 +24,15 @@ from gpushare.domain.model import (
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import (
-    broken_links,
-    card_selector,
     decode_cards,
     decode_isolation,
     decode_placement,
     encode_cards,
     encode_placement,
-    placements,
-    too_many,
+    find_broken_links,
+    read_card_selector,
+    read_placements,
+    why_too_many,
 )
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
@@ -169,7 +169,7 @@ def test_a_node_has_no_more_cards_than_a_server(
 ) -> None:
     """The whole node is refused with the number; no card is left out in silence."""
     text = encode_cards(shared)
-    assert too_many(shared).startswith(problem)
+    assert why_too_many(shared).startswith(problem)
     if not problem:
         assert decode_cards(text) == tuple(shared)
         return
@@ -187,7 +187,7 @@ def test_the_links_of_very_many_cards_are_not_expanded(links: object) -> None:
     try:
         with pytest.raises(Malformed):
             decode_cards(text)
-        assert broken_links(text) == ""
+        assert find_broken_links(text) == ""
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -217,7 +217,7 @@ def test_the_placement_annotation_as_the_protocol_has_it() -> None:
 def test_a_placement_may_have_every_card_of_a_node_and_a_part_for_16_containers() -> (
     None
 ):
-    """As many as ``too_many`` allows. Each change of the node looks at all of them."""
+    """As many as ``why_too_many`` allows. A change of the node looks at all of them."""
     held = decode_placement(placement_text(*[one_share()] * 464), ref(), N)
     assert held
     assert len(held.shares) == 464
@@ -311,7 +311,7 @@ def test_what_an_earlier_version_has_added_up(
     its = [one.containers[0] for one in APART.claims]
     share = Share(CardUUID("GPU-0"), Amount(100, units), tuple(its))
     text = encode_placement(Placement(ref(), N, (share,)), "")
-    found, complaint = placements({names.PLACEMENT: text}, ref(), asked, N)
+    found, complaint = read_placements({names.PLACEMENT: text}, ref(), asked, N)
     assert not complaint
     amounts = [share.amount for share in found[names.PLACEMENT].shares]
     assert amounts == [Amount(*one) for one in read]
@@ -336,7 +336,7 @@ def test_pods_that_hold_as_much_share_what_is_kept() -> None:
 def words(**lists: str) -> str:
     """Why a pod with these lists is refused."""
     keys = {"models": names.MODELS, "uuids": names.UUIDS}
-    found = card_selector({keys[name]: text for name, text in lists.items()})
+    found = read_card_selector({keys[name]: text for name, text in lists.items()})
     assert isinstance(found, Refusal)
     return refusal_text(found)
 
@@ -356,7 +356,7 @@ def words(**lists: str) -> str:
     ],
 )
 def test_lists_with_commas(notes: dict[str, str], found: CardSelector | None) -> None:
-    assert card_selector(notes) == found
+    assert read_card_selector(notes) == found
 
 
 @pytest.mark.parametrize("text", ["", " ", ",", " , ,"])
@@ -391,7 +391,7 @@ def test_what_can_name_no_card_is_refused(limits: str, entries: str, why: str) -
 def test_a_list_has_an_end() -> None:
     """Each entry is held against each card of the cluster."""
     names_of_32 = ",".join(f"m{n}" for n in range(32))
-    assert isinstance(card_selector({names.MODELS: names_of_32}), CardSelector)
+    assert isinstance(read_card_selector({names.MODELS: names_of_32}), CardSelector)
     assert "names 33 things; it may name 32" in words(models=f"{names_of_32},one-more")
 
 
@@ -403,7 +403,7 @@ def test_links_are_listed_once_for_each_pair() -> None:
     assert orjson.loads(encode_cards(with_scores(shared, (50, 50, 50))))["links"] == 50
     for told in (uneven, with_scores(shared, (50, 50, 50))):
         assert decode_cards(encode_cards(told)) == told
-        assert broken_links(encode_cards(told)) == ""
+        assert find_broken_links(encode_cards(told)) == ""
     assert encode_cards(with_scores(shared, (0, 0, 0))) == encode_cards(shared)
 
 
@@ -440,9 +440,9 @@ def test_broken_links_are_told_and_leave_the_cards_usable(
     body = orjson.loads(encode_cards(shared)) | {"links": links}
     text = orjson.dumps(body).decode()
     assert decode_cards(text) == shared
-    assert broken_links(text) == f"baidu.com/vcuda-cards.links: {problem}"
+    assert find_broken_links(text) == f"baidu.com/vcuda-cards.links: {problem}"
 
 
 def test_links_of_a_broken_annotation_are_no_second_problem() -> None:
-    assert broken_links('{"v":1,"links":[250') == ""
-    assert broken_links('{"v":1,"links":[250]}') == ""
+    assert find_broken_links('{"v":1,"links":[250') == ""
+    assert find_broken_links('{"v":1,"links":[250]}') == ""

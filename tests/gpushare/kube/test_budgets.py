@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.domain.eviction.preemption import Budget
-from gpushare.kube.codec import PodRecord, budgets, pod_record
+from gpushare.kube.codec import PodRecord, read_budgets, read_pod_record
 from gpushare.kube.json_reader import Malformed
 from tests.builders import pod_json
 
@@ -19,7 +19,7 @@ LABELS: dict[str, dict[str, str]] = {
 
 def pods() -> list[PodRecord]:
     return [
-        pod_record(pod_json(name, units=4, labels=labels))
+        read_pod_record(pod_json(name, units=4, labels=labels))
         for name, labels in LABELS.items()
     ]
 
@@ -42,7 +42,7 @@ def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 def covered(one: dict[str, Any]) -> set[str]:
-    (found,) = budgets([one], pods())
+    (found,) = read_budgets([one], pods())
     return {uid.removeprefix("uid-") for uid in found.pods}
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_allowed_yet_is_not_allowed(
     more: dict[str, Any], allowed: int, names: set[str]
 ) -> None:
     """The API server has counted a pod whose disruption is under way already."""
-    (found,) = budgets([budget({"matchLabels": {"app": "web"}}, **more)], pods())
+    (found,) = read_budgets([budget({"matchLabels": {"app": "web"}}, **more)], pods())
     uids = frozenset(f"uid-{name}" for name in names)
     assert found == Budget(uids, allowed)
 
@@ -107,5 +107,5 @@ def test_a_malformed_budget_is_named_by_its_field(
 ) -> None:
     """The caller goes on without budgets, and its log says which field."""
     with pytest.raises(Malformed) as error:
-        budgets([broken], pods())
+        read_budgets([broken], pods())
     assert error.value.field == field

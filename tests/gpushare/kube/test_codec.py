@@ -28,13 +28,13 @@ APART = {names.CONTAINERS: names.APART}
 
 
 def asked(pod: Json) -> PodRequest:
-    found = codec.pod_request(pod, codec.pod_ref(pod))
+    found = codec.read_pod_request(pod, codec.read_pod_ref(pod))
     assert isinstance(found, PodRequest)
     return found
 
 
 def detail(pod: Json) -> str:
-    found = codec.pod_request(pod, codec.pod_ref(pod))
+    found = codec.read_pod_request(pod, codec.read_pod_ref(pod))
     assert found.reason is Reason.INVALID
     return found.detail
 
@@ -175,22 +175,22 @@ def test_malformed_pods_name_the_field(path: str, value: object, below: str) -> 
     """What no API server would send is the sender's mistake, not the pod's."""
     pod = changed(pod_json(units=4), path, value)
     with pytest.raises(Malformed) as caught:
-        codec.pod_request(pod, codec.pod_ref(pod))
+        codec.read_pod_request(pod, codec.read_pod_ref(pod))
     assert caught.value.field == path.replace(".0", "[0]") + below
 
 
 def test_a_bound_pods_record() -> None:
     held = placement("web", 1, 4, 1, priority=3)
-    record = codec.pod_record(bound_json(held))
+    record = codec.read_pod_record(bound_json(held))
     assert (record.pod, record.node, record.placement) == (held.pod, held.node, held)
     assert record.asks
     assert not any((record.terminal, record.terminating, record.nominated))
     wish = pod_json(units=4, priority=7, annotations={names.POLICY: "spread"})
     assert (asked(wish).policy, asked(wish).pod) == ("spread", ref(priority=7))
     null = changed(pod_json(), "metadata.deletionTimestamp", None)
-    assert not codec.pod_record(null).terminating
+    assert not codec.read_pod_record(null).terminating
     waits = pod_json(terminating=True, nominated="n", labels={"app": "x"})
-    found = codec.pod_record(waits)
+    found = codec.read_pod_record(waits)
     assert (found.terminating, found.nominated, found.labels) == (
         *(True, "n", {"app": "x"}),
     )
@@ -199,7 +199,7 @@ def test_a_bound_pods_record() -> None:
 def test_a_placement_on_an_unbound_pod_counts_for_nothing() -> None:
     """It can only have been copied: ours appears together with the node's name."""
     notes = {names.PLACEMENT: encode_placement(placement(), AT)}
-    assert codec.pod_record(pod_json(units=1, annotations=notes)).placement is None
+    assert codec.read_pod_record(pod_json(units=1, annotations=notes)).placement is None
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_an_actual_placement_that_is_not_believed(actual: str, complaint: str) -
     """Users may write into their own pods; the planned one stands."""
     planned = encode_placement(placement("pod", 0, 4), AT)
     notes = {names.ACTUAL: actual, names.PLACEMENT: planned}
-    record = codec.pod_record(pod_json(units=4, node="n", annotations=notes))
+    record = codec.read_pod_record(pod_json(units=4, node="n", annotations=notes))
     assert record.placement == placement("pod", 0, 4)
     assert complaint in record.complaint
     assert bool(complaint) == bool(record.complaint)
@@ -248,15 +248,15 @@ def test_an_actual_placement_that_is_not_believed(actual: str, complaint: str) -
     ids=["nothing", "one", "two", "untidy", "commas alone", "owners"],
 )
 def test_a_list_with_commas(text: str, found: list[str]) -> None:
-    assert sorted(codec.uuids(text)) == found
+    assert sorted(codec.read_uuids(text)) == found
 
 
 def test_a_nodes_cards() -> None:
     """Cordons are the operator's own annotation; unknown cards in it are ignored."""
     thing = node_json("n", card(0), card(1), annotations={names.CORDON: "GPU-1,GPU-9"})
-    assert codec.cards(thing) == (card(0), card(1, cordoned=True))
-    assert codec.cordon(thing) == {"GPU-1", "GPU-9"}
-    assert codec.cards(node_json()) == ()
+    assert codec.read_cards(thing) == (card(0), card(1, cordoned=True))
+    assert codec.read_cordon(thing) == {"GPU-1", "GPU-9"}
+    assert codec.read_cards(node_json()) == ()
     written = node_json("n", card(0, cordoned=True))["metadata"]["annotations"]
     assert "cordon" not in written[names.CARDS]
 
@@ -275,7 +275,7 @@ def test_a_nodes_cards() -> None:
     ],
 )
 def test_an_annotation_that_means_nothing_is_told(key: str, meant: str) -> None:
-    (told,) = codec.unknown_annotations(pod_json(units=1, annotations={key: "x"}))
+    (told,) = codec.find_unknown_annotations(pod_json(units=1, annotations={key: "x"}))
     assert told.startswith(f"the annotation {key} is unknown here; {meant}")
 
 
@@ -284,14 +284,14 @@ def test_annotations_that_mean_something_or_are_of_others_are_not_told() -> None
     others = ("prometheus.io/scrape", "example.com/model", "baidu.com/owner", "policy")
     known = (*ours, *others, names.UUIDS, names.BITFUSION_CLIENT, CARD_MIB)
     pod = pod_json(units=1, annotations=dict.fromkeys(known, "x"))
-    assert list(codec.unknown_annotations(pod)) == []
-    assert list(codec.unknown_annotations({"metadata": {}})) == []
+    assert list(codec.find_unknown_annotations(pod)) == []
+    assert list(codec.find_unknown_annotations({"metadata": {}})) == []
 
 
 def test_only_a_few_are_told() -> None:
     """A pod may have thousands."""
     many = {f"baidu.com/vcuda-{n}": "" for n in range(1000)}
-    assert len(list(codec.unknown_annotations(pod_json(annotations=many)))) == 5
+    assert len(list(codec.find_unknown_annotations(pod_json(annotations=many)))) == 5
 
 
 def test_cores_that_apart_could_have_are_told_of_it() -> None:
@@ -331,25 +331,25 @@ def test_apart_is_named_only_where_it_would_do(other: Json, *, named: bool) -> N
 def test_the_scheduling_group_of_a_pod(group: Json | None, found: str) -> None:
     """PodGroups of one name in two namespaces are two."""
     pod = changed(pod_json(units=4), "spec.schedulingGroup", group)
-    assert codec.scheduling_group(pod) == found
-    assert codec.scheduling_group(pod_json()) == ""
+    assert codec.read_scheduling_group(pod) == found
+    assert codec.read_scheduling_group(pod_json()) == ""
 
 
 def test_pods_of_a_deployment_share_their_labels() -> None:
     """A hundred thousand pods would have as many dictionaries of the same texts."""
     few, others = {"app": "a", "pod-template-hash": "5d"}, {"app": "a"}
     one, two, three = (
-        codec.pod_record(pod_json(name, labels=labels)).labels
+        codec.read_pod_record(pod_json(name, labels=labels)).labels
         for name, labels in (("a", few), ("b", dict(few)), ("c", others))
     )
     assert one is two
     assert (one, three) == (few, others)
-    assert codec.pod_record(pod_json("a")).labels is codec.NO_LABELS
+    assert codec.read_pod_record(pod_json("a")).labels is codec.NO_LABELS
 
 
 def test_many_labels_are_not_kept() -> None:
     """Any user can create pods; what is kept beside them is bounded."""
     many = {f"l{number}": "x" for number in range(17)}
-    one, two = (codec.pod_record(pod_json(n, labels=many)).labels for n in "ab")
+    one, two = (codec.read_pod_record(pod_json(n, labels=many)).labels for n in "ab")
     assert one == two == many
     assert one is not two

@@ -6,11 +6,11 @@ from gpushare.domain.model import Amount, HostAmount
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.node_filters import (
-    bar,
-    constraints_of,
-    lacks,
-    lacks_in_sum,
-    properties_of,
+    find_bar,
+    find_lacks,
+    find_lacks_in_sum,
+    read_constraints,
+    read_properties,
 )
 
 AWAY = "node(s) didn't match Pod's node affinity/selector"
@@ -32,12 +32,12 @@ def expression(key: str, operator: str, *values: str) -> Json:
 
 
 def said(spec: Json, of: Json | None = None) -> str | None:
-    found = bar(properties_of(of or node()), constraints_of({"spec": spec}))
+    found = find_bar(read_properties(of or node()), read_constraints({"spec": spec}))
     return found and found.message
 
 
 def because(spec: Json, of: Json | None = None) -> str | None:
-    found = bar(properties_of(of or node()), constraints_of({"spec": spec}))
+    found = find_bar(read_properties(of or node()), read_constraints({"spec": spec}))
     return found and found.reason
 
 
@@ -140,7 +140,7 @@ def test_what_a_node_lacks(
 ) -> None:
     """What is not known limits nothing; what is not asked for is never lacking."""
     has = None if room is None else HostAmount(*room)
-    assert list(lacks(HostAmount(*asked), has, slots)) == words
+    assert list(find_lacks(HostAmount(*asked), has, slots)) == words
 
 
 CORE, MEMORY = "baidu.com/vcuda-core", "baidu.com/vcuda-memory"
@@ -163,7 +163,7 @@ def test_what_a_node_lacks_of_cards_in_sum(
     """All that is short is named, as kube-scheduler does."""
     has = None if room is None else Amount(*room)
     words = [f"Insufficient {resource}" for resource in lacking]
-    assert list(lacks_in_sum(Amount(*asked), has)) == words
+    assert list(find_lacks_in_sum(Amount(*asked), has)) == words
 
 
 REASONS = {
@@ -228,5 +228,5 @@ def test_the_reason_names_what_differs(pod: Json, on: Json, words: str | None) -
 )
 def test_what_no_api_server_sends_is_named(spec: Json, field: str) -> None:
     with pytest.raises(Malformed) as caught:
-        constraints_of({"spec": spec})
+        read_constraints({"spec": spec})
     assert caught.value.field.endswith(field)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.domain.model import NOTHING, Amount, HostAmount
 from gpushare.domain.request import peak_amount
 from gpushare.kube import names, resource_requests
-from gpushare.kube.codec import pod_ref, pod_request
+from gpushare.kube.codec import read_pod_ref, read_pod_request
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import (
     LONGEST_KEY,
@@ -82,7 +82,9 @@ def test_pods_read_before_make_no_difference(before: Any, spec: Any) -> None:
 
     def answer() -> Any:
         try:
-            return pod_request(pod, pod_ref(pod)), RequestedResources(pod).host()
+            return read_pod_request(pod, read_pod_ref(pod)), RequestedResources(
+                pod
+            ).host()
         except Malformed as error:
             return str(error)
 
@@ -130,7 +132,7 @@ def test_a_spec_that_is_too_deep_has_no_key() -> None:
     pod["spec"]["containers"][0]["resources"] = {"requests": {}, "junk": deep}
     assert key(pod) is None
     assert RequestedResources(pod).host() is None
-    assert pod_request(pod, pod_ref(pod)).claims == ()
+    assert read_pod_request(pod, read_pod_ref(pod)).claims == ()
 
 
 def test_large_pods_are_not_kept() -> None:
@@ -138,7 +140,7 @@ def test_large_pods_are_not_kept() -> None:
     pod = pod_json(units=4)
     pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
     before = len(resource_requests._KINDS)
-    asked = pod_request(pod, pod_ref(pod))
+    asked = read_pod_request(pod, read_pod_ref(pod))
     assert asked.host == HostAmount(1000, 0)
     assert [claim.amount.units for claim in asked.claims] == [4]
     assert len(resource_requests._KINDS) == before
@@ -156,7 +158,7 @@ def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_requests, "read_containers", counted)
     for name, units in (("a", 4), ("b", 4), ("other", 5)):
         pod = pod_json(name, units=units)
-        assert pod_request(pod, pod_ref(pod)).claims[0].amount.units == units
+        assert read_pod_request(pod, read_pod_ref(pod)).claims[0].amount.units == units
     assert read_pods == ["a", "other"]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpushare.addresses import (
     LOOPBACK,
-    free_address,
+    find_free_address,
     socket_address,
     why_not_listen,
 )
@@ -49,7 +49,7 @@ HOME = b"/ ['GET', '', None]\n"
 
 @pytest.fixture
 def at() -> Iterator[Address]:
-    address = free_address()
+    address = find_free_address()
     with Listener({address: echo}):
         yield address
 
@@ -173,7 +173,7 @@ def test_those_who_hang_hold_nobody_up(at: Address, words: bytes) -> None:
 
 
 def test_the_one_that_hangs_longest_goes_first() -> None:
-    at = free_address()
+    at = find_free_address()
     with Listener({at: echo}, within_s=3600.0), ExitStack() as stack:
         first = stack.enter_context(linked(at))
         assert ask(at)[0] == HTTPStatus.OK
@@ -183,7 +183,7 @@ def test_the_one_that_hangs_longest_goes_first() -> None:
 
 def test_who_waits_for_us_does_not_give_way() -> None:
     """A page may take longer than it takes others to fill all places."""
-    at, held, entered = free_address(), Event(), Event()
+    at, held, entered = find_free_address(), Event(), Event()
 
     def pages(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         entered.set()
@@ -204,7 +204,7 @@ def test_who_waits_for_us_does_not_give_way() -> None:
 @pytest.mark.parametrize("addresses", [1, 2])
 def test_the_limit_is_for_all_addresses_together(addresses: int) -> None:
     """A flood of one leaves no descriptors fewer than a flood of several."""
-    at = [free_address() for _ in range(addresses)]
+    at = [find_free_address() for _ in range(addresses)]
     before = descriptors()
     with Listener(dict.fromkeys(at, echo), within_s=3600.0), ExitStack() as stack:
         for one in at:
@@ -222,7 +222,7 @@ def descriptors() -> int:
 
 def test_who_drips_is_cut_off() -> None:
     """However often a byte of it comes, a request has to be whole in time."""
-    address = free_address()
+    address = find_free_address()
     drips = 0
     with Listener({address: echo}, within_s=0.5), linked(address) as link:
         link.settimeout(0.1)
@@ -238,7 +238,7 @@ def test_who_drips_is_cut_off() -> None:
 
 def test_who_sips_is_cut_off() -> None:
     """However often a byte of it is taken, an answer has to be taken in time."""
-    address = free_address()
+    address = find_free_address()
     with Listener({address: echo}, within_s=0.5), linked(address) as link:
         link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
         seen = 0
@@ -251,7 +251,7 @@ def test_who_sips_is_cut_off() -> None:
 
 @pytest.mark.parametrize("words", [b"", b"GET / HT"])
 def test_who_sends_nothing_is_cut_off(words: bytes) -> None:
-    address = free_address()
+    address = find_free_address()
     with Listener({address: echo}, within_s=0.2):
         assert say(address, words) == b""
         wait_until(lambda: body_of(address) == HOME, "an answer to others")
@@ -259,7 +259,7 @@ def test_who_sends_nothing_is_cut_off(words: bytes) -> None:
 
 def test_who_reads_nothing_is_cut_off() -> None:
     """After a deadline: what was not taken by then never comes."""
-    address = free_address()
+    address = find_free_address()
     with Listener({address: echo}, within_s=0.2):
         before = descriptors()
         with linked(address) as link:
@@ -289,14 +289,14 @@ def test_what_an_application_complains_of_is_text(
         environ["wsgi.errors"].write("no good\n")
         return echo(environ, start)
 
-    address = free_address()
+    address = find_free_address()
     with Listener({address: complaining}):
         assert ask(address)[0] == HTTPStatus.OK
     assert capfd.readouterr().err == "no good\n"
 
 
 def test_each_address_has_pages_of_its_own() -> None:
-    at = [free_address() for _ in range(2)]
+    at = [find_free_address() for _ in range(2)]
     pages = [lambda env, start: echo(env | {"PATH_INFO": "/other"}, start), echo]
     with Listener(dict(zip(at, pages, strict=True))):
         assert [ask(one)[1].split()[0] for one in at] == [b"/other", b"/"]
@@ -304,7 +304,7 @@ def test_each_address_has_pages_of_its_own() -> None:
 
 def test_all_of_ipv6_is_all_of_ipv4_too() -> None:
     """As other servers have it: in a cluster of both, either may scrape."""
-    here = free_address()
+    here = find_free_address()
     everywhere = Address("[::]", here.port)
     needs(not why_not_listen(everywhere), "IPv6", "enable IPv6")
     with Listener({everywhere: echo}):
@@ -316,7 +316,7 @@ def test_all_of_ipv6_is_all_of_ipv4_too() -> None:
 
 
 def test_it_ends_while_others_hang() -> None:
-    address = free_address()
+    address = find_free_address()
     with ExitStack() as stack:
         with Listener({address: echo}):
             links = [stack.enter_context(linked(address)) for _ in range(3)]
@@ -327,7 +327,7 @@ def test_it_ends_while_others_hang() -> None:
 
 
 def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_behind() -> None:
-    free = free_address()
+    free = find_free_address()
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = Address("127.0.0.1", server.getsockname()[1])
         with pytest.raises(OSError, match="in use"):
@@ -338,7 +338,7 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_behind() -> Non
 @pytest.mark.parametrize("loopback", [LOOPBACK, "[::1]"])
 def test_a_connection_that_has_the_port_is_named(loopback: str) -> None:
     """Linux takes the ports of outgoing connections from the extender's range."""
-    own = Address(loopback, free_address().port)
+    own = Address(loopback, find_free_address().port)
     needs(not why_not_listen(own), loopback, "enable IPv6")
     family, where = socket_address(own)
     with socket.create_server((where[0], 0), family=family) as server:

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from extender.main import check_extender
-from gpushare.addresses import free_address
+from gpushare.addresses import find_free_address
 from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.reflector import Reflector, Sink
@@ -100,7 +100,7 @@ def test_a_taken_port_is_an_error() -> None:
         (complaint,) = told(f"127.0.0.1:{taken.getsockname()[1]}")
     assert "in use" in complaint
     assert "give another host:port" in complaint
-    assert told(str(free_address())) == []
+    assert told(str(find_free_address())) == []
 
 
 class Once:

@@ -70,11 +70,11 @@ class SmallCluster:
         self.bind(self.pod(name, units, owner=name, **spec), node, card)
 
     def bind(self, pod: Json, node: str, card: str) -> None:
-        placed = codec.pod_record(pod).request
+        placed = codec.read_pod_record(pod).request
         assert hasattr(placed, "claims")
         (claim,) = placed.claims
         own = share(card, claim.amount.units, claim.amount.cores)
-        held = Placement(codec.pod_ref(pod), node, (own,))  # type: ignore[arg-type]
+        held = Placement(codec.read_pod_ref(pod), node, (own,))  # type: ignore[arg-type]
         notes = {names.PLACEMENT: encode_placement(held, AT)}
         uid = pod["metadata"]["uid"]
         name = facts.name_of(pod)
@@ -110,7 +110,7 @@ class SmallCluster:
         return self.api.get(Kind.PODS, "default", name)
 
     def cards_of(self, name: str) -> tuple[str, ...]:
-        held = codec.pod_record(self.get(name)).placement
+        held = codec.read_pod_record(self.get(name)).placement
         return held.cards() if held else ()
 
     def cordon(self, node: str = "n1") -> str:
@@ -144,7 +144,10 @@ class SmallCluster:
     def _schedule(self, pod: Json) -> None:
         nodes = self.api.list_page(Kind.NODES, limit=0).items
         placements, _ = from_objects(nodes, self.pods(), PolicyChoice(), "")
-        policy, request = PolicyChoice().policy(None), codec.pod_record(pod).request
+        policy, request = (
+            PolicyChoice().policy(None),
+            codec.read_pod_record(pod).request,
+        )
         assert isinstance(policy, Policy)
         seen = [one.as_seen_by(request.pod) for one in placements.nodes]  # type: ignore[union-attr]
         found = schedule(request, seen, policy)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def cluster(tmp_path: Path) -> Iterator[SmallCluster]:
 
 def asked(cluster: SmallCluster) -> RoomDemand:
     body = cluster.get("big")
-    request = codec.pod_record(body).request
+    request = codec.read_pod_record(body).request
     assert isinstance(request, PodRequest)
     return RoomDemand(request, body)
 
@@ -78,7 +78,7 @@ def test_the_cards_are_cordoned_until_the_room_is_there(cluster: SmallCluster) -
 
     def look_at_it() -> None:
         pod = cluster.get("big")
-        closed = sorted(codec.uuids(cluster.cordon()))
+        closed = sorted(codec.read_uuids(cluster.cordon()))
         seen.append((closed, pod["status"].get("nominatedNodeName")))
 
     cluster.hinder = look_at_it

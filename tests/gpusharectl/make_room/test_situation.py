@@ -42,7 +42,7 @@ def test_pods_stay_by_what_they_are(cluster: SmallCluster) -> None:
     cluster.leave("ten")
     cluster.place("node", "n2", "C", 1)
     cluster.place("wide", "n2", "C", 1)
-    ref = codec.pod_ref(cluster.get("wide"))
+    ref = codec.read_pod_ref(cluster.get("wide"))
     both = Placement(ref, NodeName("n2"), (share("C", 1, 1), share("D", 1, 1)))
     cluster.annotate("wide", {names.PLACEMENT: encode_placement(both, AT)})
     cluster.place("drawn", "n2", "C", 1, resourceClaims=[{"name": "c"}])

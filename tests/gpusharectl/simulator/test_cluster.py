@@ -13,7 +13,7 @@ from gpushare.domain.refusal import Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.codec import pod_record
+from gpushare.kube.codec import read_pod_record
 from gpusharectl.simulator import cluster as simulated
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
 from tests.gpusharectl.simulator.building import node, pod
@@ -52,7 +52,7 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
         found = [node for node in nodes if node is not None]
         wanted = schedule(needs.request, found, needs.policy)
         got = here.place(ref, needs)
-        stored = pod_record(here.api.get(Kind.PODS, "default", ref.name))
+        stored = read_pod_record(here.api.get(Kind.PODS, "default", ref.name))
         assert stored.placement == here.ledger.placement(ref.uid)
         if isinstance(wanted, Placement):
             assert got == wanted == stored.placement
@@ -78,7 +78,7 @@ def test_nodes_with_links_are_compared_with_all_others(policy: str) -> None:
         if number:
             scores = [dice.choice([10, 30, 50, 150, 250]) for _ in range(6)]
             notes = body["metadata"]["annotations"]
-            its_cards = with_scores(codec.cards(body), scores)
+            its_cards = with_scores(codec.read_cards(body), scores)
             notes[names.CARDS] = encode_cards(its_cards)
         here.add_node(body)
     there: list[Placement] = []

@@ -105,7 +105,7 @@ def test_nodes_without_links_stay_as_they_are() -> None:
     broken["metadata"]["annotations"] = {"baidu.com/vcuda-cards": "{"}
     of = replace(read(PAIRS), nodes=(node("a"), broken))
     assert drop_links(of).nodes == of.nodes
-    assert codec.cards(drop_links(read(PAIRS)).nodes[0])[0].links == ()
+    assert codec.read_cards(drop_links(read(PAIRS)).nodes[0])[0].links == ()
 
 
 def test_the_report_compares_both() -> None:

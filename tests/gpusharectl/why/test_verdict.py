@@ -15,7 +15,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import refusal
+from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import POLICIES, Policy
 from gpusharectl.why.verdict import (
     Way,
@@ -76,7 +76,7 @@ def names_of(way: Way) -> list[str]:
 
 
 def fits(amount: Amount, page: Node, policy: Policy) -> bool:
-    return refusal(asking(amount), page, policy) is None
+    return find_refusal(asking(amount), page, policy) is None
 
 
 @moderately
@@ -168,13 +168,13 @@ def test_who_would_have_to_go_is_enough_and_not_too_many(
         if not each.open:
             continue
         empty = alone.without(everybody)
-        assert (found is None) == (refusal(asked, empty, policy) is not None)
+        assert (found is None) == (find_refusal(asked, empty, policy) is not None)
         if found is None:
             continue
         gone = uids(found)
-        assert refusal(asked, alone.without(gone), policy) is None
+        assert find_refusal(asked, alone.without(gone), policy) is None
         for uid in gone:
-            assert refusal(asked, alone.without(gone - {uid}), policy) is not None
+            assert find_refusal(asked, alone.without(gone - {uid}), policy) is not None
 
 
 @moderately
@@ -184,7 +184,7 @@ def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) ->
     asked = asking(Amount(CORES_PER_CARD * count))
     if found := from_node(asked, page, policy):
         left = page.as_seen_by(replace(asked.pod, priority=2**31))
-        assert refusal(asked, left.without(uids(found)), policy) is None
+        assert find_refusal(asked, left.without(uids(found)), policy) is None
 
 
 @moderately
@@ -199,7 +199,7 @@ def test_what_is_opened_has_room(
             replace(one, healthy=True, cordoned=False) if one in found.cards else one
             for one in page.cards
         )
-        assert refusal(asked, replace(page, cards=opened), policy) is None
+        assert find_refusal(asked, replace(page, cards=opened), policy) is None
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ def test_hundreds_of_pods_take_no_time() -> None:
     found = from_card(asked, page, page.cards[0], FIRST_FIT)
     assert found is not None
     chosen = uids(found)
-    assert refusal(asked, page.without(chosen), FIRST_FIT) is None
+    assert find_refusal(asked, page.without(chosen), FIRST_FIT) is None
     assert len(chosen) == 100
     for uid in sorted(chosen)[:5]:
-        assert refusal(asked, page.without(chosen - {uid}), FIRST_FIT) is not None
+        assert find_refusal(asked, page.without(chosen - {uid}), FIRST_FIT) is not None
 
 
 def test_who_was_chosen_in_vain_stays() -> None:

@@ -265,7 +265,7 @@ def test_the_claim_is_what_the_pod_asked(
         return
     assert not names_cards(found.pod)
     parts = read_template_name(name)
-    request: Any = codec.pod_request(classic.pod, ref())
+    request: Any = codec.read_pod_request(classic.pod, ref())
     (claim,) = request.claims
     assert claim.amount == sum(parts, Amount())
     uses = [one.get("resources", {}).get("claims", []) for one in every(found.pod)]

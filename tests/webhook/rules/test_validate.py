@@ -175,7 +175,7 @@ def test_what_a_pod_asks_is_judged_by_the_field(pod: Json, told: list[str]) -> N
         assert text.startswith(words)
     assert not judge_request(pod).summed
     with suppress(Malformed):
-        assert isinstance(codec.pod_request(pod, ref()), Refusal) is bool(told)
+        assert isinstance(codec.read_pod_request(pod, ref()), Refusal) is bool(told)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

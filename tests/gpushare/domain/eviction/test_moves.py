@@ -31,7 +31,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import refusal, schedule
+from gpushare.domain.placement import find_refusal, schedule
 from gpushare.domain.policies import Policy, PolicyChoice
 from tests.builders import apart, card, cards, node, placement, request, share
 
@@ -148,7 +148,7 @@ class Played:
         )
         enough = self.has_cpu(asks, name)
         here = replace(here, cards=tuple(opened))
-        return enough and refusal(asks, here, policy_of(self.case)) is None
+        return enough and find_refusal(asks, here, policy_of(self.case)) is None
 
     def has_cpu(self, asks: PodRequest, name: NodeName) -> bool:
         assert asks.host is not None

@@ -21,7 +21,7 @@ from gpushare.domain.eviction.preemption import (
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import Claim, HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from tests.builders import (
     FIRST_FIT,
     apart,
@@ -494,7 +494,7 @@ def test_no_other_victims_are_cheaper(claims: Callable[[Random], list[Claim]]) -
     for _ in range(400):
         page, budgets = shared(dice)
         asked = request("asks", claims=claims(dice), priority=10)
-        if refusal(asked, page, FIRST_FIT) is None:
+        if find_refusal(asked, page, FIRST_FIT) is None:
             continue
         found, best = (
             choose(asked, page, victims(), *budgets),
@@ -513,7 +513,7 @@ def cheapest(
         (
             cost_of(gone, page, budgets)
             for gone in some_of(lower)
-            if refusal(asked, page.without(gone), FIRST_FIT) is None
+            if find_refusal(asked, page.without(gone), FIRST_FIT) is None
         ),
         default=None,
     )

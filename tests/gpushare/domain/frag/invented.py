@@ -7,7 +7,7 @@ from typing import Final
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from gpushare.domain.frag.shapes import ClusterCapacity, NodeCapacity, PodShape
+from gpushare.domain.frag.shapes import ClusterCapacity, FreeOnNode, PodShape
 
 few = settings(max_examples=30)
 MODELS: Final = ("A10", "T4", "V100")
@@ -27,12 +27,12 @@ def no_card(cpu: int, memory: int = 0) -> PodShape:
 
 def state(
     *residuals: int, cpu: int | None = None, memory: int | None = None, model: str = ""
-) -> NodeCapacity:
-    return NodeCapacity(cpu, memory, residuals, model)
+) -> FreeOnNode:
+    return FreeOnNode(cpu, memory, residuals, model)
 
 
 def pool(
-    states: Iterable[NodeCapacity], cards: int, *host: int | None
+    states: Iterable[FreeOnNode], cards: int, *host: int | None
 ) -> ClusterCapacity:
     idle: Counter[str] = Counter()
     untouched: Counter[int] = Counter()
@@ -43,7 +43,7 @@ def pool(
     return ClusterCapacity(cards, cpu, memory, idle, untouched)
 
 
-def pool_of(nodes: list[NodeCapacity]) -> ClusterCapacity:
+def pool_of(nodes: list[FreeOnNode]) -> ClusterCapacity:
     """The pool of nodes that have no more CPU and memory than they have free."""
     return pool(
         nodes,
@@ -73,7 +73,7 @@ residuals = st.one_of(
     st.sampled_from([0, 190, 350, 530, 1000, 1000, 1000]), st.integers(-200, 1000)
 )
 states = st.builds(
-    NodeCapacity,
+    FreeOnNode,
     st.none() | cpus,
     st.none() | memories,
     st.lists(residuals, max_size=8).map(tuple),

@@ -14,10 +14,10 @@ from gpushare.domain.frag.learner import learn
 from gpushare.domain.frag.prices import Tables, untrained_tables
 from gpushare.domain.frag.shapes import (
     WHOLE,
-    NodeCapacity,
+    FreeOnNode,
     PodShape,
     milli_free,
-    read_node_capacity,
+    read_free_on_node,
 )
 from gpushare.domain.model import (
     HostAmount,
@@ -28,7 +28,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import place, refusal
+from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import POLICIES
 from tests.builders import card, claim, node, placement, request, share
 from tests.gpushare.domain.frag.invented import pool
@@ -66,7 +66,7 @@ def request_of(ask: dict[str, Any]) -> PodRequest:
     )
 
 
-def tables_of(case: dict[str, Any], states: list[NodeCapacity]) -> Tables:
+def tables_of(case: dict[str, Any], states: list[FreeOnNode]) -> Tables:
     built = case["built"]
     total = pool(states, built["cards"], built.get("cpu"), built.get("memory"))
     seen = {
@@ -92,7 +92,7 @@ def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
         else (page_of(seen), None)
         for seen in case["nodes"]
     ]
-    tables = tables_of(case, [read_node_capacity(p, host, p.free) for p, host in pages])
+    tables = tables_of(case, [read_free_on_node(p, host, p.free) for p, host in pages])
     for page, host in pages:
         standing = PricedNode.of(page, host, tables)
         assert standing.gauge.worth == pytest.approx(case["worth"][page.name], abs=1e-6)
@@ -156,8 +156,8 @@ def test_a_search_asks_for_no_costs(
         return costs(*args)
 
     monkeypatch.setattr(pair.packer, "costs", count)
-    assert refusal(apart(31, 31, 31, 31), page, pair.policy) is not None
-    assert refusal(apart(30, 30, 30, 30), page, pair.policy) is None
+    assert find_refusal(apart(31, 31, 31, 31), page, pair.policy) is not None
+    assert find_refusal(apart(30, 30, 30, 30), page, pair.policy) is None
     assert calls == []
     # In the order of the claims 5 goes beside 60 on either: only a search finds it.
     found = place(apart(5, 60, 60), page, pair.policy)
@@ -228,7 +228,7 @@ def cost_of(there: PricedNode, placed: Placement) -> float:
         after.append(rest)
     assert state.cpu_milli is not None
     assert state.memory_mib is not None
-    gone = NodeCapacity(
+    gone = FreeOnNode(
         state.cpu_milli - ASKED.cpu_milli,
         state.memory_mib - ASKED.memory_mib,
         tuple(after),

@@ -18,13 +18,13 @@ from gpushare.domain.frag.prices import (
     Ladder,
     Ramp,
     Tables,
-    best_pattern,
     blend_with_size,
-    card_prices,
+    compute_worth_curve,
+    find_best_pattern,
+    price_sizes,
     round_up_to_steps,
-    worth_curve,
 )
-from gpushare.domain.frag.shapes import ClusterCapacity, NodeCapacity, PodShape
+from gpushare.domain.frag.shapes import ClusterCapacity, FreeOnNode, PodShape
 from tests.gpushare.domain.frag.invented import (
     few,
     histograms,
@@ -42,7 +42,7 @@ NEARLY = 1e-6
 def test_the_sizes_of_a_real_cluster() -> None:
     """As ``packing`` of real shares goes: halves, thirds, and fillers for nothing."""
     seen = {100: 3900, 81: 1080, 65: 250, 59: 75, 47: 750, 32: 330, 23: 140, 16: 75}
-    prices = card_prices(seen)
+    prices = price_sizes(seen)
     assert {size: round(price, 3) for size, price in prices.items()} == {
         100: 1,
         81: 1,
@@ -58,9 +58,9 @@ def test_the_sizes_of_a_real_cluster() -> None:
 @few
 @given(counts)
 def test_no_card_holds_more_price_than_one(seen: dict[int, int]) -> None:
-    prices = card_prices(seen)
+    prices = price_sizes(seen)
     assert all(0 <= price <= 1 + NEARLY for price in prices.values())
-    worth, _ = best_pattern(sorted(seen), [prices[size] for size in sorted(seen)])
+    worth, _ = find_best_pattern(sorted(seen), [prices[size] for size in sorted(seen)])
     assert worth <= 1 + NEARLY
 
 
@@ -68,7 +68,7 @@ def test_no_card_holds_more_price_than_one(seen: dict[int, int]) -> None:
 @given(counts)
 def test_prices_say_at_least_what_sizes_say(seen: dict[int, int]) -> None:
     """The dual bounds the cards needed, no worse than their total size does."""
-    prices = card_prices(seen)
+    prices = price_sizes(seen)
     bound = sum(prices[size] * number for size, number in seen.items())
     assert bound >= sum(size * number for size, number in seen.items()) / STEPS - 1e-3
 
@@ -78,7 +78,7 @@ def test_prices_say_at_least_what_sizes_say(seen: dict[int, int]) -> None:
     st.dictionaries(st.integers(25, 100), st.integers(1, 50), min_size=1, max_size=3)
 )
 def test_the_prices_are_the_optimum(seen: dict[int, int]) -> None:
-    prices = card_prices(seen)
+    prices = price_sizes(seen)
     dual = sum(prices[size] * number for size, number in seen.items())
     assert dual == pytest.approx(_fewest_cards(seen), rel=1e-6)
 
@@ -87,8 +87,8 @@ def test_the_prices_are_the_optimum(seen: dict[int, int]) -> None:
 def test_prices_hold_wherever_the_rounds_end(rounds: int) -> None:
     """Never over one for a card, and never worse than plain sizes."""
     seen = {size: 1 + size * 7919 % 1000 for size in range(30, 96, 3)}
-    prices = card_prices(seen, rounds)
-    worth, _ = best_pattern(sorted(seen), [prices[size] for size in sorted(seen)])
+    prices = price_sizes(seen, rounds)
+    worth, _ = find_best_pattern(sorted(seen), [prices[size] for size in sorted(seen)])
     assert worth <= 1 + NEARLY
     bound = sum(prices[size] * number for size, number in seen.items())
     plain = sum(size * number for size, number in seen.items()) / STEPS
@@ -99,7 +99,10 @@ def test_prices_hold_wherever_the_rounds_end(rounds: int) -> None:
 @few
 @given(counts)
 def test_the_curve_rises_from_nothing_to_one(seen: dict[int, int]) -> None:
-    for curve in (worth_curve(card_prices(seen)), blend_with_size(worth_curve({}))):
+    for curve in (
+        compute_worth_curve(price_sizes(seen)),
+        blend_with_size(compute_worth_curve({})),
+    ):
         assert len(curve) == STEPS + 1
         assert curve[0] == 0
         assert curve[STEPS] == pytest.approx(1)
@@ -107,7 +110,7 @@ def test_the_curve_rises_from_nothing_to_one(seen: dict[int, int]) -> None:
 
 
 def test_a_rest_is_worth_the_best_that_fits() -> None:
-    curve = worth_curve({60: 0.5, 40: 0.5, 16: 0.0})
+    curve = compute_worth_curve({60: 0.5, 40: 0.5, 16: 0.0})
     assert [curve[room] for room in (39, 40, 79, 80, 100)] == [0, 0.5, 0.5, 1, 1]
     assert blend_with_size(curve)[50] == pytest.approx(0.5)
     assert blend_with_size(curve)[39] == pytest.approx(0.195)
@@ -170,7 +173,7 @@ Seen = Mapping[PodShape, int]
 @few
 @given(histograms, clusters)
 def test_a_node_is_worth_what_the_formula_says(
-    seen: Seen, nodes: list[NodeCapacity]
+    seen: Seen, nodes: list[FreeOnNode]
 ) -> None:
     pool = pool_of(nodes)
     tables = learn(seen, pool)
@@ -182,7 +185,7 @@ def test_a_node_is_worth_what_the_formula_says(
 @few
 @given(histograms, clusters, st.floats(0, 8), st.floats(0, 8), st.integers(0, 4000))
 def test_a_charge_is_what_is_lost_in_notches(
-    seen: Seen, nodes: list[NodeCapacity], lost: float, used: float, rest: int
+    seen: Seen, nodes: list[FreeOnNode], lost: float, used: float, rest: int
 ) -> None:
     """Within half a notch of 1000·(R before - R after + L·p), and the tie-break."""
     tables = learn(seen, pool_of(nodes))
@@ -197,7 +200,7 @@ def test_a_charge_is_what_is_lost_in_notches(
 @few
 @given(histograms, clusters, st.integers(0, 1000), st.integers(0, 16_000))
 def test_less_is_never_worth_more(
-    seen: Seen, nodes: list[NodeCapacity], taken: int, cpu_milli: int
+    seen: Seen, nodes: list[FreeOnNode], taken: int, cpu_milli: int
 ) -> None:
     """Nor is a node that has less CPU."""
     tables = learn(seen, pool_of(nodes))
@@ -234,10 +237,10 @@ def test_cpu_is_worth_what_cards_need_of_it() -> None:
 
 
 def _worth(
-    seen: Seen, pool: ClusterCapacity, tables: Tables, node: NodeCapacity
+    seen: Seen, pool: ClusterCapacity, tables: Tables, node: FreeOnNode
 ) -> float:
     """R as in the docstring of ``Tables``, summed over every kind of pod."""
-    prices = card_prices(_sizes(seen))
+    prices = price_sizes(_sizes(seen))
     cards = max(pool.cards, 1)
     cpu, memory = (pool.cpu_milli or 0) / cards, (pool.memory_mib or 0) / cards / 2
     kinds = [(20_000.0, cpu, memory)]
@@ -255,7 +258,7 @@ def _worth(
     return min(by_cpu, by_memory) / total + _blocks(seen, tables, node)
 
 
-def _blocks(seen: Seen, tables: Tables, node: NodeCapacity) -> float:
+def _blocks(seen: Seen, tables: Tables, node: FreeOnNode) -> float:
     worth = 0.0
     several = {shape: n for shape, n in seen.items() if shape.cards > 1}
     for shape, number in several.items():

@@ -11,7 +11,7 @@ from gpushare.kube.claims.allocated import (
     AllocatedDevice,
     ResourceClaim,
     ResourceClaimUser,
-    device_name,
+    name_device,
     read_resource_claim,
 )
 from gpushare.kube.cluster import Json
@@ -28,14 +28,14 @@ UUIDS = st.one_of(
 @given(st.lists(UUIDS, unique=True, min_size=1))
 def test_each_card_has_a_name_of_its_own(uuids: list[str]) -> None:
     """Each is a DNS label, and no two are the same."""
-    found = [device_name(CardUUID(uuid)) for uuid in uuids]
+    found = [name_device(CardUUID(uuid)) for uuid in uuids]
     assert all(LABEL.fullmatch(name) for name in found)
     assert len(set(found)) == len(found)
 
 
 def test_cards_that_differ_in_capitals_have_different_names() -> None:
     """Simulated cards may be called anything."""
-    found = {device_name(CardUUID(one)) for one in ("GPU-a", "gpu-a", "GPU-A", "Gpu-a")}
+    found = {name_device(CardUUID(one)) for one in ("GPU-a", "gpu-a", "GPU-A", "Gpu-a")}
     assert len(found) == 4
 
 

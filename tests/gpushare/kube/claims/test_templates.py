@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount
-from gpushare.domain.quantity import mebibytes, whole
+from gpushare.domain.quantity import parse_mebibytes, parse_whole
 from gpushare.kube.claims.templates import (
     MOST_PARTS,
     name_template,
@@ -67,7 +67,8 @@ def test_a_name_has_its_parts_and_no_others(parts: list[Amount]) -> None:
         for one in write_template(parts)["spec"]["spec"]["devices"]["requests"]
     ]
     assert parts == [
-        Amount(whole(one["cores"]), mebibytes(one["memory"]) // 256) for one in asked
+        Amount(parse_whole(one["cores"]), parse_mebibytes(one["memory"]) // 256)
+        for one in asked
     ]
 
 
