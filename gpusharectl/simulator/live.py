@@ -47,7 +47,6 @@ from gpusharectl.state.claims import (
 from gpusharectl.state.read import configured_choice, everything
 
 _POLICY = "GPUSHARE_POLICY"
-_HOSTNAME = "kubernetes.io/hostname"
 _PASSING = ("node.kubernetes.io/", "startup-taint.cluster-autoscaler.kubernetes.io/")
 """Prefixes of the taints of a node in trouble or at its start; a new node has none."""
 _CLAIMS_UNKNOWN = "What ResourceClaims hold of cards is not known, and counted as free"
@@ -346,8 +345,8 @@ def _like(node: Json, name: str) -> Json:
         problem = "it has not reported its cards; gpusharectl inspect says why"
         raise NotPlayable(f"{wrong}: {problem}")
     labels = dict(metadata.get("labels") or {})
-    if _HOSTNAME in labels:
-        labels[_HOSTNAME] = name
+    if synthetic.HOSTNAME in labels:
+        labels[synthetic.HOSTNAME] = name
     taints = [
         taint
         for taint in (node.get("spec") or {}).get("taints") or ()

@@ -27,10 +27,8 @@ _FEWEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of several things, such as policies: a row for each figure."""
+    """Figures of several policies: a row for each figure."""
 
-    heading: str
-    """The heading of the labels."""
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     """A label, and a figure for each column."""
@@ -43,7 +41,7 @@ class Figures:
     @property
     def label_width(self) -> int:
         """The width of the longest label."""
-        return max(cell_len(label) for label in (self.heading, *dict(self.rows)))
+        return max(cell_len(label) for label, _ in self.rows)
 
 
 def lay_out_tables(figures: Figures, width: int) -> Iterator[Table]:
@@ -74,7 +72,7 @@ def _table(figures: Figures, block: Sequence[int], width: int) -> Table:
     label = min(figures.label_width, max(width - taken, _FEWEST))
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     table.width = label + taken
-    table.add_column(Words(figures.heading), width=label, overflow="fold")
+    table.add_column(width=label, overflow="fold")
     for column in block:
         heading = Words(figures.columns[column])
         size = figures.width(column)
@@ -185,7 +183,7 @@ def _beginning(report: SimulationReport) -> str:
 
 def _figures(report: SimulationReport) -> Figures:
     rows = ((label, tuple(map(cell, report.runs))) for label, cell in _rows(report))
-    return Figures("", tuple(run.policy for run in report.runs), tuple(rows))
+    return Figures(tuple(run.policy for run in report.runs), tuple(rows))
 
 
 def _rows(report: SimulationReport) -> Iterator[tuple[str, _Cell]]:

@@ -18,7 +18,7 @@ from gpushare.kube.label_selectors import is_number
 CPU, MEMORY = "cpu", "memory"
 _PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}
 """More than any pod asks for, if a scenario names only CPU or only memory."""
-_HOSTNAME = "kubernetes.io/hostname"
+HOSTNAME = "kubernetes.io/hostname"
 _KUBELETS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 """Labels that kubelet sets, beside the one with the host's name."""
 _CARDS = uuid.UUID("6d3c1f4e-2b57-4c0e-9b39-7f7a5d1c8e20")
@@ -82,7 +82,7 @@ def make_node(name: str, cards: Sequence[Card], host: HostSpec) -> Json:
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": {**_KUBELETS, _HOSTNAME: name, **host.labels},
+            "labels": {**_KUBELETS, HOSTNAME: name, **host.labels},
             "annotations": annotations,
         },
         "spec": {"unschedulable": True} if host.unschedulable else {},
