@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,11 +19,10 @@ from gpusharectl.installer import run as installing
 from gpusharectl.installer import uninstall as leaving
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.drift import Flavour
-from gpusharectl.installer.kube_scheduler.files import HostCertificates, desired_now
+from gpusharectl.installer.kube_scheduler.files import desired_now
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts as HostPatience
 from gpusharectl.installer.kube_scheduler.host_files import (
-    FileChange,
     HostFiles,
     Obstacle,
 )
@@ -34,8 +32,8 @@ from gpusharectl.installer.kube_scheduler.job import (
     SchedulerTarget,
     act_on_files,
 )
-from gpusharectl.installer.kube_scheduler.k3s import K3sFile, K3sScheduler
-from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
+from gpusharectl.installer.kube_scheduler.k3s import K3sScheduler
+from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmScheduler
 from gpusharectl.installer.lock import hold_lease
 from gpusharectl.installer.manifests import load_manifests
 from gpusharectl.installer.nodes.check import check_nodes, checks_data, draw_checks
@@ -103,7 +101,6 @@ def _opened(
             load_manifests,
             lambda target: _host(access, files, target, patience),
             lambda target: SchedulerJobs(access.objects, target, patience),
-            lambda target: _certificates(files, target),
             InstallPatience(options.timeout_s or DEFAULT_TIMEOUT_S),
         )
         yield opened, replace(options, access=tuple(words))
@@ -140,11 +137,6 @@ def _host(
         run = _run if target.restart else None
         return K3sScheduler(files, access.objects, target.node, desired, run, patience)
     return KubeadmScheduler(files, access.objects, target.node, desired, patience)
-
-
-def _certificates(files: HostFiles, target: SchedulerTarget) -> Sequence[FileChange]:
-    starter = K3sFile if target.flavour is Flavour.K3S else KubeadmFile
-    return HostCertificates(files, f"{starter.folder}/tls").planned(datetime.now(UTC))
 
 
 def _run(command: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Objects
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
-from gpusharectl.installer.kube_scheduler.host_files import FileChange, HostFiles
+from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTarget
 from gpusharectl.installer.progress import InstallPatience, Screen, Waiting
 
@@ -27,8 +27,6 @@ class Context:
     host: Callable[[SchedulerTarget], HostScheduler]
     others: Callable[[SchedulerTarget], SchedulerJobs]
     """The kube-schedulers on other control-plane nodes."""
-    certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
-    """The TLS files of this host that have to be written."""
     patience: InstallPatience = field(default_factory=InstallPatience)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 

@@ -31,10 +31,11 @@ from gpusharectl.installer.kube_scheduler.verify import lease_holder
 from gpusharectl.installer.options import CommonOptions, InstallOptions
 from gpusharectl.installer.preflight import (
     PreflightFinding,
-    Weight,
     judge_host,
     judge_rights,
+    refusal,
     refuse_no_scheduler,
+    warning,
     weigh_findings,
 )
 from gpusharectl.installer.progress import (
@@ -212,7 +213,7 @@ class HostsPlan:
         return [step] if self.target.tls else []
 
     def _write_certificates(self) -> None:
-        due = self.context.certificates(self.target)
+        due = self.host.due_certificates()
         self.context.files.make(due)
         paths = ", ".join(change.path for change in due)
         self.screen.say(f"written: {paths}" if due else "all certificates are valid")
@@ -249,22 +250,19 @@ def judge_hosts(facts: ClusterFacts) -> Iterator[PreflightFinding]:
     """Judge whether there is an extender that a kube-scheduler here has to call."""
     yield judge_rights(facts)
     if facts.installed.second and facts.stamped:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             "the second scheduler is installed, and kube-scheduler on "
             f"{', '.join(facts.stamped)} still calls an extender that is gone",
             "helm uninstall, then gpusharectl uninstall, which restores its "
             "configuration; then helm install again (docs/helm.md)",
         )
     elif facts.installed.second:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             "the second scheduler is installed, whose pod has its own extender",
             "nothing is left to do on the hosts; pods choose it by schedulerName",
         )
     elif not facts.installed.extended:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             f"no extender is installed ({_EXTENDER})",
             "first helm install (docs/helm.md); or gpusharectl install without "
             "--host-only, which installs everything",
@@ -274,8 +272,7 @@ def judge_hosts(facts: ClusterFacts) -> Iterator[PreflightFinding]:
     else:
         yield from judge_host(facts)
         if facts.installed.dra:
-            yield PreflightFinding(
-                Weight.WARNING,
+            yield warning(
                 "cards are offered to ResourceClaims (DRA), and --host-only does not "
                 "tell the API server of new hosts or authorities: until it knows "
                 "them, no claim is allocated there",

@@ -202,16 +202,15 @@ def compose_install(
     if options.second_scheduler:
         overlay = "second-scheduler"
     dra = _WITH_DRA if options.dra else ()
+    settings = options.webhook.settings() if options.webhook.wanted else {}
     bodies = load(DRA) if dra else ()
     bodies += load(overlay, image=image, components=(*components, *dra))
     if options.with_monitoring:
         bodies += load("monitoring", image=image, components=components)
-    settings: Mapping[str, str] = {}
     if options.webhook.wanted:
         name = BY_CERT_MANAGER if by_cert_manager else "webhook"
         void = ("webhook-void",) if options.webhook.void else ()
         bodies += load(name, image=image, components=void)
-        settings = options.webhook.settings()
     plugin = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
     plugin |= {ISOLATION: options.isolation} if options.isolation else {}
     extender = {UI: ON} if options.ui else {}
@@ -221,8 +220,14 @@ def compose_install(
     bodies = with_settings(bodies, "extender", extender)
     if options.policy == FRAG:
         bodies = tuple(map(_packing, bodies))
-    # The second scheduler's pods read their configuration only at their start, so a
-    # new digest has to replace them.
+    return _with_digest(bodies)
+
+
+def _with_digest(bodies: Sequence[Json]) -> tuple[Json, ...]:
+    """Let a new configuration replace the second scheduler's pods.
+
+    They read it only at their start.
+    """
     read = "".join(
         body["data"][key]
         for body in bodies

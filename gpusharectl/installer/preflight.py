@@ -53,15 +53,18 @@ class PreflightFinding:
     remedy: str = ""
 
 
-def _ok(text: str) -> PreflightFinding:
+def well(text: str) -> PreflightFinding:
+    """Return a finding that is well."""
     return PreflightFinding(Weight.OK, text)
 
 
-def _warning(text: str) -> PreflightFinding:
-    return PreflightFinding(Weight.WARNING, text)
+def warning(text: str, remedy: str = "") -> PreflightFinding:
+    """Return a finding to know about."""
+    return PreflightFinding(Weight.WARNING, text, remedy)
 
 
-def _refusal(text: str, remedy: str) -> PreflightFinding:
+def refusal(text: str, remedy: str) -> PreflightFinding:
+    """Return a finding with which nothing is changed."""
     return PreflightFinding(Weight.REFUSAL, text, remedy)
 
 
@@ -80,18 +83,18 @@ def judge_cluster(
     if not options.second_scheduler:
         yield from judge_host(facts)
     if not facts.serves.guard:
-        yield _warning(
+        yield warning(
             "before Kubernetes 1.30 there are no ValidatingAdmissionPolicies: whoever "
             "may patch pods can forge a placement"
         )
     exporter = facts.installed.images.get(EXPORTER, "")
     if exporter and not options.with_monitoring:
-        yield _ok(
+        yield well(
             f"monitoring is installed and stays unchanged, with image {exporter}; "
             "--with-monitoring updates it, with --image its image too"
         )
     if options.with_monitoring and not facts.serves.operator:
-        yield _ok(
+        yield well(
             "Prometheus Operator is not installed, so no ServiceMonitor and no rules "
             "are created; docs/install.md says how Prometheus finds the "
             "metrics without it"
@@ -109,7 +112,7 @@ def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFin
         units = ""
         if {before, after} & {NO_TIER, AUTO}:
             units = ", and cards may offer another number of units"
-        yield _warning(
+        yield warning(
             f"isolation tier {before} becomes {after}: containers that exist keep what "
             f"they have{units}; drain the nodes with cards first"
         )
@@ -119,11 +122,11 @@ def _version(facts: ClusterFacts) -> PreflightFinding:
     number = minor_version(facts.version)
     words = f"Kubernetes {facts.version.removeprefix('v')}"
     if number is None:
-        return _warning(f"{words} is an unknown version; {_BOUNDS}")
+        return warning(f"{words} is an unknown version; {_BOUNDS}")
     if number < OLDEST:
-        return _refusal(f"{words} is too old: {_BOUNDS}", "upgrade the cluster first")
+        return refusal(f"{words} is too old: {_BOUNDS}", "upgrade the cluster first")
     if number > NEWEST:
-        return _warning(f"{words} is newer than the tested versions; {_BOUNDS}")
+        return warning(f"{words} is newer than the tested versions; {_BOUNDS}")
     nodes = len(facts.control_plane)
     kind = str(facts.flavour)
     if facts.flavour is Flavour.MANAGED and facts.schedulers:
@@ -132,7 +135,7 @@ def _version(facts: ClusterFacts) -> PreflightFinding:
     runtimes = (
         ", ".join(dict.fromkeys(node.runtime.name for node in facts.nodes)) or "no node"
     )
-    return _ok(
+    return well(
         f"{words} · {kind} · {nodes} control-plane node"
         f"{'' if nodes == 1 else 's'} · {runtimes}"
     )
@@ -141,8 +144,8 @@ def _version(facts: ClusterFacts) -> PreflightFinding:
 def judge_rights(facts: ClusterFacts) -> PreflightFinding:
     """Judge the user's rights; all missing ones are named at once."""
     if not facts.missing:
-        return _ok("you have all needed rights")
-    return _refusal(
+        return well("you have all needed rights")
+    return refusal(
         f"you may not {', '.join(map(str, facts.missing))}",
         "use an administrator's kubeconfig (--kubeconfig, --context), such as "
         "/etc/kubernetes/admin.conf on a kubeadm control plane",
@@ -153,7 +156,7 @@ def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[PreflightFin
     """Refuse to change what another tool keeps: no object has two owners."""
     for owner in dict.fromkeys(owned.values()):
         objects = ", ".join(name for name in owned if owned[name] == owner)
-        yield _refusal(f"{owner} owns {objects}", remedy)
+        yield refusal(f"{owner} owns {objects}", remedy)
 
 
 def _schedulers(
@@ -161,14 +164,14 @@ def _schedulers(
 ) -> Iterator[PreflightFinding]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
     if options.second_scheduler and facts.installed.extended:
-        yield _refusal(
+        yield refusal(
             "the default scheduler calls the gpushare extender already; a second "
             "scheduler beside it would place pods on the same cards without knowing of "
             "the first",
             "install without --second-scheduler, or first: gpusharectl uninstall",
         )
     elif not options.second_scheduler and facts.installed.second:
-        yield _refusal(
+        yield refusal(
             "the second scheduler is installed here; the default scheduler with the "
             "gpushare extender would place pods on the same cards without knowing of "
             "it",
@@ -177,7 +180,7 @@ def _schedulers(
     elif not options.second_scheduler and facts.flavour is Flavour.MANAGED:
         yield refuse_no_scheduler(facts)
     elif options.second_scheduler and facts.installed.dra and options.dra is None:
-        yield _refusal(
+        yield refusal(
             "the device plugin offers cards to ResourceClaims (GPUSHARE_DRA=on), and "
             "with a second scheduler nothing keeps claims and pods apart on a card",
             "install with --no-dra",
@@ -189,10 +192,10 @@ def refuse_no_scheduler(facts: ClusterFacts) -> PreflightFinding:
     text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
     if not facts.schedulers:
         remedy = "on a managed cluster: gpusharectl install --second-scheduler"
-        return _refusal(text, remedy)
+        return refusal(text, remedy)
     where = f"the cluster's kube-scheduler runs on {', '.join(facts.schedulers)}"
     remedy = f"run the same command on {facts.schedulers[0]}"
-    return _refusal(f"{text}; {where}", remedy)
+    return refusal(f"{text}; {where}", remedy)
 
 
 def judge_host(
@@ -206,26 +209,26 @@ def judge_host(
         return
     if node is None:
         listed = ", ".join(each.name for each in facts.nodes) or "none"
-        yield _refusal(
+        yield refusal(
             "this host is not a node of the cluster in your kubeconfig (its nodes: "
             f"{listed}); is this the right context?",
             "choose the cluster with --kubeconfig and --context, or use --this-node",
         )
     elif node.silent:
-        yield _refusal(
+        yield refusal(
             f"the kubelet of this host has stopped to report, so node {node.name} is "
             "not Ready; it has to restart kube-scheduler",
             "start it (systemctl status kubelet), and wait until the node is Ready",
         )
     elif not node.control_plane and not leaving:
         label = CONTROL_PLANE_LABEL
-        yield _refusal(
+        yield refusal(
             f"node {node.name} lacks the label {label}, which the extender needs",
             f"kubectl label node {node.name} {label}=",
         )
     if facts.flavour is Flavour.K3S and len(facts.control_plane) > 1:
         others = ", ".join(name for name in facts.control_plane if name != facts.here)
-        yield _warning(
+        yield warning(
             f"k3s: each server has its own files; also run this command on {others}"
         )
 
@@ -241,21 +244,21 @@ def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFin
     if images and not options.image:
         first, *others = dict.fromkeys(images.values())
         listed = ", ".join(f"{name} {image}" for name, image in images.items())
-        yield _ok(
+        yield well(
             f"the images stay: {listed}; --image changes all of them"
             if others
             else f"the image stays {first}; --image changes it"
         )
     if installed.tls and options.tls is None:
-        yield _ok("the extender has TLS and keeps it; --no-tls removes it")
+        yield well("the extender has TLS and keeps it; --no-tls removes it")
     if installed.ui and options.ui is None:
-        yield _ok("the extender serves its page and keeps it; --no-ui removes it")
+        yield well("the extender serves its page and keeps it; --no-ui removes it")
     if installed.policy and not options.policy:
-        yield _ok(f"the policy stays {installed.policy}; --policy changes it")
+        yield well(f"the policy stays {installed.policy}; --policy changes it")
     if installed.isolation and not options.isolation:
-        yield _ok(f"isolation stays {installed.isolation}; --isolation changes it")
+        yield well(f"isolation stays {installed.isolation}; --isolation changes it")
     if installed.dra and options.dra is None:
-        yield _ok("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
+        yield well("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
 
 
 def _webhook(
@@ -266,13 +269,13 @@ def _webhook(
     number = minor_version(facts.version)
     if wanted is False:
         if installed:
-            yield _ok(
+            yield well(
                 "the webhook is removed; pods that it has changed stay as they are"
             )
         return
     if (wanted or installed) and number and number < WEBHOOK_OLDEST:
         option = "with --no-webhook" if installed else "without --with-webhook"
-        yield _refusal(
+        yield refusal(
             f"the webhook needs Kubernetes 1.{WEBHOOK_OLDEST[1]} or newer, and this is "
             f"{facts.version.removeprefix('v')}: the API server would ask it about "
             "every pod",
@@ -284,15 +287,15 @@ def _webhook(
     elif options.webhook.settling and not wanted:
         settling = options.webhook.settling
         is_are = "is a setting" if len(settling) == 1 else "are settings"
-        yield _refusal(
+        yield refusal(
             f"{', '.join(settling)} {is_are} of the webhook, which is not installed",
             "add --with-webhook",
         )
     # The certificate is left to cert-manager, if that is there to renew it.
     if facts.installed.by_cert_manager and facts.serves.cert_manager:
-        yield _ok("cert-manager makes the webhook's certificate, and goes on doing so")
+        yield well("cert-manager makes the webhook's certificate, and goes on doing so")
     elif facts.installed.by_cert_manager:
-        yield _refusal(
+        yield refusal(
             "cert-manager made the webhook's certificate, but it is no longer "
             f"installed: the API server does not know {CERTIFICATE.kind} of "
             f"{CERTIFICATE.api_version}. Nobody would renew the certificate",
@@ -305,7 +308,7 @@ def _staying(
     installed: InstalledWebhook, options: InstallOptions
 ) -> Iterator[PreflightFinding]:
     if options.webhook.wanted is None:
-        yield _ok("the webhook is installed and stays; --no-webhook removes it")
+        yield well("the webhook is installed and stays; --no-webhook removes it")
     settled = options.webhook.with_preserved(installed.settings).settings()
     kept = [
         f"{name}={text}"
@@ -313,11 +316,11 @@ def _staying(
         if installed.settings.get(name) == text
     ]
     if kept:
-        yield _ok(f"these settings of the webhook stay: {', '.join(kept)}")
+        yield well(f"these settings of the webhook stay: {', '.join(kept)}")
     if installed.replicas == 0:
-        yield _ok(f"the webhook has 0 replicas and gets {WEBHOOK_REPLICAS} again")
+        yield well(f"the webhook has 0 replicas and gets {WEBHOOK_REPLICAS} again")
     elif installed.replicas not in (None, WEBHOOK_REPLICAS):
-        yield _ok(f"the webhook's number of replicas stays {installed.replicas}")
+        yield well(f"the webhook's number of replicas stays {installed.replicas}")
 
 
 def judge_nodes(
@@ -329,7 +332,7 @@ def judge_nodes(
         for node in facts.nodes
     )
     if second_scheduler and not room:
-        yield _refusal(
+        yield refusal(
             "every node shares its cards, and the second kube-scheduler does not run "
             "on such nodes, because its token has more rights than any other there",
             "add a node without cards, or allow it beside them: kubectl label node "
@@ -341,7 +344,7 @@ def judge_nodes(
             signs = ", ".join(node.signs) or "the driver is loaded"
             judged = [finding for _, finding in judge_node(node, facts)]
             wrong = [finding for finding in judged if finding.weight is not Weight.OK]
-            for finding in wrong or [_ok(f"{signs} · {node.runtime.name}")]:
+            for finding in wrong or [well(f"{signs} · {node.runtime.name}")]:
                 yield replace(finding, text=f"node {name}: {finding.text}")
 
 
@@ -360,19 +363,19 @@ def _readiness(node: SurveyedNode) -> PreflightFinding:
     if not node.ready:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
-        return PreflightFinding(Weight.WARNING, text, remedy)
+        return warning(text, remedy)
     listed = ", ".join(node.taints)
     taints = f" · pods need a toleration for {listed}" if listed else ""
-    return _ok(f"Ready · {node.runtime.name}{taints}")
+    return well(f"Ready · {node.runtime.name}{taints}")
 
 
 def _kubelet(node: SurveyedNode) -> PreflightFinding:
     number = minor_version(node.runtime.kubelet)
     if number is None:
-        return _warning(f"kubelet's version is unknown; {_BOUNDS}")
+        return warning(f"kubelet's version is unknown; {_BOUNDS}")
     if number >= OLDEST:
-        return _ok(node.runtime.kubelet)
-    return _refusal(
+        return well(node.runtime.kubelet)
+    return refusal(
         f"kubelet {node.runtime.kubelet} is too old",
         f"upgrade it to 1.{OLDEST[1]} or newer, or leave the node out",
     )
@@ -380,7 +383,7 @@ def _kubelet(node: SurveyedNode) -> PreflightFinding:
 
 def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     if node.offered and not facts.installed.plugin:
-        return _refusal(
+        return refusal(
             f"another device plugin already offers {', '.join(node.offered)}",
             "remove that plugin first, or leave the node out of --nodes",
         )
@@ -391,16 +394,16 @@ def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
             "pods of both would use them without knowing of each other",
             "to move over, remove that plugin from the node",
         )
-    return _ok("no other device plugin offers cards")
+    return well("no other device plugin offers cards")
 
 
 def _signs(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     here = node.name == facts.here
     if here and not facts.driver_here and not node.has_cards:
-        return _warning("no NVIDIA driver is loaded on this host")
+        return warning("no NVIDIA driver is loaded on this host")
     if not node.signs and not here:
-        return _warning("it shows no sign of a GPU")
-    return _ok(", ".join(node.signs) or "it is loaded")
+        return warning("it shows no sign of a GPU")
+    return well(", ".join(node.signs) or "it is loaded")
 
 
 def _runtime(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
@@ -410,24 +413,24 @@ def _runtime(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
         remedy = "is the NVIDIA container toolkit configured there?"
         if _K3S in runtime.kubelet:
             remedy = f"install the NVIDIA container toolkit there, then {_RESTART}"
-        return _warning(f"{runtime.name} has no runtime called nvidia; {remedy}")
+        return warning(f"{runtime.name} has no runtime called nvidia; {remedy}")
     if (
         not runtime.handlers
         and _K3S in runtime.kubelet
         and NVIDIA in facts.runtime_classes
     ):
         # The class is used all the same: without it the device plugin has no driver.
-        return _warning(
+        return warning(
             "k3s makes the RuntimeClass nvidia also where no node has that runtime, "
             "and this kubelet does not report its runtimes; if the NVIDIA container "
             f"toolkit came after k3s, {_RESTART}"
         )
     if nvidia and NVIDIA not in facts.runtime_classes:
-        return _warning(
+        return warning(
             "it has the nvidia runtime, but the cluster has no RuntimeClass nvidia; "
             "pods get it only where it is the default runtime"
         )
-    return _ok(runtime.name)
+    return well(runtime.name)
 
 
 def weigh_findings(
@@ -441,8 +444,8 @@ def weigh_findings(
         screen.say(f"{finding.text}{then and f'; {then}'}   {finding.weight}")
     refusals = [each for each in grouped if each.weight is Weight.REFUSAL]
     if refusals:
-        why = "; ".join(refusal.text for refusal in refusals)
-        remedy = "; ".join(refusal.remedy for refusal in refusals if refusal.remedy)
+        why = "; ".join(each.text for each in refusals)
+        remedy = "; ".join(each.remedy for each in refusals if each.remedy)
         raise InstallError(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
     if not sure and any(finding.weight is Weight.DOUBT for finding in grouped):
         remedy = "the same command without these nodes"

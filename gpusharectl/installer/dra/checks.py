@@ -20,7 +20,7 @@ from gpusharectl.installer.dra.objects import (
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.nodes.facts import minor_version
 from gpusharectl.installer.options import InstallOptions
-from gpusharectl.installer.preflight import PreflightFinding, Weight
+from gpusharectl.installer.preflight import PreflightFinding, refusal, well
 from gpusharectl.installer.rights import Right, may_get, resource_of_kind
 from gpusharectl.installer.survey import ClusterFacts
 
@@ -80,8 +80,7 @@ def judge_dra(
         forced = replace(options, dra=False, force=True).again()
         yield from judge_used(seen.used, forced)
     if seen.leftover and not seen.on:
-        yield PreflightFinding(
-            Weight.OK,
+        yield well(
             "what an earlier install has begun of DRA, or not taken back, is removed; "
             "--dra switches it on",
         )
@@ -94,8 +93,7 @@ def judge_used(used: Sequence[str], forced: str) -> Iterator[PreflightFinding]:
     """
     if used:
         more = f"; and {len(used) - _SHOWN} more" if len(used) > _SHOWN else ""
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             f"pods use ResourceClaims with cards: {'; '.join(used[:_SHOWN])}{more}. "
             "Without the driver kubelet cannot end these pods, and what their claims "
             "hold would be given to others",
@@ -110,35 +108,30 @@ def _wanted(
         "install with --no-dra" if facts.installed.dra else "install without --dra"
     )
     if seen.shares is None:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             f"DRA needs Kubernetes 1.{OLDEST[1]} or newer, which serves {GROUP}, and "
             f"this is {facts.version.removeprefix('v')}",
             f"{without}, or upgrade the cluster first",
         )
     elif not seen.shares:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             "the API server lets only one claim use a device: the feature gate "
             "DRAConsumableCapacity is off",
             "switch it on for kube-apiserver, kube-scheduler and kubelet (it is on by "
             f"default from 1.{OLDEST[1]}), or {without}",
         )
     if options.tls is False:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             "DRA needs the certificates that --no-tls removes: by them the API server "
             "asks the extender",
             "leave out --no-tls, or add --no-dra",
         )
     elif not facts.installed.tls:
-        yield PreflightFinding(
-            Weight.OK,
+        yield well(
             "DRA needs the certificates of --tls, so TLS is switched on too",
         )
     if facts.flavour is Flavour.K3S and len(facts.control_plane) > 1:
-        yield PreflightFinding(
-            Weight.REFUSAL,
+        yield refusal(
             "DRA on k3s with several servers is not supported: the API server has to "
             "know the authorities of all of them, and this command reads only one",
             f"{without}; classic pods share cards on all servers",

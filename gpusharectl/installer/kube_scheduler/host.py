@@ -8,6 +8,7 @@ be interrupted; the next run reads what there is and goes on from there.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Self
 
 from gpushare.kube.objects import Objects
@@ -97,6 +98,10 @@ class HostScheduler(ABC):
     def authority(self) -> bytes:
         """The certificate of this host's own authority; empty without TLS files."""
         return self._files.authority
+
+    def due_certificates(self) -> Sequence[FileChange]:
+        """Return the TLS files to write: those missing, broken or due for renewal."""
+        return self._files.certificates.planned(datetime.now(UTC))
 
     def apply(self, plan: Sequence[FileChange]) -> None:
         """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""

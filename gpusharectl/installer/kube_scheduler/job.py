@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import SYSTEM, is_silent
+from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import (
@@ -44,6 +44,7 @@ from gpusharectl.installer.kube_scheduler.verify import (
     Say,
     container_wait,
     is_made_from,
+    is_node_silent,
     last_words,
     pulled_with,
     short_pod,
@@ -119,6 +120,7 @@ _HOST, _TRY, _PORTS, _BOOT = (
     f"gpushare-job-{name}" for name in ("host", "try", "ports", "boot")
 )
 """Volumes of the Job, which has those of kube-scheduler's pod too."""
+_BOOT_FOLDER = str(PurePosixPath(AT_BOOT).parent)
 _LONGEST_NAME = 63
 
 
@@ -146,37 +148,7 @@ class HostJob:
 
     def body(self, mirror: Json) -> Json:
         """Return the Job; ``mirror`` is the node's kube-scheduler pod as it is."""
-        last = self._step(self.container, self.action)
-        boot = str(PurePosixPath(AT_BOOT).parent)
-        ports = [
-            {"name": _PORTS, "mountPath": f"{_ROOT}{RESERVED}"},
-            {"name": _BOOT, "mountPath": f"{_ROOT}{boot}"},
-        ]
-        mounts = [*self._host_mounts(mirror), *ports]
-        if self.action is Action.LOOK:
-            mounts = [
-                {**mount, "readOnly": True} for mount in self._host_mounts(mirror)
-            ]
-        pod = {
-            "nodeName": self.node,
-            "hostNetwork": True,
-            "priorityClassName": "system-node-critical",
-            **pulled_with(self.target.pull_secrets),
-            "initContainers": self._trial(mirror),
-            "containers": [{**last, "volumeMounts": mounts}],
-            "volumes": [
-                *(mirror["spec"].get("volumes") or ()),
-                {"name": _HOST, "hostPath": {"path": _ETC, "type": "Directory"}},
-                # Of the host's network, since the pod has that.
-                {"name": _PORTS, "hostPath": {"path": RESERVED, "type": "File"}},
-                {
-                    "name": _BOOT,
-                    "hostPath": {"path": boot, "type": "DirectoryOrCreate"},
-                },
-                {"name": _TRY, "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
-            ],
-        }
-        template = short_pod(self.name, pod)
+        template = short_pod(self.name, self._pod_spec(mirror))
         metadata = template["metadata"]
         return {
             "apiVersion": "batch/v1",
@@ -190,6 +162,32 @@ class HostJob:
                     "spec": template["spec"],
                 },
             },
+        }
+
+    def _pod_spec(self, mirror: Json) -> Json:
+        last = self._step(self.container, self.action)
+        mounts = self._host_mounts(mirror)
+        if self.action is Action.LOOK:
+            mounts = [{**mount, "readOnly": True} for mount in mounts]
+        else:
+            mounts.append({"name": _PORTS, "mountPath": f"{_ROOT}{RESERVED}"})
+            mounts.append({"name": _BOOT, "mountPath": f"{_ROOT}{_BOOT_FOLDER}"})
+        boot = {"path": _BOOT_FOLDER, "type": "DirectoryOrCreate"}
+        return {
+            "nodeName": self.node,
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            **pulled_with(self.target.pull_secrets),
+            "initContainers": self._trial(mirror),
+            "containers": [{**last, "volumeMounts": mounts}],
+            "volumes": [
+                *(mirror["spec"].get("volumes") or ()),
+                {"name": _HOST, "hostPath": {"path": _ETC, "type": "Directory"}},
+                # Of the host's network, since the pod has that.
+                {"name": _PORTS, "hostPath": {"path": RESERVED, "type": "File"}},
+                {"name": _BOOT, "hostPath": boot},
+                {"name": _TRY, "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
+            ],
         }
 
     def _trial(self, mirror: Json) -> list[Json]:
@@ -295,13 +293,11 @@ class SchedulerJobs:
 
     def _mirror(self, node: str) -> Json:
         """Return the pod of a node's kube-scheduler; ``Obstacle`` if there is none."""
-        name = f"metadata.name={node}"
-        for body in self.objects.list("v1", "Node", field_selector=name):
-            if is_silent(body):
-                raise Obstacle(
-                    "the node's kubelet has stopped to report: start it, or if the "
-                    f"host is gone: kubectl delete node {node}"
-                )
+        if is_node_silent(self.objects, node):
+            raise Obstacle(
+                "the node's kubelet has stopped to report: start it, or if the host is "
+                f"gone: kubectl delete node {node}"
+            )
         ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
         # It is absent for a moment while kubelet recreates it.
         mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)

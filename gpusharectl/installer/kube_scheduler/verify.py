@@ -353,6 +353,12 @@ def lease_holder(objects: Objects) -> str:
     return holder.rpartition("_")[0] or holder
 
 
+def is_node_silent(objects: Objects, node: str) -> bool:
+    """Return whether a node's kubelet has stopped to report."""
+    bodies = objects.list("v1", "Node", field_selector=f"metadata.name={node}")
+    return any(map(is_silent, bodies))
+
+
 LOOK = "gpusharectl/look"
 """Annotation whose change makes kubelet check the pod; it goes with the old pod."""
 _ENDED_TOO_OFTEN = 2
@@ -403,11 +409,8 @@ class MirrorPod:
 
     def _silence(self) -> str:
         """Return in words that the node's kubelet has stopped to report, or ""."""
-        name = f"metadata.name={self._node}"
         with suppress(ClusterError):
-            if any(
-                map(is_silent, self._objects.list("v1", "Node", field_selector=name))
-            ):
+            if is_node_silent(self._objects, self._node):
                 return f"the kubelet of {self._node} has stopped to report"
         return ""
 

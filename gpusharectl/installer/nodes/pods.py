@@ -6,7 +6,7 @@ noticed too late. A trial pulls the image and starts it beforehand.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -254,49 +254,62 @@ def run_on_nodes(
     context: Context, pods: Sequence[Json], most_s: float | None = None
 ) -> PodResults:
     """Run short-lived pods at the same time; they are deleted in any case."""
-    objects, clock = context.objects, context.patience.clock
+    objects = context.objects
     refs = {node_of(pod): Ref.of(pod) for pod in pods}
-    failed: dict[str, str] = {}
-    messages: dict[str, str] = {}
-    ended: set[str] = set()
-    unpulled: dict[str, float] = {}
-
-    def look() -> list[Waiting]:
-        waits = []
-        for node in [node for node in refs if node not in {*failed, *messages}]:
-            pod = objects.get(refs[node])
-            if pod is not None and phase(pod) == "Succeeded":
-                messages[node] = _last_words(pod)
-                continue
-            wait = _unfinished(objects, node, refs[node].name, pod)
-            if wait.topic:
-                since = unpulled.setdefault(node, clock())
-                wait = replace(wait, hopeless=clock() - since >= PULL_TRIED_S)
-            # One node's failure must not end the wait for the others.
-            if wait.hopeless:
-                failed[node] = wait.what
-                if pod is not None and phase(pod) == "Failed":
-                    ended.add(node)
-            else:
-                waits.append(wait)
-        return waits
-
+    watch = _PodWatch(objects, refs, context.patience.clock)
     try:
         for pod in pods:
             # One that a killed run has left may belong to an earlier version.
             objects.delete(Ref.of(pod), grace_period_s=0)
             objects.create(pod)
-        unfinished = context.until(look, most_s)
         late = {
             wait.who: wait.what if wait.topic else f"no result in time: {wait.what}"
-            for wait in unfinished
+            for wait in context.until(watch.look, most_s)
         }
-        return PodResults(failed | late, messages, frozenset(ended))
+        return PodResults(watch.failed | late, watch.messages, frozenset(watch.ended))
     finally:
         for ref in refs.values():
             # An error here must not hide the result.
             with suppress(ClusterError):
                 objects.delete(ref, grace_period_s=0)
+
+
+@dataclass
+class _PodWatch:
+    """Looks at short-lived pods, by node, and keeps what came of them."""
+
+    objects: Objects
+    refs: Mapping[str, Ref]
+    clock: Callable[[], float]
+    failed: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    unpulled: dict[str, float] = field(default_factory=dict)
+    """Since when a node's image cannot be pulled."""
+
+    def look(self) -> list[Waiting]:
+        """Return the waits of the pods that have not come to an end."""
+        waits = []
+        for node in [node for node in self.refs if not self._is_over(node)]:
+            pod = self.objects.get(self.refs[node])
+            if pod is not None and phase(pod) == "Succeeded":
+                self.messages[node] = _last_words(pod)
+                continue
+            wait = _unfinished(self.objects, node, self.refs[node].name, pod)
+            if wait.topic:
+                waited_s = self.clock() - self.unpulled.setdefault(node, self.clock())
+                wait = replace(wait, hopeless=waited_s >= PULL_TRIED_S)
+            # One node's failure must not end the wait for the others.
+            if wait.hopeless:
+                self.failed[node] = wait.what
+                if pod is not None and phase(pod) == "Failed":
+                    self.ended.add(node)
+            else:
+                waits.append(wait)
+        return waits
+
+    def _is_over(self, node: str) -> bool:
+        return node in self.failed or node in self.messages
 
 
 def _unfinished(objects: Objects, node: str, name: str, pod: Json | None) -> Waiting:

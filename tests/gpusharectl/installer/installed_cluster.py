@@ -31,7 +31,6 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     HostFiles,
     Obstacle,
 )
-from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
 from gpusharectl.installer.manifests import container_settings, load_manifests
 from gpusharectl.installer.options import InstallOptions, UninstallOptions
 from gpusharectl.installer.pki import make_authority
@@ -321,6 +320,13 @@ class Scheduler:
     def why_elsewhere(self) -> str:
         return self.ill.get("elsewhere", "")
 
+    def due_certificates(self) -> list[FileChange]:
+        """The authority and one file, once."""
+        if self.files.read(CERTIFICATE) is not None:
+            return []
+        own = FileChange(AUTHORITY, self.files.read(AUTHORITY), authority_of("cp"))
+        return [FileChange(CERTIFICATE, None, b"PEM"), own]
+
     def look(self, node: str, say: object) -> bytes | Obstacle:
         """The other hosts' Jobs that only look."""
         self.did.append(f"look at {node}")
@@ -498,13 +504,6 @@ class InstalledCluster:
             self.objects.create(body)
         return self
 
-    def certificates(self, _: SchedulerTarget) -> list[FileChange]:
-        """The authority and one file, once."""
-        if self.files.read(CERTIFICATE) is not None:
-            return []
-        own = FileChange(AUTHORITY, self.files.read(AUTHORITY), authority_of("cp"))
-        return [FileChange(CERTIFICATE, None, b"PEM"), own]
-
     def context(self, *answers: str) -> Context:
         self.screen = Listener(list(answers))
         return Context(
@@ -514,7 +513,6 @@ class InstalledCluster:
             shipped,
             lambda _: self.scheduler,
             lambda _: self.scheduler,
-            self.certificates,
             patience=self.clock.patience(),
             now=lambda: self.now,
         )
