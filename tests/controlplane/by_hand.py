@@ -1,9 +1,5 @@
 """Asking the extender by hand, as kube-scheduler would or would never do."""
 
-import http.client
-import json
-from contextlib import suppress
-
 from tests.controlplane.books import checked_book
 from tests.controlplane.world import World, node_of
 from tests.testbed.rest import Json
@@ -17,26 +13,6 @@ POD: Json = {
 }
 ASK: Json = {"Pod": POD, "Nodes": None, "NodeNames": ["edge"]}
 BIND: Json = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "edge"}
-
-
-def asking(quantity: object, resource: str = "memory") -> Json:
-    """Describe a pod whose only container asks this."""
-    resources = {"requests": {f"baidu.com/vcuda-{resource}": quantity}}
-    return {**POD, "spec": {"containers": [{"name": "main", "resources": resources}]}}
-
-
-def call(world: World, verb: str, body: bytes) -> tuple[int, Json]:
-    """POST any bytes to a verb; the status and the JSON that comes back."""
-    connection = http.client.HTTPConnection("127.0.0.1", world.extender.port)
-    try:
-        headers = {"Content-Type": "application/json"}
-        # Who is refused for its size is answered before all of it has been sent.
-        with suppress(BrokenPipeError):
-            connection.request("POST", f"/scheduler/{verb}", body, headers)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
 
 
 def binding(a_pod: Json, node: str) -> Json:

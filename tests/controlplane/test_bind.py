@@ -1,7 +1,5 @@
 """Binds that kube-scheduler would not send, or sends twice, or too late."""
 
-import http.client
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,20 +13,6 @@ from tests.testbed.waiting import wait_until
 pytestmark = pytest.mark.controlplane
 
 UUIDS = "baidu.com/vcuda-uuids"
-
-
-def test_impossible_requests(manual: World) -> None:
-    """What is well-formed and cannot be is answered with 200 and an Error."""
-    manual.node("edge", 29)
-    a_pod = manual.post("pod", 4, 1)
-    assert "no node elsewhere" in bind(manual, a_pod, "elsewhere")
-    assert "created again" in bind(manual, a_pod, PodUID="another")
-    assert "is gone" in bind(manual, a_pod, PodName="unheard-of")
-    whole_nodes = {**ASK, "NodeNames": None, "Nodes": {"items": []}}
-    answer = manual.extender.rest.must("POST", "/scheduler/filter", whole_nodes)
-    assert "nodeCacheCapable" in answer["Error"]
-    assert not node_of(read_pod(manual.rest, a_pod))
-    nothing_half_made(manual)
 
 
 def test_filter_and_bind_repeated(manual: World) -> None:
@@ -98,31 +82,6 @@ def test_last_room_goes_to_one(manual: World) -> None:
     nothing_half_made(manual)
 
 
-def test_sigterm_answers_what_is_in_flight(manual: World) -> None:
-    """A bind that waits for the API server is answered before the process ends."""
-    manual.node("edge", 29)
-    a_pod = manual.post("pod", 20, 1)
-    filtered(manual, a_pod)
-    assert manual.extender.process is not None
-    with ThreadPoolExecutor(1) as pool:
-        manual.plane.kill("kube-apiserver", signal.SIGSTOP)
-        try:
-            error = pool.submit(bind, manual, a_pod)
-            wait_until(
-                lambda: manual.extender.metrics()["vcuda_extender_reservations"],
-                "reservation",
-            )
-            manual.extender.process.send(signal.SIGTERM)
-            wait_until(lambda: not open_for_others(manual), "closed door")
-        finally:
-            manual.plane.kill("kube-apiserver", signal.SIGCONT)
-        assert error.result(timeout=20) == ""
-    assert manual.extender.process.popen.wait(timeout=20) == 0
-    assert cards_of(read_pod(manual.rest, a_pod)) == ("edge-0",)
-    manual.extender.start()
-    nothing_half_made(manual)
-
-
 def filtered(manual: World, a_pod: Json) -> None:
     """Have a pod let through to edge, as comes before its bind."""
     asked = {**ASK, "Pod": a_pod}
@@ -133,16 +92,3 @@ def filtered(manual: World, a_pod: Json) -> None:
 def pending(manual: World) -> set[str]:
     snapshot = manual.extender.rest.must("GET", "/snapshot")
     return {pod["uid"] for pod in snapshot["pending"]}
-
-
-def open_for_others(manual: World) -> bool:
-    """Tell whether a new connection is answered soon."""
-    port = manual.extender.port
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=0.3)
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()

@@ -6,7 +6,6 @@ from click.testing import CliRunner
 from gpushare.domain.model import Amount
 from gpushare.kube.claims.templates import MOST_PARTS, name_template, write_template
 from gpusharectl.commands import main
-from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.waiting import wait_until
@@ -66,18 +65,6 @@ def test_the_longest_command_arrives_whole(claiming: Gate) -> None:
     name = name_template([Amount(10, 999_999)] * MOST_PARTS)
     apply = f"kubectl -n {claiming.namespace} apply -f -"
     assert f"gpusharectl claim-template {name} | {apply}" in done.stderr
-
-
-def test_what_a_claim_cannot_mean_stays(claiming: Gate) -> None:
-    """Whole cards, and pods that were written for Bitfusion."""
-    whole = claiming.admitted(asking(container({CORE: 200})))
-    assert limits_of(whole) == {CORE: "200"}
-    old = claiming.admitted(
-        asking(container(share(), command=["x"]), annotations={**ALL})
-    )
-    assert limits_of(old) == {CORE: "50", MEMORY: "29"}
-    for made in (whole, old):
-        assert "resourceClaims" not in made["spec"]
 
 
 def test_without_the_label_nobody_is_asked(gate: Gate) -> None:

@@ -51,16 +51,6 @@ def test_no_node_has_the_resource_and_then_one_has(gate: Gate) -> None:
     wait_until(lambda: warnings(gate, 4), "silence", accept=lambda said: not said)
 
 
-def test_more_units_than_any_card_has(gate: Gate) -> None:
-    """Although the node has them: it names the largest card. Equal is fine."""
-    card_node(gate.rest, "edge", 16, 29)
-    wait_until(lambda: warnings(gate, 29), "silence", accept=lambda said: not said)
-    told = warnings(gate, 30)
-    assert told.startswith("Warning: "), told
-    assert "30" in told
-    assert "29" in told
-
-
 def test_scheduler_and_runtime_class_are_set(gate: Gate) -> None:
     """For those who ask for a card; whoever has said otherwise keeps it."""
     share = container({MEMORY: 4, CORE: 1})

@@ -34,7 +34,6 @@ pytestmark = pytest.mark.processes
 THREADS = 2
 SLOW = 200
 NAME = "localhost"
-HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01"
 FILTER = orjson.dumps({"Pod": pod_json(units=4), "NodeNames": ["n"]})
 REQUEST = (
     b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\n"
@@ -148,20 +147,6 @@ def test_the_busy_keep_nobody_waiting(port: int) -> None:
         assert all(each.result() for each in busy)
 
 
-def test_the_slow_keep_nobody_waiting(port: int) -> None:
-    """With nothing, half a head and half a body; a thread gets whole requests."""
-    with ExitStack() as stack:
-        before = connect(port, stack, REQUEST)
-        answers(before)
-        for number in range(SLOW):
-            says = (b"", b"POST /sched", REQUEST[:-1])[number % 3]
-            connect(port, stack, says)
-        for _ in range(3):
-            before.sendall(REQUEST)
-            assert ANSWERED in answers(before)
-            ask(port)
-
-
 def test_half_a_request_after_a_whole_one(port: int) -> None:
     """A thread that lingers does not wait for the rest, and nothing of it is lost."""
     with ExitStack() as stack:
@@ -172,24 +157,6 @@ def test_half_a_request_after_a_whole_one(port: int) -> None:
         ask(port)
         slow[-1].sendall(REQUEST[100:])
         assert ANSWERED in answers(slow[-1])
-
-
-def test_the_slow_keep_nobody_waiting_over_tls(tmp_path: Path) -> None:
-    """Nor those who shake hands by half, or have no certificate to show."""
-    held = certificates(tmp_path / "tls")
-    with serving(tmp_path, THREADS, held) as (port, _), ExitStack() as stack:
-        for number in range(SLOW):
-            connect(port, stack, HALF_A_HELLO if number % 2 else b"")
-        stranger = held.client(None)
-        for _ in range(3 * THREADS):
-            link = connect(port, stack)
-            with suppress(OSError):
-                stack.enter_context(stranger.wrap_socket(link, server_hostname=NAME))
-        link = connect(port, stack)
-        with held.client().wrap_socket(link, server_hostname=NAME) as safe:
-            for _ in range(3):
-                safe.sendall(REQUEST)
-                assert ANSWERED in answers(safe)
 
 
 def test_the_silent_do_not_take_all_descriptors(tmp_path: Path) -> None:

@@ -204,23 +204,6 @@ def test_metrics_and_health_are_on_the_public_port(served: Served) -> None:
     assert served.public.post("/mutate", asked(pod_json()))[0] == 405
 
 
-def test_a_hundred_who_drip_keep_no_probe_waiting(served: Served) -> None:
-    """Else anybody could have kubelet find it unready, and nobody could make pods."""
-    where = ("127.0.0.1", served.public.port)
-    with ExitStack() as stack:
-        slow = [
-            stack.enter_context(socket.create_connection(where, timeout=30))
-            for _ in range(SLOW // 2)
-        ]
-        for drop in (b"GET /readyz HTTP/1.1", b"\r\nA: ", b"b", b"c"):
-            for link in slow:
-                with suppress(ConnectionError):
-                    link.sendall(drop)
-            for _ in range(5):
-                assert served.public.get("/readyz")[0] == 200
-                assert served.public.get("/healthz")[0] == 200
-
-
 STRANGER = "127.0.0.2"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 
@@ -357,23 +340,3 @@ def test_who_takes_no_answers_is_hung_up_on(served: Served) -> None:
                 assert served.ask(before, asked(pod_json(), uid=f"{number}"))["allowed"]
             assert {one.result() for one in asking} == {"hung up on"}
         assert served.ask(before, asked(pod_json()))["allowed"]
-
-
-def test_three_megabytes_come_in_pieces(served: Served) -> None:
-    pod = pod_json(annotations={"a": "x" * (3 << 20)})
-    with closing(served.connect()) as link:
-        assert served.ask(link, asked(pod))["allowed"]
-
-
-def test_two_requests_at_once_on_a_connection(served: Served) -> None:
-    body = orjson.dumps(asked(pod_json()))
-    one = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with ExitStack() as stack:
-        link, heard = come(served, stack, one + one[:50]), b""
-        for count, more in ((1, one[50:] + one), (3, b"")):
-            while heard.count(b'"allowed":true') < count:
-                piece = link.recv(1 << 16)
-                assert piece, heard
-                heard += piece
-            link.sendall(more)
-        assert heard.count(b"HTTP/1.1 200") == 3

@@ -109,24 +109,6 @@ def test_a_denied_pod_is_told_nothing_of_its_units() -> None:
     assert "NVIDIA_VISIBLE_DEVICES" in variable
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        pod_json(containers=[container_json("a", 4), container_json("b")]),
-        pod_json(containers=[container_json("a", mib=5000), container_json("b")]),
-        for_bitfusion("50"),
-    ],
-    ids=["ours", "mib", "bitfusion"],
-)
-def test_a_second_look_finds_nothing_more_to_do(pod: Json) -> None:
-    """The API server asks again when another webhook has changed the pod."""
-    first = judged(pod, EVERYTHING)
-    assert not first.denials
-    assert first.pod["spec"]["schedulerName"] == "vcuda"
-    assert judged(first.pod, EVERYTHING).pod == first.pod
-    assert judged(first.pod, EVERYTHING, mutating=False).denials == ()
-
-
 def test_all_denials_at_once() -> None:
     """So that a person mends a pod in one go; the pod stays as it came."""
     wrong = [container_json("a", "1.5") | {"env": ALL}, container_json("b", 4)]
