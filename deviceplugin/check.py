@@ -37,13 +37,15 @@ def report_node(
     if there is no card of the driver.
     """
     try:
-        found, problem = CombinedCards(sources).cards(), ""
+        on_node, problem = CombinedCards(sources).cards(), ""
     except NoCardsYet as error:
-        found, problem = FoundCards(()), str(error)
-    versions = [one.driver_version() for one in sources if isinstance(one, NvmlCards)]
-    shared = [shared_card(card, settings.reserve_mib) for card in found.cards]
+        on_node, problem = FoundCards(()), str(error)
+    versions = [
+        source.driver_version() for source in sources if isinstance(source, NvmlCards)
+    ]
+    shared = [shared_card(card, settings.reserve_mib) for card in on_node.cards]
     # Because of these the node would share no card at all.
-    whole_node = colliding_cards(found.cards)
+    whole_node = colliding_cards(on_node.cards)
     if excess := why_too_many([card for card in shared if card.units]):
         whole_node.append(f"the node {excess}")
     return {
@@ -51,22 +53,22 @@ def report_node(
         "module": loaded_module(settings.host_root),
         "driver": "".join(versions),
         "problem": problem,
-        "cards": [] if whole_node else _counted(found.cards, shared),
+        "cards": [] if whole_node else _counted(on_node.cards, shared),
         "left_out": _some(
             [
                 *whole_node,
-                *(f"{one.name}: {one.because}" for one in found.left_out),
+                *(f"{card.name}: {card.because}" for card in on_node.left_out),
             ]
         ),
-        "injection": _injection(settings, found.cards, status),
+        "injection": _injection(settings, on_node.cards, status),
     }
 
 
-def _counted(found: Sequence[FoundCard], shared: Sequence[Card]) -> list[Json]:
+def _counted(cards: Sequence[FoundCard], shared: Sequence[Card]) -> list[Json]:
     """Return each kind of cards with its number: a node may have 56 instances."""
     kinds = Counter(
-        (card.model, card.memory_mib, one.units)
-        for card, one in zip(found, shared, strict=True)
+        (card.model, card.memory_mib, offered.units)
+        for card, offered in zip(cards, shared, strict=True)
     )
     return [
         {"model": model, "memory_mib": memory_mib, "units": units, "count": count}
@@ -78,7 +80,7 @@ def _some(reasons: Sequence[str]) -> list[str]:
     """Return the first reasons: kubelet keeps 4096 bytes of the answer."""
     more = [f"and {len(reasons) - _MOST} more"] if len(reasons) > _MOST else []
     return [
-        *(shorten(one, _LONGEST, placeholder="…") for one in reasons[:_MOST]),
+        *(shorten(reason, _LONGEST, placeholder="…") for reason in reasons[:_MOST]),
         *more,
     ]
 
@@ -111,5 +113,5 @@ def _injection(
     return {
         "by": chooser.chosen,
         "because": chooser.because,
-        "held": _some(list(chooser.held.values())),
+        "held": _some(list(chooser.held_back.values())),
     }

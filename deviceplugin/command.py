@@ -81,5 +81,5 @@ def check(status: str, into: Path | None) -> None:
 
 def _is_writable(folder: Path) -> bool:
     """Return whether a folder can be written or created, without creating it."""
-    there = next(one for one in (folder, *folder.parents) if one.exists())
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

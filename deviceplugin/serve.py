@@ -175,7 +175,7 @@ def assemble_plugin(
     )
     publisher = Publisher(cluster, settings.node, shared.node, shared.offer)
     registrars = _registrars(settings, parts)
-    services = tuple(one.plugin for one in registrars)
+    services = tuple(registrar.plugin for registrar in registrars)
     taint = StartupTaint(publisher, services) if settings.startup_taint else None
     return PluginParts(
         parts,
@@ -217,7 +217,7 @@ class _SharedParts:
         """Read what earlier processes left on disk, and follow the API server."""
         name, state = settings.node, settings.state_dir
         node, pods = OwnNode(), NodePods(cluster, name)
-        own, here = f"metadata.name={name}", f"spec.nodeName={name}"
+        this_node, here = f"metadata.name={name}", f"spec.nodeName={name}"
         records = AllocationRecords(state / "containers")
         # Read also while DRA is off: a claim that was prepared holds its card until
         # kubelet unprepares it.
@@ -229,7 +229,7 @@ class _SharedParts:
             Offer(settings.reserve_mib),
             node,
             pods,
-            Reflector(cluster, Kind.NODES, node, field_selector=own),
+            Reflector(cluster, Kind.NODES, node, field_selector=this_node),
             Reflector(cluster, Kind.PODS, pods, field_selector=here),
             PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
             records,
@@ -364,12 +364,12 @@ def _registrars(
     settings: DevicePluginSettings, parts: AllocationParts
 ) -> tuple[Registrar, ...]:
     """Make the service of each resource, and what registers it with kubelet."""
-    services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
+    services: list[Service] = [DevicePlugin(resource, parts) for resource in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(settings.state_dir / "quota-cards")
         services.append(QuotaPlugin(parts.offer, count, parts.metrics))
     folder = settings.kubelet_dir / "device-plugins"
-    return tuple(Registrar(one, folder, parts.metrics) for one in services)
+    return tuple(Registrar(service, folder, parts.metrics) for service in services)
 
 
 def start_plugin(
@@ -380,11 +380,11 @@ def start_plugin(
     Raises ``CollidingCardsError`` if two cards would have the same device ids, and
     ``DriverLost`` if only a new process can have the driver's cards.
     """
-    followed = [(f"follow {n}", one.run) for n, one in made.reflectors]
+    followed = [(f"follow {n}", reflector.run) for n, reflector in made.reflectors]
     threads = start_threads(followed, stop)
-    for kind, one in made.reflectors:
+    for kind, reflector in made.reflectors:
         # Without the API server, kubelet's own list is used.
-        if not stop.is_set() and not one.synced.wait(_SYNC_WITHIN_S):
+        if not stop.is_set() and not reflector.synced.wait(_SYNC_WITHIN_S):
             logger.warning("going on without the API server", extra={"kind": kind})
     # Before there are cards: kubelet ends no pod whose claim nobody takes back.
     threads += start_threads([(f"{_SERVE} dra", made.driver.run)], stop)
@@ -399,7 +399,10 @@ def start_plugin(
         ("publish", made.publisher.run),
         ("write events", made.recorder.run),
         ("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S)),
-        *((f"{_SERVE} {n}", one.run) for n, one in enumerate(made.registrars)),
+        *(
+            (f"{_SERVE} {n}", registrar.run)
+            for n, registrar in enumerate(made.registrars)
+        ),
     ]
     if made.startup_taint is not None:
         loops.append(("startup taint", made.startup_taint.run))

@@ -52,7 +52,7 @@ class StartupTaint:
     def step(self) -> None:
         """Take the taint away if it is there and may go. Raises ``ClusterError``."""
         taints, version = self.publisher.node.taints()
-        kept = [one for one in taints if one.get("key") != names.STARTUP_TAINT]
+        kept = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
         if kept == taints or not self._is_offered():
             return
         self.publisher.cluster.set_taints(self.publisher.name, kept, version)
@@ -66,6 +66,6 @@ class StartupTaint:
         """
         capacity = self.publisher.node.status().get("capacity") or {}
         return self.publisher.is_published() and all(
-            one.streams.any() and capacity.get(one.resource, "0") != "0"
-            for one in self.services
+            service.streams.any() and capacity.get(service.resource, "0") != "0"
+            for service in self.services
         )

@@ -62,22 +62,22 @@ class Watcher:
     def look(self) -> bool:
         """Look for cards once; return whether any card was ever found."""
         try:
-            found = self.source.cards()
+            on_node = self.source.cards()
         except NoCardsYet as error:
             self.log_once.problem("cards", str(error), _NONE, because=str(error))
             return bool(self.offer.cards.all)
-        left_out = {one.name: one.because for one in found.left_out}
-        left_out |= self.offer.too_small(found.cards)
+        left_out = {card.name: card.because for card in on_node.left_out}
+        left_out |= self.offer.too_small(on_node.cards)
         self._log_cards("card left out", left_out)
-        if not found.cards:
+        if not on_node.cards:
             why = "there is no card on this node"
             self.log_once.problem("cards", why, _NONE, because=why)
         else:
             self.log_once.recovered("cards")
-        if collisions := colliding_cards(found.cards):
+        if collisions := colliding_cards(on_node.cards):
             raise CollidingCardsError("; ".join(collisions))
-        self.offer.set_found(found.cards)
-        self.health.know(card.uuid for card in found.cards if card.known_to_driver)
+        self.offer.set_found(on_node.cards)
+        self.health.know(card.uuid for card in on_node.cards if card.known_to_driver)
         return bool(self.offer.cards.all)
 
     def read(self) -> None:
@@ -143,20 +143,20 @@ class Watcher:
             logger.info("cleared by an operator", extra=extra)
         self._publish()
         try:
-            left = {names.CLEAR: unknown or None}
-            self.cluster.annotate(Kind.NODES, "", self.name, left)
+            unknown_cards = {names.CLEAR: unknown or None}
+            self.cluster.annotate(Kind.NODES, "", self.name, unknown_cards)
         except ClusterError as error:
             facts = {"because": str(error)}
             logger.warning("annotation to clear faults not removed", extra=facts)
 
     def _choose_injection(self) -> None:
         """Choose for the cards that are well: no specification has a lost one."""
-        held = self.chooser.held.keys() | self.isolation.held.keys()
-        others = self.offer.sick().keys() - held
+        held_back = self.chooser.held_back.keys() | self.isolation.held_back.keys()
+        others = self.offer.sick().keys() - held_back
         sick = others | self.health.sick().keys()
         cards = self.offer.cards
-        found = cards.as_found(one.uuid for one in cards.all if one.uuid not in sick)
-        self.chooser.look(card.uuid for card in found if card.known_to_driver)
+        well = cards.as_found(card.uuid for card in cards.all if card.uuid not in sick)
+        self.chooser.look(card.uuid for card in well if card.known_to_driver)
 
     def _choose_isolation(self) -> None:
         """Choose for the cards that are well, by how they are injected."""
@@ -166,8 +166,8 @@ class Watcher:
         self.offer.set_isolation(self.isolation.tier, self.isolation.kept_mib)
 
     def _publish(self) -> None:
-        held = {**self.isolation.held, **self.chooser.held}
-        self.offer.set_sick({**held, **self.health.sick()})
+        held_back = {**self.isolation.held_back, **self.chooser.held_back}
+        self.offer.set_sick({**held_back, **self.health.sick()})
         self.file.save(self.health)
         sick = self.offer.sick()
         for uuid in self._log_cards("card is sick", sick, self._holders):
@@ -177,11 +177,11 @@ class Watcher:
 
     def _holders(self, uuid: CardUUID) -> Mapping[str, str]:
         """Name who has a part of a card: an operator decides about them."""
-        found = self.holders(uuid, self.offer.cards)
+        holders = self.holders(uuid, self.offer.cards)
         return {
-            kind: words.listed(sorted(its), _MOST_NAMES)
-            for kind, its in found.items()
-            if its
+            kind: words.listed(sorted(holder_names), _MOST_NAMES)
+            for kind, holder_names in holders.items()
+            if holder_names
         }
 
     def _log_cards(

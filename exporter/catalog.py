@@ -163,5 +163,5 @@ EVICTIONS = _node(
     "Pods evicted because a container was over its share.",
 )
 
-OWN = tuple(one for one in vars().values() if isinstance(one, OwnField))
+OWN = tuple(value for value in vars().values() if isinstance(value, OwnField))
 """All of them, in the order of the page."""

@@ -33,7 +33,9 @@ class NodeResourceClaims:
         An earlier one may be there too, if kubelet has lost its state.
         """
         wanted = (namespace, name)
-        return [one for one in self.claims if (one.namespace, one.name) == wanted]
+        return [
+            claim for claim in self.claims if (claim.namespace, claim.name) == wanted
+        ]
 
 
 class ResourceClaimsFolder:
@@ -65,8 +67,10 @@ class ResourceClaimsFolder:
             read[path] = known if known and same else (seen, read_record(path))
         if (is_there, read) != (self._is_there, self._read):
             claims = [claim for _, claim in read.values()]
-            its = tuple(one for one in claims if one is not None)
-            self._found = NodeResourceClaims(its, is_there and len(its) == len(claims))
+            understood = tuple(claim for claim in claims if claim is not None)
+            self._found = NodeResourceClaims(
+                understood, is_there and len(understood) == len(claims)
+            )
             self._is_there, self._read = is_there, read
         return self._found
 
@@ -103,25 +107,27 @@ class PodsWithResourceClaims:
             return self._joined
 
 
-def join_resource_claims(pods: OwnerPods, found: NodeResourceClaims) -> OwnerPods:
+def join_resource_claims(pods: OwnerPods, prepared: NodeResourceClaims) -> OwnerPods:
     """Return the pods with what they hold by claims.
 
     A claim of a pod that is not among the prepared ones is another driver's, if all
     prepared ones are known. Else it is not known what the pod holds.
     """
-    joined = [_with_claims(one, found) if one.pod.claims else one for one in pods.all]
-    shares = [device.share for one in found.claims for device in one.devices]
-    known = found.complete or not any(one.unknown_claims for one in joined)
+    joined = [
+        _with_claims(pod, prepared) if pod.pod.claims else pod for pod in pods.all
+    ]
+    shares = [device.share for claim in prepared.claims for device in claim.devices]
+    known = prepared.complete or not any(pod.unknown_claims for pod in joined)
     return OwnerPods.of(joined, tuple(shares) if known else None)
 
 
-def _with_claims(owner_pod: OwnerPod, found: NodeResourceClaims) -> OwnerPod:
+def _with_claims(owner_pod: OwnerPod, prepared: NodeResourceClaims) -> OwnerPod:
     holdings, unknown = list[Holding](), False
     for name in owner_pod.pod.claims:
-        its = found.named(owner_pod.name[0], name)
-        unknown = unknown or len(its) > 1 or not (its or found.complete)
-        if len(its) == 1:
-            holdings += _holdings(owner_pod, its[0])
+        named = prepared.named(owner_pod.name[0], name)
+        unknown = unknown or len(named) > 1 or not (named or prepared.complete)
+        if len(named) == 1:
+            holdings += _holdings(owner_pod, named[0])
     return replace(owner_pod, by_claims=tuple(holdings), unknown_claims=unknown)
 
 
@@ -131,13 +137,13 @@ def _holdings(owner_pod: OwnerPod, claim: PreparedResourceClaim) -> Iterator[Hol
     for use in owner_pod.pod.claim_uses:
         if use.claim == claim.name and owner_pod.uses_now(use):
             requests.setdefault(use.container, set()).add(use.request)
-    for container, its in requests.items():
-        for one in claim.devices:
-            if not its.isdisjoint(("", one.request)):
+    for container, of_container in requests.items():
+        for device in claim.devices:
+            if not of_container.isdisjoint(("", device.request)):
                 yield Holding(
-                    one.card,
+                    device.card,
                     container,
-                    one.share.amount,
-                    exclusive=one.share.is_whole,
-                    part=f"{claim.uid}/{one.request}",
+                    device.share.amount,
+                    exclusive=device.share.is_whole,
+                    part=f"{claim.uid}/{device.request}",
                 )

@@ -246,15 +246,15 @@ def _put_cards(page: _Page) -> None:
 
 
 def _put_field(page: _Page, what: Field) -> None:
-    found = page.snapshot.rounds.get(what.group)
+    round_ = page.snapshot.rounds.get(what.group)
     for uuid, labels in page.card_labels.items():
         if what.name == XID_ERRORS:
             if (tally := page.snapshot.xids.get(uuid)) is not None:
                 page.put(what, labels | {"err_code": str(tally.last)}, tally.last)
             continue
-        says = found.cards.get(uuid) if found else None
+        says = round_.cards.get(uuid) if round_ else None
         # Else a slow group would show a lost card's values of a minute ago.
-        old = found and found.at < _lost_at(page.snapshot, uuid) - _LATE_S
+        old = round_ and round_.at < _lost_at(page.snapshot, uuid) - _LATE_S
         if says is not None and not old:
             page.put(what, labels, says.values.get(what.name))
 
@@ -281,13 +281,13 @@ def _lately(snapshot: TelemetrySnapshot, uuid: CardUUID) -> list[tuple[float, bo
     read again.
     """
     rounds = snapshot.all_rounds()
-    newest = max((one.at for _, one in rounds), default=0.0)
-    found: list[tuple[float, bool]] = []
-    for group, one in rounds:
-        says = one.cards.get(uuid)
-        if one.at >= newest - _EVERY_S[group] - _LATE_S and (says or one.failure):
-            found.append((one.at, bool(one.failure or (says and says.failure))))
-    return found
+    newest = max((round_.at for _, round_ in rounds), default=0.0)
+    answers: list[tuple[float, bool]] = []
+    for group, round_ in rounds:
+        says = round_.cards.get(uuid)
+        if round_.at >= newest - _EVERY_S[group] - _LATE_S and (says or round_.failure):
+            answers.append((round_.at, bool(round_.failure or (says and says.failure))))
+    return answers
 
 
 def _lost_at(snapshot: TelemetrySnapshot, uuid: CardUUID) -> float:
@@ -355,7 +355,7 @@ def _put_placements(page: _Page) -> None:
     """Put how many pods are not on their planned cards; nothing if it is not known."""
     kubelet = page.kubelet
     if page.owner_pods is not None and page.on(ALLOTMENT):
-        moved = [one.name for one in page.owner_pods.all if one.moved]
+        moved = [pod.name for pod in page.owner_pods.all if pod.moved]
         _put_disagreements(page, "actual", moved)
     if kubelet is not None and not kubelet.failure and page.on(KUBELET):
         _put_disagreements(page, "kubelet", kubelet.misplaced)
@@ -380,8 +380,8 @@ def _put_self(page: _Page) -> None:
         uuid: {key: labels[key] for key in ("UUID", "GPU_I_UUID") if key in labels}
         for uuid, labels in page.card_labels.items()
     }
-    for found in snapshot.rounds.values():
-        for uuid, says in found.cards.items():
+    for round_ in snapshot.rounds.values():
+        for uuid, says in round_.cards.items():
             of = node | named.get(uuid, {"UUID": uuid})
             for metric in sorted(says.unsupported & shown):
                 page.put(own.UNSUPPORTED, of | {"metric": metric}, 1)
@@ -393,11 +393,11 @@ def _put_self(page: _Page) -> None:
 def _put_rounds(page: _Page) -> None:
     """Put how the last round of each group went."""
     rounds = [
-        (name, one.took_s, one.at, one.succeeded)
-        for name, one in page.snapshot.all_rounds()
+        (name, round_.took_s, round_.at, round_.succeeded)
+        for name, round_ in page.snapshot.all_rounds()
     ]
-    if (asked := page.kubelet) is not None:
-        rounds.append((KUBELET, asked.took_s, asked.at, not asked.failure))
+    if (check := page.kubelet) is not None:
+        rounds.append((KUBELET, check.took_s, check.at, not check.failure))
     for group, took_s, at, succeeded in rounds:
         if page.on(group):
             labels = page.node_labels(group=group)

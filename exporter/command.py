@@ -69,14 +69,18 @@ def main(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -> 
 
 
 def _named(switches: dict[str, bool], verb: str) -> frozenset[str]:
-    return frozenset(one.name for one in GROUPS if switches[f"{verb}_{one.name}"])
+    return frozenset(group.name for group in GROUPS if switches[f"{verb}_{group.name}"])
 
 
 def _telemetry(settings: ExporterSettings, complaints: list[str]) -> Telemetry:
     root = settings.host_root
     nvml = NvmlCards(root=root, host_memory_mib=host_memory_mib(root))
-    simulated = [PlainTelemetry(one) for one in simulated_source(settings, complaints)]
-    listed = [PlainTelemetry(one) for one in inventory_source(settings, complaints)]
+    simulated = [
+        PlainTelemetry(source) for source in simulated_source(settings, complaints)
+    ]
+    listed = [
+        PlainTelemetry(source) for source in inventory_source(settings, complaints)
+    ]
     if simulated:
         return CombinedTelemetry([*simulated, *listed])
     jetson = TegraTelemetry(root, nvml.integrated)

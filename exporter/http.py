@@ -81,7 +81,7 @@ class ExporterPages:
             "cards": len(seen.cards),
             "no_cards": seen.no_cards,
             "troubles": dict(self.troubles()),
-            "groups": {name: _round(one, now) for name, one in seen.all_rounds()},
+            "groups": {name: _round(round_, now) for name, round_ in seen.all_rounds()},
         }
         return _json(page)
 
@@ -96,16 +96,16 @@ def collect_page(
     """
     factor = _IN_A_MIB[unit]
     known = [(used * factor, total * factor) for used, total in _cards(snapshot)]
-    used, total = (sum(one[part] for one in known) for part in (0, 1))
-    devices = [_memory(*one) for one in known]
+    used, total = (sum(memory[part] for memory in known) for part in (0, 1))
+    devices = [_memory(*memory) for memory in known]
     return {node: {"deviceNum": len(known), "devices": devices} | _memory(used, total)}
 
 
 def _cards(snapshot: TelemetrySnapshot) -> Iterator[tuple[int, int]]:
     """Return used and total MiB of each card that told them."""
-    found = snapshot.rounds.get(MEMORY)
+    memory_round = snapshot.rounds.get(MEMORY)
     for card in sorted(snapshot.cards, key=lambda card: card.index):
-        says = found.cards.get(card.uuid) if found else None
+        says = memory_round.cards.get(card.uuid) if memory_round else None
         values = says.values if says else {}
         if (used := values.get(FB_USED)) is not None:
             yield int(used), int(values.get(FB_TOTAL, card.memory_mib))
@@ -127,24 +127,24 @@ def _preferred(request: Request) -> str:
         for kind, weight in request.accept_mimetypes
         if weight and kind.partition(";")[0].strip().lower() in _SUPPORTED
     ]
-    return max(supported, key=lambda one: one[0], default=(0, ""))[1]
+    return max(supported, key=lambda item: item[0], default=(0, ""))[1]
 
 
 def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:
     """Return only the samples of these names."""
     for metric in metrics:
-        if kept := [one for one in metric.samples if one.name in names]:
+        if kept := [sample for sample in metric.samples if sample.name in names]:
             only = Metric(metric.name, metric.documentation, metric.type)
             only.samples = kept
             yield only
 
 
-def _round(one: Round | ProcessRound, now: float) -> dict[str, object]:
-    failed = {uuid: says.failure for uuid, says in one.cards.items() if says.failure}
+def _round(round_: Round | ProcessRound, now: float) -> dict[str, object]:
+    failed = {uuid: says.failure for uuid, says in round_.cards.items() if says.failure}
     return {
-        "age_s": round(max(0.0, now - one.at), 3),
-        "took_s": round(one.took_s, 3),
-        "failure": one.failure,
+        "age_s": round(max(0.0, now - round_.at), 3),
+        "took_s": round(round_.took_s, 3),
+        "failure": round_.failure,
         "failed_cards": failed,
     }
 

@@ -37,7 +37,7 @@ class KubeletRound:
     failure: str = ""
 
 
-def disagrees(owner_pod: OwnerPod, held: Mapping[str, HeldDevices]) -> bool:
+def disagrees(owner_pod: OwnerPod, containers: Mapping[str, HeldDevices]) -> bool:
     """Return whether a pod's devices are of other cards than its placement.
 
     Only cards are compared: devices do not tell which container has which whole card,
@@ -47,12 +47,17 @@ def disagrees(owner_pod: OwnerPod, held: Mapping[str, HeldDevices]) -> bool:
     if not shares:
         return False
     planned = {card_key(share.card) for share in shares}
-    ids = (one for its in held.values() for of in its.values() for one in of)
-    given = {found.key for found in map(DeviceId.parse, ids) if found}
+    ids = (
+        device
+        for devices in containers.values()
+        for of in devices.values()
+        for device in of
+    )
+    given = {device.key for device in map(DeviceId.parse, ids) if device}
     init = owner_pod.pod.regular_init_containers
     if not given:
         # A container that runs must have some; one that just starts need not yet.
-        asking = {one.name for one in owner_pod.pod.gpu_containers} - init
+        asking = {container.name for container in owner_pod.pod.gpu_containers} - init
         return bool(asking & owner_pod.pod.running)
     return not given <= planned if init else given != planned
 
@@ -110,45 +115,47 @@ class KubeletCheck:
 
         None if this kubelet cannot be asked about one pod.
         """
-        began, asked, silent, why = time.monotonic(), 0, 0, ""
+        began, count, silent, why = time.monotonic(), 0, 0, ""
         misplaced: list[tuple[str, str]] = []
         for owner_pod in pods.all:
             if not owner_pod.shares() or owner_pod.terminating or stop.is_set():
                 continue
             try:
-                held = self._resources.get_or_raise(owner_pod.name, _GET_WITHIN_S)
+                containers = self._resources.get_or_raise(owner_pod.name, _GET_WITHIN_S)
             except NoGetError:
                 return None
             except UnknownPodError:
-                asked += 1
+                count += 1
             except KubeletSilentError as error:
                 silent, why = silent + 1, str(error)
-                if not asked and silent >= _GIVE_UP_AFTER:
+                if not count and silent >= _GIVE_UP_AFTER:
                     break
             else:
-                asked += 1
-                misplaced += [owner_pod.name] if disagrees(owner_pod, held) else []
+                count += 1
+                misplaced += (
+                    [owner_pod.name] if disagrees(owner_pod, containers) else []
+                )
             stop.wait(_BETWEEN_S)
-        failure = f"{_SILENT}{why}" if silent and not asked else ""
+        failure = f"{_SILENT}{why}" if silent and not count else ""
         took_s = time.monotonic() - began
-        return KubeletRound(time.time(), took_s, asked, tuple(misplaced), failure)
+        return KubeletRound(time.time(), took_s, count, tuple(misplaced), failure)
 
-    def _take(self, one: KubeletRound | None) -> None:
-        if one is None and not self._lacking:
+    def _take(self, round_: KubeletRound | None) -> None:
+        if round_ is None and not self._lacking:
             logger.info(_LACKING)
         # A round without an answer does not show that kubelet was upgraded.
-        if one and self._lacking and not one.asked and not one.failure:
-            one = None
-        self._lacking, self._latest = one is None, one
-        if one is None:
+        if round_ and self._lacking and not round_.asked and not round_.failure:
+            round_ = None
+        self._lacking, self._latest = round_ is None, round_
+        if round_ is None:
             return
         log = self._log_once
-        if why := one.failure:
+        if why := round_.failure:
             log.problem("kubelet", why, "kubelet cannot be asked", because=why)
         else:
             log.recovered("kubelet", "kubelet answers again")
         record = "kubelet's record and the placements"
-        if pods := ", ".join("/".join(name) for name in one.misplaced):
+        if pods := ", ".join("/".join(name) for name in round_.misplaced):
             log.problem("misplaced", pods, f"{record} differ", pods=pods)
         else:
             log.recovered("misplaced", f"{record} agree")

@@ -86,11 +86,11 @@ class OveruseMonitor:
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
         owner_pods = self._book.owner_pods()
-        for one in list(due_overuses(self._overuses, self._after_s)):
-            owner_pod = owner_pods.find(one.use.uid) if owner_pods else None
+        for overuse in list(due_overuses(self._overuses, self._after_s)):
+            owner_pod = owner_pods.find(overuse.use.uid) if owner_pods else None
             if owner_pod is not None:
                 # Read again, because evicting a pod for one container ends them all.
-                self._act(self._overuses[one.use.key], owner_pod)
+                self._act(self._overuses[overuse.use.key], owner_pod)
 
     def _act(self, overuse: Overuse, owner_pod: OwnerPod) -> None:
         if not overuse.reported:

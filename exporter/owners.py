@@ -53,7 +53,9 @@ def owner_of(cgroup_text: str, above: int = 0) -> Owner:
     # With v1 only some hierarchies may follow the pods, so each line may name it.
     owners = [_on_line(line, above) for line in cgroup_text.splitlines()]
     return max(
-        owners, key=lambda one: (bool(one.container), bool(one.pod)), default=NO_POD
+        owners,
+        key=lambda owner: (bool(owner.container), bool(owner.pod)),
+        default=NO_POD,
     )
 
 
@@ -67,11 +69,11 @@ def pods_above(own_cgroup_text: str) -> int:
 
 
 def _on_line(line: str, above: int) -> Owner:
-    found = next(islice(_POD.finditer(line), above, None), None)
-    if found is None:
+    match = next(islice(_POD.finditer(line), above, None), None)
+    if match is None:
         return NO_POD
-    pod = found["hash"] or found["uid"].replace("_", "-")
-    container = _CONTAINER.search(line, found.end())
+    pod = match["hash"] or match["uid"].replace("_", "-")
+    container = _CONTAINER.search(line, match.end())
     return Owner(pod, container.group() if container else "")
 
 
@@ -162,12 +164,16 @@ class OwnerPod:
         """
         for share in self.shares():
             exclusive = share.is_whole
-            held = [one for one in share.containers if self._is_there(one.name)]
-            for one in held:
+            containers = [
+                container
+                for container in share.containers
+                if self._is_there(container.name)
+            ]
+            for container in containers:
                 # A whole card belongs to the pod, whatever memory it asked for.
-                alone = exclusive and len(held) == 1
-                amount = share.amount if alone else one.amount
-                yield Holding(share.card, one.name, amount, exclusive)
+                alone = exclusive and len(containers) == 1
+                amount = share.amount if alone else container.amount
+                yield Holding(share.card, container.name, amount, exclusive)
         yield from self.by_claims
 
     def container_of(self, owner: Owner) -> str:
@@ -182,7 +188,7 @@ class OwnerPod:
             return known
         named = set(self.containers.values())
         uses = self.pod.claim_uses
-        by_request = [one.name for one in self.pod.gpu_containers]
+        by_request = [container.name for container in self.pod.gpu_containers]
         asking = dict.fromkeys([*by_request, *(use.container for use in uses)])
         unnamed = [name for name in asking if name not in named]
         ended = {use.container for use in uses if not self.uses_now(use)}
@@ -218,11 +224,11 @@ class OwnerPods:
         cls, owner_pods: Iterable[OwnerPod], claimed: tuple[Share, ...] | None = ()
     ) -> "OwnerPods":
         """Return these pods, in the order of their names."""
-        ordered = tuple(sorted(owner_pods, key=lambda one: (one.name, one.uid)))
-        hashes = {_plain(one.owner): one for one in ordered}
+        ordered = tuple(sorted(owner_pods, key=lambda pod: (pod.name, pod.uid)))
+        hashes = {_plain(pod.owner): pod for pod in ordered}
         # UIDs win over hashes: a hash is an annotation, in which a user may write the
         # UID of another pod.
-        uids = {_plain(one.uid): one for one in ordered}
+        uids = {_plain(pod.uid): pod for pod in ordered}
         return cls(ordered, hashes | uids, claimed)
 
     def of_process(self, owner: Owner) -> OwnerPod | None:
@@ -231,23 +237,25 @@ class OwnerPods:
 
     def find(self, uid: str) -> OwnerPod | None:
         """Return the pod with this UID."""
-        return next((one for one in self.all if one.uid == uid), None)
+        return next((pod for pod in self.all if pod.uid == uid), None)
 
 
 def read_owner_pod(pod: Json) -> OwnerPod:
     """Read a pod; ``Malformed`` for what no API server would send."""
-    found, reader = read_node_pod(pod), Reader(pod)
+    node_pod, reader = read_node_pod(pod), Reader(pod)
     notes = reader.object("metadata").optional_object("annotations")
     static = bool(notes.optional_text(CONFIG_MIRROR))
     hashed = notes.optional_text(CONFIG_HASH) if static else ""
     status = reader.optional_object("status")
     containers = {
-        one.optional_text("containerID").partition("://")[2]: one.text("name")
+        container.optional_text("containerID").partition("://")[2]: container.text(
+            "name"
+        )
         for kind in ("initContainer", "container", "ephemeralContainer")
-        for one in status.optional_objects(f"{kind}Statuses")
+        for container in status.optional_objects(f"{kind}Statuses")
     }
     containers.pop("", None)
-    return OwnerPod(found, hashed or found.uid, containers, static=static)
+    return OwnerPod(node_pod, hashed or node_pod.uid, containers, static=static)
 
 
 def _plain(uid: str) -> str:

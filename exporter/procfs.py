@@ -44,20 +44,20 @@ class ProcFs:
         may not be read.
         """
         with self._lock:
-            told: dict[int, Owner] = {}
+            known: dict[int, Owner] = {}
             unseen: set[int] = set()
             denied = ""
             for pid in set(pids):
                 try:
-                    told[pid] = self._owner(pid)
+                    known[pid] = self._owner(pid)
                 except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
                     unseen.add(pid)
                 except OSError as error:
                     denied = f"{error.filename}: {error.strerror}"
-            self._known = {pid: self._known[pid] for pid in told if pid in self._known}
-            blindness = self._why_not_hosts(frozenset(unseen), told)
-            self._note(denied or blindness, told)
-        return told
+            self._known = {pid: self._known[pid] for pid in known if pid in self._known}
+            blindness = self._why_not_hosts(frozenset(unseen), known)
+            self._note(denied or blindness, known)
+        return known
 
     def _owner(self, pid: int) -> Owner:
         """Read its start time before and after: the pid may be reused in between."""
@@ -76,15 +76,15 @@ class ProcFs:
             self._known[pid] = (started, owner)
         return owner
 
-    def _why_not_hosts(self, unseen: frozenset[int], told: Mapping[int, Owner]) -> str:
+    def _why_not_hosts(self, unseen: frozenset[int], known: Mapping[int, Owner]) -> str:
         """Say that this may not be the host's ``/proc``; empty if it seems to be.
 
         While no process was ever seen, each process that is missing counts. Later only
         one that is missing twice does, because a process may have ended. None counts
         once a process of another pod was seen: only the host's ``/proc`` has those.
         """
-        self._seen_any = self._seen_any or bool(told)
-        self._is_hosts = self._is_hosts or self._has_others(told)
+        self._seen_any = self._seen_any or bool(known)
+        self._is_hosts = self._is_hosts or self._has_others(known)
         stayed, self._unseen = unseen & self._unseen, unseen
         missed = stayed if self._seen_any else unseen
         if not missed or self._is_hosts:
@@ -95,10 +95,10 @@ class ProcFs:
             "is it the host's (hostPID)?"
         )
 
-    def _has_others(self, told: Mapping[int, Owner]) -> bool:
+    def _has_others(self, known: Mapping[int, Owner]) -> bool:
         """Return whether some process is in a pod other than this exporter's."""
-        own = owner_of(self._own(), pods_above(self._own())).pod
-        return bool({owner.pod for owner in told.values()} - {NO_POD.pod, own})
+        own_pod = owner_of(self._own(), pods_above(self._own())).pod
+        return bool({owner.pod for owner in known.values()} - {NO_POD.pod, own_pod})
 
     def _own(self) -> str:
         """Return the cgroup of this process; empty if it cannot be read. Read once."""
@@ -107,12 +107,12 @@ class ProcFs:
                 self._own_cgroup = _read(self._proc / "self" / "cgroup")
         return self._own_cgroup
 
-    def _note(self, trouble: str, told: Mapping[int, Owner]) -> None:
+    def _note(self, trouble: str, known: Mapping[int, Owner]) -> None:
         if trouble and not self._logged:
             logger.warning("processes have no owners", extra={"because": trouble})
             self._logged = True
         # Not if no process was listed, because that proves nothing.
-        elif self._logged and told and not trouble:
+        elif self._logged and known and not trouble:
             logger.info("processes have owners again")
             self._logged = False
         self._trouble = trouble

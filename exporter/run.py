@@ -100,7 +100,10 @@ def assemble_exporter(
     watcher = FieldFileWatcher(settings.flags, settings.fields_file, sampler, store)
     loops: dict[str, Loop] = {
         "look": sampler.look,
-        **{f"read {one.name}": partial(sampler.sample, one) for one in groups_read()},
+        **{
+            f"read {group.name}": partial(sampler.sample, group)
+            for group in groups_read()
+        },
         "watch faults": XidTallies(telemetry, store).watch_faults,
         "configure": partial(watcher.run, every_s=look_every_s),
     }
@@ -282,9 +285,9 @@ class WatchedPods(Sink):
 def _read(pod: Json) -> OwnerPod | None:
     """Read a pod; None if it has ended, or is malformed."""
     try:
-        found = read_owner_pod(pod)
+        owner_pod = read_owner_pod(pod)
     except Malformed as error:
         facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
         logger.warning("pod not understood", extra=facts)
         return None
-    return None if found.pod.record.terminal else found
+    return None if owner_pod.pod.record.terminal else owner_pod

@@ -166,21 +166,23 @@ class Sampler:
         """
         was = self._store.read()
         try:
-            found, driver = self._telemetry.cards(), self._telemetry.driver_version()
+            on_node, driver = self._telemetry.cards(), self._telemetry.driver_version()
         except DriverLost:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the page stays
             self._note_none(error_text(error))
             return False
-        for name, why in ((one.name, one.because) for one in found.left_out):
+        for name, why in ((card.name, card.because) for card in on_node.left_out):
             about = ("left out", name)
             self._log_once.problem(about, why, "card left out", card=name, because=why)
-        self._store.change(lambda now: replace(now, found=found, driver_version=driver))
-        because = "; ".join(f"{one.name}: {one.because}" for one in found.left_out)
-        self._note_none("" if found.cards else because or _NO_CARD)
+        self._store.change(
+            lambda now: replace(now, found=on_node, driver_version=driver)
+        )
+        because = "; ".join(f"{card.name}: {card.because}" for card in on_node.left_out)
+        self._note_none("" if on_node.cards else because or _NO_CARD)
         known = {card.uuid for card in was.cards}
-        others = known != {card.uuid for card in found.cards}
-        return bool(found.cards) and (others or bool(was.no_cards))
+        others = known != {card.uuid for card in on_node.cards}
+        return bool(on_node.cards) and (others or bool(was.no_cards))
 
     def sample(self, group: FieldGroup, stop: Event) -> None:
         """Read one group at its interval while it is on."""
@@ -200,12 +202,12 @@ class Sampler:
                 self._store.put_processes(processes, trouble)
             return True
         names = chosen.read[group]
-        one = self._rounds.cards(group, names)
+        round_ = self._rounds.cards(group, names)
         # It may have been switched off meanwhile.
         if group in self._chosen.read:
-            self._store.put_round(one)
+            self._store.put_round(round_)
         if XID_ERRORS in names:
-            self._store.change(lambda was: _able_to_report(was, one.cards))
+            self._store.change(lambda was: _able_to_report(was, round_.cards))
         return True
 
     def _note_none(self, why: str) -> None:
@@ -224,8 +226,8 @@ class Sampler:
 
 def groups_read() -> tuple[FieldGroup, ...]:
     """Return the groups that are read from cards; the others follow from pods."""
-    asked = {PROCESSES, *(one.group for one in FIELDS)}
-    return tuple(group for group in GROUPS if group.name in asked)
+    groups = {PROCESSES, *(field.group for field in FIELDS)}
+    return tuple(group for group in GROUPS if group.name in groups)
 
 
 def _able_to_report(

@@ -59,22 +59,29 @@ def choose(flags: Flags, listed: Iterable[Field] | None = None) -> Chosen:
     off none. Groups without fields of their own follow the defaults and flags.
     """
     groups = {group.name for group in GROUPS if group.by_default}
-    wanted = {one.name: one for one in FIELDS if one.group in groups}
+    wanted = {field.name: field for field in FIELDS if field.group in groups}
     if listed is not None:
-        groups -= {one.group for one in FIELDS}
-        wanted = {one.name: one for one in listed}
+        groups -= {field.group for field in FIELDS}
+        wanted = {field.name: field for field in listed}
     wanted |= {
-        one.name: wanted.get(one.name, one) for one in FIELDS if one.group in flags.on
+        field.name: wanted.get(field.name, field)
+        for field in FIELDS
+        if field.group in flags.on
     }
-    groups = (groups | flags.on | {one.group for one in wanted.values()}) - flags.off
-    asked = (wanted[one.name] for one in FIELDS if one.name in wanted)
-    shown = tuple(one for one in asked if one.group in groups)
+    groups = (
+        groups | flags.on | {field.group for field in wanted.values()}
+    ) - flags.off
+    in_order = (wanted[field.name] for field in FIELDS if field.name in wanted)
+    shown = tuple(field for field in in_order if field.group in groups)
     read: dict[str, tuple[str, ...]] = {}
     # /v1/collect needs the memory in use. If the driver does not tell the processes'
     # work, the card's own utilization serves for a container that is alone on it.
     needed = [(MEMORY, FB_USED), (MEMORY, FB_TOTAL)]
     needed += [(UTILIZATION, GPU_UTIL)] if PROCESSES in groups else []
-    for group, name in [*((one.group, one.name) for one in shown), *needed]:
+    for group, name in [
+        *((shown_field.group, shown_field.name) for shown_field in shown),
+        *needed,
+    ]:
         if group not in flags.off and name not in read.get(group, ()):
             read[group] = (*read.get(group, ()), name)
     return Chosen(frozenset(groups | read.keys()), shown, read)
@@ -121,7 +128,7 @@ def parse(text: str) -> FieldFile:
     everything off. A field that is listed again with the same spelling and type has the
     first line's help: dcgm-exporter's own list of the names of 1.x has such lines.
     """
-    known = {one.name: one for one in FIELDS}
+    known = {field.name: field for field in FIELDS}
     seen: dict[str, tuple[str, str]] = {}
     repeated: list[str] = []
     fields: list[Field] = []
@@ -136,9 +143,9 @@ def parse(text: str) -> FieldFile:
             continue
         seen[name] = (written, kind)
         if name in known and kind in _KINDS:
-            own, shown = known[name], "" if written == name else written
-            known_kind, what = cast("FieldKind", kind), explanation or own.help
-            fields.append(replace(own, kind=known_kind, help=what, shown=shown))
+            field, shown = known[name], "" if written == name else written
+            known_kind, what = cast("FieldKind", kind), explanation or field.help
+            fields.append(replace(field, kind=known_kind, help=what, shown=shown))
         elif name in known:
             fix = f"use one of {', '.join(_KINDS)}"
             raise BadFieldFile(f"{where}: {written} is not a {kind}; {fix}")

@@ -83,12 +83,12 @@ class ExporterSettings:
         """Read the environment; return the settings and all complaints."""
         env = Reading(environ)
         given = given or CommandLine()
-        told = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
+        from_environment = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
         settings = replace(
-            told,
+            from_environment,
             flags=given.flags,
-            collect_unit=given.collect_unit or told.collect_unit,
-            watchdog=given.watchdog or told.watchdog,
+            collect_unit=given.collect_unit or from_environment.collect_unit,
+            watchdog=given.watchdog or from_environment.watchdog,
         )
         _complain(env, settings)
         env.misspelt()
@@ -152,8 +152,8 @@ def _complain(env: Reading, settings: ExporterSettings) -> None:
         env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
 
 
-def _clash(one: Address, other: Address | None) -> bool:
+def _clash(address: Address, other: Address | None) -> bool:
     """Return whether two addresses conflict."""
-    if other is None or one.port != other.port:
+    if other is None or address.port != other.port:
         return False
-    return one.host == other.host or bool({one.host, other.host} & _EVERYWHERE)
+    return address.host == other.host or bool({address.host, other.host} & _EVERYWHERE)

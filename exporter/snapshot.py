@@ -30,7 +30,9 @@ class Round:
     @property
     def succeeded(self) -> bool:
         """Whether every card answered."""
-        return not self.failure and not any(one.failure for one in self.cards.values())
+        return not self.failure and not any(
+            answer.failure for answer in self.cards.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,9 @@ class ProcessRound:
     @property
     def succeeded(self) -> bool:
         """Whether every card answered."""
-        return not self.failure and not any(one.failure for one in self.cards.values())
+        return not self.failure and not any(
+            answer.failure for answer in self.cards.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,19 +53,23 @@ class SnapshotStore:
         with self._lock:
             self._snapshot = change(self._snapshot)
 
-    def put_round(self, one: Round) -> None:
+    def put_round(self, round_: Round) -> None:
         """Replace a group's last round by its newest."""
-        self._put_at[one.group] = self._clock()
-        self.change(lambda was: replace(was, rounds={**was.rounds, one.group: one}))
+        self._put_at[round_.group] = self._clock()
+        self.change(
+            lambda was: replace(was, rounds={**was.rounds, round_.group: round_})
+        )
 
-    def put_processes(self, one: ProcessRound | None, trouble: str) -> None:
+    def put_processes(self, round_: ProcessRound | None, trouble: str) -> None:
         """Replace the round of processes, with the reason if owners are not known.
 
         Both at once: a process without an owner would otherwise look like an ended one.
         """
         self._put_at[PROCESSES] = self._clock()
         self.change(
-            lambda was: replace(_with_trouble(was, PROCESSES, trouble), processes=one)
+            lambda was: replace(
+                _with_trouble(was, PROCESSES, trouble), processes=round_
+            )
         )
 
     def set_trouble(self, about: str, words: str) -> None:

@@ -132,7 +132,7 @@ def account_usage(
     """
     processes = snapshot.processes
     at = None if processes is None or processes.failure else processes.at
-    times = {one.key: one.last_busy for one in before.containers}
+    times = {use.key: use.last_busy for use in before.containers}
     consumers = _all_consumers(owner_pods)
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
@@ -140,10 +140,10 @@ def account_usage(
     for card in snapshot.cards:
         uuid = card.uuid
         account = _CardAccount(snapshot, owner_pods, card, consumers.get(uuid, {}))
-        its = account.idle(before.idle, at)
-        idle |= its
+        idle_here = account.idle(before.idle, at)
+        idle |= idle_here
         known = before.cards.get(uuid, CardUse()).context_mib
-        smallest = _smallest_context(its.values(), known, context_mib, at)
+        smallest = _smallest_context(idle_here.values(), known, context_mib, at)
         context = max(context_mib, smallest or 0.0)
         uses = account.container_uses(times, at, context)
         containers += sorted(uses, key=lambda u: (u.namespace, u.pod, *u.key[1:]))
@@ -170,17 +170,17 @@ def _all_consumers(
     owner_pods: OwnerPods | None,
 ) -> Mapping[CardUUID, dict[_Name, _Consumer]]:
     """Return the containers that were allocated something, card by card."""
-    found: dict[CardUUID, dict[_Name, _Consumer]] = {}
+    consumers: dict[CardUUID, dict[_Name, _Consumer]] = {}
     for owner_pod in owner_pods.all if owner_pods else ():
         for holding in owner_pod.holdings():
-            consumer = found.setdefault(holding.card, {}).setdefault(
+            consumer = consumers.setdefault(holding.card, {}).setdefault(
                 (owner_pod.uid, holding.container),
                 _Consumer(owner_pod, holding.container),
             )
             consumer.allotted = (consumer.allotted or Amount()) + holding.amount
             consumer.exclusive = consumer.exclusive or holding.exclusive
             consumer.parts |= {holding.part} - {""}
-    return found
+    return consumers
 
 
 def _smallest_context(
@@ -190,7 +190,9 @@ def _smallest_context(
     at: float | None,
 ) -> float | None:
     """Return the least memory that an idle process was seen to hold."""
-    seen = [one.memory_mib for one in idle if at and at - one.since >= _RESTED_S]
+    seen = [
+        process.memory_mib for process in idle if at and at - process.since >= _RESTED_S
+    ]
     small = [mib for mib in seen if mib <= context_mib * _MOST_CONTEXTS]
     return min(small if known is None else [*small, known], default=None)
 
@@ -213,15 +215,15 @@ class _CardAccount:
         self._consumers = consumers
         self._of_unknown_pods = False
         processes = snapshot.processes
-        told = processes.cards.get(card.uuid) if processes else None
-        self._says = told if told and told.known and not told.failure else None
+        answer = processes.cards.get(card.uuid) if processes else None
+        self._says = answer if answer and answer.known and not answer.failure else None
         # While there is trouble, there may be processes whose owner is not known.
         self._blind = self._says is None or PROCESSES in snapshot.troubles
         for process in self._says.processes if self._says else ():
             owner = processes.owners.get(process.pid) if processes else None
             if owner is not None:
                 self._assign(process, owner)
-        busy = sum(bool(one.processes) for one in consumers.values())
+        busy = sum(bool(consumer.processes) for consumer in consumers.values())
         self._alone = busy + self._of_unknown_pods == 1
 
     def _assign(self, process: ProcessUse, owner: Owner) -> None:
@@ -239,17 +241,17 @@ class _CardAccount:
         self, before: Mapping[tuple[CardUUID, int], IdleProcess], at: float | None
     ) -> dict[tuple[CardUUID, int], IdleProcess]:
         """Return the pods' idle processes, and since when the memory is the same."""
-        found: dict[tuple[CardUUID, int], IdleProcess] = {}
+        idle: dict[tuple[CardUUID, int], IdleProcess] = {}
         for consumer in self._consumers.values():
             for process in consumer.processes if consumer.owner_pod else ():
                 key, mib = (self._card, process.pid), process.memory_mib
                 if at is None or not mib or process.sm != 0:
                     continue
                 known = before.get(key)
-                found[key] = (
+                idle[key] = (
                     known if known and known.memory_mib == mib else IdleProcess(mib, at)
                 )
-        return found
+        return idle
 
     def container_uses(
         self, times: Mapping[UseKey, float | None], at: float | None, context_mib: float
@@ -308,12 +310,12 @@ class _CardAccount:
             if share.card == self._card
         ]
         claimed = self._owner_pods.claimed if self._owner_pods else None
-        shares += [one for one in claimed or () if one.card == self._card]
+        shares += [share for share in claimed or () if share.card == self._card]
         return CardUse(
             allotted_units=None
             if claimed is None
-            else sum(one.amount.units for one in shares),
-            exclusive=any(one.is_whole for one in shares),
+            else sum(share.amount.units for share in shares),
+            exclusive=any(share.is_whole for share in shares),
             unattributed_mib=self._unattributed() if self._owner_pods else None,
             sm_source=self._source(),
             context_mib=context_mib,
@@ -349,7 +351,9 @@ class _CardAccount:
     def _unattributed(self) -> float | None:
         used = self._value(FB_USED)
         everybody = self._consumers.values()
-        known = _sum(use.memory_mib for one in everybody for use in one.processes)
+        known = _sum(
+            use.memory_mib for consumer in everybody for use in consumer.processes
+        )
         # The memory of an integrated card is also that of all programs of the node.
         if self._blind or self._integrated or used is None or known is None:
             return None
@@ -365,8 +369,8 @@ class _CardAccount:
 
     def _value(self, name: str) -> float | None:
         """Return the card's own value; None if it is not read or not known."""
-        found = self._snapshot.rounds.get(_GROUP_OF[name])
-        says = found.cards.get(self._card) if found else None
+        round_ = self._snapshot.rounds.get(_GROUP_OF[name])
+        says = round_.cards.get(self._card) if round_ else None
         return None if says is None else says.values.get(name)
 
 
@@ -454,7 +458,7 @@ def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
     A container whose use is unknown stays as it was; that time does not count. ``now``
     is in monotonic seconds.
     """
-    found: dict[UseKey, Overuse] = {}
+    overuses: dict[UseKey, Overuse] = {}
     if usage.at is None:
         return {key: replace(known, seen=None) for key, known in before.items()}
     for use in usage.containers:
@@ -463,10 +467,10 @@ def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
         if over:
             gap_s = 0.0 if known.seen is None else now - known.seen
             lasted_s = known.lasted_s + (gap_s if gap_s <= LONGEST_GAP_S else 0.0)
-            found[use.key] = replace(known, use=use, seen=now, lasted_s=lasted_s)
+            overuses[use.key] = replace(known, use=use, seen=now, lasted_s=lasted_s)
         elif over is None and use.key in before:
-            found[use.key] = replace(known, seen=None)
-    return found
+            overuses[use.key] = replace(known, seen=None)
+    return overuses
 
 
 def due_overuses(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
@@ -480,11 +484,11 @@ def overuse_text(overuse: Overuse, card: str) -> str:
     """Describe it in one sentence, for the pod's events and the log."""
     use = overuse.use
     share = allotted_mib(use) or 0.0
-    held = f"container {use.container} uses {use.memory_mib or 0:.0f}"
+    text = f"container {use.container} uses {use.memory_mib or 0:.0f}"
     if use.allotted is None:
-        return f"{held} MiB of {card} without a request for it"
+        return f"{text} MiB of {card} without a request for it"
     lasted = f"for {overuse.lasted_s:.0f} s"
     if use.beside_mib:
-        held += f" MiB, and others of its claim {use.beside_mib:.0f}"
+        text += f" MiB, and others of its claim {use.beside_mib:.0f}"
     beside = f", plus {use.contexts_mib:.0f} MiB allowed for CUDA contexts"
-    return f"{held} MiB of {card} {lasted}; its share is {share:.0f} MiB{beside}"
+    return f"{text} MiB of {card} {lasted}; its share is {share:.0f} MiB{beside}"

@@ -53,26 +53,26 @@ def specification(
 
 
 def _edits(answer: pb.ContainerAllocateResponse) -> Json:
-    found = {
+    edits = {
         "env": [f"{name}={value}" for name, value in sorted(answer.envs.items())],
         "mounts": [
             {
-                "hostPath": one.host_path,
-                "containerPath": one.container_path,
-                "options": ["ro" if one.read_only else "rw", *_MOUNT_OPTIONS],
+                "hostPath": mount.host_path,
+                "containerPath": mount.container_path,
+                "options": ["ro" if mount.read_only else "rw", *_MOUNT_OPTIONS],
             }
-            for one in answer.mounts
+            for mount in answer.mounts
         ],
         "deviceNodes": [
             {
-                "path": one.container_path,
-                "hostPath": one.host_path,
-                "permissions": one.permissions,
+                "path": node.container_path,
+                "hostPath": node.host_path,
+                "permissions": node.permissions,
             }
-            for one in answer.devices
+            for node in answer.devices
         ],
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in edits.items() if value}
 
 
 def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:
@@ -83,7 +83,7 @@ def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:
     device that is twice in one folder is left out, because a runtime takes neither
     (``refresh`` in CDI's ``cache.go``).
     """
-    found: dict[CardUUID, frozenset[str]] = {}
+    hooks_of: dict[CardUUID, frozenset[str]] = {}
     twice: set[CardUUID] = set()
     for folder in folders:
         here: dict[CardUUID, Path] = {}
@@ -96,8 +96,8 @@ def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:
                         "runtimes ignore it: two files of a folder have it", extra=facts
                     )
                 here[name] = path
-                found[name] = found.get(name, hooks) & hooks
-    return {name: hooks for name, hooks in found.items() if name not in twice}
+                hooks_of[name] = hooks_of.get(name, hooks) & hooks
+    return {name: hooks for name, hooks in hooks_of.items() if name not in twice}
 
 
 def lost_files(folders: Iterable[Path], root: Path) -> Mapping[CardUUID, str]:
@@ -138,19 +138,19 @@ def _missing(part: Json, root: Path) -> Iterator[str]:
     """
     edits = part.get("containerEdits") or {}
     nodes = (
-        one.get("hostPath") or one["path"]
-        for one in edits.get("deviceNodes") or ()
-        if not (one.get("type") and one.get("major"))
+        node.get("hostPath") or node["path"]
+        for node in edits.get("deviceNodes") or ()
+        if not (node.get("type") and node.get("major"))
     )
     mounts = (
-        one["hostPath"]
-        for one in edits.get("mounts") or ()
-        if one.get("type") in (None, "", "none", "bind")
+        mount["hostPath"]
+        for mount in edits.get("mounts") or ()
+        if mount.get("type") in (None, "", "none", "bind")
     )
     hooks = (
-        one["path"]
-        for one in edits.get("hooks") or ()
-        if one.get("hookName") != "startContainer"
+        hook["path"]
+        for hook in edits.get("hooks") or ()
+        if hook.get("hookName") != "startContainer"
     )
     for path in (*nodes, *mounts, *hooks):
         if not exists_on_host(str(path), root):
@@ -160,7 +160,7 @@ def _missing(part: Json, root: Path) -> Iterator[str]:
 def _devices(path: Path) -> Mapping[CardUUID, frozenset[str]]:
     try:
         devices = _body(path).get("devices", ())
-        return {CardUUID(str(one["name"])): _hooks(one) for one in devices}
+        return {CardUUID(str(device["name"])): _hooks(device) for device in devices}
     except _NOT_UNDERSTOOD as error:
         facts = {"file": str(path), "because": " ".join(str(error).split())}
         logger.warning("CDI specification not understood", extra=facts)

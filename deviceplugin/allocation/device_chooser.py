@@ -192,8 +192,8 @@ class DeviceChooser:
             self._progress.active = active.after(step)
             self._progress.at = time.monotonic()
             if pod.uid:
-                held = frozenset(ids)
-                self._occupancy.allocate(pod.uid, step.container, resource, held)
+                allocated = frozenset(ids)
+                self._occupancy.allocate(pod.uid, step.container, resource, allocated)
             else:
                 self._progress.of_unknown_pod = ids[0]
             shown = self._shown(active, step, on)
@@ -221,27 +221,27 @@ class DeviceChooser:
             placement, pod.name, listed, question.cards
         ):
             placement = self._placed(pod, question)
-        left = steps_left(pod, listed, self._occupancy.allocated())
-        return ActivePod(pod, placement, left or pod.steps)
+        steps = steps_left(pod, listed, self._occupancy.allocated())
+        return ActivePod(pod, placement, steps or pod.steps)
 
     def _is_halfway(self, pod: NodePod) -> bool:
         """Return whether any of the pod's containers has devices already."""
-        holds = any(self._progress.listed.held(pod.name).values())
+        holds = any(self._progress.listed.held_by(pod.name).values())
         return holds or self._occupancy.has_allocation(pod.uid)
 
     def _placed(self, pod: NodePod, question: DeviceQuestion) -> Placement:
         """Place a pod that came without a placement, where there is room."""
         request = pod.record.request
-        found = (
+        placement = (
             request
             if isinstance(request, Refusal)
             else self._fallback.place(request, self._progress.listed, question)
         )
-        if isinstance(found, Refusal):
-            raise self._denied(pod, refusal_text(found))
+        if isinstance(placement, Refusal):
+            raise self._denied(pod, refusal_text(placement))
         if pod.uid:
-            self._occupancy.decide(found)
-        return found
+            self._occupancy.decide(placement)
+        return placement
 
     def _unknown_pod(self, question: DeviceQuestion, before: _Progress) -> ActivePod:
         """Begin or continue the admission of a pod that only kubelet knows.
@@ -257,14 +257,16 @@ class DeviceChooser:
         name = self._finder.known_to_kubelet(listed, last, before.listed)
         begun = name == last != UNKNOWN_POD
         on = self._begun_on(name, before, question.cards) if begun else ()
-        asked = amount_of(question.resource, size)
+        amount = amount_of(question.resource, size)
         if not on:
-            asked = self._asked_in_all(asked, name, question.cards)
-        if asked.cores > CORES_PER_CARD and may_be_static(name, self._occupancy.node):
+            amount = self._asked_in_all(amount, name, question.cards)
+        if amount.cores > CORES_PER_CARD and may_be_static(name, self._occupancy.node):
             raise DeniedError("a static pod can have one card at most")
-        if len(on) > 1 and asked.cores not in (0, CORES_PER_CARD * len(on)):
-            raise DeniedError(f"{asked.cores} cores cannot be of {len(on)} whole cards")
-        pod = pod_known_to_kubelet(name, asked)
+        if len(on) > 1 and amount.cores not in (0, CORES_PER_CARD * len(on)):
+            raise DeniedError(
+                f"{amount.cores} cores cannot be of {len(on)} whole cards"
+            )
+        pod = pod_known_to_kubelet(name, amount)
         if len(on) > 1:
             placement = self._fallback.on_whole_cards(pod.ref, size, on)
         else:
@@ -282,19 +284,19 @@ class DeviceChooser:
         """
         unseen = self._finder.unseen(self._progress.listed)
         before = unseen if name == UNKNOWN_POD else [name]
-        if asked := self._occupancy.amount_before(before, part):
-            return asked
-        units = sorted((one.units for one in cards.all if one.healthy), reverse=True)
+        if amount := self._occupancy.amount_before(before, part):
+            return amount
+        units = sorted((card.units for card in cards.all if card.healthy), reverse=True)
         sums = enumerate(accumulate(units), 1)
-        needed = next((count for count, one in sums if one >= part.units), 0)
+        needed = next((count for count, units in sums if units >= part.units), 0)
         return replace(part, cores=CORES_PER_CARD * needed) if needed > 1 else part
 
     def _begun_on(
         self, name: PodName, before: _Progress, cards: Cards
     ) -> Sequence[Card]:
         """Return the cards of a pod's first call; its devices may be of only some."""
-        held = self._progress.listed.held(name).values()
-        on = cards.holding(i for h in held for ids in h.values() for i in ids)
+        containers = self._progress.listed.held_by(name).values()
+        on = cards.holding(i for h in containers for ids in h.values() for i in ids)
         planned = () if before.active is None else before.active.placement.cards()
         if not {card.uuid for card in on} <= {*planned}:
             # kubelet has chosen otherwise.
@@ -313,14 +315,14 @@ class DeviceChooser:
         }
         taken, name = self._progress.listed.holder, active.pod.name
         keys = tuple(card_key(uuid) for uuid in wanted)
-        own = [one for one in question.available if one.startswith(keys)]
-        free = [one for one in own if taken.get(one, name) == name]
+        of_cards = [device for device in question.available if device.startswith(keys)]
+        free = [device for device in of_cards if taken.get(device, name) == name]
         return pick_device_ids(wanted, free, question.must, size=question.size)
 
     def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:
         """Refuse ids that another pod holds: kubelet may forget (contracts 2.7)."""
         taken = self._progress.listed.holder
-        if doubled := [one for one in ids if taken.get(one, pod) != pod]:
+        if doubled := [device for device in ids if taken.get(device, pod) != pod]:
             holder = "/".join(taken[doubled[0]])
             raise DeniedError(f"{holder} holds {_some(doubled)} already")
 
@@ -361,9 +363,9 @@ class FallbackPlacement:
         node = self.occupancy.charged(listed, question.cards).as_seen_by(request.pod)
         node = node.without(self.occupancy.earlier_pods_of_this_name(request.pod))
         policy = POLICIES.get(request.policy or "", POLICIES[DEFAULT_POLICY])
-        found = place(request, node, policy)
-        if isinstance(found, Refusal):
-            return found
+        placement = place(request, node, policy)
+        if isinstance(placement, Refusal):
+            return placement
         return place(request, node.with_placement(self._lost(listed, question)), policy)
 
     def on_whole_cards(self, pod: PodRef, units: int, on: Sequence[Card]) -> Placement:
@@ -380,9 +382,9 @@ class FallbackPlacement:
         kubelet frees the devices of a pod that was deleted by force later than the API
         server forgets the pod. At the first step, the new pod can still move.
         """
-        held = self._tally.of(self.occupancy.held(listed, pod))
+        counts = self._tally.of(self.occupancy.devices_of_others(listed, pod))
         return any(
-            count_of(amount, resource) + held[card_key(uuid), kind]
+            count_of(amount, resource) + counts[card_key(uuid), kind]
             > count_of(card.capacity, resource)
             for uuid, amount in placement.by_card().items()
             if (card := cards.of(uuid)) is not None
@@ -392,11 +394,11 @@ class FallbackPlacement:
     def _lost(self, listed: ListedDevices, question: DeviceQuestion) -> Placement:
         """Return the devices that kubelet neither has free nor lists as held."""
         resource = question.resource
-        held = self._tally.of(self.occupancy.held(listed, UNKNOWN_POD))
+        counts = self._tally.of(self.occupancy.devices_of_others(listed, UNKNOWN_POD))
         free = question.cards.count(question.available)
         shares = []
         for card in question.cards.all:
-            had = held[card_key(card.uuid), KINDS[resource]]
+            had = counts[card_key(card.uuid), KINDS[resource]]
             gone = count_of(card.capacity, resource) - free[card.uuid] - had
             if gone > 0:
                 shares.append(Share(card.uuid, amount_of(resource, gone)))
@@ -426,17 +428,17 @@ class ActivePodFinder:
 
     def find(self, listed: ListedDevices, resource: str, size: int) -> NodePod | None:
         """Return the pod being admitted; None for one that only kubelet knows."""
-        asked = (resource, size)
+        step = (resource, size)
         deadline = time.monotonic() + _LEARNED_WITHIN_S
-        found = self._candidates(listed, asked, self._occupancy.allocated())
-        if not found:
+        pods = self._candidates(listed, step, self._occupancy.allocated())
+        if not pods:
             for name in self.unseen(listed):
                 self._learn(name, deadline)
-            found = self._candidates(listed, asked, self._occupancy.allocated())
-            found = found or self._candidates(listed, asked, ())
-        if not found:
+            pods = self._candidates(listed, step, self._occupancy.allocated())
+            pods = pods or self._candidates(listed, step, ())
+        if not pods:
             return None
-        pod = found[0]
+        pod = pods[0]
         if self._occupancy.is_forgotten(pod, listed):
             # Either kubelet forgot, or this is a new pod under an old one's name.
             return self._fetch(pod.name, deadline) or pod
@@ -457,22 +459,22 @@ class ActivePodFinder:
         return unseen[0] if len(unseen) == 1 else UNKNOWN_POD
 
     def _candidates(
-        self, listed: ListedDevices, asked: tuple[str, int], allocated: Allocated
+        self, listed: ListedDevices, step: tuple[str, int], allocated: Allocated
     ) -> list[NodePod]:
-        return admission_candidates(self._unsettled(listed), listed, allocated, asked)
+        return admission_candidates(self._unsettled(listed), listed, allocated, step)
 
     def _unsettled(self, listed: ListedDevices) -> list[NodePod]:
         """Return the listed pods that lack devices; those that lack none are kept."""
         before, self._settled = self._settled, {}
         lacking = []
         for pod in self._pods.all():
-            held = listed.pods.get(pod.name)
-            if held is None:
+            devices = listed.pods.get(pod.name)
+            if devices is None:
                 continue
             seen = before.get(pod.uid)
-            same = seen is not None and seen[0] is pod and seen[1] is held
+            same = seen is not None and seen[0] is pod and seen[1] is devices
             if same or not steps_left(pod, listed, ()):
-                self._settled[pod.uid] = (pod, held)
+                self._settled[pod.uid] = (pod, devices)
             else:
                 lacking.append(pod)
         return lacking
@@ -485,8 +487,8 @@ class ActivePodFinder:
         """
         had = {
             name: pod is not None
-            for name, held in listed.pods.items()
-            if not any(held.values())
+            for name, devices in listed.pods.items()
+            if not any(devices.values())
             and (
                 (pod := self._pods.find(name)) is None
                 or self._occupancy.has_allocation(pod.uid)
@@ -495,18 +497,18 @@ class ActivePodFinder:
         return sorted(had, key=had.__getitem__)
 
     def _learn(self, name: PodName, deadline: float) -> None:
-        left = max(0.0, deadline - time.monotonic())
-        found = self._pods.wait_for(name, min(_SEEN_WITHIN_S, left))
-        if found is None or self._occupancy.has_allocation(found.uid):
+        within_s = max(0.0, deadline - time.monotonic())
+        pod = self._pods.wait_for(name, min(_SEEN_WITHIN_S, within_s))
+        if pod is None or self._occupancy.has_allocation(pod.uid):
             self._fetch(name, deadline)
 
     def _fetch(self, name: PodName, deadline: float) -> NodePod | None:
         """Ask the API server, and use the watch if it takes too long."""
-        asked = self._fetching.submit(self._pods.fetch_or_find, name)
+        fetching = self._fetching.submit(self._pods.fetch_or_find, name)
         try:
-            return asked.result(max(0.0, deadline - time.monotonic()))
+            return fetching.result(max(0.0, deadline - time.monotonic()))
         except TookTooLongError:
-            asked.cancel()
+            fetching.cancel()
             return self._pods.find(name)
 
 
@@ -520,15 +522,17 @@ def limited_units(
 
     ``shown`` are the cards that the container sees.
     """
-    shares = [one for one in placement.shares if one.card in shown]
-    if shares and all(one.is_whole for one in shares):
+    shares = [share for share in placement.shares if share.card in shown]
+    if shares and all(share.is_whole for share in shares):
         # The pod has the whole card, whatever memory it asked for.
         return None
     if step.resource == names.MEMORY:
         return step.count
     # A container of cores alone has no call for memory.
-    its = [one for one in pod.steps if one.container == step.container]
-    alone = all(one.resource == names.CORE for one in its)
+    container_steps = [
+        other for other in pod.steps if other.container == step.container
+    ]
+    alone = all(other.resource == names.CORE for other in container_steps)
     return 0 if alone and pod.uid else None
 
 

@@ -62,7 +62,7 @@ class InjectionChooser:
         self._unseen: dict[CardUUID, int] = {}
         self.chosen: Injection = self._before or "env"
         """The last choice."""
-        self.held: Mapping[CardUUID, str] = {}
+        self.held_back: Mapping[CardUUID, str] = {}
         """The cards that cannot be injected in that way, each with the reason.
 
         Empty if the settings chose the way: the administrator may know better.
@@ -135,9 +135,9 @@ class InjectionChooser:
             if self._may_be_cdi_again() and 0 < self._misses < _MISSES:
                 # The specification may be being rewritten just now.
                 return
-            held = (uuid for uuid in missing if self._unseen[uuid] >= _MISSES)
-            self.held = {
-                uuid: self._not_specified(uuid) for uuid in held if chosen == "cdi"
+            held_back = (uuid for uuid in missing if self._unseen[uuid] >= _MISSES)
+            self.held_back = {
+                uuid: self._not_specified(uuid) for uuid in held_back if chosen == "cdi"
             }
         else:
             chosen, why = self._choice, "the settings say so"
@@ -160,7 +160,9 @@ class InjectionChooser:
             text = "" if self._file is None else self._file.read_text()
         except (OSError, ValueError):
             return None
-        return next((one for one in INJECTIONS if one == text.strip()), None)
+        return next(
+            (injection for injection in INJECTIONS if injection == text.strip()), None
+        )
 
     def _keep(self, chosen: Injection) -> None:
         if self._file is None or chosen == self._before:
@@ -188,7 +190,7 @@ class InjectionChooser:
             unseen = "; whether the files that it names exist cannot be seen from here"
             return "cdi", why if sees_host(self._root) else f"{why}{unseen}"
         handlers = status.get("runtimeHandlers")
-        named = [str(one.get("name", "")) for one in handlers or ()]
+        named = [str(handler.get("name", "")) for handler in handlers or ()]
         if handlers is None or any("nvidia" in name for name in named):
             return "env", f"not CDI: {no_cdi}"
         return "nodes", f"not CDI: {no_cdi}; not env: no runtime handler is NVIDIA's"
@@ -234,5 +236,5 @@ def _why_not_read(node: Json) -> str:
 
 
 def _version(text: str) -> tuple[int, int]:
-    found = _VERSION.match(text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _VERSION.match(text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -83,8 +83,8 @@ def why_not_driver(node: NodeLimitSupport, card: CardLimitSupport) -> str:
         return "it is a MIG instance, whose memory the driver does not limit"
     branch = node.driver.partition(".")[0]
     if not branch.isdecimal() or int(branch) < _FIRST_BRANCH:
-        found = node.driver or "of unknown version"
-        return f"the driver is {found}, memory limits need {_FIRST_BRANCH} or newer"
+        version = node.driver or "of unknown version"
+        return f"the driver is {version}, memory limits need {_FIRST_BRANCH} or newer"
     if card.refused:
         return card.refused
     if not node.cgroup2:
@@ -136,11 +136,17 @@ class TierChecks:
         """
         if tier == "preload":
             library = self.library.put_right()
-            said = [(one, why_not_preload(one, self.machine, library)) for one in cards]
+            reasons = [
+                (card, why_not_preload(card, self.machine, library)) for card in cards
+            ]
         else:
             node, of_cards = self.facts(cards)
-            said = [(one.card, why_not_driver(node, one)) for one in of_cards]
-        return {card.uuid: f"isolation tier {tier}: {why}" for card, why in said if why}
+            reasons = [
+                (support.card, why_not_driver(node, support)) for support in of_cards
+            ]
+        return {
+            card.uuid: f"isolation tier {tier}: {why}" for card, why in reasons if why
+        }
 
     def facts(
         self, cards: Sequence[FoundCard]
@@ -149,8 +155,8 @@ class TierChecks:
         # The file is in every group of v2, and in none of v1.
         cgroup2 = (self.root / "sys/fs/cgroup/cgroup.controllers").exists()
         node = NodeLimitSupport(self.driver.version(), cgroup2, self.injection())
-        asked = [card.uuid for card in cards if card.known_to_driver]
-        refused = self.driver.refused(asked)
+        uuids = [card.uuid for card in cards if card.known_to_driver]
+        refused = self.driver.refused(uuids)
         hooks = specified(self.folders)
         return node, [
             CardLimitSupport(
@@ -209,7 +215,7 @@ class IsolationChooser:
         self._passed: frozenset[CardUUID] = frozenset()
         self.tier: Tier = self._read() if choice == "auto" else choice
         """The tier of containers that are allocated now."""
-        self.held: Mapping[CardUUID, str] = {}
+        self.held_back: Mapping[CardUUID, str] = {}
         """The cards that fail a check of their tier, each with the reason."""
 
     @property
@@ -226,7 +232,7 @@ class IsolationChooser:
         self._passed = frozenset(c.uuid for c in cards if c.uuid not in failed)
         if self._choice == "auto":
             self._auto(failed)
-        self.held = {} if self.tier == "none" else failed
+        self.held_back = {} if self.tier == "none" else failed
         self._log(failed)
 
     def _auto(self, failed: Mapping[CardUUID, str]) -> None:
@@ -258,7 +264,7 @@ class IsolationChooser:
         unchecked = f"isolation tier {self.tier}: not checked yet"
         for card in cards:
             if card.uuid not in self._passed:
-                return f"card {card.uuid}: {self.held.get(card.uuid, unchecked)}"
+                return f"card {card.uuid}: {self.held_back.get(card.uuid, unchecked)}"
         return ""
 
     def limit(self, units: int | None) -> HardLimit | None:
@@ -327,16 +333,16 @@ class StartedLimits:
         ``made`` are the container's allocations that brought a limit, ``listed`` what
         kubelet lists now. Empty if the limit fits, or if there is none.
         """
-        for card in cards.holding(one for record in made for one in record.ids):
+        for card in cards.holding(device for record in made for device in record.ids):
             limits = self._of_each_pod(card, made, listed, cards)
-            own = max(needed_mib(limits.get(_whose(one), ())) for one in made)
+            pod_mib = max(needed_mib(limits.get(_whose(record), ())) for record in made)
             needed = self._sum_mib(card, limits)
             has = self.offer.usable_mib(card.uuid)
-            if own > has:
+            if pod_mib > has:
                 return (
                     f"the hard limits of its own containers on card {card.uuid} would "
-                    f"be {own} MiB, and the card has {has}; give the pod fewer units "
-                    "or fewer containers"
+                    f"be {pod_mib} MiB, and the card has {has}; give the pod fewer "
+                    "units or fewer containers"
                 )
             if needed > has:
                 return (
@@ -373,7 +379,7 @@ class StartedLimits:
     ) -> Mapping[str, Sequence[tuple[Role, int]]]:
         """Return role and limit in MiB of containers on a card, ``made`` included."""
         pods = {pod.uid: pod for pod in self.pods.all()}
-        found: dict[str, list[tuple[Role, int]]] = {}
+        limits: dict[str, list[tuple[Role, int]]] = {}
         for record in self.records.all():
             limit = self.records.limit(record)
             if limit is None or card not in cards.holding(record.ids):
@@ -383,9 +389,9 @@ class StartedLimits:
                 and self._has_not_ended(record, pods, listed)
             ):
                 role = _role(pods.get(record.uid), record.container)
-                its = found.setdefault(_whose(record), [])
-                its.append((role, limit.needed_mib))
-        return found
+                of_pod = limits.setdefault(_whose(record), [])
+                of_pod.append((role, limit.needed_mib))
+        return limits
 
     def _has_not_ended(
         self, record: AllocationRecord, pods: Collection[PodUID], listed: ListedDevices
@@ -401,8 +407,8 @@ class StartedLimits:
         if record.uid and self.synced.is_set():
             return False
         if record.pod == UNKNOWN_POD:
-            return any(one in listed.holder for one in record.ids)
-        holders = {listed.holder.get(one, record.pod) for one in record.ids}
+            return any(device in listed.holder for device in record.ids)
+        holders = {listed.holder.get(device, record.pod) for device in record.ids}
         return record.pod in listed.pods and holders == {record.pod}
 
 
@@ -413,4 +419,7 @@ def _whose(record: AllocationRecord) -> str:
 
 def _role(pod: NodePod | None, container: str) -> Role:
     known = () if pod is None else pod.gpu_containers
-    return next((one.role for one in known if one.name == container), Role.APP)
+    return next(
+        (container_of.role for container_of in known if container_of.name == container),
+        Role.APP,
+    )

@@ -52,7 +52,7 @@ class Occupancy:
         self._decided: dict[PodUID, Placement] = {}
         self._before = tuple(before)
         self._allocated = {
-            one.step: frozenset(one.ids) for one in self._before if one.uid
+            record.step: frozenset(record.ids) for record in self._before if record.uid
         }
 
     @property
@@ -97,7 +97,7 @@ class Occupancy:
             if uuid in {card.uuid for card in cards.holding(ids)}
         }
         for pod in self._pods.all():
-            if not claims.isdisjoint(f"{pod.name[0]}/{one}" for one in pod.claims):
+            if not claims.isdisjoint(f"{pod.name[0]}/{claim}" for claim in pod.claims):
                 pods.add(str(pod.ref))
         return {"pods": pods, "claims": claims}
 
@@ -132,26 +132,26 @@ class Occupancy:
     def has_allocation(self, uid: PodUID) -> bool:
         """Return whether any container of the pod was allocated devices."""
         with self._lock:
-            return any(one == uid for one, _, _ in self._allocated)
+            return any(of == uid for of, _, _ in self._allocated)
 
     def as_allocated(self) -> ListedDevices:
         """Return what kubelet would list, by the allocations of living pods."""
-        found: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
+        pods: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
         with self._lock:
             allocated = dict(self._allocated)
         for pod in self._pods.all():
-            held = found.setdefault(pod.name, {})
+            containers = pods.setdefault(pod.name, {})
             for (uid, container, resource), ids in allocated.items():
                 if uid == pod.uid and container not in pod.regular_init_containers:
-                    held.setdefault(container, {})[resource] = ids
-        return ListedDevices(found)
+                    containers.setdefault(container, {})[resource] = ids
+        return ListedDevices(pods)
 
     def is_forgotten(self, pod: NodePod, listed: ListedDevices) -> bool:
         """Return whether kubelet lists nothing of what the pod was allocated.
 
         Then kubelet has forgotten it, or lists another pod of the same name.
         """
-        if any(listed.held(pod.name).values()):
+        if any(listed.held_by(pod.name).values()):
             return False
         with self._lock:
             return any(
@@ -159,7 +159,9 @@ class Occupancy:
                 for uid, container, _ in self._allocated
             )
 
-    def held(self, listed: ListedDevices, but: PodName) -> list[frozenset[str]]:
+    def devices_of_others(
+        self, listed: ListedDevices, but: PodName
+    ) -> list[frozenset[str]]:
         """Return the devices that pods other than ``but`` hold, each device once.
 
         Included are those of init containers that end, which kubelet does not list.
@@ -170,16 +172,16 @@ class Occupancy:
             pod.uid: pod for pod in self._pods.all() if pod.regular_init_containers
         }
         unlisted = {
-            one
+            device
             for (uid, container, _), ids in allocated.items()
             if uid in known
             and container in known[uid].regular_init_containers
             and known[uid].name != but
-            for one in ids
-            if one not in listed.holder
+            for device in ids
+            if device not in listed.holder
         }
-        held = [ids for pod, _, _, ids in listed.holders() if pod != but]
-        return [*held, frozenset(unlisted)]
+        listed_ids = [ids for pod, _, _, ids in listed.holders() if pod != but]
+        return [*listed_ids, frozenset(unlisted)]
 
     def forget_ended(self) -> None:
         """Drop what is known of pods that have ended."""
@@ -197,8 +199,8 @@ class Occupancy:
         hold, this pod holds.
         """
         name = (pod.namespace, pod.name)
-        found = {one.uid for one in self._pods.all() if one.name == name}
-        return found - {pod.uid}
+        uids = {other.uid for other in self._pods.all() if other.name == name}
+        return uids - {pod.uid}
 
     def charged(self, listed: ListedDevices, cards: Cards) -> Node:
         """Return the node charged with all placements and prepared claims."""
@@ -211,9 +213,9 @@ class Occupancy:
         """Return the node charged with the placements of pods, actual and planned."""
         placements: dict[PodUID, Placement] = {}
         for pod in self._pods.all():
-            found = self.placement(pod, listed, cards)
-            if found is not None:
-                placements[pod.uid] = found
+            placement = self.placement(pod, listed, cards)
+            if placement is not None:
+                placements[pod.uid] = placement
         placements |= self._unknown_pods(listed, cards)
         return Node(self.node, cards.all, placements)
 
@@ -221,19 +223,19 @@ class Occupancy:
         self, pod: NodePod, listed: ListedDevices, cards: Cards
     ) -> Placement | None:
         """Return where a pod is, or will be; None if nothing says so."""
-        held = placement_from(pod, self.node, listed.held(pod.name), cards)
-        return self.expected_if_same(held, pod) or self.expected(pod)
+        by_devices = placement_from(pod, self.node, listed.held_by(pod.name), cards)
+        return self.expected_if_same(by_devices, pod) or self.expected(pod)
 
     def expected_if_same(
-        self, held: Placement | None, pod: NodePod
+        self, by_devices: Placement | None, pod: NodePod
     ) -> Placement | None:
         """Return the pod's expected placement if it has the same cards as ``held``.
 
         Devices tell the cards, but not which whole card belongs to which container.
         """
         expected = self.expected(pod)
-        if held is None or expected is None or held.differs_from(expected):
-            return held
+        if by_devices is None or expected is None or by_devices.differs_from(expected):
+            return by_devices
         return expected
 
     def expected(self, pod: NodePod) -> Placement | None:
@@ -246,10 +248,12 @@ class Occupancy:
     ) -> dict[PodUID, Placement]:
         """Charge pods that hold devices and of which the API server has not told."""
         known = {pod.name for pod in self._pods.all()}
-        found = {}
-        for (namespace, name), held in listed.pods.items():
-            if (namespace, name) not in known and any(held.values()):
+        placements = {}
+        for (namespace, name), containers in listed.pods.items():
+            if (namespace, name) not in known and any(containers.values()):
                 uid = PodUID(f"{namespace}/{name}")
                 ref = PodRef(uid, namespace, name)
-                found[uid] = placement_of_unknown_pod(ref, self.node, held, cards)
-        return found
+                placements[uid] = placement_of_unknown_pod(
+                    ref, self.node, containers, cards
+                )
+        return placements

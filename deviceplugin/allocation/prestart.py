@@ -127,21 +127,21 @@ class Reporter:
         records = self.records.all()
         listed_records = self._listed_records(records, listed)
         for pod in self.pods.all():
-            its = self._its(pod, records, listed_records)
-            if its and all(map(self.records.may_start, its)):
+            of_pod = self._its(pod, records, listed_records)
+            if of_pod and all(map(self.records.may_start, of_pod)):
                 self._catch_up_with(pod, listed, cards)
-            if all(map(self.records.may_start, its)):
-                self._note_isolation(pod, its)
+            if all(map(self.records.may_start, of_pod)):
+                self._note_isolation(pod, of_pod)
         if not self.synced.is_set():
             # Only the API server knows which pods have ended.
             return
         self.occupancy.forget_ended()
-        living = {one for pod in self.pods.all() for one in (pod.uid, pod.name)}
-        listed_pods = {(one.pod, one.uid) for one in listed_records}
+        living = {of for pod in self.pods.all() for of in (pod.uid, pod.name)}
+        listed_pods = {(record.pod, record.uid) for record in listed_records}
 
         def keep(record: AllocationRecord) -> bool:
             if record.pod == UNKNOWN_POD:
-                return any(one in listed.holder for one in record.ids)
+                return any(device in listed.holder for device in record.ids)
             # By its UID, because the next pod of a StatefulSet has the same name. A
             # static pod's may be of an earlier mirror.
             alive = (record.uid or record.pod) in living
@@ -157,11 +157,12 @@ class Reporter:
         kubelet tells no UIDs. An earlier pod may have had the same name, so only what
         was allocated last with exactly these devices counts.
         """
-        held = {(pod, ids) for pod, _, _, ids in listed.holders()}
+        by_pod = {(pod, ids) for pod, _, _, ids in listed.holders()}
         return frozenset(
-            one
-            for one in records
-            if (one.pod, frozenset(one.ids)) in held and one in self.records.of(one.ids)
+            record
+            for record in records
+            if (record.pod, frozenset(record.ids)) in by_pod
+            and record in self.records.of(record.ids)
         )
 
     def _its(
@@ -196,9 +197,11 @@ class Reporter:
             facts = {"pod": str(pod.ref), "because": str(error)}
             logger.warning("actual placement not written", extra=facts)
 
-    def _note_isolation(self, pod: NodePod, its: Sequence[AllocationRecord]) -> None:
+    def _note_isolation(self, pod: NodePod, of_pod: Sequence[AllocationRecord]) -> None:
         """Write the tier with which a pod has started, unless it is there."""
-        tiers = [limit.tier for one in its if (limit := self.records.limit(one))]
+        tiers = [
+            limit.tier for record in of_pod if (limit := self.records.limit(record))
+        ]
         if pod.claims:
             of, namespace = self.tiers(), pod.ref.namespace
             tiers += [of.get((namespace, name), "") for name in sorted(pod.claims)]
@@ -238,24 +241,25 @@ class PreStart:
         pod = self._pod_of(owner)
         if pod is not None and not owner.container:
             owner = replace(owner, container=_init_container(pod, resource, len(ids)))
-        its = {**containers.get(owner.container, {}), resource: frozenset(ids)}
-        held = {**containers, owner.container: its}
+        devices = {**containers.get(owner.container, {}), resource: frozenset(ids)}
+        of_pod_now = {**containers, owner.container: devices}
         if pod is None:
-            actual = self._of_unknown_pod(owner, held, cards)
+            actual = self._of_unknown_pod(owner, of_pod_now, cards)
             owner, of_pod = replace(owner, uid=PodUID("")), {owner.container}
         else:
-            actual = self._checked(pod, held, cards, ids)
+            actual = self._checked(pod, of_pod_now, cards, ids)
             owner = replace(owner, uid=pod.uid)
-            of_pod = {one.name for one in pod.gpu_containers}
+            of_pod = {container.name for container in pod.gpu_containers}
         made = [
-            one
-            for one in self.records.of(owner.ids)
+            record
+            for record in self.records.of(owner.ids)
             # An earlier pod's may be left, where this pod's was lost.
-            if one.container in {"", *of_pod} and one.pod in {UNKNOWN_POD, owner.pod}
+            if record.container in {"", *of_pod}
+            and record.pod in {UNKNOWN_POD, owner.pod}
         ]
         if pod is not None and not made:
             made = self._written_anew(pod, owner, actual)
-        limited = [one for one in made if self.records.limit(one) is not None]
+        limited = [record for record in made if self.records.limit(record) is not None]
         listed = self._list() if limited else ListedDevices({})
         with self.occupancy.room_lock:
             wrong = self.started.why_above_memory(limited, listed, cards)
@@ -290,15 +294,15 @@ class PreStart:
     def _checked(
         self,
         pod: NodePod,
-        held: Mapping[str, HeldDevices],
+        containers: Mapping[str, HeldDevices],
         cards: Cards,
         ids: Sequence[str],
     ) -> Placement:
         """Return where a pod is, reported if that is not as planned."""
-        found = placement_from(pod, self.occupancy.node, held, cards)
-        actual = self.occupancy.expected_if_same(found, pod)
+        by_devices = placement_from(pod, self.occupancy.node, containers, cards)
+        actual = self.occupancy.expected_if_same(by_devices, pod)
         actual = actual or self._expected(pod, cards.holding(ids))
-        self._insist_on_its_cards(pod, actual, held, cards)
+        self._insist_on_its_cards(pod, actual, containers, cards)
         if actual.differs_from(pod.placement):
             wrong = why_excluded(actual, pod, cards)
             if wrong := wrong or self._why_no_room_where_chosen(actual, cards):
@@ -328,26 +332,31 @@ class PreStart:
         record = records[-1] if records else None
         if record is not None and record.container:
             of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
-            its = (of_pod or {}).items()
-            holder = next((name for name, h in its if h.get(resource) == ids), None)
+            devices_by_container = (of_pod or {}).items()
+            holder = next(
+                (name for name, h in devices_by_container if h.get(resource) == ids),
+                None,
+            )
             # An init container that ends is not listed; then the record says it.
             ended = holder is None and record.container not in (of_pod or {})
             if of_pod is not None and (holder or ended):
                 container = holder or record.container
                 return owner(record.pod, record.uid, container), of_pod
         listed = self._list()
-        for pod, container, one, held in listed.holders():
-            if one == resource and held == ids:
+        for pod, container, of_resource, device_ids in listed.holders():
+            if of_resource == resource and device_ids == ids:
                 uid = record.uid if record and record.pod == pod else PodUID("")
-                return owner(pod, uid, container), listed.held(pod)
+                return owner(pod, uid, container), listed.held_by(pod)
         if record is None:
             raise NotYetError("it is not known which container holds these devices")
-        holders = {listed.holder[one] for one in ids if one in listed.holder}
+        holders = {listed.holder[device] for device in ids if device in listed.holder}
         if record.pod == UNKNOWN_POD and len(holders) == 1:
             # An init container's, which kubelet has passed on within its pod.
             pod = holders.pop()
-            return owner(pod, PodUID(""), ""), listed.held(pod)
-        return owner(record.pod, record.uid, record.container), listed.held(record.pod)
+            return owner(pod, PodUID(""), ""), listed.held_by(pod)
+        return owner(record.pod, record.uid, record.container), listed.held_by(
+            record.pod
+        )
 
     def _list(self) -> ListedDevices:
         try:
@@ -373,15 +382,15 @@ class PreStart:
                 return known
         static = may_be_static(owner.pod, self.occupancy.node)
         try:
-            found = self.pods.fetch(owner.pod)
+            pod = self.pods.fetch(owner.pod)
         except ClusterError as error:
             if static:
                 return known
             why = f"the API server does not say which cards the pod may have: {error}"
             raise NotYetError(why) from error
-        if found is None and not static:
+        if pod is None and not static:
             raise NotYetError("the API server has no such pod on this node")
-        return found
+        return pod
 
     def _expected(self, pod: NodePod, on: Sequence[Card]) -> Placement:
         """Return where the pod is to be, if these cards are part of that.
@@ -396,11 +405,14 @@ class PreStart:
         return expected
 
     def _of_unknown_pod(
-        self, owner: AllocationRecord, held: Mapping[str, HeldDevices], cards: Cards
+        self,
+        owner: AllocationRecord,
+        containers: Mapping[str, HeldDevices],
+        cards: Cards,
     ) -> Placement:
         """Place a static pod that the API server does not have yet; reported later."""
         ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
-        placed = placement_of_unknown_pod(ref, self.occupancy.node, held, cards)
+        placed = placement_of_unknown_pod(ref, self.occupancy.node, containers, cards)
         if len(placed.shares) != 1:
             raise NotYetError(
                 "a pod that only kubelet knows, such as a static pod, can have one "
@@ -415,7 +427,7 @@ class PreStart:
         self,
         pod: NodePod,
         actual: Placement,
-        held: Mapping[str, HeldDevices],
+        containers: Mapping[str, HeldDevices],
         cards: Cards,
     ) -> None:
         if pod.placement is not None and not actual.differs_from(pod.placement):
@@ -423,8 +435,8 @@ class PreStart:
                 raise self._not_yet(pod, f"impossible placement: {wrong}")
             return
         for container in pod.gpu_containers:
-            its = held.get(container.name, {}).values()
-            on = cards.holding(one for ids in its for one in ids)
+            device_ids = containers.get(container.name, {}).values()
+            on = cards.holding(device for ids in device_ids for device in ids)
             if container.amount.cores < CORES_PER_CARD and len(on) > 1:
                 why = f"container {container.name} has parts of several cards"
                 raise self._not_yet(pod, why)
@@ -439,8 +451,10 @@ class PreStart:
         """
         if not self.occupancy.is_claimed(actual.cards()):
             return ""
-        started = [one for one in self.records.all() if self.records.may_start(one)]
-        of = {one.uid or one.pod for one in started}
+        started = [
+            other for other in self.records.all() if self.records.may_start(other)
+        ]
+        of = {record.uid or record.pod for record in started}
         waiting = {
             pod.uid
             for pod in self.pods.all()
@@ -476,10 +490,10 @@ class PreStart:
                     shares[share.card] = share.amount
             known = replace(owner, container=record.container, ids=record.ids)
             others = self._others(record, known, container, listed)
-            found = map(self.records.limit, (record, *others))
-            limit = next((one for one in found if one is not None), None)
-            its = replace(owner, container=container)
-            text = allocation_text(its, shares, limit)
+            limit_of_each = map(self.records.limit, (record, *others))
+            limit = next((limit for limit in limit_of_each if limit is not None), None)
+            of_container = replace(owner, container=container)
+            text = allocation_text(of_container, shares, limit)
             limits = self._limits(limit, shares)
             try:
                 self.records.fill(record, known, text, limits)
@@ -506,17 +520,23 @@ class PreStart:
         which they are. It does not list an init container that ends: its are those that
         kubelet lists for no other container of the pod.
         """
-        its = {frozenset(ids) for ids in listed.get(container, {}).values()}
-        of_all = {ids for held in listed.values() for ids in held.values()}
+        of_container = {frozenset(ids) for ids in listed.get(container, {}).values()}
+        of_all = {ids for devices in listed.values() for ids in devices.values()}
 
-        def is_its(one: AllocationRecord) -> bool:
-            if one.pod == known.pod and one.uid in {"", known.uid} and one.container:
-                return one.container == container
+        def is_its(other: AllocationRecord) -> bool:
+            if (
+                other.pod == known.pod
+                and other.uid in {"", known.uid}
+                and other.container
+            ):
+                return other.container == container
             if container in listed:
-                return not one.container and frozenset(one.ids) in its
-            return one.pod == known.pod and frozenset(one.ids) not in of_all
+                return not other.container and frozenset(other.ids) in of_container
+            return other.pod == known.pod and frozenset(other.ids) not in of_all
 
-        return [one for one in self.records.all() if one != record and is_its(one)]
+        return [
+            other for other in self.records.all() if other != record and is_its(other)
+        ]
 
     def _limits(
         self, limit: HardLimit | None, shares: Mapping[CardUUID, Amount]
@@ -558,11 +578,15 @@ def _why_no_room(actual: Placement, node: Node, cards: Cards, has: str) -> str:
 
 def _init_container(pod: NodePod, resource: str, count: int) -> str:
     """Name the init container that asks for exactly this; empty if none does."""
-    its = (one for one in pod.steps if one.container in pod.regular_init_containers)
-    asked = (
-        one.container for one in its if (one.resource, one.count) == (resource, count)
+    init_steps = (
+        step for step in pod.steps if step.container in pod.regular_init_containers
     )
-    return next(asked, "")
+    same = (
+        step.container
+        for step in init_steps
+        if (step.resource, step.count) == (resource, count)
+    )
+    return next(same, "")
 
 
 def allocation_text(

@@ -111,15 +111,19 @@ class AllocationRecords:
         """Return the records of exactly these ids, of the pod that came last."""
         wanted = tuple(sorted(ids))
         with self._lock:
-            found = list(self._names.get(wanted, ()))
+            records = list(self._names.get(wanted, ()))
         return [
-            one for one in found if (one.uid, one.pod) == (found[-1].uid, found[-1].pod)
+            record
+            for record in records
+            if (record.uid, record.pod) == (records[-1].uid, records[-1].pod)
         ]
 
     def all(self) -> list[AllocationRecord]:
         """Return all records."""
         with self._lock:
-            return [record for its in self._names.values() for record in its]
+            return [
+                record for by_record in self._names.values() for record in by_record
+            ]
 
     def fill(
         self,
@@ -172,7 +176,7 @@ class AllocationRecords:
 
     def of_pods_known_to_kubelet_alone(self) -> list[AllocationRecord]:
         """Return the allocations of pods whose UID was never known."""
-        return [one for one in self.all() if not one.uid]
+        return [record for record in self.all() if not record.uid]
 
     def may_start(self, record: AllocationRecord) -> bool:
         """Return whether the file that the container sees was written."""
@@ -184,11 +188,11 @@ class AllocationRecords:
         Until then their pod may not have been listed yet, or its containers may still
         end although the API server has forgotten it.
         """
-        known = {self._name_of(one): one for one in self.all()}
+        known = {self._name_of(record): record for record in self.all()}
         names = known.keys() | {
             path.name.removesuffix(_SUFFIX) for path in self._folder.iterdir()
         }
-        unkept = [one for one in names if one not in known or not keep(known[one])]
+        unkept = [name for name in names if name not in known or not keep(known[name])]
         now = time.monotonic()
         with self._lock:
             before = self._unkept_since
@@ -207,9 +211,9 @@ class AllocationRecords:
 
     def _keep(self, record: AllocationRecord, name: str) -> None:
         with self._lock:
-            its = self._names.setdefault(record.ids, {})
-            its.pop(record, None)
-            its[record] = name
+            names = self._names.setdefault(record.ids, {})
+            names.pop(record, None)
+            names[record] = name
             self._unkept_since.pop(name, None)
 
     def _set_limit(self, name: str, limit: HardLimit | None) -> None:
@@ -237,9 +241,15 @@ class AllocationRecords:
         with self._lock:
             self._limits.pop(name, None)
             self._names = {
-                ids: left
-                for ids, its in self._names.items()
-                if (left := {one: its[one] for one in its if its[one] != name})
+                ids: others
+                for ids, by_record in self._names.items()
+                if (
+                    others := {
+                        record: by_record[record]
+                        for record in by_record
+                        if by_record[record] != name
+                    }
+                )
             }
         if name.endswith(PART):
             (self._folder / name).unlink(missing_ok=True)
@@ -272,7 +282,7 @@ def _record(path: Path) -> AllocationRecord | None:
         # Removed meanwhile, or cut short by a crash: as if it was never written.
         return None
     words = [value for name, value in asdict(record).items() if name != "ids"]
-    return record if all(isinstance(one, str) for one in (*words, *ids)) else None
+    return record if all(isinstance(word, str) for word in (*words, *ids)) else None
 
 
 def _limit(path: Path) -> HardLimit | None:
@@ -282,6 +292,6 @@ def _limit(path: Path) -> HardLimit | None:
     except (OSError, ValueError, TypeError, KeyError):
         return None
     valid = isinstance(limit.tier, str) and all(
-        isinstance(one, int) for one in (limit.mib, limit.needed_mib)
+        isinstance(mib, int) for mib in (limit.mib, limit.needed_mib)
     )
     return limit if valid else None

@@ -145,11 +145,11 @@ def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
 
 
 def _nodes_of(nvidia: Sequence[FoundCard], missing: Collection[str]) -> list[str]:
-    own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
+    of_cards = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
     # Beside their cards' node, instances have nodes of their own.
-    own += [node for card in nvidia for node in card.device_nodes]
+    of_cards += [node for card in nvidia for node in card.device_nodes]
     shared = (CONTROL_NODE, *(node for node in CUDA_NODES if node not in missing))
-    return [*dict.fromkeys(own), *shared] if own else []
+    return [*dict.fromkeys(of_cards), *shared] if of_cards else []
 
 
 def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:

@@ -257,8 +257,8 @@ class OwnNode(Sink):
 
     def _metadata(self, part: str, key: str) -> str | None:
         metadata = (self._node or {}).get("metadata") or {}
-        found = (metadata.get(part) or {}).get(key)
-        return found if isinstance(found, str) else None
+        value = (metadata.get(part) or {}).get(key)
+        return value if isinstance(value, str) else None
 
     def _set(self, node: Json | None) -> None:
         with self._changed:

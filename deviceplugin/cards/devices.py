@@ -85,7 +85,7 @@ class Cards:
 
     def holding(self, ids: Iterable[str]) -> tuple[Card, ...]:
         """Return the cards of these ids, by index; unknown ids are skipped."""
-        keys = {found.key for found in map(DeviceId.parse, ids) if found}
+        keys = {device.key for device in map(DeviceId.parse, ids) if device}
         cards = [self._by_key[key] for key in keys if key in self._by_key]
         return tuple(sorted(cards, key=lambda card: card.index))
 
@@ -95,7 +95,7 @@ class Cards:
 
     def count(self, ids: Iterable[str]) -> Counter[CardUUID]:
         """Count ids by card."""
-        counted = Counter(found.key for found in map(DeviceId.parse, ids) if found)
+        counted = Counter(device.key for device in map(DeviceId.parse, ids) if device)
         return Counter(
             {
                 self._by_key[key].uuid: number
@@ -105,11 +105,11 @@ class Cards:
         )
 
     def _knows(self, resource: str, text: str) -> bool:
-        found = DeviceId.parse(text)
-        card = None if found is None else self._by_key.get(found.key)
-        if found is None or card is None or found.kind != KINDS[resource]:
+        device = DeviceId.parse(text)
+        card = None if device is None else self._by_key.get(device.key)
+        if device is None or card is None or device.kind != KINDS[resource]:
             return False
-        return found.number < count_of(card.capacity, resource)
+        return device.number < count_of(card.capacity, resource)
 
 
 class Tally:
@@ -129,7 +129,7 @@ class Tally:
             counted = before.get(ids)
             if counted is None:
                 parsed = filter(None, map(DeviceId.parse, ids))
-                counted = Counter((one.key, one.kind) for one in parsed)
+                counted = Counter((device.key, device.kind) for device in parsed)
             self._known[ids] = counted
             for which, number in counted.items():
                 total[which] += number
@@ -150,12 +150,12 @@ def amount_of(resource: str, count: int) -> Amount:
 
 def amounts_by_card(placement: Placement, container: str) -> dict[CardUUID, Amount]:
     """Return what a placement has for one container, card by card."""
-    found: dict[CardUUID, Amount] = {}
+    amounts: dict[CardUUID, Amount] = {}
     for share in placement.shares:
-        for held in share.containers:
-            if held.name == container:
-                found[share.card] = found.get(share.card, Amount()) + held.amount
-    return found
+        for of in share.containers:
+            if of.name == container:
+                amounts[share.card] = amounts.get(share.card, Amount()) + of.amount
+    return amounts
 
 
 def why_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
@@ -207,16 +207,16 @@ def pick_device_ids(
     free = set(available).difference(must)
     for uuid, count in wanted.items():
         key = card_key(uuid)
-        have = sum(one.startswith(key) for one in must)
+        have = sum(device.startswith(key) for device in must)
         missing = min(count - have, size - len(chosen))
         if missing > 0:
-            own = [one for one in free if one.startswith(key)]
-            chosen += sorted(own)[:missing]
+            of_card = [device for device in free if device.startswith(key)]
+            chosen += sorted(of_card)[:missing]
     return chosen if len(chosen) == size else None
 
 
 def placement_from(
-    pod: NodePod, node: NodeName, held: Mapping[str, HeldDevices], cards: Cards
+    pod: NodePod, node: NodeName, containers: Mapping[str, HeldDevices], cards: Cards
 ) -> Placement | None:
     """Derive a pod's placement from the devices that its containers hold.
 
@@ -229,7 +229,7 @@ def placement_from(
         return None
     shares: list[Share] = []
     for claim in request.claims:
-        of_claim = _shares(claim, held, cards)
+        of_claim = _shares(claim, containers, cards)
         if not of_claim:
             return None
         shares += of_claim
@@ -239,15 +239,21 @@ def placement_from(
 
 
 def placement_of_unknown_pod(
-    pod: PodRef, node: NodeName, held: Mapping[str, HeldDevices], cards: Cards
+    pod: PodRef, node: NodeName, containers: Mapping[str, HeldDevices], cards: Cards
 ) -> Placement:
     """Derive the placement of a pod of which only the devices are known."""
-    return Placement(pod, node, tuple(_counted(held, cards)))
+    return Placement(pod, node, tuple(_counted(containers, cards)))
 
 
-def _shares(claim: Claim, held: Mapping[str, HeldDevices], cards: Cards) -> list[Share]:
-    mine = {c.name: held[c.name] for c in claim.containers if c.name in held}
-    on = cards.holding(i for one in mine.values() for ids in one.values() for i in ids)
+def _shares(
+    claim: Claim, containers: Mapping[str, HeldDevices], cards: Cards
+) -> list[Share]:
+    mine = {
+        c.name: containers[c.name] for c in claim.containers if c.name in containers
+    }
+    on = cards.holding(
+        i for devices in mine.values() for ids in devices.values() for i in ids
+    )
     if not on or len(on) < claim.whole_cards:
         return []
     if claim.whole_cards:
@@ -257,20 +263,20 @@ def _shares(claim: Claim, held: Mapping[str, HeldDevices], cards: Cards) -> list
     return _counted(mine, cards)
 
 
-def _counted(held: Mapping[str, HeldDevices], cards: Cards) -> list[Share]:
+def _counted(containers: Mapping[str, HeldDevices], cards: Cards) -> list[Share]:
     """Charge each card exactly the devices that the containers hold."""
     sums: dict[CardUUID, dict[str, Amount]] = {}
-    for container, one in held.items():
-        for resource, ids in one.items():
+    for container, devices in containers.items():
+        for resource, ids in devices.items():
             for uuid, number in cards.count(ids).items():
-                its = sums.setdefault(uuid, {})
+                amounts = sums.setdefault(uuid, {})
                 more = amount_of(resource, number)
-                its[container] = its.get(container, Amount()) + more
+                amounts[container] = amounts.get(container, Amount()) + more
     return [
         Share(
             uuid,
-            sum(its.values(), Amount()),
-            tuple(ContainerAmount(name, amount) for name, amount in its.items()),
+            sum(amounts.values(), Amount()),
+            tuple(ContainerAmount(name, amount) for name, amount in amounts.items()),
         )
-        for uuid, its in sums.items()
+        for uuid, amounts in sums.items()
     ]

@@ -73,13 +73,13 @@ class Health:
     def read(self, readings: Iterable[CardReading]) -> None:
         """Record one reading of each card."""
         with self._lock:
-            for one in readings:
-                if one.failure:
-                    self._failures[one.uuid] = _Failure(one.failure)
-                elif (failure := self._failures.get(one.uuid)) is not None:
+            for reading in readings:
+                if reading.failure:
+                    self._failures[reading.uuid] = _Failure(reading.failure)
+                elif (failure := self._failures.get(reading.uuid)) is not None:
                     failure.good += 1
                     if failure.good >= GOOD_READINGS:
-                        del self._failures[one.uuid]
+                        del self._failures[reading.uuid]
 
     def clear(self, uuid: CardUUID) -> bool:
         """Forget a card's faults, not its failing reading; return if it had any."""

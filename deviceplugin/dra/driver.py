@@ -85,16 +85,16 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         answer = dra.NodePrepareResourcesResponse()
         # Once for all: kubelet waits 45 s for the whole answer, and may be slow itself.
         listed = cache(self.preparer.listed)
-        for one in request.claims:
+        for claim in request.claims:
             call = "NodePrepareResources"
             with self.metrics.calls.labels(call, DRA_DRIVER).time():
                 try:
-                    prepared = self._prepare(_ref(one), listed)
+                    prepared = self._prepare(_ref(claim), listed)
                 except NotPreparedError as error:
                     self.metrics.refused.labels(call, DRA_DRIVER).inc()
-                    answer.claims[one.uid].error = str(error)
+                    answer.claims[claim.uid].error = str(error)
                 else:
-                    answer.claims[one.uid].CopyFrom(self._answer(prepared))
+                    answer.claims[claim.uid].CopyFrom(self._answer(prepared))
         return answer
 
     def NodeUnprepareResources(  # noqa: N802
@@ -105,15 +105,15 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         """Take back each claim, also one that is unknown here."""
         del context
         answer = dra.NodeUnprepareResourcesResponse()
-        for one in request.claims:
+        for claim in request.claims:
             call = "NodeUnprepareResources"
             with self.metrics.calls.labels(call, DRA_DRIVER).time():
-                answer.claims[one.uid].SetInParent()
+                answer.claims[claim.uid].SetInParent()
                 try:
-                    self.preparer.unprepare(_ref(one))
+                    self.preparer.unprepare(_ref(claim))
                 except NotPreparedError as error:
                     self.metrics.refused.labels(call, DRA_DRIVER).inc()
-                    answer.claims[one.uid].error = str(error)
+                    answer.claims[claim.uid].error = str(error)
         return answer
 
     def NodeWatchResources(  # noqa: N802
@@ -133,23 +133,23 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
                     break
 
     def _prepare(
-        self, asked: ResourceClaimRef, listed: Callable[[], ListedDevices]
+        self, ref: ResourceClaimRef, listed: Callable[[], ListedDevices]
     ) -> PreparedResourceClaim:
         if self.off:
-            raise NotPreparedError(f"claim {asked} is not prepared: {self.off}")
-        return self.preparer.prepare(asked, listed)
+            raise NotPreparedError(f"claim {ref} is not prepared: {self.off}")
+        return self.preparer.prepare(ref, listed)
 
     def _answer(
         self, prepared: PreparedResourceClaim
     ) -> dra.NodePrepareResourceResponse:
         answer = dra.NodePrepareResourceResponse()
-        for one in prepared.devices:
+        for device in prepared.devices:
             answer.devices.add(
-                request_names=[one.request],
+                request_names=[device.request],
                 pool_name=self.node,
-                device_name=one.device,
-                cdi_device_ids=one.cdi,
-                share_id=one.share_id or None,
+                device_name=device.device,
+                cdi_device_ids=device.cdi,
+                share_id=device.share_id or None,
             )
         return answer
 
@@ -168,8 +168,8 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         }
         gone = (health.UNHEALTHY, _GONE) if cards else (health.UNKNOWN, _NO_CARDS)
         for claim in self.preparer.claims.all():
-            for one in claim.devices:
-                of.setdefault(one.device, gone)
+            for device in claim.devices:
+                of.setdefault(device.device, gone)
         answer, now = health.NodeWatchResourcesResponse(), int(time.time())
         for name, (state, why) in of.items():
             answer.devices.add(
@@ -182,7 +182,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
 
 
 def _are_alive(threads: Iterable[Thread]) -> bool:
-    return all(one.is_alive() for one in threads)
+    return all(thread.is_alive() for thread in threads)
 
 
 def _ref(claim: dra.Claim) -> ResourceClaimRef:
@@ -289,16 +289,16 @@ class DraDriver:
         while not self.cards_read.wait(_LOOK_S):
             if stop.is_set() or not _are_alive(self._threads):
                 return 0.0
-        one = self.publisher
-        if not one.node.exists():
+        publisher = self.publisher
+        if not publisher.node.exists():
             # It tells what the runtime can do.
             self.plugin.off = _NO_CARDS
             return _WAIT_S
         try:
-            self.plugin.off = why_not_served(one.cluster, one.name)
+            self.plugin.off = why_not_served(publisher.cluster, publisher.name)
             if not self.off and (why := self.plugin.preparer.chooser.why_unread()):
                 self.plugin.off = why
-                one.withdraw()
+                publisher.withdraw()
             if not self.off:
                 self.plugin.off = self._offer(stop)
         except ClusterError as error:

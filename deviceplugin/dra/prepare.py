@@ -90,7 +90,7 @@ class ResourceClaimPreparer:
     """The UIDs of claims that were taken back last."""
 
     def prepare(
-        self, asked: ResourceClaimRef, listed: Callable[[], ListedDevices] | None = None
+        self, ref: ResourceClaimRef, listed: Callable[[], ListedDevices] | None = None
     ) -> PreparedResourceClaim:
         """Let the claim's containers start, or raise ``NotPreparedError``.
 
@@ -98,39 +98,39 @@ class ResourceClaimPreparer:
         ``listed()`` of here does.
         """
         try:
-            found = self._prepared(asked, listed or self.listed)
+            prepared = self._prepared(ref, listed or self.listed)
         except NotPreparedError as error:
-            if self._warned.get(asked.uid) != str(error):
-                facts = {"claim": str(asked), "because": str(error)}
+            if self._warned.get(ref.uid) != str(error):
+                facts = {"claim": str(ref), "because": str(error)}
                 logger.warning("claim not prepared", extra=facts)
-            self._warned[asked.uid] = str(error)
+            self._warned[ref.uid] = str(error)
             raise
-        self._warned.pop(asked.uid, None)
-        return found
+        self._warned.pop(ref.uid, None)
+        return prepared
 
-    def unprepare(self, asked: ResourceClaimRef) -> None:
+    def unprepare(self, ref: ResourceClaimRef) -> None:
         """Take back what a claim was given; nothing for one that is not prepared.
 
         Raises ``NotPreparedError`` if its files cannot be removed.
         """
-        self._warned.pop(asked.uid, None)
+        self._warned.pop(ref.uid, None)
         try:
             with self.occupancy.room_lock:
-                self._unprepared.append(asked.uid)
-                removed = self.claims.remove(asked.uid)
+                self._unprepared.append(ref.uid)
+                removed = self.claims.remove(ref.uid)
         except OSError as error:
             raise NotPreparedError(f"the claim's files stay: {error}") from error
         if removed:
-            logger.info("claim unprepared", extra={"claim": str(asked)})
+            logger.info("claim unprepared", extra={"claim": str(ref)})
 
-    def repair(self, asked: ResourceClaimRef) -> None:
+    def repair(self, ref: ResourceClaimRef) -> None:
         """Write the files of a prepared claim that were lost; nothing if none were.
 
         Raises ``ClusterError`` and ``NotPreparedError``.
         """
-        claim = self._read(asked)
+        claim = self._read(ref)
         with self._writing():
-            before = self.claims.get(asked.uid)
+            before = self.claims.get(ref.uid)
             # It may have been unprepared meanwhile.
             if before is not None and _same(before, claim):
                 self._again(before, claim)
@@ -157,17 +157,17 @@ class ResourceClaimPreparer:
         logger.warning("the record of a claim was lost; written anew", extra=extra)
 
     def _prepared(
-        self, asked: ResourceClaimRef, list_pods: Callable[[], ListedDevices]
+        self, ref: ResourceClaimRef, list_pods: Callable[[], ListedDevices]
     ) -> PreparedResourceClaim:
-        if not is_uid(asked.uid):
-            raise NotPreparedError(f"{asked.uid!r} is not a claim's UID")
-        taken_back = self._unprepared.count(asked.uid)
-        before = self.claims.get(asked.uid)
+        if not is_uid(ref.uid):
+            raise NotPreparedError(f"{ref.uid!r} is not a claim's UID")
+        taken_back = self._unprepared.count(ref.uid)
+        before = self.claims.get(ref.uid)
         try:
-            claim = self._read(asked)
+            claim = self._read(ref)
         except ClusterError as error:
             if before is None or not error.retryable:
-                why = f"claim {asked} cannot be read: {error}"
+                why = f"claim {ref} cannot be read: {error}"
                 raise NotPreparedError(why) from error
             # What was prepared is still right as far as this node can know.
             claim = None
@@ -176,20 +176,20 @@ class ResourceClaimPreparer:
         with self._writing():
             # Another call may have prepared it meanwhile: kubelet asks for two pods of
             # one claim at once.
-            before = self.claims.get(asked.uid)
-            if self._unprepared.count(asked.uid) > taken_back:
+            before = self.claims.get(ref.uid)
+            if self._unprepared.count(ref.uid) > taken_back:
                 # As by a kubelet that was started anew: who asked first is gone, and
                 # nobody would take back what is written now.
-                raise NotPreparedError(f"claim {asked} was just taken back")
+                raise NotPreparedError(f"claim {ref} was just taken back")
             if claim is None:
                 if before is None:
-                    raise NotPreparedError(f"claim {asked} is not prepared any more")
+                    raise NotPreparedError(f"claim {ref} is not prepared any more")
                 self.claims.put_right(before)
                 return before
             if before is not None:
                 if _same(before, claim):
                     return self._again(before, claim)
-                self.claims.remove(asked.uid)
+                self.claims.remove(ref.uid)
             return self._new(claim, listed)
 
     @contextmanager
@@ -204,25 +204,25 @@ class ResourceClaimPreparer:
                     "they can"
                 ) from error
 
-    def _read(self, asked: ResourceClaimRef) -> ResourceClaim:
+    def _read(self, ref: ResourceClaimRef) -> ResourceClaim:
         """Read the claim that kubelet means. Raises ``ClusterError``."""
-        body = self.cluster.get(Kind.CLAIMS, asked.namespace, asked.name)
+        body = self.cluster.get(Kind.CLAIMS, ref.namespace, ref.name)
         try:
             claim, refused = read_resource_claim(body), refused_access(body)
         except Malformed as error:
-            why = f"the allocation of claim {asked} is not understood: {error}"
+            why = f"the allocation of claim {ref} is not understood: {error}"
             raise NotPreparedError(why) from error
-        if body["metadata"]["uid"] != asked.uid:
-            raise NotPreparedError(f"claim {asked} is another one of this name")
+        if body["metadata"]["uid"] != ref.uid:
+            raise NotPreparedError(f"claim {ref} is another one of this name")
         if refused:
             raise NotPreparedError("; ".join(refused))
         if claim is None:
             raise NotPreparedError(
-                f"claim {asked} has no allocation by {names.DRA_DRIVER}"
+                f"claim {ref} has no allocation by {names.DRA_DRIVER}"
             )
         if claim.node != self.node:
             raise NotPreparedError(
-                f"claim {asked} has devices of pool {claim.node}, and this is node "
+                f"claim {ref} has devices of pool {claim.node}, and this is node "
                 f"{self.node}"
             )
         return claim
@@ -236,8 +236,10 @@ class ResourceClaimPreparer:
         prepared = self._put(claim, requests, limits, cards)
         facts = {
             "claim": str(claim),
-            "cards": ",".join(dict.fromkeys(one.card for one in prepared.devices)),
-            "units": sum(one.units for one in prepared.devices),
+            "cards": ",".join(
+                dict.fromkeys(device.card for device in prepared.devices)
+            ),
+            "units": sum(device.units for device in prepared.devices),
         }
         logger.info("claim prepared", extra=facts)
         return prepared
@@ -312,9 +314,9 @@ class ResourceClaimPreparer:
             claim.namespace,
             claim.name,
             tuple(
-                one
+                device
                 for request in requests
-                for one in _devices(claim, request, setups[request.name])
+                for device in _devices(claim, request, setups[request.name])
             ),
             limits,
             specification(
@@ -339,8 +341,8 @@ class ResourceClaimPreparer:
         cards: Cards,
     ) -> pb.ContainerAllocateResponse:
         """Return what the containers with a request get, as kubelet would be told."""
-        found = cards.as_found(request.cards)
-        driver = [card.uuid for card in found if card.known_to_driver]
+        request_cards = cards.as_found(request.cards)
+        driver = [card.uuid for card in request_cards if card.known_to_driver]
         injection = self.chooser.chosen
         if driver and self.chooser.specified() >= set(driver):
             # The runtime must read CDI specifications for a claim in any case.
@@ -348,7 +350,9 @@ class ResourceClaimPreparer:
         folder = str(self.claims.folder(claim.uid, request.name))
         units, cores = request.total.units, request.total.cores
         missing = self.chooser.missing_nodes()
-        setup = container_setup(names.MEMORY, units, found, injection, folder, missing)
+        setup = container_setup(
+            names.MEMORY, units, request_cards, injection, folder, missing
+        )
         setup.envs.update(limit_env(names.CORE, cores))
         more = hard_limit_setup(limit, str(self.library.folder), folder)
         setup.MergeFrom(more)
@@ -366,11 +370,11 @@ class ResourceClaimPreparer:
             resource="",
             ids=(),
         )
-        said = {"claim": str(claim), "request": request.name}
+        pod_and_claim = {"claim": str(claim), "request": request.name}
         if user is None:
             # Several pods use it, or it is not known which.
-            said["pod"] = ""
-        text = allocation_text(owner, request.amounts, limit, **said)
+            pod_and_claim["pod"] = ""
+        text = allocation_text(owner, request.amounts, limit, **pod_and_claim)
         if limit is None or limit.tier != "preload":
             return RequestFiles(request.name, text)
         return RequestFiles(
@@ -387,18 +391,18 @@ def _devices(
     twice.
     """
     ours = f"{SHARE_KIND}={_cdi_name(claim, request.name)}"
-    brought = (*(one.name for one in setup.cdi_devices), ours)
+    brought = (*(device.name for device in setup.cdi_devices), ours)
     return [
         PreparedDevice(
             request.name,
-            one.name,
+            device.name,
             card.uuid,
-            one.amount.cores,
-            one.amount.units,
-            one.share_id,
+            device.amount.cores,
+            device.amount.units,
+            device.share_id,
             () if number else brought,
         )
-        for number, (one, card) in enumerate(request.devices)
+        for number, (device, card) in enumerate(request.devices)
     ]
 
 
@@ -408,6 +412,6 @@ def _cdi_name(claim: ResourceClaim, request: str) -> str:
 
 def _same(before: PreparedResourceClaim, claim: ResourceClaim) -> bool:
     """Return whether a claim still has the devices with which it was prepared."""
-    return {(one.device, one.share_id) for one in before.devices} == {
-        (one.name, one.share_id) for one in claim.devices
+    return {(device.device, device.share_id) for device in before.devices} == {
+        (device.name, device.share_id) for device in claim.devices
     }

@@ -81,16 +81,20 @@ class PreparedResourceClaims:
 
     def placements(self) -> Mapping[PodUID, Placement]:
         """Return what each claim holds, by its key among those of pods."""
-        held = (one.placement(self._node) for one in self.all())
-        return {placement.pod.key: placement for placement in held}
+        placements = (claim.placement(self._node) for claim in self.all())
+        return {placement.pod.key: placement for placement in placements}
 
     def limits_mib(self, card: CardUUID) -> int:
         """Return the sum of the hard limits that claims have on a card."""
-        return sum(one.limit_mib(card) for one in self.all())
+        return sum(claim.limit_mib(card) for claim in self.all())
 
     def tiers(self) -> Mapping[tuple[str, str], str]:
         """Return the isolation tier of claims that have one, by namespace and name."""
-        return {(one.namespace, one.name): one.tier for one in self.all() if one.tier}
+        return {
+            (claim.namespace, claim.name): claim.tier
+            for claim in self.all()
+            if claim.tier
+        }
 
     def folder(self, uid: str, request: str) -> Path:
         """Return the folder of the node that containers with the request mount."""
@@ -105,16 +109,16 @@ class PreparedResourceClaims:
         replace_file(self._folder / f"{claim.uid}{SUFFIX}", json.dumps(body))
         with self._lock:
             self._claims[claim.uid] = claim
-        for one in files:
-            folder = self.folder(claim.uid, one.request)
+        for of_request in files:
+            folder = self.folder(claim.uid, of_request.request)
             folder.mkdir(parents=True, exist_ok=True)
             # Whatever the umask is: any user of the container must be able to read it.
             folder.parent.chmod(0o755)
             folder.chmod(0o755)
-            if one.limits:
-                replace_file(folder / LIMITS, one.limits)
+            if of_request.limits:
+                replace_file(folder / LIMITS, of_request.limits)
                 make_region(folder / REGION)
-            replace_file(folder / ALLOCATION, one.allocation)
+            replace_file(folder / ALLOCATION, of_request.allocation)
         self.put_right(claim)
 
     def put_right(self, claim: PreparedResourceClaim) -> None:
@@ -137,7 +141,7 @@ class PreparedResourceClaims:
             of_library = () if limit is None or limit.tier != "preload" else _OF_LIBRARY
             return all((folder / name).is_file() for name in (ALLOCATION, *of_library))
 
-        return frozenset(one for one in claim.requests if not has_all(one))
+        return frozenset(request for request in claim.requests if not has_all(request))
 
     def remove(self, uid: str) -> bool:
         """Remove a claim and its files; return whether there was one.

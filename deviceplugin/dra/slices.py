@@ -57,7 +57,7 @@ class NotSharedError(Exception):
     """The API server does not let claims share a device; ``str()`` says what to do."""
 
 
-def slice_device(card: Card, left: Amount) -> Json:
+def slice_device(card: Card, available: Amount) -> Json:
     """Return a card as a device; ``left`` is what classic pods have left of it.
 
     The API server accepts no device without capacity. So a card with too little left
@@ -68,7 +68,7 @@ def slice_device(card: Card, left: Amount) -> Json:
     Every device has every attribute, an empty one if it is not known: a selector that
     names one which some device lacks fails the pods that use it on all nodes.
     """
-    full = left.units < _LEAST_UNITS or left.cores < _LEAST_CORES
+    full = available.units < _LEAST_UNITS or available.cores < _LEAST_CORES
     states = ((SICK, not card.healthy), (CORDONED, card.cordoned), (FULL, full))
     taints = [{"key": key, "effect": "NoSchedule"} for key, holds in states if holds]
     name = name_device(card.uuid)
@@ -77,10 +77,13 @@ def slice_device(card: Card, left: Amount) -> Json:
     texts = {"uuid": uuid, "model": _cut(card.model), "parent": _cut(card.parent)}
     attributes: Json = {key: {"string": text} for key, text in texts.items()}
     unit = _quantity(1)
-    memory, cores = max(left.units, _LEAST_UNITS), max(left.cores, _LEAST_CORES)
-    memory_alone = left.units < card.units and left.cores == CORES_PER_CARD
+    memory, cores = (
+        max(available.units, _LEAST_UNITS),
+        max(available.cores, _LEAST_CORES),
+    )
+    memory_alone = available.units < card.units and available.cores == CORES_PER_CARD
     most = str(CORES_PER_CARD - 1) if memory_alone else ""
-    found: Json = {
+    device: Json = {
         "name": name,
         "allowMultipleAllocations": True,
         "attributes": attributes | {"index": {"int": card.index}},
@@ -90,7 +93,7 @@ def slice_device(card: Card, left: Amount) -> Json:
             DRA_CORES: _capacity(str(cores), "1", least="1", step="1", most=most),
         },
     }
-    return found | ({"taints": taints} if taints else {})
+    return device | ({"taints": taints} if taints else {})
 
 
 def _cut(text: str) -> str:
@@ -200,11 +203,11 @@ def why_not_served(cluster: Cluster, node: str) -> str:
     API server does not answer.
     """
     selector, card = own_slices(node), Card(CardUUID("GPU-0"), 0, 2)
-    (asked,) = build_slices(node, "", [slice_device(card, card.capacity)], 1)
-    asked["metadata"] = {"name": f"{node}-{DRA_DRIVER}-asked"}
+    (wanted,) = build_slices(node, "", [slice_device(card, card.capacity)], 1)
+    wanted["metadata"] = {"name": f"{node}-{DRA_DRIVER}-asked"}
     try:
         cluster.list_page(Kind.SLICES, limit=1, field_selector=selector)
-        stored = cluster.create(Kind.SLICES, asked, dry_run=True)
+        stored = cluster.create(Kind.SLICES, wanted, dry_run=True)
     except NotFound:
         return (
             "the API server does not serve resource.k8s.io/v1; Kubernetes 1.36 or "
@@ -217,8 +220,8 @@ def why_not_served(cluster: Cluster, node: str) -> str:
 
 def _is_shared(spec: Json) -> bool:
     """Return whether the API server kept that claims share the devices of a slice."""
-    found = spec.get("devices") or ()
-    return all(one.get("allowMultipleAllocations") for one in found)
+    devices = spec.get("devices") or ()
+    return all(device.get("allowMultipleAllocations") for device in devices)
 
 
 @dataclass
@@ -291,8 +294,8 @@ class SlicePublisher(Sink):
 
     def withdraw(self) -> None:
         """Remove all slices of this driver on the node. Raises ``ClusterError``."""
-        for one in self._list():
-            self.cluster.delete(Kind.SLICES, "", one["metadata"]["name"])
+        for stored in self._list():
+            self.cluster.delete(Kind.SLICES, "", stored["metadata"]["name"])
 
     def _devices(self) -> list[Json]:
         listed, cards = self.occupancy.as_allocated(), self.offer.cards
@@ -301,11 +304,13 @@ class SlicePublisher(Sink):
         return slice_devices(order_cards(cards.all, by_all, self.order), by_pods)
 
     def _write(self, wanted: list[Json]) -> None:
-        there = {one["metadata"]["name"]: one for one in self._list()}
-        same = {name: one["spec"] for name, one in there.items()} == self._stored
+        there = {stored["metadata"]["name"]: stored for stored in self._list()}
+        same = {name: stored["spec"] for name, stored in there.items()} == self._stored
         if wanted == self._wanted and same:
             return
-        generations = [one["spec"]["pool"]["generation"] for one in there.values()]
+        generations = [
+            stored["spec"]["pool"]["generation"] for stored in there.values()
+        ]
         generation = max([self._generation, *generations]) + 1
         self._wanted, self._generation, self._stored = None, generation, {}
         for body in build_slices(self.name, self.node.uid(), wanted, generation):

@@ -61,7 +61,9 @@ class DriverSockets:
 
     def have_folders(self) -> bool:
         """Return whether both folders are there, as on a node with DRA on."""
-        return all(one.parent.is_dir() for one in (self.endpoint, self.registration))
+        return all(
+            socket.parent.is_dir() for socket in (self.endpoint, self.registration)
+        )
 
     def serve(self, stop: Event, wanted: Callable[[], bool]) -> None:
         """Keep both sockets there while they are wanted, until ``stop`` is set."""

@@ -44,10 +44,10 @@ class Sweeper:
             for name in pod.claims
         )
         prepared = self.preparer.claims.all()
-        known = {one.uid for one in prepared}
+        known = {claim.uid for claim in prepared}
         # Of two claims of one name, a pod uses one. The earlier one may be deleted
         # while its pod runs, by somebody who may edit claims.
-        of_name = Counter((one.namespace, one.name) for one in prepared)
+        of_name = Counter((claim.namespace, claim.name) for claim in prepared)
         used = {name for name, count in users.items() if of_name[name] <= count}
         self._gone_since = {u: t for u, t in self._gone_since.items() if u in known}
         for claim in prepared:
@@ -74,7 +74,7 @@ class Sweeper:
         """
         if self.has_adopted:
             return
-        known = {(one.namespace, one.name) for one in self.preparer.claims.all()}
+        known = {(claim.namespace, claim.name) for claim in self.preparer.claims.all()}
         for pod in self.preparer.prestart.pods.all():
             for name in _running(pod):
                 if (pod.ref.namespace, name) in known:
@@ -89,23 +89,23 @@ class Sweeper:
         """Return whether a claim is deleted, or has no card of this node any more."""
         try:
             body = self.preparer.cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
-            found = read_resource_claim(body)
+            stored = read_resource_claim(body)
         except NotFound:
             return True
         except Malformed:
             return False
         is_other = body["metadata"]["uid"] != claim.uid
-        return is_other or found is None or found.node != self.preparer.node
+        return is_other or stored is None or stored.node != self.preparer.node
 
     def _read(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim with cards of this node; None if it has none."""
         try:
-            found = read_resource_claim(
+            claim = read_resource_claim(
                 self.preparer.cluster.get(Kind.CLAIMS, namespace, name)
             )
         except (NotFound, Malformed):
             return None
-        return found if found and found.node == self.preparer.node else None
+        return claim if claim and claim.node == self.preparer.node else None
 
 
 def _running(pod: NodePod) -> Iterator[str]:

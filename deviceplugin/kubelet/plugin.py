@@ -80,13 +80,13 @@ class DevicePlugin(Service):
         answer = pb.PreferredAllocationResponse()
         with self._answering("GetPreferredAllocation", context):
             cards = self.offer.cards
-            for one in request.container_requests:
+            for container in request.container_requests:
                 question = DeviceQuestion(
                     cards,
                     self.resource,
-                    one.available_deviceIDs,
-                    one.must_include_deviceIDs,
-                    one.allocation_size,
+                    container.available_deviceIDs,
+                    container.must_include_deviceIDs,
+                    container.allocation_size,
                 )
                 chosen = self._parts.device_chooser.prefer(question)
                 answer.container_responses.add(deviceIDs=chosen)
@@ -99,8 +99,8 @@ class DevicePlugin(Service):
         answer = pb.AllocateResponse()
         with self._answering("Allocate", context):
             cards = self.offer.cards
-            for one in request.container_requests:
-                ids = list(one.devices_ids)
+            for container in request.container_requests:
+                ids = list(container.devices_ids)
                 assigned = self._parts.device_chooser.allocate(
                     cards, self.resource, ids
                 )

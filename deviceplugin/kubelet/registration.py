@@ -167,12 +167,12 @@ class Registrar:
         if kubelet is None:
             raise NotRegisteredError(f"there is no {self.folder / _SOCKET}")
         server = self._listen()
-        own = identify_socket(self.folder / self._endpoint)
+        plugin_socket = identify_socket(self.folder / self._endpoint)
         registered = self.metrics.registered.labels(self.plugin.resource)
         try:
             self._register()
             registered.set(1)
-            why = self._watch(stop, kubelet, own)
+            why = self._watch(stop, kubelet, plugin_socket)
             facts = {"resource": self.plugin.resource, "because": why}
             logger.info("registration ended", extra=facts)
         finally:
@@ -219,7 +219,7 @@ class Registrar:
         logger.info("registered", extra={"resource": self.plugin.resource})
 
     def _watch(
-        self, stop: Event, kubelet: SocketIdentity, own: SocketIdentity | None
+        self, stop: Event, kubelet: SocketIdentity, plugin_socket: SocketIdentity | None
     ) -> str:
         """Wait until the registration is over, and say why it is."""
         if not self.plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
@@ -229,7 +229,7 @@ class Registrar:
                 return "the stream ended"
             if identify_socket(self.folder / _SOCKET) != kubelet:
                 return "kubelet.sock was created again"
-            if identify_socket(self.folder / self._endpoint) != own:
+            if identify_socket(self.folder / self._endpoint) != plugin_socket:
                 return "the plugin's socket was removed"
         return "the plugin is stopping"
 
@@ -248,7 +248,7 @@ def identify_socket(path: Path) -> SocketIdentity | None:
     Another file of the same name differs.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return status.st_ino, status.st_ctime_ns

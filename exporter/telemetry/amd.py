@@ -97,15 +97,15 @@ class AmdTelemetry:
             raise NoCardsYet(f"{folder}: {error}") from error
         if not places:
             raise NoCardsYet(f"{folder} shows no card of the amdgpu driver")
-        found, left_out = _indexed(
+        described, left_out = _indexed(
             self._calls.run({place: partial(_described, place) for place in places})
         )
         with self._knowing:
-            for place, card in found:
+            for place, card in described:
                 self._remember(place, card)
             cards = [card for _, card in self._known.values()]
         known = {card.bus for card in cards}
-        unknown = tuple(one for one in left_out if one.name not in known)
+        unknown = tuple(card for card in left_out if card.name not in known)
         return FoundCards(tuple(sorted(cards, key=lambda card: card.index)), unknown)
 
     def driver_version(self) -> str:
@@ -146,7 +146,7 @@ class AmdTelemetry:
         calls = {(group, uuid): partial(ask, place) for uuid, place in places}
         answers = self._calls.run(calls).items()
         return answered(
-            kind, ((uuid, one) for (_, uuid), one in answers), file_error_text
+            kind, ((uuid, answer) for (_, uuid), answer in answers), file_error_text
         )
 
     def _remember(self, place: AmdgpuDevice, card: FoundCard) -> None:
@@ -165,9 +165,9 @@ def _places(root: Path) -> list[AmdgpuDevice]:
     """Find where amdgpu drives a card, in the order of the PCI addresses."""
     # Connectors such as card0-DP-1 are there too; they are no PCI devices.
     folders = [card / "device" for card in (root / CARDS).glob("card*")]
-    found = sorted((bus, device) for device in folders if (bus := _bus(device)))
-    kfd_ids = _kfd_ids(root, {bus for bus, _ in found})
-    return [AmdgpuDevice(bus, device, kfd_ids.get(bus, ())) for bus, device in found]
+    devices = sorted((bus, device) for device in folders if (bus := _bus(device)))
+    kfd_ids = _kfd_ids(root, {bus for bus, _ in devices})
+    return [AmdgpuDevice(bus, device, kfd_ids.get(bus, ())) for bus, device in devices]
 
 
 def _bus(device: Path) -> str:
@@ -213,7 +213,7 @@ def _described(place: AmdgpuDevice) -> FoundCard | LeftOut:
         memory_mib=memory_mib,
         model=read_text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
         bus=bus,
-        device_nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
+        device_nodes=tuple(f"/dev/dri/{node.name}" for node in nodes),
         known_to_driver=False,
         integrated=_is_apu(device),
         # The device plugin offers those of its inventory, which come before these.
@@ -250,7 +250,7 @@ def _indexed(
             uuid = CardUUID(f"AMD-{place.bus}") if taken else card.uuid
             cards.append((place, replace(card, uuid=uuid)))
     there = [place for place, card in answers.items() if not isinstance(card, LeftOut)]
-    return [(at, replace(one, index=there.index(at))) for at, one in cards], left_out
+    return [(at, replace(card, index=there.index(at))) for at, card in cards], left_out
 
 
 def _processes(root: Path, place: AmdgpuDevice) -> ProcessesAnswer:
@@ -264,11 +264,11 @@ def _processes(root: Path, place: AmdgpuDevice) -> ProcessesAnswer:
         return ProcessesAnswer(known=False, sm_source=SmSource.CARD)
     used = {
         # 0 also if it has ended meanwhile.
-        int(one.name): sum(
-            read_number_or_0(one / f"vram_{id_}") for id_ in place.kfd_ids
+        int(process.name): sum(
+            read_number_or_0(process / f"vram_{id_}") for id_ in place.kfd_ids
         )
-        for one in folder.iterdir()
-        if one.name.isdecimal()
+        for process in folder.iterdir()
+        if process.name.isdecimal()
     }
     uses = (ProcessUse(pid, size / _MIB) for pid, size in sorted(used.items()) if size)
     return ProcessesAnswer(tuple(uses), SmSource.CARD)
@@ -309,13 +309,13 @@ def _errors(kind: str, device: Path) -> float:
     counts: list[int] = []
     for path in (device / "ras").glob("*_err_count"):
         try:
-            told = _ERRORS.findall(read_text(path))
+            errors = _ERRORS.findall(read_text(path))
         except NotThere:
             continue
-        if not told:
+        if not errors:
             # While the card is in reset, the sum without it would be too low.
             raise OSError(errno.EBUSY, "it counts no errors now", str(path))
-        counts += [int(count) for name, count in told if name == kind]
+        counts += [int(count) for name, count in errors if name == kind]
     if not counts:
         raise NotThere(kind)
     return sum(counts)

@@ -101,8 +101,8 @@ def answered(
 ) -> dict[CardUUID, Answer]:
     """Return the answers by card; an error is the answer of a card that failed."""
     return {
-        uuid: kind.failed(why(one)) if isinstance(one, Exception) else one
-        for uuid, one in answers
+        uuid: kind.failed(why(answer)) if isinstance(answer, Exception) else answer
+        for uuid, answer in answers
     }
 
 
@@ -163,8 +163,10 @@ class PlainTelemetry:
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """Return no processes; it is known that there are none if no memory is used."""
         return {
-            card.uuid: ProcessesAnswer(known=one.used_mib == 0, failure=one.failure)
-            for card, one in self._readings()
+            card.uuid: ProcessesAnswer(
+                known=reading.used_mib == 0, failure=reading.failure
+            )
+            for card, reading in self._readings()
         }
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
@@ -187,9 +189,9 @@ class PlainTelemetry:
 def _says(card: FoundCard, reading: CardReading, wanted: frozenset[str]) -> CardAnswer:
     if reading.failure:
         return CardAnswer(failure=reading.failure)
-    told: dict[str, float] = {names.FB_TOTAL: card.memory_mib}
+    known: dict[str, float] = {names.FB_TOTAL: card.memory_mib}
     if reading.used_mib is not None:
-        told[names.FB_USED] = reading.used_mib
-        told[names.FB_FREE] = max(0, card.memory_mib - reading.used_mib)
-    values = {name: told[name] for name in wanted & told.keys()}
-    return CardAnswer(values, wanted - told.keys())
+        known[names.FB_USED] = reading.used_mib
+        known[names.FB_FREE] = max(0, card.memory_mib - reading.used_mib)
+    values = {name: known[name] for name in wanted & known.keys()}
+    return CardAnswer(values, wanted - known.keys())

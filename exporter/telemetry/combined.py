@@ -48,26 +48,30 @@ class CombinedTelemetry(Combined[Telemetry]):
         if not all_found and not reasons:
             self.cards()
             all_found, reasons = self._noted()
-        told: dict[CardUUID, Answer] = {}
-        for number, found in all_found.items():
+        answers_of_all: dict[CardUUID, Answer] = {}
+        for number, cards in all_found.items():
             try:
                 answers = ask(self._sources[number])
             except Exception as error:  # noqa: BLE001  it must not hide the others
                 failed = kind.failed(error_text(error))
-                answers = {card.uuid: failed for card in found.cards}
+                answers = {card.uuid: failed for card in cards.cards}
             for uuid, says in answers.items():
-                told[uuid] = merged(told[uuid], says) if uuid in told else says
-        if not told and reasons:
+                answers_of_all[uuid] = (
+                    merged(answers_of_all[uuid], says)
+                    if uuid in answers_of_all
+                    else says
+                )
+        if not answers_of_all and reasons:
             raise NoCardsYet("; ".join(reasons))
-        return told
+        return answers_of_all
 
     def _twice(self, first: FoundCard, card: FoundCard) -> FoundCard:
         return replace(
             first, model=first.model or card.model, bus=first.bus or card.bus
         )
 
-    def _log_found(self, _: int, found: FoundCards) -> None:
-        logger.info("a source has cards now", extra={"cards": len(found.cards)})
+    def _log_found(self, _: int, cards: FoundCards) -> None:
+        logger.info("a source has cards now", extra={"cards": len(cards.cards)})
 
     def _log_none(self, number: int, because: str) -> None:
         # Few nodes have cards of every kind, so it is a problem only if there were any.

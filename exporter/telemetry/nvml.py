@@ -100,7 +100,7 @@ class NvmlTelemetry:
         """
         wanted = frozenset(fields)
         answers = self._cards.ask(group, partial(self._read, group, wanted))
-        return answered(CardAnswer, ((card.uuid, one) for card, one in answers))
+        return answered(CardAnswer, ((card.uuid, answer) for card, answer in answers))
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """Read the processes of each card last found. ``NoCardsYet``.
@@ -108,7 +108,9 @@ class NvmlTelemetry:
         A card that refuses to list them just now is logged once.
         """
         answers = self._cards.ask(fields.PROCESSES, self._who)
-        return answered(ProcessesAnswer, ((card.uuid, one) for card, one in answers))
+        return answered(
+            ProcessesAnswer, ((card.uuid, answer) for card, answer in answers)
+        )
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait for an XID; None after ``timeout_s``."""
@@ -238,7 +240,7 @@ def _listed(kind: str, card: _Card, handle: Handle) -> Listed | None:
 def _joined(*lists: Listed) -> Listed:
     """Join lists; a process in several has the same memory in all."""
     joined: Listed = {}
-    for pid, mib in (one for listed in lists for one in listed.items()):
+    for pid, mib in (process for listed in lists for process in listed.items()):
         known = [had for had in (joined.get(pid), mib) if had is not None]
         joined[pid] = max(known, default=None)
     return joined
@@ -246,7 +248,8 @@ def _joined(*lists: Listed) -> Listed:
 
 def _newer_list(name: str, handle: Handle) -> Listed:
     return _by_pid(
-        (one.pid, one.usedGpuMemory) for one in getattr(pynvml, name)(handle)
+        (process.pid, process.usedGpuMemory)
+        for process in getattr(pynvml, name)(handle)
     )
 
 
@@ -271,13 +274,15 @@ def _first_list(name: str, handle: Handle) -> Listed:
         code = call(handle, ctypes.byref(count), room)
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
-    return _by_pid((one.pid, one.used) for one in room[: count.value])
+    return _by_pid((process.pid, process.used) for process in room[: count.value])
 
 
 def _by_pid(listed: Iterable[tuple[int, int | None]]) -> Listed:
-    told = ((pid, _UNKNOWN_BYTES if used is None else used) for pid, used in listed)
+    processes = (
+        (pid, _UNKNOWN_BYTES if used is None else used) for pid, used in listed
+    )
     return _joined(
-        *({pid: None if b == _UNKNOWN_BYTES else b / _MIB} for pid, b in told)
+        *({pid: None if b == _UNKNOWN_BYTES else b / _MIB} for pid, b in processes)
     )
 
 
@@ -317,11 +322,11 @@ def _work(
     if samples is None:
         return None
     newest: dict[int, Work] = {}
-    for one in sorted(samples, key=attrgetter("timeStamp")):
-        work = (one.smUtil, one.memUtil, one.encUtil, one.decUtil)
+    for sample in sorted(samples, key=attrgetter("timeStamp")):
+        work = (sample.smUtil, sample.memUtil, sample.encUtil, sample.decUtil)
         # The driver's ring has impossible values, too.
-        if one.pid in running and one.timeStamp > since_us and max(work) <= _FULL:
-            newest[one.pid] = work
+        if sample.pid in running and sample.timeStamp > since_us and max(work) <= _FULL:
+            newest[sample.pid] = work
     return newest
 
 

@@ -69,16 +69,16 @@ def read_nvml_values(
     known: dict[str, float] = {}
     refused: Refused = {}
     for call in _CALLS:
-        asked = [name for name in call.names if name in wanted]
-        if not asked:
+        names = [name for name in call.names if name in wanted]
+        if not names:
             continue
         try:
             numbers = nvml.query(partial(call.ask, handle)) or ()
         except nvml.QueryRefused as error:
-            refused |= dict.fromkeys(asked, str(error))
+            refused |= dict.fromkeys(names, str(error))
             continue
-        told = zip(call.names, numbers, strict=False)
-        known |= {k: float(v) for k, v in told if v is not None and k in asked}
+        named = zip(call.names, numbers, strict=False)
+        known |= {k: float(v) for k, v in named if v is not None and k in names}
     return _answer(wanted, known, refused)
 
 
@@ -175,9 +175,11 @@ def _remapped_rows(handle: Handle) -> Numbers:
 
 def _license(handle: Handle) -> Numbers:
     """Return 1 if a feature of this card is licensed, as a vGPU in a guest needs."""
-    told = pynvml.nvmlDeviceGetGridLicensableFeatures(handle)
-    features = told.gridLicensableFeatures[: told.licensableFeaturesCount]
-    licensed = told.isGridLicenseSupported and any(one.featureState for one in features)
+    licensable = pynvml.nvmlDeviceGetGridLicensableFeatures(handle)
+    features = licensable.gridLicensableFeatures[: licensable.licensableFeaturesCount]
+    licensed = licensable.isGridLicenseSupported and any(
+        feature.featureState for feature in features
+    )
     return [int(bool(licensed))]
 
 
@@ -199,10 +201,10 @@ def _field_values(
     The call succeeds even if a field fails, also for a lost card.
     """
     return [
-        _known(getattr(one.value, _UNION[one.valueType]))
-        if nvml.has_part(one.nvmlReturn)
+        _known(getattr(value.value, _UNION[value.valueType]))
+        if nvml.has_part(value.nvmlReturn)
         else None
-        for one in pynvml.nvmlDeviceGetFieldValues(handle, list(wanted))
+        for value in pynvml.nvmlDeviceGetFieldValues(handle, list(wanted))
     ]
 
 
@@ -315,28 +317,28 @@ class Profiler:
         self, uuid: CardUUID, handle: Handle, wanted: Collection[str]
     ) -> tuple[CardAnswer, Refused]:
         """Read some fields of one card. ``CardFailed`` and ``NoDriver``."""
-        asked = [name for name in wanted if name in _METRICS]
+        known_names = [name for name in wanted if name in _METRICS]
         metrics: dict[str, Any] = {}
         try:
             on, get = _sampled(uuid, handle)
             support = nvml.query(partial(pynvml.nvmlGpmQueryDeviceSupport, on))
-            if asked and support is not None and support.isSupportedDevice:
-                metrics = self._metrics(uuid, get, asked)
+            if known_names and support is not None and support.isSupportedDevice:
+                metrics = self._metrics(uuid, get, known_names)
             else:
                 self._forget(uuid)
         except nvml.QueryRefused as error:
-            return _answer(wanted, {}, dict.fromkeys(asked, str(error)))
+            return _answer(wanted, {}, dict.fromkeys(known_names, str(error)))
         known: dict[str, float] = {}
         refused: Refused = {}
-        for name, one in metrics.items():
+        for name, metric in metrics.items():
             # By its own code, because one may fail if the call succeeds.
             try:
-                has_it = nvml.query(partial(nvml.has_part, one.nvmlReturn))
+                has_it = nvml.query(partial(nvml.has_part, metric.nvmlReturn))
             except nvml.QueryRefused as error:
                 refused[name] = str(error)
                 continue
-            if has_it and math.isfinite(one.value):
-                known[name] = one.value * _METRICS[name][1]
+            if has_it and math.isfinite(metric.value):
+                known[name] = metric.value * _METRICS[name][1]
         return _answer(wanted, known, refused)
 
     def close(self) -> None:
@@ -345,7 +347,7 @@ class Profiler:
             self._forget(uuid)
 
     def _metrics(
-        self, uuid: CardUUID, get: _GetSample, asked: Collection[str]
+        self, uuid: CardUUID, get: _GetSample, metric_names: Collection[str]
     ) -> dict[str, Any]:
         """Return NVML's metrics by field, for the time since the last sample."""
         if time.monotonic() - self._kept.get(uuid, (None, 0.0))[1] > self._stale_s:
@@ -354,7 +356,7 @@ class Profiler:
         try:
             time.sleep(max(0.0, before[1] + _APART_S - time.monotonic()))
             now = self._kept[uuid] = _sample(get)
-            return _between(before, now, asked)
+            return _between(before, now, metric_names)
         finally:
             _free(before)
 
@@ -377,10 +379,10 @@ def _sampled(uuid: CardUUID, handle: Handle) -> tuple[Handle, _GetSample]:
 
 
 def _must(call: Callable[[], Any]) -> Any:  # noqa: ANN401
-    found = nvml.query(call)
-    if found is None:
+    answer = nvml.query(call)
+    if answer is None:
         raise nvml.QueryRefused("the driver does not tell the instance's card")
-    return found
+    return answer
 
 
 def _sample(get: _GetSample) -> _Sample:
@@ -399,12 +401,12 @@ def _free(sample: _Sample) -> None:
 
 
 def _between(before: _Sample, now: _Sample, names: Collection[str]) -> dict[str, Any]:
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    asked.numMetrics = len(names)
-    asked.sample1, asked.sample2 = before[0], now[0]
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(names)
+    request.sample1, request.sample2 = before[0], now[0]
     for place, name in enumerate(names):
-        asked.metrics[place].metricId = _METRICS[name][0]
-    if nvml.query(partial(pynvml.nvmlGpmMetricsGet, asked)) is None:
+        request.metrics[place].metricId = _METRICS[name][0]
+    if nvml.query(partial(pynvml.nvmlGpmMetricsGet, request)) is None:
         return {}
-    return dict(zip(names, asked.metrics, strict=False))
+    return dict(zip(names, request.metrics, strict=False))

@@ -74,21 +74,21 @@ def read_values(
     The card has failed if no field could be read and a file had an error. A sensor
     without data (EAGAIN), as that of a part without power, is no error.
     """
-    told: dict[str, float] = {}
+    known: dict[str, float] = {}
     unsupported = set(wanted) - readers.keys()
     why = ""
-    for name in (one for one in wanted if one in readers):
+    for name in (name for name in wanted if name in readers):
         try:
-            told[name] = readers[name](place)
+            known[name] = readers[name](place)
         except NotThere:
             unsupported.add(name)
         except BlockingIOError:
             continue
         except OSError as error:
             why = file_error_text(error)
-    if why and not told:
+    if why and not known:
         return CardAnswer(failure=why)
-    return CardAnswer(told, frozenset(unsupported))
+    return CardAnswer(known, frozenset(unsupported))
 
 
 def file_error_text(error: Exception) -> str:

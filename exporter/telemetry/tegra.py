@@ -89,12 +89,12 @@ class TegraTelemetry:
     def cards(self) -> FoundCards:
         """Look for the GPU; ``NoCardsYet`` on a node that is no Jetson."""
         try:
-            found = self._calls.run_one("card", partial(_found, self._root))
+            by_files = self._calls.run_one("card", partial(_found, self._root))
             memory_mib = self._calls.run_one("host memory", self._memory_mib)
         except DeadlineExceeded as error:
             raise NoCardsYet(f"the files of a Jetson's GPU: {error}") from error
         named = self._named()
-        card = named or found
+        card = named or by_files
         if card is None:
             raise NoCardsYet("this node is no Jetson")
         if not memory_mib:
@@ -173,7 +173,7 @@ def _found(root: Path) -> FoundCard | None:
 def _node(root: Path) -> Path | None:
     """Return the GPU's folder in sysfs; that of Thor has no load in it."""
     places = (root / folder / name for name in _NODES for folder in _FOLDERS)
-    node = next((one for one in places if (one / "load").exists()), None)
+    node = next((place for place in places if (place / "load").exists()), None)
     thor = root / _THOR
     return thor if node is None and thor.exists() else node
 

@@ -60,11 +60,11 @@ class Combined(Generic[Source]):
             except self.expected as error:
                 self._note_none(number, error_text(error))
         all_found, reasons = self._noted()
-        found = self._join(all_found.values())
+        joined = self._join(all_found.values())
         # Cards that were left out are the reason then, whatever other sources miss.
-        if not found.cards and not found.left_out and reasons:
+        if not joined.cards and not joined.left_out and reasons:
             raise NoCardsYet("; ".join(reasons))
-        return found
+        return joined
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait at all sources in turn, a moment at each; they keep what comes."""
@@ -89,7 +89,7 @@ class Combined(Generic[Source]):
         """Return what becomes of a card that an earlier source has, too."""
         return LeftOut(card.uuid, "another source has it already")
 
-    def _log_found(self, number: int, found: FoundCards) -> None:
+    def _log_found(self, number: int, cards: FoundCards) -> None:
         """Log that a source has cards again; nothing by default."""
 
     def _log_none(self, _: int, because: str) -> None:
@@ -98,11 +98,11 @@ class Combined(Generic[Source]):
     def _join(self, all_found: Iterable[FoundCards]) -> FoundCards:
         cards: dict[str, FoundCard] = {}
         left_out: list[LeftOut] = []
-        for found in all_found:
+        for of_source in all_found:
             taken = {card.index for card in cards.values()}
-            beside = {card.index for card in found.cards} | taken
-            left_out += found.left_out
-            for card in found.cards:
+            beside = {card.index for card in of_source.cards} | taken
+            left_out += of_source.left_out
+            for card in of_source.cards:
                 if card.uuid in cards:
                     made = self._twice(cards[card.uuid], card)
                     if isinstance(made, LeftOut):
@@ -116,11 +116,11 @@ class Combined(Generic[Source]):
         by_index = sorted(cards.values(), key=lambda card: card.index)
         return FoundCards(tuple(by_index), tuple(left_out))
 
-    def _note_found(self, number: int, found: FoundCards) -> None:
+    def _note_found(self, number: int, cards: FoundCards) -> None:
         with self._lock:
-            self._found[number] = found
+            self._found[number] = cards
             if self._reasons.pop(number, None) is not None:
-                self._log_found(number, found)
+                self._log_found(number, cards)
 
     def _note_none(self, number: int, because: str) -> None:
         with self._lock:
@@ -142,10 +142,10 @@ class CombinedCards(Combined[CardSource]):
         """Read all sources' cards, each once."""
         all_found, reasons = self._noted()
         readings: dict[str, CardReading] = {}
-        for number, found in all_found.items():
-            for reading in self._read(self._sources[number], found):
+        for number, of_source in all_found.items():
+            for reading in self._read(self._sources[number], of_source):
                 readings.setdefault(reading.uuid, reading)
-        left_out = any(found.left_out for found in all_found.values())
+        left_out = any(of_source.left_out for of_source in all_found.values())
         if not readings and not left_out and reasons:
             raise NoCardsYet("; ".join(reasons))
         return list(readings.values())
@@ -154,12 +154,12 @@ class CombinedCards(Combined[CardSource]):
         """Return the first one's: only NVIDIA's driver reports faults."""
         return self._sources[0].driver_load()
 
-    def _read(self, source: CardSource, found: FoundCards) -> Sequence[CardReading]:
+    def _read(self, source: CardSource, cards: FoundCards) -> Sequence[CardReading]:
         try:
             return source.readings()
         except NoCardsYet as error:
             because = str(error)
-            return [CardReading(card.uuid, None, because) for card in found.cards]
+            return [CardReading(card.uuid, None, because) for card in cards.cards]
 
 
 def error_text(error: Exception) -> str:
@@ -168,11 +168,13 @@ def error_text(error: Exception) -> str:
     return f"{kind}{error}"
 
 
-def _ends_all(number: int, found: Mapping[int, FoundCards]) -> bool:
+def _ends_all(number: int, by_source: Mapping[int, FoundCards]) -> bool:
     """Return whether the process is to end because this source's driver is lost.
 
     Not if this process never had cards of it and serves others: a new process would
     find the same, and end again and again.
     """
-    its = found.get(number)
-    return bool(its and its.cards) or not any(one.cards for one in found.values())
+    of_source_itself = by_source.get(number)
+    return bool(of_source_itself and of_source_itself.cards) or not any(
+        of_source.cards for of_source in by_source.values()
+    )

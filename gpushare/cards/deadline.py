@@ -43,16 +43,16 @@ class DeadlineCalls:
         which no thread can be started. A call that another thread makes just now is
         shared with it.
         """
-        asked: dict[Name, _DeadlineCall] = {}
+        wanted: dict[Name, _DeadlineCall] = {}
         new: list[_DeadlineCall] = []
         with self._lock:
             for name, function in calls.items():
                 if name not in self._open:
                     self._open[name] = _DeadlineCall(name, function)
                     new.append(self._open[name])
-                asked[name] = self._open[name]
+                wanted[name] = self._open[name]
         self._start_all(new)
-        return {name: self._answer(call) for name, call in asked.items()}
+        return {name: self._answer(call) for name, call in wanted.items()}
 
     def run_one(self, name: Hashable, function: Callable[[], Answer]) -> Answer:
         """Make one call; raise its exception, or ``DeadlineExceeded``."""

@@ -111,13 +111,13 @@ def read_cards(file: Path, model: type[_File]) -> _File | list[str]:
     """Read a file of cards, or return all complaints about it, one sentence each."""
     try:
         text = read_bytes(file, _MOST_FILE_MIB)
-        found = YamlFile(text, str(file), example="list cards under 'cards:'")
+        file_ = YamlFile(text, str(file), example="list cards under 'cards:'")
         first: dict[Hashable, Location] = {}
-        for location, key in _unique(found.root):
+        for location, key in _unique(file_.root):
             if (other := first.setdefault(key, location)) != location:
                 same = f"is the same as {format_path(other)}"
-                found.complain(location, f"{same}; each needs a value of its own")
-        return found.read(model)
+                file_.complain(location, f"{same}; each needs a value of its own")
+        return file_.read(model)
     except YamlError as error:
         return list(error.complaints)
 
@@ -163,24 +163,28 @@ def read_inventory(file: Path) -> tuple[InventoryCard, ...] | list[str]:
     inventory = read_cards(file, _Inventory)
     if isinstance(inventory, list):
         return inventory
-    given = (one.index for one in inventory.cards if one.index is not None)
+    given = (
+        accelerator.index
+        for accelerator in inventory.cards
+        if accelerator.index is not None
+    )
     following = 1 + max(given, default=-1)
-    found = []
-    for one in inventory.cards:
-        index = one.index
+    cards = []
+    for accelerator in inventory.cards:
+        index = accelerator.index
         if index is None:
             index, following = following, following + 1
         card = FoundCard(
-            uuid=CardUUID(one.uuid),
+            uuid=CardUUID(accelerator.uuid),
             index=index,
-            memory_mib=one.memory_mib,
-            model=one.model,
-            device_nodes=(*one.nodes, *inventory.shared_nodes),
-            variables=one.variables,
+            memory_mib=accelerator.memory_mib,
+            model=accelerator.model,
+            device_nodes=(*accelerator.nodes, *inventory.shared_nodes),
+            variables=accelerator.variables,
             known_to_driver=False,
         )
-        found.append(InventoryCard(card, one.used_mib_file))
-    return tuple(sorted(found, key=lambda one: one.card.index))
+        cards.append(InventoryCard(card, accelerator.used_mib_file))
+    return tuple(sorted(cards, key=lambda listed: listed.card.index))
 
 
 class WrittenSource:
@@ -214,14 +218,14 @@ class InventoryCards(WrittenSource):
     """
 
     def __init__(self, cards: Sequence[InventoryCard]) -> None:
-        super().__init__(one.card for one in cards)
+        super().__init__(listed.card for listed in cards)
         self._cards = tuple(cards)
         self._calls = DeadlineCalls(_DEADLINE_S)
 
     def readings(self) -> Sequence[CardReading]:
         """Look for each card's device nodes, and read its memory in use."""
         answers = self._calls.run(
-            {one.card.uuid: partial(_reading, one) for one in self._cards}
+            {listed.card.uuid: partial(_reading, listed) for listed in self._cards}
         )
         return [
             CardReading(uuid, None, str(answer))

@@ -87,13 +87,13 @@ class CardLinks:
             return
         links = {card.uuid: partial(_nvlinks, handles[card.uuid]) for card in cards}
         failed = self._run({_of_card(uuid): call for uuid, call in links.items()})
-        told = [
+        known = [
             card for card in cards if self._known.get(_of_card(card.uuid)) is not None
         ]
         failed |= self._run(
             {
                 _path(a, b): partial(_pcie, handles[a.uuid], handles[b.uuid])
-                for a, b in combinations(told, 2)
+                for a, b in combinations(known, 2)
             }
         )
         self._note(failed)
@@ -156,7 +156,7 @@ def _nvlinks(handle: nvml.Handle) -> _Links | None:
 
 
 def _active(handle: nvml.Handle) -> _Links:
-    found = _Links()
+    links = _Links()
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = pynvml.nvmlDeviceGetNvLinkState(handle, number)
@@ -165,8 +165,8 @@ def _active(handle: nvml.Handle) -> _Links:
                 continue
             raise
         if active:
-            found[_other_end(handle, number)] += 1
-    return found
+            links[_other_end(handle, number)] += 1
+    return links
 
 
 def _other_end(handle: nvml.Handle, number: int) -> str:

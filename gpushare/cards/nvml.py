@@ -253,7 +253,7 @@ def _instance(parent: Handle, card: FoundCard, at: int) -> _Part | None:
         handle = Handle(
             _needed(lambda: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, at))
         )
-        found = replace(
+        instance = replace(
             card,
             uuid=uuid_of(handle),
             # Full cards keep the driver's numbers; an instance has its card's in it.
@@ -266,7 +266,7 @@ def _instance(parent: Handle, card: FoundCard, at: int) -> _Part | None:
                 parent_model=_optional(lambda: pynvml.nvmlDeviceGetName(parent)) or "",
             ),
         )
-        return handle, _filled(handle, found)
+        return handle, _filled(handle, instance)
     except CardLost:
         raise
     except CardFailed as error:
@@ -553,19 +553,19 @@ class Session:
         """
         # By the handle, because a card that fell off the bus does not tell its UUID.
         known = list(self._physical.values()) if fault.address else ()
-        at = (one for one in known if address(one.handle) == fault.address)
-        if (its := next(at, None)) is None:
+        at = (card for card in known if address(card.handle) == fault.address)
+        if (concerned := next(at, None)) is None:
             return (None,)
         parts = {
             (of.gpu_instance, of.compute_instance): card.uuid
-            for card in its.cards
+            for card in concerned.cards
             if (of := card.instance)
         }
         if not parts:
-            return (its.uuid,)
+            return (concerned.uuid,)
         if fault.instance[0] == _OF_NO_INSTANCE:
             return tuple(parts.values())
-        return (parts.get(fault.instance, its.uuid),)
+        return (parts.get(fault.instance, concerned.uuid),)
 
     def _register(self) -> None:
         """Register for the faults of new cards now, not at the first wait.
@@ -575,7 +575,7 @@ class Session:
         with self._registering:
             # Only whole cards: the driver reports the faults of their instances, too.
             known = self._physical.items()
-            new = {u: one.handle for u, one in known if u not in self._registered}
+            new = {u: card.handle for u, card in known if u not in self._registered}
             if not new:
                 return
             try:
@@ -584,7 +584,9 @@ class Session:
                 self._note(str(error))
                 return
             register = self._faults.register
-            calls = {("register", u): partial(register, one) for u, one in new.items()}
+            calls = {
+                ("register", u): partial(register, handle) for u, handle in new.items()
+            }
             for (_, uuid), answer in self._calls.run(calls).items():
                 if isinstance(answer, Exception):
                     self._faults.in_use |= isinstance(answer, DeadlineExceeded)

@@ -287,7 +287,7 @@ class NvmlCards:
         answered, here = _answered(answers), set[CardUUID]()
         for place, answer in answers.items():
             if isinstance(answer, Described):
-                left_out |= {one.name: one for one in answer.left_out}
+                left_out |= {card.name: card for card in answer.left_out}
                 for card in answer.cards:
                     self._places[place] = answer.uuid
                     if card.integrated and not self._host_memory_mib:
@@ -312,7 +312,7 @@ class NvmlCards:
     def _remember(self, card: FoundCard) -> None:
         """Keep a card under its first index, whatever the driver's order is now."""
         known = self._known.get(card.uuid)
-        taken = {one.index for one in self._known.values()}
+        taken = {other.index for other in self._known.values()}
         if known is not None:
             card = replace(card, index=known.index)
         elif card.index in taken:
@@ -350,12 +350,12 @@ def _capabilities(root: Path, card: FoundCard) -> tuple[str, ...]:
     outer = folder / f"gi{of.gpu_instance}"
     try:
         texts = [
-            (one / "access").read_text()
-            for one in (outer, outer / f"ci{of.compute_instance}")
+            (folder / "access").read_text()
+            for folder in (outer, outer / f"ci{of.compute_instance}")
         ]
     except (OSError, ValueError):
         return ()
-    minors = [found[1] for text in texts if (found := _CAPABILITY.search(text))]
+    minors = [match[1] for text in texts if (match := _CAPABILITY.search(text))]
     nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)
     return nodes if len(nodes) == len(texts) else ()
 

@@ -81,12 +81,12 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
 def _terms(text: str, complaints: list[str]) -> tuple[WrittenCard, ...]:
     cards: list[WrittenCard] = []
     for number, term in enumerate(text.split(","), 1):
-        found = _TERM.fullmatch(term.strip())
-        if found is None:
+        match = _TERM.fullmatch(term.strip())
+        if match is None:
             fix = "write COUNTxSIZE with MiB or GiB, such as 4x24GiB"
             complaints.append(f"term {number}: {term.strip()!r} is not valid; {fix}")
             continue
-        count, size = int(found["count"]), int(found["size"]) * _MIB[found["unit"]]
+        count, size = int(match["count"]), int(match["size"]) * _MIB[match["unit"]]
         if not 0 < count <= MOST_CARDS:
             fix = f"give 1 to {MOST_CARDS} cards"
             complaints.append(f"term {number}: {count} cards are not possible; {fix}")
@@ -102,7 +102,9 @@ def _joined(cards: Sequence[FoundCard], scores: Sequence[int]) -> list[FoundCard
     links: list[dict[CardUUID, int]] = [{} for _ in cards]
     for (a, b), score in zip(pairs(len(cards)), scores, strict=True):
         links[a][cards[b].uuid] = links[b][cards[a].uuid] = score
-    return [replace(card, links=its) for card, its in zip(cards, links, strict=True)]
+    return [
+        replace(card, links=scores) for card, scores in zip(cards, links, strict=True)
+    ]
 
 
 def _numbered(written: Sequence[WrittenCard], node: str) -> list[FoundCard]:

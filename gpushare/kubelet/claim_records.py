@@ -73,16 +73,18 @@ class PreparedResourceClaim:
     @property
     def requests(self) -> frozenset[str]:
         """The requests that have devices."""
-        return frozenset(one.request for one in self.devices)
+        return frozenset(device.request for device in self.devices)
 
     def limit_mib(self, card: CardUUID) -> int:
         """Return the sum of its hard limits on a card. A limit is for one card."""
-        on = {one.request for one in self.devices if one.card == card}
-        return sum(one.needed_mib for name, one in self.limits.items() if name in on)
+        on = {device.request for device in self.devices if device.card == card}
+        return sum(
+            limit.needed_mib for name, limit in self.limits.items() if name in on
+        )
 
     def placement(self, node: NodeName) -> Placement:
         """Return what it holds as a placement."""
-        shares = tuple(one.share for one in self.devices)
+        shares = tuple(device.share for device in self.devices)
         uid = PodUID(self.uid)
         claim = PodRef(uid, self.namespace, self.name, is_claim=True)
         return Placement(claim, node, shares)
@@ -102,15 +104,15 @@ def read_record(path: Path) -> PreparedResourceClaim | None:
             logger.warning(_NOT_UNDERSTOOD, extra=facts)
             return None
         devices = tuple(
-            PreparedDevice(**{**one, "cdi": tuple(one["cdi"])})
-            for one in body["devices"]
+            PreparedDevice(**{**device, "cdi": tuple(device["cdi"])})
+            for device in body["devices"]
         )
         return PreparedResourceClaim(
             body["uid"],
             body["namespace"],
             body["name"],
             devices,
-            {name: HardLimit(**one) for name, one in body["limits"].items()},
+            {name: HardLimit(**limit) for name, limit in body["limits"].items()},
             body["cdi"],
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -158,14 +158,14 @@ def _bound(pod: Json) -> str:
 def _running(pod: Json) -> frozenset[str]:
     status = pod.get("status") or {}
     statuses = (
-        one
+        container
         for key in ("initContainerStatuses", "containerStatuses")
-        for one in status.get(key) or ()
+        for container in status.get(key) or ()
     )
     return frozenset(
-        str(one.get("name"))
-        for one in statuses
-        if "running" in (one.get("state") or {})
+        str(container.get("name"))
+        for container in statuses
+        if "running" in (container.get("state") or {})
     )
 
 
@@ -225,10 +225,10 @@ class DeviceId:
     @classmethod
     def parse(cls, text: str) -> "DeviceId | None":
         """Parse an id; None if it has not the form of this plugin's ids."""
-        found = _DEVICE.fullmatch(text)
-        if found is None:
+        match = _DEVICE.fullmatch(text)
+        if match is None:
             return None
-        return cls(found["key"], found["kind"], int(found["number"]))
+        return cls(match["key"], match["kind"], int(match["number"]))
 
 
 def card_key(uuid: CardUUID) -> str:
@@ -264,16 +264,16 @@ class ListedDevices:
     def holders(self) -> Iterator[tuple[PodName, str, str, frozenset[str]]]:
         """Return pod, container, resource and device ids of all that holds any."""
         for pod, of_pod in self.pods.items():
-            for container, held in of_pod.items():
-                for resource, ids in held.items():
+            for container, devices in of_pod.items():
+                for resource, ids in devices.items():
                     yield pod, container, resource, ids
 
     @cached_property
     def holder(self) -> Mapping[str, PodName]:
         """Which pod holds each device id that is held."""
-        return {one: pod for pod, _, _, ids in self.holders() for one in ids}
+        return {device: pod for pod, _, _, ids in self.holders() for device in ids}
 
-    def held(self, pod: PodName) -> Mapping[str, HeldDevices]:
+    def held_by(self, pod: PodName) -> Mapping[str, HeldDevices]:
         """Return what each listed container of a pod holds; empty if not listed."""
         return self.pods.get(pod, {})
 
@@ -290,13 +290,13 @@ def steps_left(
     kubelet's list tells what a listed container holds. Init containers that end are not
     listed; ``allocated`` tells of those.
     """
-    held = listed.held(pod.name)
+    containers = listed.held_by(pod.name)
     init = pod.regular_init_containers
     steps = [step for step in pod.steps if step.container not in init]
     lacking = [
         step
         for step in steps
-        if step.resource not in held.get(step.container, ())
+        if step.resource not in containers.get(step.container, ())
         and step.container not in pod.running
     ]
     if not init:
@@ -325,13 +325,15 @@ def admission_candidates(
     The pod that was bound last comes first: kubelet adds a pod to its list right before
     it admits the pod, so it has passed over all others that lack devices.
     """
-    found = []
+    lacking = []
     for pod in pods:
         if pod.name in listed.pods:
-            left = steps_left(pod, listed, allocated)
-            if any((one.resource, one.count) == step for one in left):
-                found.append(pod)
-    return sorted(found, key=lambda pod: (pod.bound, pod.name), reverse=True)
+            steps = steps_left(pod, listed, allocated)
+            if any(
+                (step_left.resource, step_left.count) == step for step_left in steps
+            ):
+                lacking.append(pod)
+    return sorted(lacking, key=lambda pod: (pod.bound, pod.name), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +355,9 @@ class ActivePod:
         """Return the pod after this step; earlier containers are done then."""
         order = [container.name for container in self.pod.gpu_containers]
         here = order.index(step.container)
-        left = tuple(
-            one
-            for one in self.left
-            if one != step and order.index(one.container) >= here
+        steps = tuple(
+            other
+            for other in self.left
+            if other != step and order.index(other.container) >= here
         )
-        return replace(self, left=left)
+        return replace(self, left=steps)

@@ -167,7 +167,7 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
         made.parts.device_chooser.allocate = slow  # type: ignore[method-assign]
         site.create(pod("second", container("main", 5, 1)))
         site.wait_running("second")
-        held = kubelet.list(5).held(("default", "second"))["main"]
+        held = kubelet.list(5).held_by(("default", "second"))["main"]
         made.parts.device_chooser.allocate = real  # type: ignore[method-assign]
 
         offers: list[set[str]] = []

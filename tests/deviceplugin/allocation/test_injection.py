@@ -92,7 +92,7 @@ def test_auto(
     chooser = InjectionChooser("auto", [folder], lambda: node)
     for _ in range(2):
         chooser.look([ONE, TWO])
-    assert (chooser.chosen, chooser.held) == (chosen, {})
+    assert (chooser.chosen, chooser.held_back) == (chosen, {})
     [(by, because)] = said(caplog)
     assert by == chosen
     assert why in because
@@ -150,11 +150,11 @@ def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     chooser = InjectionChooser("auto", [folder, folder / "none"], status)
     chooser.look([ONE, new])
     assert chooser.chosen == "cdi"
-    assert list(chooser.held) == [new]
-    assert "has nvidia.com/gpu=GPU-3" in chooser.held[new]
+    assert list(chooser.held_back) == [new]
+    assert "has nvidia.com/gpu=GPU-3" in chooser.held_back[new]
     (folder / "more.yaml").write_text(yaml.safe_dump(spec_of(new)))
     chooser.look([ONE, new])
-    assert chooser.held == {}
+    assert chooser.held_back == {}
 
 
 def test_an_instance_that_is_newer_than_the_specification(folder: Path) -> None:
@@ -163,10 +163,10 @@ def test_an_instance_that_is_newer_than_the_specification(folder: Path) -> None:
     (folder / "mig.json").write_text(json.dumps(spec_of("1:0")))
     chooser = InjectionChooser("auto", [folder], status)
     chooser.look([ONE, instance])
-    assert (chooser.chosen, list(chooser.held)) == ("cdi", [instance])
+    assert (chooser.chosen, list(chooser.held_back)) == ("cdi", [instance])
     (folder / "mig.json").write_text(json.dumps(spec_of("1:0", instance)))
     chooser.look([ONE, instance])
-    assert chooser.held == {}
+    assert chooser.held_back == {}
 
 
 def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> N
     held = []
     for _ in range(3):
         chooser.look([ONE, TWO])
-        held.append(list(chooser.held))
+        held.append(list(chooser.held_back))
     assert held == [[], [], [TWO]]
     assert chooser.chosen == "cdi"
 
@@ -196,7 +196,7 @@ def test_a_specification_whose_files_are_gone(folder: Path, *, common: bool) -> 
     (folder / "nvidia.json").write_text(json.dumps(body))
     chooser = InjectionChooser("auto", [folder], status, root=root)
     chooser.look([ONE, TWO])
-    assert (chooser.chosen, chooser.held) == ("cdi", {})
+    assert (chooser.chosen, chooser.held_back) == ("cdi", {})
     assert "cannot be seen" not in chooser.because
     (root / "usr/lib/libcuda.so.550").unlink()
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_a_choice_of_the_operators_stands(
     chooser = InjectionChooser(choice, [tmp_path], dict)
     chooser.look([ONE])
     assert chooser.chosen == choice
-    assert chooser.held == {}
+    assert chooser.held_back == {}
     [(_, because)] = said(caplog)
     assert because.startswith("the settings say so")
     assert ("but no CDI specification" in because) is (choice == "cdi")

@@ -199,7 +199,7 @@ def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
     uid = node.pod("a")["metadata"]["uid"]
     assert node.serving.reporter.occupancy.has_allocation(uid)
     node.end_pod("a")
-    node.serving.reporter.pods._drop(uid)
+    node.serving.reporter.pods.drop(uid)
     node.serving.reporter.catch_up()
     assert not node.serving.reporter.occupancy.has_allocation(uid)
     assert any(one.uid == uid for one in node.serving.reporter.records.all())
@@ -367,7 +367,7 @@ def test_devices_that_another_pod_holds(node: NodeFixture) -> None:
     """kubelet may forget what it gave away (contracts 2.7); we do not."""
     pod = node.bind("a", 20, 1, card=0)
     node.run(pod)
-    held = node.serving.reporter.resources.list(60).held(("default", "a"))
+    held = node.serving.reporter.resources.list(60).held_by(("default", "a"))
     node.run(node.bind("b", 5, 1, card=0))
     with pytest.raises(DeniedError, match="default/a holds"):
         node.allocate(M, sorted(held["main"][M])[:5])

@@ -105,7 +105,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
     kubelet = AdmissionFixture(*FOUR, chance=chance)
     pod = kubelet.bind(body, planned)
     kubelet.admit(pod)
-    held = kubelet.listed().held(pod.name) or kubelet.held[pod.name]
+    held = kubelet.listed().held_by(pod.name) or kubelet.held[pod.name]
     found = placement_from(pod, N, held, CARDS)
     assert found is not None
     assert not found.differs_from(planned)

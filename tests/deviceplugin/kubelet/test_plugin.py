@@ -110,7 +110,7 @@ def test_a_pod_gets_its_card_and_nothing_more(node: NodeFixture) -> None:
     assert inside(given)["cards"][0]["units"] == 14
     (held,) = (
         node.serving.parts.device_chooser._finder.listed()
-        .held(("default", "half"))
+        .held_by(("default", "half"))
         .values()
     )
     assert {resource: len(ids) for resource, ids in held.items()} == {C: 50, M: 14}

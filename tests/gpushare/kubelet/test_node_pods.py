@@ -297,7 +297,7 @@ def test_each_container_with_what_it_holds_of_ours(serve: Serve) -> None:
     listed = serve(lister).list(FOREVER_S)
     assert listed.pods == {NAME: HELD, ("default", "b"): {"x": {}, "y": {}}}
     assert listed.holder == dict.fromkeys(("m1", "m2", "c1"), NAME)
-    assert listed.held(("default", "none")) == {}
+    assert listed.held_by(("default", "none")) == {}
 
 
 def test_what_changed_is_read_again(serve: Serve) -> None:
@@ -306,11 +306,11 @@ def test_what_changed_is_read_again(serve: Serve) -> None:
     first = resources.list(FOREVER_S)
     lister.pods.append(pod("b", main=[(M, "m3")]))
     second = resources.list(FOREVER_S)
-    assert second.held(NAME) is first.held(NAME)
+    assert second.held_by(NAME) is first.held_by(NAME)
     lister.pods[0] = pod("a", main=[(M, "m9")])
     third = resources.list(FOREVER_S)
-    assert third.held(NAME) == {"main": {M: {"m9"}}}
-    assert third.held(("default", "b")) == {"main": {M: {"m3"}}}
+    assert third.held_by(NAME) == {"main": {M: {"m9"}}}
+    assert third.held_by(("default", "b")) == {"main": {M: {"m3"}}}
     lister.pods.clear()
     assert resources.list(FOREVER_S).pods == {}
 
@@ -320,7 +320,7 @@ def test_a_busy_kubelet_is_asked_again(serve: Serve) -> None:
     lister = WithGet()
     lister.busy = 3
     resources = serve(lister)
-    assert resources.list(FOREVER_S).held(NAME) == HELD
+    assert resources.list(FOREVER_S).held_by(NAME) == HELD
     lister.busy = 3
     assert resources.get(NAME, FOREVER_S) == HELD
 
