@@ -48,7 +48,7 @@ LONGEST = (
     "tests/deviceplugin/test_serve.py",
     "tests/monitoring/test_alerts.py",
     "tests/deviceplugin/allocation/test_isolation_law.py",
-    "tests/gpusharectl/demo/test_run.py",
+    "tests/gpusharectl/demo/test_command.py",
     "tests/gpusharectl/installer/test_interrupted.py",
     "tests/extender/server/test_page.py",
     "tests/contract/test_cluster.py",

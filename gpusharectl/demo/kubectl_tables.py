@@ -98,7 +98,7 @@ def make_table(
 
     ``whole``: each row has the whole object, which kubectl asks for to sort.
     """
-    cells, *names = COLUMNS[kind]
+    cells, *names = COLUMNS.get(kind, _OTHERS)
     version = {"apiVersion": "meta.k8s.io/v1"}
     partial = {"kind": "PartialObjectMetadata", **version}
     return {
@@ -212,15 +212,8 @@ def _namespace(namespace: Reader, now: datetime) -> Cells:
     return _name(namespace), "Active", _born(namespace, now)
 
 
-def _budget(budget: Reader, now: datetime) -> Cells:
-    spec, status = budget.optional_object("spec"), budget.optional_object("status")
-    return (
-        _name(budget),
-        str(spec.raw.get("minAvailable", "N/A")),
-        str(spec.raw.get("maxUnavailable", "N/A")),
-        status.optional_integer("disruptionsAllowed"),
-        _born(budget, now),
-    )
+def _any(thing: Reader, now: datetime) -> Cells:
+    return _name(thing), _born(thing, now)
 
 
 COLUMNS: Mapping[str, tuple[Callable[[Reader, datetime], Cells], str, str]] = {
@@ -240,10 +233,6 @@ COLUMNS: Mapping[str, tuple[Callable[[Reader, datetime], Cells], str, str]] = {
         "Source, Count, Name",
     ),
     "namespaces": (_namespace, "Name, Status, Age", ""),
-    "poddisruptionbudgets": (
-        _budget,
-        "Name, Min Available, Max Unavailable, Allowed Disruptions, Age",
-        "",
-    ),
 }
 """The cells of each kind, and its columns: always shown, and for ``-o wide`` only."""
+_OTHERS = (_any, "Name, Age", "")

@@ -1,10 +1,17 @@
 """READY, STATUS and RESTARTS as ``kubectl get pods`` has them on a real cluster."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Reader
-from gpusharectl.demo.kubectl_tables import pod_status, ready_of, restarts_of
+from gpusharectl.demo.kubectl_tables import (
+    make_table,
+    pod_status,
+    ready_of,
+    restarts_of,
+)
 
 
 def container(*, ready: bool = False, restarts: int = 0, **state: Json) -> Json:
@@ -59,3 +66,11 @@ def test_deleted_pod(phase: str, word: str) -> None:
 def test_counts() -> None:
     found = pod(RUNS, container(restarts=2), container(restarts=1))
     assert (ready_of(found), restarts_of(found)) == ("1/3", "3")
+
+
+def test_other_kinds_have_their_name_and_age() -> None:
+    """kubectl asks for rows of claims and slices too."""
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    claim = {"metadata": {"name": "c", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    (row,) = make_table("resourceclaims", [claim], {}, moment)["rows"]
+    assert row["cells"] == ["c", "24h"]
