@@ -43,7 +43,13 @@ from gpusharectl.state.extender import (
     tls_from,
 )
 from gpusharectl.state.read import Setup, Trouble, is_demo, read_quotas, setup_of
-from gpusharectl.state.scrape import NoAnswer, PageSeen, Result, scrape, sum_known
+from gpusharectl.state.scrape import (
+    NoAnswer,
+    PageSeen,
+    Result,
+    scrape,
+    sum_known,
+)
 from gpusharectl.state.troubles import of_quotas
 
 if TYPE_CHECKING:

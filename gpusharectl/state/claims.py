@@ -43,7 +43,7 @@ def allocated(bodies: Iterable[Json]) -> tuple[list[ResourceClaim], dict[str, st
 
     The latter by ``namespace/name``.
     """
-    found: list[ResourceClaim] = []
+    ours: list[ResourceClaim] = []
     wrong: dict[str, str] = {}
     for body in bodies:
         try:
@@ -52,17 +52,18 @@ def allocated(bodies: Iterable[Json]) -> tuple[list[ResourceClaim], dict[str, st
             wrong[facts.full_name(body)] = str(error)
         else:
             if claim is not None:
-                found.append(claim)
-    return found, wrong
+                ours.append(claim)
+    return ours, wrong
 
 
 def charged(nodes: Iterable[Node], claims: Iterable[ResourceClaim]) -> tuple[Node, ...]:
     """Return nodes, sorted by name, with what claims hold of their cards."""
-    found = {node.name: node for node in nodes}
+    by_name = {node.name: node for node in nodes}
     for claim in claims:
-        node = found.get(claim.node) or Node(claim.node)
-        found[claim.node] = node.with_placement(place_resource_claim(claim, node.cards))
-    return tuple(found[name] for name in sorted(found))
+        node = by_name.get(claim.node) or Node(claim.node)
+        placement = place_resource_claim(claim, node.cards)
+        by_name[claim.node] = node.with_placement(placement)
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def users_of(

@@ -145,12 +145,12 @@ class ClusterState:
     @cached_property
     def plugins(self) -> Mapping[str, bool]:
         """The nodes with a device plugin's pod, and whether a pod there is ready."""
-        found: dict[str, bool] = {}
+        ready_on: dict[str, bool] = {}
         for pod in self.parts:
             if facts.is_part(pod, facts.DEVICE_PLUGIN):
                 name = facts.node_of(pod)
-                found[name] = found.get(name, False) or facts.is_ready(pod)
-        return found
+                ready_on[name] = ready_on.get(name, False) or facts.is_ready(pod)
+        return ready_on
 
 
 def read_state(
@@ -170,46 +170,65 @@ def read_state(
     # The cache logs what it cannot understand; here the screen says it.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
     nodes = tuple(everything(access.cluster, Kind.NODES))
-    pods: list[Json] = []
-    parts: list[Json] = []
-    with_claims: dict[PodUID, Json] = {}
-    for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
-        if codec.is_ours(pod):
-            pods.append(pod)
-        if has_claims(pod):
-            with_claims[PodUID(pod["metadata"]["uid"])] = pod
-        if _is_part(pod):
-            parts.append(pod)
-    setup = _setup(access.objects, nodes, parts)
+    pods = _SortedPods.read(access.cluster)
+    setup = _setup(access.objects, nodes, pods.parts)
     troubles: list[Trouble] = []
-    reading = _ClaimsToRead(access.cluster, parts, bool(with_claims), troubles)
-    placements, seen = _placements(
-        access.objects, nodes, pods, parts, certificates, reading
-    )
+    claims = _ClaimsToRead(access.cluster, pods.parts, bool(pods.with_claims), troubles)
+    placements, seen = _placements(access.objects, nodes, pods, certificates, claims)
     if setup is Setup.DEMO:
         why = "the demo's extender is not in a pod"
         placements = replace(placements, not_asked=why)
-    quotas: tuple[Json, ...] | None = ()
-    reviewed = None
-    if whole:
-        quotas = read_quotas(access.objects, troubles)
-        reviewed = _reviewed(access.objects, troubles)
-        if any(map(offers_to_claims, parts)):
-            troubles += _unasked(access.objects)
-        if reviewed or any(one.about == _WEBHOOK for one in troubles):
-            setup = Setup.INSTALLED
-    return ClusterState(
+    state = ClusterState(
         placements=placements,
         nodes=nodes,
         pods=seen,
-        parts=tuple(parts),
+        parts=tuple(pods.parts),
         now=now,
-        troubles=tuple(troubles),
-        quotas=quotas,
-        reviewed=reviewed,
         setup=setup,
-        with_claims=with_claims,
+        with_claims=pods.with_claims,
     )
+    if whole:
+        state = _with_configurations(access.objects, state, troubles)
+    return replace(state, troubles=tuple(troubles))
+
+
+def _with_configurations(
+    objects: Objects, state: ClusterState, troubles: list[Trouble]
+) -> ClusterState:
+    """Return the state with quotas and what is known of the webhook."""
+    quotas = read_quotas(objects, troubles)
+    reviewed = _reviewed(objects, troubles)
+    if any(map(offers_to_claims, state.parts)):
+        troubles += _unasked(objects)
+    setup = state.setup
+    if reviewed or any(trouble.about == _WEBHOOK for trouble in troubles):
+        setup = Setup.INSTALLED
+    return replace(state, quotas=quotas, reviewed=reviewed, setup=setup)
+
+
+@dataclass(frozen=True, slots=True)
+class _SortedPods:
+    """The unfinished pods that commands look at, as the API server has them.
+
+    ``ours`` name gpushare's resources; the others are as in ``ClusterState``.
+    """
+
+    ours: list[Json] = field(default_factory=list)
+    parts: list[Json] = field(default_factory=list)
+    with_claims: dict[PodUID, Json] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, cluster: Cluster) -> "_SortedPods":
+        """Read all pods page by page, and keep these."""
+        pods = cls()
+        for pod in everything(cluster, Kind.PODS, UNFINISHED):
+            if codec.is_ours(pod):
+                pods.ours.append(pod)
+            if has_claims(pod):
+                pods.with_claims[PodUID(pod["metadata"]["uid"])] = pod
+            if _is_part(pod):
+                pods.parts.append(pod)
+        return pods
 
 
 def setup_of(access: Access) -> Setup:
@@ -231,9 +250,9 @@ def configured_by_us(scheduler: Json) -> bool:
 
 def config_of(pod: Json) -> str:
     """Return the file after ``--config``, in one word or two; empty without it."""
-    said = " ".join(facts.words_run(pod)).replace("--config ", "--config=").split()
-    found = (word for word in said if word.startswith("--config="))
-    return next(found, "").removeprefix("--config=")
+    words_run = " ".join(facts.words_run(pod)).replace("--config ", "--config=").split()
+    options = (word for word in words_run if word.startswith("--config="))
+    return next(options, "").removeprefix("--config=")
 
 
 def no_such_node(state: ClusterState, name: str) -> str:
@@ -260,10 +279,11 @@ def from_objects(
     node_book.replace(iter([ListPage(tuple(nodes), "")]))
     claim_book.replace(iter([ListPage(tuple(claims), "")]))
     pod_book.replace(iter([ListPage(tuple(bodies.values()), "")]))
-    found = sorted(ledger.nodes(), key=lambda node: node.name)
-    placements = Placements(tuple(found), choice, because, users=claim_book.users())
+    in_order = tuple(sorted(ledger.nodes(), key=lambda node: node.name))
+    placements = Placements(in_order, choice, because, users=claim_book.users())
     seen = {
-        one.pod.uid: SeenPod(one, bodies[one.pod.uid]) for one in pod_book.records()
+        record.pod.uid: SeenPod(record, bodies[record.pod.uid])
+        for record in pod_book.records()
     }
     return placements, seen
 
@@ -275,7 +295,7 @@ def configured_choice(settings: Mapping[str, str]) -> PolicyChoice:
     plain = PolicyChoice()
     return PolicyChoice(
         policy if policy in POLICIES else plain.default,
-        next((one for one in CARD_ORDERS if one == order), plain.card_order),
+        next((known for known in CARD_ORDERS if known == order), plain.card_order),
     )
 
 
@@ -312,12 +332,11 @@ def _setup(objects: Objects, nodes: Iterable[Json], parts: Iterable[Json]) -> Se
 def _placements(
     objects: Objects,
     nodes: Sequence[Json],
-    pods: Sequence[Json],
-    parts: Sequence[Json],
+    pods: "_SortedPods",
     certificates: Sequence[Path],
     claims: "_ClaimsToRead",
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
-    extenders = [pod for pod in parts if facts.is_extender(pod)]
+    extenders = [pod for pod in pods.parts if facts.is_extender(pod)]
     because = "no extender pod is ready"
     if not extenders:
         because = f"there is no extender pod in {facts.SYSTEM}"
@@ -325,33 +344,37 @@ def _placements(
         name = facts.name_of(pod)
         try:
             tls = tls_from(None, certificates) if requires_certificate(pod) else None
-            found = read_snapshot(fetched(objects, pod, "/snapshot", tls))
+            snapshot = read_snapshot(fetched(objects, pod, "/snapshot", tls))
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
         else:
             placements = Placements(
-                found.nodes, found.choice, reserved=found.reserved, users=found.users
+                snapshot.nodes,
+                snapshot.choice,
+                reserved=snapshot.reserved,
+                users=snapshot.users,
             )
             if not follows_claims(pod):
-                held, _ = allocated(claims.read(followed=False))
-                nodes_held, users = charged(found.nodes, held), users_of(held)
-                placements = replace(placements, nodes=nodes_held, users=users)
-            return placements, _decoded(pods)
+                ours, _ = allocated(claims.read(followed=False))
+                with_ours, users = charged(snapshot.nodes, ours), users_of(ours)
+                placements = replace(placements, nodes=with_ours, users=users)
+            return placements, _decoded(pods.ours)
     settings = facts.read_environment(extenders[0]) if extenders else {}
     bodies = claims.read(followed=any(map(follows_claims, extenders)))
-    return from_objects(nodes, pods, configured_choice(settings), because, bodies)
+    choice = configured_choice(settings)
+    return from_objects(nodes, pods.ours, choice, because, bodies)
 
 
 def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
-    found = {}
+    seen = {}
     for pod in pods:
         try:
             record = codec.read_pod_record(pod)
         except Malformed:
             # The extender ignores it as well; the API server lets none such in.
             continue
-        found[record.pod.uid] = SeenPod(record, pod)
-    return found
+        seen[record.pod.uid] = SeenPod(record, pod)
+    return seen
 
 
 def _leaders_first(objects: Objects, ready: Sequence[Json]) -> Sequence[Json]:
@@ -390,8 +413,8 @@ class _ClaimsToRead:
 
         ``followed``: an extender knows them.
         """
-        ours = followed or any(map(offers_to_claims, self.parts))
-        if not (ours or self.used):
+        expected = followed or any(map(offers_to_claims, self.parts))
+        if not (expected or self.used):
             return ()
         try:
             bodies = tuple(everything(self.cluster, Kind.CLAIMS))
@@ -399,23 +422,23 @@ class _ClaimsToRead:
             # An API server without ResourceClaims has none.
             return ()
         except ClusterError as error:
-            if ours:
+            if expected:
                 self._add(
                     f"what they hold is not known, since they cannot be read: {error}",
                     "get the right to `list` resourceclaims.resource.k8s.io in all "
                     "namespaces",
                 )
             return ()
-        found, wrong = allocated(bodies)
+        ours, wrong = allocated(bodies)
         for name, why in wrong.items():
             what = f"what this ResourceClaim holds of cards is not known: {why}"
-            namespace, _, own = name.partition("/")
-            do = f"kubectl -n {namespace} get resourceclaim {own} -o yaml"
+            namespace, _, claim = name.partition("/")
+            do = f"kubectl -n {namespace} get resourceclaim {claim} -o yaml"
             self.troubles.append(Trouble(name, what, do))
-        if found and not followed:
-            held = "1 holds" if len(found) == 1 else f"{len(found)} hold"
+        if ours and not followed:
+            many = "1 holds" if len(ours) == 1 else f"{len(ours)} hold"
             self._add(
-                f"the extender does not follow them, and {held} parts of cards: it may "
+                f"the extender does not follow them, and {many} parts of cards: it may "
                 "give a pod the same part, and the later one then waits on its node",
                 "gpusharectl install --dra",
             )
@@ -454,10 +477,10 @@ def _unasked(objects: Objects) -> Iterator[Trouble]:
 
 def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:
     try:
-        found = [objects.get(ref) for ref in facts.WEBHOOK_CONFIGURATIONS]
+        configurations = [objects.get(ref) for ref in facts.WEBHOOK_CONFIGURATIONS]
     except ClusterError:
         return None
-    interrupted = any(facts.is_narrowed(one) for one in found if one is not None)
+    interrupted = any(map(facts.is_narrowed, filter(None, configurations)))
     if interrupted:
         what = (
             "the webhook still answers only the installer's probe pod; the "
@@ -465,4 +488,4 @@ def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:
         )
         do = "run gpusharectl install again, with the same options"
         troubles.append(Trouble(_WEBHOOK, what, do))
-    return found[0] is not None and not interrupted
+    return configurations[0] is not None and not interrupted

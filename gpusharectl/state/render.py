@@ -80,23 +80,23 @@ def source(placements: Placements) -> str:
 
 
 def warnings(
-    found: Sequence[Trouble], *, wrap: bool = True
+    troubles: Sequence[Trouble], *, wrap: bool = True
 ) -> Iterator[RenderableType]:
     """Draw what needs an operator, each with the next step; ``wrap`` as in ``step``.
 
     What is the same for several nodes or pods is drawn once.
     """
-    if found:
+    if troubles:
         yield Words("\nWarnings", "bold")
     alike: defaultdict[tuple[str, str], list[Trouble]] = defaultdict(list)
-    for one in found:
-        alike[one.what, one.do.replace(one.about, "")].append(one)
+    for trouble in troubles:
+        alike[trouble.what, trouble.do.replace(trouble.about, "")].append(trouble)
     for those in alike.values():
-        about = words.listed((one.about for one in those), 3)
+        about = words.listed((trouble.about for trouble in those), 3)
         text = Words(f"{about}: ", _WARN).append(those[0].what, "default")
         yield indented(text, 2)
         do = those[0].do
-        if any(one.do != do for one in those):
+        if any(trouble.do != do for trouble in those):
             do += "  # and so for each of them"
         yield step(do, wrap=wrap)
 
@@ -140,7 +140,7 @@ def parts(
         yield from _namespaces(seen.namespaces, wide=wide)
         yield from _pending(seen, wide=wide)
         yield from _claiming(seen, wide=wide)
-    shown = [one for one in seen.troubles if seen.only in ("", one.about)]
+    shown = [trouble for trouble in seen.troubles if seen.only in ("", trouble.about)]
     yield from warnings(shown, wrap=wrap)
 
 
@@ -175,15 +175,15 @@ def _sum_of_namespace(seen: Overview) -> str:
     shares = [share for card in seen.cards for share in card.pods]
     shares += [gone.share for node in seen.nodes for gone in node.gone]
     # A pod of unknown card is on each card of its node, and holds one of them.
-    unplaced = {one.pod.uid: one for one in shares if one.stay is Stay.UNPLACED}
-    placed = [one for one in shares if one.stay is Stay.PLACED]
-    held = sum((one.amount for one in (*placed, *unplaced.values())), NOTHING)
-    here = {one.pod for one in (*placed, *unplaced.values())}
+    unplaced = {share.pod.uid: share for share in shares if share.stay is Stay.UNPLACED}
+    placed = [share for share in shares if share.stay is Stay.PLACED]
+    held = sum((share.amount for share in (*placed, *unplaced.values())), NOTHING)
+    here = {share.pod for share in (*placed, *unplaced.values())}
     if not here:
         return f"No pod of {seen.namespace} holds a part of a card."
     claims = sum(pod.is_claim for pod in here)
     counted = ((len(here) - claims, "pod"), (claims, "claim"))
-    holders = " and ".join(words.counted(many, one) for many, one in counted if many)
+    holders = " and ".join(words.counted(n, noun) for n, noun in counted if n)
     cards = words.counted(len(seen.cards), "card")
     nodes = words.counted(sum(bool(node.cards) for node in seen.nodes), "node")
     verb = "holds" if len(here) == 1 else "hold"
@@ -194,17 +194,17 @@ def _sum_of_namespace(seen: Overview) -> str:
 
 
 def _largest(free: FreeUnits) -> str:
-    left = words.units(free.without_cores)
+    unused = words.units(free.without_cores)
     if free.largest is None:
         if free.without_cores:
-            return f"No card has a free core, so no pod can have the {left} left."
+            return f"No card has a free core, so no pod can have the {unused} left."
         return "Nothing is free on any open card."
     units = free.largest.free.units
-    said = f"Largest free block: {words.units(units)} ({words.memory(units)}) "
-    said += f"on {free.largest}."
+    text = f"Largest free block: {words.units(units)} ({words.memory(units)}) "
+    text += f"on {free.largest}."
     if free.without_cores:
-        said += f" On cards without a free core {left} are left."
-    return said
+        text += f" On cards without a free core {unused} are left."
+    return text
 
 
 def _links(node: NodeView) -> str:
@@ -272,13 +272,13 @@ def _numbers(view: CardView, width: int) -> Words:
     card, allotted = view.card, view.allotted
     pieces = _pieces(view)
     line = Words()
-    line.append_text(bar(card.units, [one.units for one in pieces], _MEMORY_BAR))
+    line.append_text(bar(card.units, [amount.units for amount in pieces], _MEMORY_BAR))
     line.append(f" {f'{allotted.units}/{card.units}':>7}")
     if width >= _NARROW:
         line.append(f"  {words.format_memory_pair(allotted.units, card.units):>11}")
     line.append("  ")
     if width >= _WIDTH:
-        cores = [one.cores for one in pieces]
+        cores = [amount.cores for amount in pieces]
         line.append_text(bar(CORES_PER_CARD, cores, _CORE_BAR)).append(" ")
     line.append(f"{f'{allotted.cores}/{CORES_PER_CARD}':>7}")
     return line
@@ -286,7 +286,7 @@ def _numbers(view: CardView, width: int) -> Words:
 
 def _pieces(view: CardView) -> Sequence[Amount]:
     """Return the parts of a bar: the largest pods, the other ones, other namespaces."""
-    here = [one.amount for one in view.pods if one.stay is not Stay.NOMINATED]
+    here = [share.amount for share in view.pods if share.stay is not Stay.NOMINATED]
     if rest := sum(here[_MOST:], NOTHING):
         here[_MOST:] = [rest]
     return [*here, view.others] if view.others else here
@@ -324,8 +324,8 @@ def _legend(view: CardView, node: NodeView, others: str, width: int) -> Text:
         _sign(number, share).append(f" {_named(share, node)}", "default")
         for number, share in enumerate(view.pods[:_MOST])
     ]
-    if left := len(view.pods) - len(items):
-        items.append(fill(_MOST).append(f" and {left} more (-o wide)", "default"))
+    if more := len(view.pods) - len(items):
+        items.append(fill(_MOST).append(f" and {more} more (-o wide)", "default"))
     if others:
         last = len(_pieces(view)) - 1
         items.append(fill(last).append(f" {others}", "default"))
@@ -393,7 +393,7 @@ def _namespaces(seen: Sequence[NamespaceView], *, wide: bool) -> Iterator[Words]
     if not seen:
         return
     shown = seen if wide else seen[:_MOST_QUOTAS]
-    name = max(20, *(len(one.name) for one in shown)) if wide else 20
+    name = max(20, *(len(view.name) for view in shown)) if wide else 20
     columns = {
         resource: max(
             len(resource.removeprefix(f"{names.DOMAIN}/")),
@@ -412,8 +412,8 @@ def _namespaces(seen: Sequence[NamespaceView], *, wide: bool) -> Iterator[Words]
     yield Words(f"\n{over}", _DIM)
     yield Words(head, _DIM)
     for view in shown:
-        held = view.allotted
-        line = Words(f"{column(view.name, name, 0)}{held.units:>7}{held.cores:>7}")
+        units, cores = view.allotted.units, view.allotted.cores
+        line = Words(f"{column(view.name, name, 0)}{units:>7}{cores:>7}")
         for resource, width in columns.items():
             tight = _tightest(view, resource)
             over_it = tight is not None and _left(tight) < 0
@@ -422,12 +422,12 @@ def _namespaces(seen: Sequence[NamespaceView], *, wide: bool) -> Iterator[Words]
         for quota in view.quotas or () if wide else ():
             text = f"  quota {quota.name}: {_used(quota)} of {quota.resource}"
             yield Words(text, _DIM)
-    if left := len(seen) - len(shown):
-        yield Words(f"and {words.counted(left, 'namespace')} more (-o wide)", _DIM)
+    if more := len(seen) - len(shown):
+        yield Words(f"and {words.counted(more, 'namespace')} more (-o wide)", _DIM)
 
 
 def _tightest(view: NamespaceView, resource: str) -> Quota | None:
-    here = [one for one in view.quotas or () if one.resource == resource]
+    here = [quota for quota in view.quotas or () if quota.resource == resource]
     return min(here, key=_left, default=None)
 
 
@@ -467,6 +467,6 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
         if waiting.kube_scheduler and (waiting.room or wide):
             text += f"\nkube-scheduler: {waiting.kube_scheduler}"
         yield indented(Words(text))
-    if left := len(seen.pending) - len(shown):
-        yield Words(f"  and {left} more (-o wide)", _DIM)
+    if more := len(seen.pending) - len(shown):
+        yield Words(f"  and {more} more (-o wide)", _DIM)
     yield step(f"gpusharectl why {seen.pending[0].pod}", 2)

@@ -104,20 +104,20 @@ class PageSeen:
     def of_pod(self, namespace: str, name: str, card: str = "") -> list[ContainerSeen]:
         """Return a pod's containers, on one card or on all."""
         return [
-            one
-            for one in self.containers
-            if (one.namespace, one.pod) == (namespace, name) and card in ("", one.card)
+            c
+            for c in self.containers
+            if (c.namespace, c.pod) == (namespace, name) and card in ("", c.card)
         ]
 
     def outside_mib(self, card: str) -> float | None:
         """Return the memory of a card's processes outside Kubernetes, in MiB."""
-        found = (one for one in self.containers if one.card == card and not one.pod)
-        return next((one.used_mib for one in found), None)
+        on_card = (c for c in self.containers if c.card == card)
+        return next((c.used_mib for c in on_card if not c.pod), None)
 
 
 def sum_known(values: Sequence[float | None]) -> float | None:
     """Add up; if a part is not known, neither is the sum."""
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
@@ -133,7 +133,7 @@ def read_page(body: bytes) -> PageSeen:
         if name in _OF_NODE:
             node[name][labels.get("group") or labels.get("about") or ""] = value
         elif name in _OF_CONTAINER:
-            namespace, pod, container = (labels.get(one, "") for one in _NAMES)
+            namespace, pod, container = (labels.get(label, "") for label in _NAMES)
             key = (uuid, namespace, pod, container)
             cards.setdefault(uuid, {"index": labels.get("gpu", "")})
             containers.setdefault(key, {})[_OF_CONTAINER[name]] = value
@@ -170,7 +170,9 @@ def _samples(body: bytes) -> Iterator[Sample]:
             if line.partition("{")[0].partition(" ")[0] in _READ
         ]
         for family in text_string_to_metric_families("\n".join(lines)):
-            yield from (one for one in family.samples if math.isfinite(one.value))
+            yield from (
+                sample for sample in family.samples if math.isfinite(sample.value)
+            )
     except (ValueError, IndexError) as error:
         raise UnreadableError(f"it cannot be parsed: {error}") from error
 
@@ -195,14 +197,14 @@ class NoAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExporterAnswer:
     """What a node's exporter reports; ``log`` is the command that shows its log."""
 
     page: PageSeen
     log: str
 
 
-Result = Answer | NoAnswer
+Result = ExporterAnswer | NoAnswer
 
 
 def scrape(
@@ -216,39 +218,39 @@ def scrape(
 
     ``parts`` has the exporters' pods; others in it do not matter.
     """
-    pods: dict[str, list[Json]] = {}
+    exporters: dict[str, list[Json]] = {}
     for pod in parts:
         if facts.is_part(pod, facts.EXPORTER):
-            pods.setdefault(facts.node_of(pod), []).append(pod)
-    found: dict[str, Result] = {}
-    asked: dict[str, Json] = {}
+            exporters.setdefault(facts.node_of(pod), []).append(pod)
+    results: dict[str, Result] = {}
+    pods: dict[str, Json] = {}
     for name in nodes:
-        mine = pods.get(name, [])
+        mine = exporters.get(name, [])
         ready = [pod for pod in mine if facts.is_ready(pod)]
         if ready:
-            asked[name] = ready[0]
+            pods[name] = ready[0]
         elif mine:
             because = "its exporter is not ready"
             if waits := facts.waits_because(mine[0]):
                 because += f": {waits}"
-            found[name] = NoAnswer(because, _LOOK)
+            results[name] = NoAnswer(because, _LOOK)
         else:
             do = "gpusharectl install --with-monitoring"
-            found[name] = NoAnswer("no exporter runs on the node", do)
-    found |= _all(objects, asked, deadline_s)
-    return {name: found[name] for name in nodes}
+            results[name] = NoAnswer("no exporter runs on the node", do)
+    results |= _all(objects, pods, deadline_s)
+    return {name: results[name] for name in nodes}
 
 
 def _all(
     objects: Objects, pods: Mapping[str, Json], deadline_s: float
 ) -> dict[str, Result]:
     """Fetch in daemon threads: one that hangs does not keep the process."""
-    left, found = deque(pods), dict[str, Result]()
+    waiting, results = deque(pods), dict[str, Result]()
 
     def work() -> None:
         with suppress(IndexError):
-            while name := left.popleft():
-                found[name] = _one(objects, pods[name])
+            while name := waiting.popleft():
+                results[name] = _one(objects, pods[name])
 
     number = min(AT_ONCE, len(pods))
     threads = [Thread(target=work, name="scrape", daemon=True) for _ in range(number)]
@@ -259,13 +261,15 @@ def _all(
         thread.join(max(0.0, end - time.monotonic()))
     late = f"its exporter did not answer within {deadline_s:g} s"
     silent = {name: NoAnswer(late, _log_of(pod)) for name, pod in pods.items()}
-    return {**silent, **found.copy()}
+    return {**silent, **results.copy()}
 
 
 def _one(objects: Objects, pod: Json) -> Result:
     name, log = facts.name_of(pod), _log_of(pod)
     try:
-        return Answer(read_page(objects.fetch(facts.SYSTEM, name, PORT, PATH)), log)
+        return ExporterAnswer(
+            read_page(objects.fetch(facts.SYSTEM, name, PORT, PATH)), log
+        )
     except Forbidden as error:
         return NoAnswer(f"there is no right to reach its exporter: {error}", _RIGHT)
     except ClusterError as error:

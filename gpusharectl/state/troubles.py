@@ -31,7 +31,7 @@ def troubles(state: ClusterState, of_host: Sequence[Trouble] = ()) -> Iterator[T
     yield from state.troubles
     if state.setup is Setup.INSTALLED:
         yield from _extender(state)
-        yield from _scheduler(state, {one.about for one in of_host})
+        yield from _scheduler(state, {trouble.about for trouble in of_host})
         yield from _device_plugin(state)
     for look in _ALL:
         yield from look(state)
@@ -127,12 +127,12 @@ def _offered(state: ClusterState) -> Iterator[Trouble]:
             names.MEMORY: sum(card.units for card in healthy),
             names.CORE: CORES_PER_CARD * len(healthy),
         }
-        found = {key: facts.allocatable(body, key) for key in wanted}
-        if found != wanted and any((*wanted.values(), *found.values())):
+        offered = {key: facts.allocatable(body, key) for key in wanted}
+        if offered != wanted and any((*wanted.values(), *offered.values())):
             what = "; ".join(
-                f"kubelet offers {rounded(found[key])} of {key}, the cards have {here}"
-                for key, here in wanted.items()
-                if found[key] != here
+                f"kubelet offers {rounded(offered[key])} of {key}, the cards have {has}"
+                for key, has in wanted.items()
+                if offered[key] != has
             )
             do = (
                 "check in the log of the device plugin there that it has registered "
@@ -173,7 +173,7 @@ def _unplaced(state: ClusterState) -> Iterator[Trouble]:
     """Report pods that were bound without the extender: charged on every card."""
     for node in state.placements.nodes:
         if node.unplaced:
-            pods = sorted(str(asked.pod) for asked in node.unplaced.values())
+            pods = sorted(str(request.pod) for request in node.unplaced.values())
             what = (
                 f"the card of {words.listed(pods, 3)} is not known, so each card "
                 "here is charged for it"
@@ -192,7 +192,7 @@ def _over_placed(state: ClusterState) -> Iterator[Trouble]:
         for card in node.cards:
             cores, units = charged.get(card.uuid, (0, 0))
             if units > card.units or cores > CORES_PER_CARD:
-                claims = any(one.pod.is_claim for one in node.placements.values())
+                claims = any(p.pod.is_claim for p in node.placements.values())
                 holders = "pods and ResourceClaims" if claims else "pods"
                 what = (
                     f"{holders} hold {units} of {card.units} units and {cores} of "
@@ -213,11 +213,11 @@ def _not_started(state: ClusterState) -> Iterator[Trouble]:
 
 def _misspelt(state: ClusterState) -> Iterator[Trouble]:
     """Report annotations of pods that look like gpushare's and have no meaning."""
-    found: dict[str, list[str]] = {}
+    pods_by_text: dict[str, list[str]] = {}
     for seen in state.pods.values():
         for text in codec.find_unknown_annotations(seen.body):
-            found.setdefault(text, []).append(facts.full_name(seen.body))
-    for text, pods in found.items():
+            pods_by_text.setdefault(text, []).append(facts.full_name(seen.body))
+    for text, pods in pods_by_text.items():
         do = "correct it where these pods are created"
         yield Trouble(words.listed(pods, 3), text, do)
 

@@ -339,8 +339,8 @@ def of_namespace(seen: Overview, namespace: str) -> Overview:
 
 def _only(view: CardView, is_mine: Callable[[PodShare], bool]) -> CardView:
     mine = tuple(filter(is_mine, view.pods))
-    held = (share.amount for share in mine if share.stay is not Stay.NOMINATED)
-    return replace(view, pods=mine, others=view.allotted - sum(held, NOTHING))
+    amounts = (share.amount for share in mine if share.stay is not Stay.NOMINATED)
+    return replace(view, pods=mine, others=view.allotted - sum(amounts, NOTHING))
 
 
 def _shares_cards(node: Node | None, body: Json | None) -> bool:
@@ -422,10 +422,10 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
         for uid, placement in node.nominations.items()
         if uid not in node.placements and uid not in node.unplaced
     ]
-    pods = [held for held in node.placements.values() if not held.pod.is_claim]
-    for held in node.placements.values():
-        if held.pod.is_claim:
-            yield from _of_claim(state, held)
+    pods = [p for p in node.placements.values() if not p.pod.is_claim]
+    for placement in node.placements.values():
+        if placement.pod.is_claim:
+            yield from _of_claim(state, placement)
     for stay, placements in (
         (Stay.PLACED, pods),
         (Stay.NOMINATED, nominated),
@@ -437,27 +437,27 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
             for card, amount in placement.by_card().items():
                 share = PodShare(placement.pod, amount, card in whole, stay, planned)
                 yield card, _with_status(share, [seen.body] if seen else [])
-    for uid, asked in node.unplaced.items():
-        is_whole = any(claim.whole_cards for claim in asked.claims)
-        amount = sum((claim.amount for claim in asked.claims), NOTHING)
+    for uid, request in node.unplaced.items():
+        is_whole = any(claim.whole_cards for claim in request.claims)
+        amount = sum((claim.amount for claim in request.claims), NOTHING)
         for each in node.cards:
             on_card = each.capacity if is_whole else amount
-            share = PodShare(asked.pod, on_card, is_whole, Stay.UNPLACED)
+            share = PodShare(request.pod, on_card, is_whole, Stay.UNPLACED)
             seen = state.pods.get(uid)
             yield each.uuid, _with_status(share, [seen.body] if seen else [])
 
 
 def _of_claim(
-    state: ClusterState, held: Placement
+    state: ClusterState, placement: Placement
 ) -> Iterator[tuple[CardUUID, PodShare]]:
     """Return what a claim has of each card, all of its requests together."""
-    uid, placements = held.pod.uid, state.placements
+    uid, placements = placement.pod.uid, state.placements
     users = placements.users.get(uid)
     claim = ClaimUse("reserved" if uid in placements.reserved else "allocated", users)
     pods = [state.with_claims.get(user.uid) for user in users or ()]
-    whole = {share.card for share in held.shares if share.is_whole}
-    for card, amount in held.by_card().items():
-        share = PodShare(held.pod, amount, card in whole, by_claim=claim)
+    whole = {share.card for share in placement.shares if share.is_whole}
+    for card, amount in placement.by_card().items():
+        share = PodShare(placement.pod, amount, card in whole, by_claim=claim)
         yield card, _with_status(share, [body for body in pods if body is not None])
 
 
@@ -475,13 +475,13 @@ def _with_status(share: PodShare, bodies: Sequence[Json]) -> PodShare:
 
 
 def planned_elsewhere(
-    record: PodRecord | None, held: Placement
+    record: PodRecord | None, placement: Placement
 ) -> tuple[CardUUID, ...]:
     """Return the planned cards, if the pod is on other ones; else none."""
     if record is None or record.plan is None:
         return ()
     planned = record.plan.cards()
-    return () if set(planned) == set(held.cards()) else planned
+    return () if set(planned) == set(placement.cards()) else planned
 
 
 def _pending(state: ClusterState) -> Iterator[WaitingPod]:
@@ -523,30 +523,30 @@ def _by_priority(seen: SeenPod) -> tuple[int, str, str]:
 
 def _namespaces(state: ClusterState) -> tuple[NamespaceView, ...]:
     """Return those that hold something of a card or have a quota on one, by name."""
-    held = _allotted(state)
+    allotted = _allotted(state)
     if state.quotas is None:
-        return tuple(NamespaceView(name, held[name], None) for name in sorted(held))
+        return tuple(NamespaceView(n, allotted[n], None) for n in sorted(allotted))
     quotas: defaultdict[str, list[Quota]] = defaultdict(list)
     for body in state.quotas:
         for quota in _quotas_in(body):
             quotas[str(body["metadata"].get("namespace") or "")].append(quota)
     return tuple(
-        NamespaceView(name, held.get(name, NOTHING), tuple(quotas.get(name, ())))
-        for name in sorted({*held, *quotas})
+        NamespaceView(name, allotted.get(name, NOTHING), tuple(quotas.get(name, ())))
+        for name in sorted({*allotted, *quotas})
     )
 
 
 def _allotted(state: ClusterState) -> Mapping[str, Amount]:
     """Add up what is charged, each pod once: one of unknown card holds one only."""
-    found: defaultdict[str, Amount] = defaultdict(Amount)
+    allotted: defaultdict[str, Amount] = defaultdict(Amount)
     for node in state.placements.nodes:
         for placement in node.placements.values():
             for share in placement.shares:
-                found[placement.pod.namespace] += share.amount
-        for asked in node.unplaced.values():
-            for claim in asked.claims:
-                found[asked.pod.namespace] += claim.amount
-    return found
+                allotted[placement.pod.namespace] += share.amount
+        for request in node.unplaced.values():
+            for claim in request.claims:
+                allotted[request.pod.namespace] += claim.amount
+    return allotted
 
 
 def _quotas_in(body: Json) -> Iterator[Quota]:
@@ -559,9 +559,9 @@ def _quotas_in(body: Json) -> Iterator[Quota]:
             yield Quota(facts.name_of(body), resource, allowed, counted)
 
 
-def _number(found: object) -> int | None:
+def _number(quantity: object) -> int | None:
     """Read a quantity; None if it is missing or no whole number."""
     try:
-        return None if found is None else parse_whole(found)
+        return None if quantity is None else parse_whole(quantity)
     except (NotAQuantity, NotWhole):
         return None

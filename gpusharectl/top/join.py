@@ -12,9 +12,9 @@ from gpusharectl.state.read import CLAIMS, Setup, Trouble
 from gpusharectl.state.scrape import (
     MEMORY,
     PROCESSES,
-    Answer,
     CardSeen,
     ContainerSeen,
+    ExporterAnswer,
     NoAnswer,
     PageSeen,
     Result,
@@ -68,7 +68,7 @@ def join_exporters(
     pods: list[PodRow] = []
     for view in seen.nodes:
         result = results.get(view.name, _NOT_ASKED)
-        page = result.page if isinstance(result, Answer) else PageSeen()
+        page = result.page if isinstance(result, ExporterAnswer) else PageSeen()
         nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
         cards += [_card(view.name, one, page) for one in view.cards]
         pods += _PodRows(view, seen.placements.node(view.name), page).all()
@@ -362,7 +362,7 @@ def _troubles(
     for (because, do), names in silent.items():
         yield Trouble(words.listed(names, 3), because, do)
     for name, result in results.items():
-        if isinstance(result, Answer):
+        if isinstance(result, ExporterAnswer):
             for what in _of_page(result.page, now):
                 yield Trouble(name, what, result.log)
             if cards := _without_sm(result.page, indexes.get(name, {})):

@@ -20,9 +20,9 @@ from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
 from gpusharectl.state.scrape import (
     AT_ONCE,
-    Answer,
     CardSeen,
     ContainerSeen,
+    ExporterAnswer,
     NoAnswer,
     PageSeen,
     Result,
@@ -80,7 +80,7 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
     told = wait_until(
         lambda: exporters.scraped(*parts, deadline_s=0.3),
         "an answer in time, which a busy machine may be late for",
-        accept=lambda seen: isinstance(seen["well"], Answer),
+        accept=lambda seen: isinstance(seen["well"], ExporterAnswer),
     )
     hanging = [one.daemon for one in threading.enumerate() if one.name == "scrape"]
     exporters.released.set()
@@ -99,7 +99,7 @@ def test_many_are_asked_at_a_time() -> None:
     exporters = FakeExporters(together=AT_ONCE)
     told = exporters.scraped(*map(exporter, names))
     assert list(told) == names
-    assert all(isinstance(one, Answer) for one in told.values())
+    assert all(isinstance(one, ExporterAnswer) for one in told.values())
     assert sorted(exporters.asked) == [f"gpushare-exporter-{name}" for name in names]
 
 
