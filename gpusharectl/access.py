@@ -78,15 +78,15 @@ def reach(
     neither an option nor the environment names a file. Raises ``CannotReachError``
     only.
     """
-    found = _found(kubeconfig, environ, _usual(environ) if places is None else places)
+    files = _found(kubeconfig, environ, _usual(environ) if places is None else places)
     _import_client()
     from gpushare.kube.apiserver.api import ApiObjects, ApiServer  # noqa: PLC0415
 
-    chosen = _context(found, context) if found else ""
+    chosen = _context(files, context) if files else ""
     with _file_is_well():
-        objects = ApiObjects.connect(found or None, chosen or None)
-        cluster = ApiServer.connect(found or None, chosen or None)
-    access = Access(objects, cluster, found, chosen)
+        objects = ApiObjects.connect(files or None, chosen or None)
+        cluster = ApiServer.connect(files or None, chosen or None)
+    access = Access(objects, cluster, files, chosen)
     try:
         _check(access, needs)
     except CannotReachError:
@@ -137,8 +137,8 @@ def _file_is_well() -> Iterator[None]:
 
 def _usual(environ: Mapping[str, str]) -> Sequence[Path]:
     home = environ.get("HOME")
-    own = (Path(home, ".kube", "config"),) if home else ()
-    return (*own, *HOST_KUBECONFIGS)
+    of_user = (Path(home, ".kube", "config"),) if home else ()
+    return (*of_user, *HOST_KUBECONFIGS)
 
 
 def _found(

@@ -206,8 +206,10 @@ def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
     """
     *before, begun = arguments or [""]
     shell = ShellComplete(command, {}, "kubectl vcuda", "")
-    found = shell.get_completions(list(before), begun)
-    lines = [f"{one.value}\t{one.help}" if one.help else one.value for one in found]
+    items = shell.get_completions(list(before), begun)
+    lines = [
+        f"{item.value}\t{item.help}" if item.help else item.value for item in items
+    ]
     return "\n".join([*lines, _LAST_WORD])
 
 

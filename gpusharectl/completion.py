@@ -28,10 +28,10 @@ def node_names(
 ) -> list[CompletionItem]:
     """Offer the nodes that share cards."""
     nodes = _all(context, Kind.NODES)
-    found = [
+    sharing = [
         facts.name_of(node) for node in nodes if facts.annotation(node, names.CARDS)
     ]
-    return _offered(found, begun)
+    return _offered(sharing, begun)
 
 
 def all_node_names(
@@ -45,7 +45,7 @@ def card_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the cards of the node named before, by index and by UUID."""
-    found: list[CompletionItem] = []
+    items: list[CompletionItem] = []
     for node in _all(context, Kind.NODES):
         if facts.name_of(node) != context.params.get("node"):
             continue
@@ -55,8 +55,8 @@ def card_names(
             continue
         for card in cards:
             both = (str(card.index), card.uuid)
-            found += [CompletionItem(name, help=card.model) for name in both]
-    return [item for item in found if item.value.startswith(begun)]
+            items += [CompletionItem(name, help=card.model) for name in both]
+    return [item for item in items if item.value.startswith(begun)]
 
 
 def pod_names(
@@ -68,23 +68,23 @@ def pod_names(
     ``-n`` others have their namespace before it, and their name may be what was begun.
     """
     given = context.params.get("namespace")
-    found = []
+    pods = []
     for pod in _our_pods(context):
         name, full = facts.name_of(pod), facts.full_name(pod)
         here = pod["metadata"]["namespace"] == (given or DEFAULT_NAMESPACE)
         if here and name.startswith(begun):
-            found.append(name)
+            pods.append(name)
         elif not given and (full.startswith(begun) or name.startswith(begun)):
-            found.append(full)
-    return [CompletionItem(one) for one in found]
+            pods.append(full)
+    return [CompletionItem(name) for name in pods]
 
 
 def namespace_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the namespaces of pods that name gpushare's resources."""
-    found = {pod["metadata"]["namespace"] for pod in _our_pods(context)}
-    return _offered(sorted(found), begun)
+    namespaces = {pod["metadata"]["namespace"] for pod in _our_pods(context)}
+    return _offered(sorted(namespaces), begun)
 
 
 def _our_pods(context: click.Context) -> list[Json]:
@@ -92,13 +92,13 @@ def _our_pods(context: click.Context) -> list[Json]:
     return [pod for pod in pods if codec.is_ours(pod)]
 
 
-def _offered(found: Sequence[str], begun: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in found if name.startswith(begun)]
+def _offered(names_known: Sequence[str], begun: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names_known if name.startswith(begun)]
 
 
 def _all(context: click.Context, kind: Kind, selector: str = "") -> list[Json]:
     """Return what the cluster says within the time; an error ends it silently."""
-    given, found = context.params, list[Json]()
+    given, bodies = context.params, list[Json]()
 
     def read() -> None:
         try:
@@ -106,8 +106,8 @@ def _all(context: click.Context, kind: Kind, selector: str = "") -> list[Json]:
         except click.ClickException:
             return
         try:
-            for one in everything(access.cluster, kind, selector):
-                found.append(one)
+            for body in everything(access.cluster, kind, selector):
+                bodies.append(body)
         except ClusterError:
             return
         finally:
@@ -117,4 +117,4 @@ def _all(context: click.Context, kind: Kind, selector: str = "") -> list[Json]:
     thread = Thread(target=read, name="completion", daemon=True)
     thread.start()
     thread.join(_WITHIN_S)
-    return found.copy()
+    return bodies.copy()

@@ -258,8 +258,8 @@ def age(moment: str, now: datetime) -> str:
         return UNKNOWN
     for limit, unit, size, rest, rest_size in _STEPS:
         if seconds < limit:
-            whole, left = divmod(max(0, seconds), size)
-            part = left // rest_size
+            whole, rest_s = divmod(max(0, seconds), size)
+            part = rest_s // rest_size
             return f"{whole}{unit}{part}{rest}" if rest and part else f"{whole}{unit}"
     return f"{seconds // (365 * 86400)}y"
 
@@ -279,8 +279,8 @@ def gib(mib: float | None) -> str:
     """
     if mib is None:
         return NOT_KNOWN
-    found = mib / _GIB
-    return f"<{_LEAST}" if 0 < found < _LEAST else f"{found:.2f}" if found else "0"
+    number = mib / _GIB
+    return f"<{_LEAST}" if 0 < number < _LEAST else f"{number:.2f}" if number else "0"
 
 
 def size(mib: float) -> str:
@@ -350,10 +350,10 @@ def columns(texts: Sequence[str], width: int) -> list[str]:
     different = len(set(texts))
     best, most = [column(text, width) for text in texts], 0
     for tail in sorted(range(max(0, width)), key=lambda tail: abs(tail - middle)):
-        found = [column(text, width, tail) for text in texts]
-        kept = len(set(found))
+        cut = [column(text, width, tail) for text in texts]
+        kept = len(set(cut))
         if kept > most:
-            best, most = found, kept
+            best, most = cut, kept
         if most == different or len(texts) > _MOST_TEXTS:
             break
     return best
@@ -409,15 +409,15 @@ def object_changes(
     The API server checks rights, quotas and admission as for the real request, so what
     it would refuse is a ``ClusterError`` here, before anything is changed.
     """
-    found = []
+    changes = []
     for body in manifests:
         ref = Ref.of(body)
         before = objects.get(ref)
         after = tidy(objects.apply(body, dry_run=True))
         old = None if before is None else tidy(before)
         if old != after:
-            found.append(ObjectChange(ref, old, after))
-    return tuple(found)
+            changes.append(ObjectChange(ref, old, after))
+    return tuple(changes)
 
 
 def tidy(body: Json) -> Json:

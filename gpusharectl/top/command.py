@@ -51,7 +51,7 @@ from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
 from gpusharectl.top.join import join_exporters
 from gpusharectl.top.render import Layout, drawn, fitted
-from gpusharectl.top.rows import Sort, Top, order_rows
+from gpusharectl.top.rows import Sort, TopView, order_rows
 from gpusharectl.top.screen import Keyboard, View, keyboard, stop, watch
 
 _EVERY_S = 5.0
@@ -140,7 +140,7 @@ def top(  # noqa: PLR0913
     layout = Layout(by == "card", namespace or "", node or "", verbose=verbose)
     with reached(kubeconfig, context) as access:
 
-        def seen() -> Top:
+        def seen() -> TopView:
             return _seen(access, layout)
 
         if output:
@@ -154,19 +154,19 @@ def top(  # noqa: PLR0913
             _live(console, seen, layout, every_s, sort)
 
 
-def _seen(access: Access, layout: Layout) -> Top:
+def _seen(access: Access, layout: Layout) -> TopView:
     state = read_state(access, datetime.now(UTC))
     if layout.only and (error := no_such_node(state, layout.only)):
         raise click.ClickException(error)
     seen = overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
-    told = scrape(access.objects, state.parts, nodes)
-    return join_exporters(seen, told, layout.namespace)
+    results = scrape(access.objects, state.parts, nodes)
+    return join_exporters(seen, results, layout.namespace)
 
 
 def _live(
     console: Console,
-    seen: Callable[[], Top],
+    seen: Callable[[], TopView],
     layout: Layout,
     every_s: float,
     sort: Sort | None,
@@ -179,7 +179,7 @@ def _live(
     answers = isinstance(keys, Keyboard)
 
     def frame(
-        console: Console, top: Top, lost: str, view: View
+        console: Console, top: TopView, lost: str, view: View
     ) -> tuple[RenderableType, int]:
         fitting = replace(
             layout,

@@ -34,7 +34,7 @@ from gpusharectl.top.rows import (
     Flag,
     PodRow,
     Sign,
-    Top,
+    TopView,
     excess_mib,
     order_rows,
 )
@@ -58,7 +58,7 @@ _EXPORTER_TROUBLES = {
 
 def join_exporters(
     seen: Overview, results: Mapping[str, Result], namespace: str = ""
-) -> Top:
+) -> TopView:
     """Join the overview with what the exporters of its nodes have answered.
 
     The pods of one namespace or of all; pods by memory, cards by node and index.
@@ -70,15 +70,15 @@ def join_exporters(
         result = results.get(view.name, _NOT_ASKED)
         page = result.page if isinstance(result, ExporterAnswer) else PageSeen()
         nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
-        cards += [_card(view.name, one, page) for one in view.cards]
+        cards += [_card(view.name, card, page) for card in view.cards]
         pods += _PodRows(view, seen.placements.node(view.name), page).all()
-    of_claims = tuple(one for one in seen.troubles if one.about == CLAIMS)
-    found = Top(
+    of_claims = tuple(t for t in seen.troubles if t.about == CLAIMS)
+    top = TopView(
         placements=seen.placements,
         at=seen.at,
         nodes=nodes,
         cards=tuple(cards),
-        pods=tuple(one for one in pods if namespace in ("", one.namespace)),
+        pods=tuple(row for row in pods if namespace in ("", row.namespace)),
         # The demo has no exporters, and nothing can be installed in it.
         troubles=(
             *of_claims,
@@ -92,7 +92,7 @@ def join_exporters(
         setup=seen.setup,
         others=seen.others,
     )
-    return order_rows(found, None)
+    return order_rows(top, None)
 
 
 def _card(node: str, view: CardView, page: PageSeen) -> CardRow:
@@ -141,20 +141,20 @@ class _PodRows:
         self._view = view
         self._placements = {} if node is None else node.placements
         self._page = page
-        self._indexes = {str(one.card.uuid): one.card.index for one in view.cards}
-        self._units = {str(one.card.uuid): one.card.units for one in view.cards}
+        self._indexes = {str(view.card.uuid): view.card.index for view in view.cards}
+        self._units = {str(view.card.uuid): view.card.units for view in view.cards}
 
     def all(self) -> Iterator[PodRow]:
         """Return the pods card by card, and those that use a card without a share."""
         known: set[tuple[str, str]] = set()
         unplaced: dict[str, PodShare] = {}
         on_cards = [
-            (one.card.uuid, share) for one in self._view.cards for share in one.pods
+            (view.card.uuid, share) for view in self._view.cards for share in view.pods
         ]
         placed: list[tuple[CardUUID, PodShare]] = []
         for uuid, share in (
             *on_cards,
-            *((one.card, one.share) for one in self._view.gone),
+            *((gone.card, gone.share) for gone in self._view.gone),
         ):
             if share.stay is Stay.UNPLACED:
                 unplaced[str(share.pod)] = share
@@ -176,34 +176,35 @@ class _PodRows:
             seen = self._page.of_pod(pod.namespace, pod.name, uuid)
         gone = Flag(Sign.GONE, f"its card no longer exists ({uuid})")
         flags = [*(() if uuid in self._indexes else (gone,))]
-        flags += [_by_claim(one, pod.uid) for one in claims]
+        flags += [_by_claim(claim, pod.uid) for claim in claims]
         row = self._row((pod.namespace, pod.name, uuid), seen, flags, share)
-        own = (share,) if share.by_claim else ()
-        return replace(row, claims=tuple(one.pod.name for one in claims or own))
+        if share.by_claim and not claims:
+            claims = (share,)
+        return replace(row, claims=tuple(claim.pod.name for claim in claims))
 
     def _unplaced(self, share: PodShare) -> PodRow:
         pod = share.pod
         seen = self._page.of_pod(pod.namespace, pod.name)
         text = "its card is not known; each card of the node is charged for it"
-        if on := self._named({one.card for one in seen if one.used_mib or one.sm}):
+        if on := self._named({use.card for use in seen if use.used_mib or use.sm}):
             text += f". It uses card {on}"
         flags = (Flag(Sign.UNPLACED, text),)
         return self._row((pod.namespace, pod.name, ""), seen, flags, share)
 
     def _without_share(self, known: set[tuple[str, str]]) -> Iterator[PodRow]:
-        found: dict[tuple[str, str, str], list[ContainerSeen]] = {}
+        uses_of: dict[tuple[str, str, str], list[ContainerSeen]] = {}
         claimed = {
-            str(one.card.uuid)
-            for one in self._view.cards
-            if any(share.by_claim and share.users is None for share in one.pods)
+            str(view.card.uuid)
+            for view in self._view.cards
+            if any(share.by_claim and share.users is None for share in view.pods)
         }
-        for one in self._page.containers:
-            used = one.used_mib or one.sm
-            has_share = (one.card, f"{one.namespace}/{one.pod}") in known
-            if one.pod and used and not has_share:
-                key = (one.namespace, one.pod, one.card)
-                found.setdefault(key, []).append(one)
-        for key, seen in found.items():
+        for use in self._page.containers:
+            used = use.used_mib or use.sm
+            has_share = (use.card, f"{use.namespace}/{use.pod}") in known
+            if use.pod and used and not has_share:
+                key = (use.namespace, use.pod, use.card)
+                uses_of.setdefault(key, []).append(use)
+        for key, seen in uses_of.items():
             text = "has no share of this card"
             if key[2] in claimed:
                 text += "; it may use that of a ResourceClaim here"
@@ -247,7 +248,7 @@ class _PodRows:
         self, share: PodShare | None, uuid: str, seen: Sequence[ContainerSeen]
     ) -> tuple[ContainerRow, ...]:
         placement = self._placements.get(share.pod.uid) if share else None
-        asked = {
+        amounts = {
             container.name: container.amount
             for part in (placement.shares if placement else ())
             if part.card == uuid
@@ -256,10 +257,10 @@ class _PodRows:
         reported = []
         for use in seen:
             metrics = (use.used_mib, use.sm, use.last_busy, use.over)
-            reported.append(ContainerRow(use.name, asked.get(use.name), *metrics))
+            reported.append(ContainerRow(use.name, amounts.get(use.name), *metrics))
         known = {container.name for container in seen}
-        silent = [ContainerRow(n, asked[n]) for n in asked if n not in known]
-        order = {name: number for number, name in enumerate(asked)}
+        silent = [ContainerRow(n, amounts[n]) for n in amounts if n not in known]
+        order = {name: number for number, name in enumerate(amounts)}
         rows = sorted(
             (*reported, *silent), key=lambda row: order.get(row.name, len(order))
         )
@@ -267,8 +268,8 @@ class _PodRows:
 
     def _named(self, uuids: Iterable[str]) -> str:
         """Return the indexes of those cards that the node has."""
-        found = {self._indexes[uuid] for uuid in uuids if uuid in self._indexes}
-        return ", ".join(map(str, sorted(found)))
+        indexes = {self._indexes[uuid] for uuid in uuids if uuid in self._indexes}
+        return ", ".join(map(str, sorted(indexes)))
 
 
 def _flags(
@@ -297,16 +298,17 @@ def _by_pod(
 
     A claim without a known pod is returned as if it were a pod.
     """
-    found: dict[tuple[CardUUID, PodUID], tuple[PodRef, list[PodShare]]] = {}
+    shares_of: dict[tuple[CardUUID, PodUID], tuple[PodRef, list[PodShare]]] = {}
     for uuid, share in placed:
-        own = share.pod
-        pods = [PodRef(one.uid, own.namespace, one.name) for one in share.users or ()]
-        for pod in pods or [own]:
-            found.setdefault((uuid, pod.uid), (pod, []))[1].append(share)
-    for (uuid, _), (pod, shares) in found.items():
-        amount = sum((one.amount for one in shares), NOTHING)
-        whole = any(one.whole for one in shares)
-        claims = [one for one in shares if one.by_claim and one.pod.uid != pod.uid]
+        holder = share.pod
+        users = share.users or ()
+        pods = [PodRef(user.uid, holder.namespace, user.name) for user in users]
+        for pod in pods or [holder]:
+            shares_of.setdefault((uuid, pod.uid), (pod, []))[1].append(share)
+    for (uuid, _), (pod, shares) in shares_of.items():
+        amount = sum((share.amount for share in shares), NOTHING)
+        whole = any(share.whole for share in shares)
+        claims = [s for s in shares if s.by_claim and s.pod.uid != pod.uid]
         yield uuid, replace(shares[0], pod=pod, amount=amount, whole=whole), claims
 
 
@@ -343,7 +345,7 @@ def _over(
 def _idle(page: PageSeen, containers: Sequence[ContainerSeen]) -> float | None:
     """Return the time since the last use, both by that node's clock."""
     now = page.times.get(PROCESSES)
-    busy = [one.last_busy for one in containers if one.last_busy]
+    busy = [use.last_busy for use in containers if use.last_busy]
     return None if now is None or not busy else max(0.0, now - max(busy))
 
 
@@ -352,7 +354,7 @@ def _troubles(
 ) -> Iterator[Trouble]:
     """Report nodes of which nothing is known, then those of which less is known."""
     indexes = {
-        view.name: {str(one.card.uuid): one.card.index for one in view.cards}
+        view.name: {str(view.card.uuid): view.card.index for view in view.cards}
         for view in views
     }
     silent: dict[tuple[str, str], list[str]] = {}
@@ -400,10 +402,10 @@ def _without_sm(page: PageSeen, indexes: Mapping[str, int]) -> str:
     ``indexes`` are those of the other rows; the page has only the number of the card
     that a MIG instance is a part of.
     """
-    found = {
-        str(indexes.get(one.card, page.cards[one.card].index))
-        for one in page.containers
-        if one.used_mib and one.sm is None and one.card in page.cards
-        if page.cards[one.card].sm_source == "none" and one.pod
+    unknown = {
+        str(indexes.get(use.card, page.cards[use.card].index))
+        for use in page.containers
+        if use.used_mib and use.sm is None and use.card in page.cards
+        if page.cards[use.card].sm_source == "none" and use.pod
     }
-    return ", ".join(sorted(found, key=lambda index: (len(index), index)))
+    return ", ".join(sorted(unknown, key=lambda index: (len(index), index)))

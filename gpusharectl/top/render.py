@@ -22,7 +22,7 @@ from gpusharectl.state.render import (
     source,
     warnings,
 )
-from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib, filter_rows
+from gpusharectl.top.rows import CardRow, Flag, PodRow, TopView, excess_mib, filter_rows
 
 WIDTH = 10
 _WIDE = 80
@@ -91,7 +91,7 @@ _CARD_HEAD = (
 )
 
 
-def _pod_table(top: Top, width: int) -> tuple[list[Row], str]:
+def _pod_table(top: TopView, width: int) -> tuple[list[Row], str]:
     """Return the rows, and the legend of their bars."""
     if not top.pods:
         return [[Words("No such pod has a share of a card or uses one.")]], ""
@@ -112,7 +112,7 @@ def _pod_table(top: Top, width: int) -> tuple[list[Row], str]:
     return rows, _POD_LEGEND if guessed else ""
 
 
-def _card_table(top: Top, width: int) -> tuple[list[Row], str]:
+def _card_table(top: TopView, width: int) -> tuple[list[Row], str]:
     """Return the rows, and the legend of their bars."""
     named = [("card", "model")]
     named += [(row.where, model_of(row.card)) for row in top.cards]
@@ -158,13 +158,13 @@ def _on_cards(names: Sequence[str], width: int) -> list[str]:
         f"{node.rstrip()} {index}"
         for node, (_, _, index) in zip(nodes, parts, strict=True)
     ]
-    return [column(one, width, tail) for one in (names[0], *there)]
+    return [column(name, width, tail) for name in (names[0], *there)]
 
 
 def _without_domain(nodes: Sequence[str]) -> list[str]:
     """Leave out a domain that all of them have, such as ``.compute.internal``."""
-    found = {domain for _, _, domain in (node.partition(".") for node in nodes)}
-    if len(found) == 1 and any(found):
+    domains = {domain for _, _, domain in (node.partition(".") for node in nodes)}
+    if len(domains) == 1 and any(domains):
         return [f"{node.partition('.')[0]}…" for node in nodes]
     return [*nodes]
 
@@ -177,8 +177,8 @@ def _rows(
 ) -> list[Row]:
     """Join the columns; the first name is the head's, and flags are below a line."""
     rows: list[Row] = [[Words(f"{names[0]}{_GAP}{head}", _DIM)]]
-    for name, line, found in zip(names[1:], lines, flags, strict=True):
-        rows.append([Words(f"{name}{_GAP}").append_text(line), *_flags(found)])
+    for name, line, of_row in zip(names[1:], lines, flags, strict=True):
+        rows.append([Words(f"{name}{_GAP}").append_text(line), *_flags(of_row)])
     return rows
 
 
@@ -196,9 +196,9 @@ def _widths(
 
 def _pod_numbers(row: PodRow) -> str:
     # What is not known is n/a; - is not allotted.
-    held = row.allotted
-    mib = gib(held.units * UNIT_MIB) if held and held.units else "-"
-    cores = str(held.cores) if held and held.cores else "-"
+    amount = row.allotted
+    mib = gib(amount.units * UNIT_MIB) if amount and amount.units else "-"
+    cores = str(amount.cores) if amount and amount.cores else "-"
     return f" {gib(row.used_mib):>7} {mib:>8}  {rounded(row.sm_percent):>4}  {cores:>5}"
 
 
@@ -243,12 +243,12 @@ class Layout:
     verbose: bool = False
 
 
-def drawn(console: Console, top: Top, layout: Layout) -> Group:
+def drawn(console: Console, top: TopView, layout: Layout) -> Group:
     """Draw it for this console; rows that do not fit the height are counted."""
     return fitted(console, top, layout)[0]
 
 
-def fitted(console: Console, top: Top, layout: Layout) -> tuple[Group, int]:
+def fitted(console: Console, top: TopView, layout: Layout) -> tuple[Group, int]:
     """Draw it, and return how many rows are above: at most ``layout.skip``."""
     head = [*_head(top, layout)]
     make = _card_table if layout.cards else _pod_table
@@ -270,7 +270,7 @@ def fitted(console: Console, top: Top, layout: Layout) -> tuple[Group, int]:
     return Group(*head, *chain.from_iterable(rows), *tail), skip
 
 
-def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
+def _head(top: TopView, layout: Layout) -> Iterator[RenderableType]:
     if top.cards:
         yield Words(_sum(top), _BOLD)
     elif layout.only:
@@ -289,27 +289,27 @@ def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
         yield Words("")
 
 
-def _sum(top: Top) -> str:
-    units, held = top.units
+def _sum(top: TopView) -> str:
+    units, allotted = top.units
     nodes = words.counted(len({row.node for row in top.cards}), "node")
     cards = words.counted(len(top.cards), "card")
-    all_mib, held_mib = units * UNIT_MIB, held * UNIT_MIB
-    said = f"{nodes}, {cards}, {plain(all_mib)} GiB: {plain(held_mib)} allotted"
-    said += _share(held_mib, all_mib)
+    all_mib, allotted_mib = units * UNIT_MIB, allotted * UNIT_MIB
+    text = f"{nodes}, {cards}, {plain(all_mib)} GiB: {plain(allotted_mib)} allotted"
+    text += _percent(allotted_mib, all_mib)
     if not top.used_mib:
-        return f"{said}, used: {words.NOT_KNOWN}"
+        return f"{text}, used: {words.NOT_KNOWN}"
     used, known = sum(top.used_mib), len(top.used_mib)
     here = (
-        f" on {known} of {cards}" if known < len(top.cards) else _share(used, all_mib)
+        f" on {known} of {cards}" if known < len(top.cards) else _percent(used, all_mib)
     )
-    return f"{said}, {plain(used)} used{here}"
+    return f"{text}, {plain(used)} used{here}"
 
 
-def _share(part: float, mib: int) -> str:
+def _percent(part: float, mib: int) -> str:
     return f" ({round(100 * part / mib)} %)" if mib else ""
 
 
-def _troubles(top: Top, layout: Layout) -> Sequence[Trouble]:
+def _troubles(top: TopView, layout: Layout) -> Sequence[Trouble]:
     """Return what needs attention; the table of cards shows their flags itself."""
     of_cards = [
         Trouble(f"{row.node} card {row.card.index}", flag.words, flag.do)
@@ -321,16 +321,16 @@ def _troubles(top: Top, layout: Layout) -> Sequence[Trouble]:
 
 
 def _tail(
-    top: Top, troubles: Sequence[Trouble], shown: int, layout: Layout
+    top: TopView, troubles: Sequence[Trouble], shown: int, layout: Layout
 ) -> Iterator[RenderableType]:
     yield from warnings(troubles[:shown])
-    left = len(troubles) - shown
-    if left:
+    hidden = len(troubles) - shown
+    if hidden:
         more = "more " if shown else ""
-        yield Words(f"{words.counted(left, f'{more}warning')}: --once", _WARN)
+        yield Words(f"{words.counted(hidden, f'{more}warning')}: --once", _WARN)
     if top.elsewhere:
-        told = words.counted(top.elsewhere, "other warning")
-        yield Words(f"\n{told}: gpusharectl inspect")
+        others = words.counted(top.elsewhere, "other warning")
+        yield Words(f"\n{others}: gpusharectl inspect")
     if layout.note:
         yield Words(f"\n{layout.note}", _DIM)
 
@@ -343,16 +343,16 @@ def _cut(
     The last screen is full, so fewer may be skipped.
     """
     head, listed = rows[:1], rows[1:]
-    left = room - _lines(console, chain.from_iterable(head))
-    if _fitting(console, listed, left) == len(listed):
+    space = room - _lines(console, chain.from_iterable(head))
+    if _fitting(console, listed, space) == len(listed):
         return rows, 0
     # One line says how many more there are.
-    last = _fitting(console, reversed(listed), left - 1)
+    last = _fitting(console, reversed(listed), space - 1)
     skip = min(skip, len(listed) - max(1, last))
-    shown = listed[skip : skip + _fitting(console, listed[skip:], left - 1)]
+    shown = listed[skip : skip + _fitting(console, listed[skip:], space - 1)]
     below = len(listed) - skip - len(shown)
-    told = [f"{skip} above"] * bool(skip) + [f"{below} more: --once"] * bool(below)
-    return [*head, *shown, [Words(f"… and {', '.join(told)}", _DIM)]], skip
+    hidden = [f"{skip} above"] * bool(skip) + [f"{below} more: --once"] * bool(below)
+    return [*head, *shown, [Words(f"… and {', '.join(hidden)}", _DIM)]], skip
 
 
 def _fitting(console: Console, rows: Iterable[Row], room: int) -> int:
@@ -367,5 +367,5 @@ def _fitting(console: Console, rows: Iterable[Row], room: int) -> int:
 
 
 def _lines(console: Console, parts: Iterable[RenderableType]) -> int:
-    found = [*parts]
-    return len(console.render_lines(Group(*found), pad=False)) if found else 0
+    group = Group(*parts)
+    return len(console.render_lines(group, pad=False)) if group.renderables else 0

@@ -146,7 +146,7 @@ class CardRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class TopView:
     """All that there is to show; ``elsewhere`` counts the warnings of inspect.
 
     ``others`` counts the nodes that share no cards.
@@ -199,20 +199,20 @@ class Top:
         return [row.used_mib for row in self.cards if row.used_mib is not None]
 
 
-def order_rows(top: Top, sort: Sort | None) -> Top:
+def order_rows(top: TopView, sort: Sort | None) -> TopView:
     """Return the rows in this order.
 
     ``sort`` None: pods by memory, cards by node and index, which is their name.
     """
 
     def order(
-        used: float | None, busy: float | None, held: Amount | None
+        used: float | None, busy: float | None, allotted: Amount | None
     ) -> tuple[bool, float, int, int]:
         """The most first; what is not known comes last, by what is allotted."""
         value = None if sort == "allotted" else busy if sort == "sm" else used
         if value is not None:
             return (False, -value, 0, 0)
-        amount = held or NOTHING
+        amount = allotted or NOTHING
         return (True, 0.0, -amount.units, -amount.cores)
 
     cards = [*top.cards]
@@ -224,7 +224,7 @@ def order_rows(top: Top, sort: Sort | None) -> Top:
     return replace(top, cards=tuple(cards), pods=tuple(pods))
 
 
-def filter_rows(top: Top, text: str) -> Top:
+def filter_rows(top: TopView, text: str) -> TopView:
     """Return the rows that have this text in a name or a model, in any case."""
 
     def is_in(*names: str) -> bool:

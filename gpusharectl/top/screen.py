@@ -22,7 +22,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from gpushare.kube.errors import ClusterError
-from gpusharectl.top.rows import Sort, Top
+from gpusharectl.top.rows import Sort, TopView
 
 _ESCAPE_S = 0.05
 """A key that begins with ESC may come in two pieces."""
@@ -52,7 +52,7 @@ class View:
     typing: bool = False
     skip: int = 0
 
-    def note(self, top: Top, every_s: float, *, keys: bool) -> str:
+    def note(self, top: TopView, every_s: float, *, keys: bool) -> str:
         """Return the lines below the table; without ``keys`` only Ctrl-C ends it."""
         said = f"{top.at:%H:%M:%S} UTC, every {every_s:g} s{_SORTED[self.sort]}"
         if not keys:
@@ -212,14 +212,14 @@ def keyboard() -> Keys:
 class _Readings:
     """Reads in the background, so that keys are answered meanwhile."""
 
-    def __init__(self, read: Callable[[], Top], every_s: float) -> None:
+    def __init__(self, read: Callable[[], TopView], every_s: float) -> None:
         self._read = read
         self._every_s = every_s
         self._due_s = time.monotonic() + every_s
         self._busy = False
-        self._answers: SimpleQueue[Top | BaseException] = SimpleQueue()
+        self._answers: SimpleQueue[TopView | BaseException] = SimpleQueue()
 
-    def take(self) -> Top | BaseException | None:
+    def take(self) -> TopView | BaseException | None:
         """Return what has come since the last time; begin to read if it is time."""
         if not self._busy and time.monotonic() >= self._due_s:
             self._busy = True
@@ -249,7 +249,7 @@ def stop(*_: object) -> NoReturn:
     raise _Stopped
 
 
-Frame = Callable[[Console, Top, str, View], tuple[RenderableType, int]]
+Frame = Callable[[Console, TopView, str, View], tuple[RenderableType, int]]
 """Draws values for a console; the text says why they are not current.
 
 Also returns how many rows are above; those that the keys ask for may not be there.
@@ -258,7 +258,7 @@ Also returns how many rows are above; those that the keys ask for may not be the
 
 def watch(
     console: Console,
-    read: Callable[[], Top],
+    read: Callable[[], TopView],
     frame: Frame,
     keys: Keys,
     *,
@@ -293,7 +293,9 @@ def watch(
 class _Shown:
     """The values on the screen, and how they are shown."""
 
-    def __init__(self, console: Console, frame: Frame, view: View, seen: Top) -> None:
+    def __init__(
+        self, console: Console, frame: Frame, view: View, seen: TopView
+    ) -> None:
         self._console = console
         self._frame = frame
         self._view = view
@@ -322,11 +324,12 @@ class _Shown:
         self._view = replace(self._view, skip=skip)
         return found
 
-    def _take(self, found: Top | BaseException | None) -> None:
-        if isinstance(found, ClusterError):
+    def _take(self, reading: TopView | BaseException | None) -> None:
+        if isinstance(reading, ClusterError):
             when = f"{self._seen.at:%H:%M:%S}"
-            self._lost = f"These values are from {when}; since then no answer: {found}"
-        elif isinstance(found, BaseException):
-            raise found
-        elif found is not None:
-            self._seen, self._lost = found, ""
+            text = f"These values are from {when}; since then no answer"
+            self._lost = f"{text}: {reading}"
+        elif isinstance(reading, BaseException):
+            raise reading
+        elif reading is not None:
+            self._seen, self._lost = reading, ""

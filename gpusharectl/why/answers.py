@@ -12,7 +12,7 @@ from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpusharectl.output import VERSION, Data, encode
 from gpusharectl.state.read import Placements
-from gpusharectl.why.verdict import InSum, NodeVerdict, Way
+from gpusharectl.why.verdict import DeletionPlan, InSum, NodeVerdict
 
 FINE, WAITS = 0, 3
 """Exit codes: it holds its cards or needs none; it waits."""
@@ -107,7 +107,7 @@ class Pending(PodAnswer):
     because: str
     never: bool
     nominated: str
-    ways: tuple[Way, ...]
+    ways: tuple[DeletionPlan, ...]
     ways_of: int
     preempts_on: tuple[NodeName, ...]
     spared: str

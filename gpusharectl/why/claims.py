@@ -61,31 +61,31 @@ def by_claims(
         named = {} if facts.is_terminal(pod) else read_claim_names(pod)
     except Malformed:
         named = {}
-    looked = _Looked(cluster, objects, state, pod)
-    found = [
-        verdict for own, name in named.items() if (verdict := looked.at(own, name))
+    looked = _PodsClaims(cluster, objects, state, pod)
+    verdicts = [
+        verdict for alias, name in named.items() if (verdict := looked.at(alias, name))
     ]
     # What is not there may be anybody's: alone it is no reason to speak of cards.
-    if not any(is_ours for is_ours, _ in found):
+    if not any(is_ours for is_ours, _ in verdicts):
         return None
-    waiting = sum(not verdict.allocated for _, verdict in found)
+    waiting = sum(not verdict.allocated for _, verdict in verdicts)
     beside = (_SEVERAL,) if waiting > 1 else ()
-    return ByClaims(pod, tuple(verdict for _, verdict in found), beside)
+    return ByClaims(pod, tuple(verdict for _, verdict in verdicts), beside)
 
 
 @dataclass(frozen=True, slots=True)
-class _Offers:
+class _OfferedDevices:
     """The devices that each node offers to claims, by name; None: not known."""
 
     nodes: Mapping[str, Mapping[str, Json]] | None
     problem: str = ""
 
     @classmethod
-    def read(cls, cluster: Cluster) -> "_Offers":
+    def read(cls, cluster: Cluster) -> "_OfferedDevices":
         """Read the ResourceSlices, of each pool the newest generation."""
         try:
-            found = everything(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}")
-            specs = [one["spec"] for one in found]
+            slices = everything(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}")
+            specs = [slice_["spec"] for slice_ in slices]
         except ClusterError as error:
             return cls(None, f"ResourceSlices cannot be read: {error}")
         newest: defaultdict[str, int] = defaultdict(int)
@@ -95,7 +95,7 @@ class _Offers:
         nodes: defaultdict[str, dict[str, Json]] = defaultdict(dict)
         for spec in specs:
             if spec["pool"]["generation"] == newest[spec["pool"]["name"]]:
-                devices = {one["name"]: one for one in spec.get("devices") or ()}
+                devices = {d["name"]: d for d in spec.get("devices") or ()}
                 nodes[spec.get("nodeName", "")] |= devices
         return cls(nodes)
 
@@ -108,7 +108,7 @@ class _Offers:
             f"{DRA_DRIVER}"
         )
 
-    def why_not_card(self, node: NodeName, card: Card, one: CardRequest) -> str:
+    def why_not_card(self, node: NodeName, card: Card, request: CardRequest) -> str:
         """Return why a card that has the room is not offered; empty if it is."""
         if self.nodes is None:
             return ""
@@ -116,10 +116,10 @@ class _Offers:
         device = self.nodes[node].get(name_device(card.uuid))
         if device is None:
             return f"{name} is not in the node's ResourceSlice"
-        if taint := find_intolerable(read_hard_taints(device), one.tolerations):
+        if taint := find_intolerable(read_hard_taints(device), request.tolerations):
             return f"{name} has the taint {taint[0]} in its ResourceSlice"
         shown = _shown(device)
-        if shown is None or one.amount.fits(shown):
+        if shown is None or request.amount.fits(shown):
             return ""
         return (
             f"{name} has the room, but its ResourceSlice shows only "
@@ -129,28 +129,28 @@ class _Offers:
 
 
 @dataclass
-class _Looked:
+class _PodsClaims:
     """What is looked at for the claims of one pod."""
 
     cluster: Cluster
     objects: Objects
     state: ClusterState
     pod: Json
-    _offers: _Offers | None = None
+    _offers: _OfferedDevices | None = None
     _classes: dict[str, Json | None] = field(default_factory=dict)
 
-    def at(self, own: str, name: str) -> tuple[bool, ClaimVerdict] | None:
+    def at(self, alias: str, name: str) -> tuple[bool, ClaimVerdict] | None:
         """Return whether a claim is ours, and the verdict; None for another driver's.
 
-        ``own`` is the pod's name for it; ``name`` is empty if it does not exist yet.
+        ``alias`` is the pod's name for it; ``name`` is empty if it does not exist yet.
         """
         if not name:
-            return self._not_made(own)
+            return self._not_made(alias)
         namespace = self.pod["metadata"]["namespace"]
         try:
             body = self.cluster.get(Kind.CLAIMS, namespace, name)
             claim = read_resource_claim(body)
-            asked = read_card_requests(body, self._classes_of(body))
+            requests = read_card_requests(body, self._classes_of(body))
         except NotFound:
             return False, _unknown(name, "there is no such ResourceClaim")
         except ClusterError as error:
@@ -162,14 +162,14 @@ class _Looked:
             return True, ClaimVerdict(
                 name, allocated=True, because=_has(claim, self.state)
             )
-        return (True, self._waits(name, body, asked)) if asked.cards else None
+        return (True, self._waits(name, body, requests)) if requests.cards else None
 
-    def _not_made(self, own: str) -> tuple[bool, ClaimVerdict]:
+    def _not_made(self, alias: str) -> tuple[bool, ClaimVerdict]:
         spec = Reader(self.pod).object("spec")
         template = next(
-            one.optional_text("resourceClaimTemplateName")
-            for one in spec.optional_objects("resourceClaims")
-            if one.optional_text("name") == own
+            claim.optional_text("resourceClaimTemplateName")
+            for claim in spec.optional_objects("resourceClaims")
+            if claim.optional_text("name") == alias
         )
         namespace = self.pod["metadata"]["namespace"]
         ref = Ref(_API, "ResourceClaimTemplate", template, namespace)
@@ -186,7 +186,7 @@ class _Looked:
                     f": gpusharectl claim-template {template} | kubectl -n {namespace} "
                     "apply -f -"
                 )
-        return is_ours, _unknown(own, text)
+        return is_ours, _unknown(alias, text)
 
     def _classes_of(self, claim: Json) -> Mapping[str, Json | None]:
         for name in read_class_names(claim) - self._classes.keys():
@@ -196,17 +196,17 @@ class _Looked:
                 continue
         return self._classes
 
-    def _waits(self, name: str, body: Json, asked: CardRequests) -> ClaimVerdict:
-        self._offers = self._offers or _Offers.read(self.cluster)
+    def _waits(self, name: str, body: Json, requests: CardRequests) -> ClaimVerdict:
+        self._offers = self._offers or _OfferedDevices.read(self.cluster)
         uid = PodUID(body["metadata"]["uid"])
         ref = PodRef(uid, body["metadata"]["namespace"], name, is_claim=True)
         room: list[str] = []
         refusals: list[str] = []
-        not_judged = [*asked.not_judged]
-        for one in asked.cards:
-            prefix = f"{one.name}: " if len(asked.cards) > 1 else ""
-            not_judged += one.not_judged
-            for card, why_not in self._answers(ref, one, self._offers):
+        not_judged = [*requests.not_judged]
+        for request in requests.cards:
+            prefix = f"{request.name}: " if len(requests.cards) > 1 else ""
+            not_judged += request.not_judged
+            for card, why_not in self._answers(ref, request, self._offers):
                 if why_not:
                     refusals.append(prefix + why_not)
                 else:
@@ -215,9 +215,9 @@ class _Looked:
             unknown = "which cards are offered to claims is not known: "
             not_judged.append(unknown + self._offers.problem)
         amounts = " and ".join(
-            words.format_amount(one.amount)
-            + (f" ({one.name})" if "/" in one.name else "")
-            for one in asked.cards
+            words.format_amount(request.amount)
+            + (f" ({request.name})" if "/" in request.name else "")
+            for request in requests.cards
         )
         return ClaimVerdict(
             name,
@@ -229,14 +229,14 @@ class _Looked:
         )
 
     def _answers(
-        self, claim: PodRef, one: CardRequest, offers: _Offers
+        self, claim: PodRef, request: CardRequest, offers: _OfferedDevices
     ) -> Iterator[tuple[str, str]]:
         """Return each card, and why it cannot be the one: empty if it has room.
 
         What is so for a whole node, or for all of them, is said once.
         """
-        if one.never:
-            yield "", one.never
+        if request.never:
+            yield "", request.never
             return
         barred = self._barred()
         for node in self.state.placements.nodes:
@@ -248,9 +248,11 @@ class _Looked:
                 yield "", why
             else:
                 for card in node.cards:
-                    held = Placement(claim, node.name, (Share(card.uuid, one.amount),))
-                    why = why_no_room(node, held)
-                    why = why or offers.why_not_card(node.name, card, one)
+                    placement = Placement(
+                        claim, node.name, (Share(card.uuid, request.amount),)
+                    )
+                    why = why_no_room(node, placement)
+                    why = why or offers.why_not_card(node.name, card, request)
                     yield f"card {card.index} of node {node.name}", why
 
     def _barred(self) -> Mapping[NodeName, str]:
@@ -270,7 +272,7 @@ def _shown(device: Json) -> Amount | None:
     capacity = device.get("capacity") or {}
     try:
         return read_amount(
-            Reader({key: one.get("value") for key, one in capacity.items()})
+            Reader({key: part.get("value") for key, part in capacity.items()})
         )
     except Malformed:
         return None

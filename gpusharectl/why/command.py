@@ -101,13 +101,13 @@ def why(
     place, name = _which_pod(pod, namespace)
     with reached(kubeconfig, context) as access:
         try:
-            found = access.cluster.get(Kind.PODS, place, name)
+            body = access.cluster.get(Kind.PODS, place, name)
         except NotFound:
             sys.exit(_absent(access, place, name, output))
         state = read_state(access, datetime.now(UTC))
-        claims = by_claims(access.cluster, access.objects, state, found)
-        answer = claims or explain(state, found)
-        if codec.is_ours(found):
+        claims = by_claims(access.cluster, access.objects, state, body)
+        answer = claims or explain(state, body)
+        if codec.is_ours(body):
             troubles: list[Trouble] = []
             troubles += of_quotas(read_quotas(access.objects, troubles, place) or ())
             notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
@@ -132,13 +132,13 @@ def _which_pod(pod: str, namespace: str | None) -> tuple[str, str]:
 
 def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:
     pods = everything(access.cluster, Kind.PODS)
-    found = suggestions(namespace, name, [full_name(pod) for pod in pods])
+    similar = suggestions(namespace, name, [full_name(pod) for pod in pods])
     pod = f"{namespace}/{name}"
     if output:
         absent = {"v": VERSION, "state": "absent", "pod": pod, "code": 1}
-        give({**absent, "suggestions": found, "near": found}, output)
+        give({**absent, "suggestions": similar, "near": similar}, output)
     else:
-        hint = f" Did you mean {' or '.join(found)}?" if found else ""
+        hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
         click.echo(f"Error: there is no pod {pod}.{hint}", err=True)
     return 1
 
@@ -153,9 +153,9 @@ def suggestions(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
     >>> suggestions("default", "web", ["edge/big", "default/bigg", "default/web-x1"])
     ['default/web-x1']
     """
-    found = [pod.partition("/") for pod in pods]
-    same = [f"{space}/{name}" for space, _, one in found if one == name]
-    here = [one for space, _, one in found if space == namespace]
+    pods_by_space = [pod.partition("/") for pod in pods]
+    same = [f"{space}/{name}" for space, _, other in pods_by_space if other == name]
+    here = [other for space, _, other in pods_by_space if space == namespace]
     like = get_close_matches(name, here, n=3)
-    like += [one for one in here if one.startswith(name) and one not in like]
-    return [*same, *(f"{namespace}/{one}" for one in like)][:3]
+    like += [other for other in here if other.startswith(name) and other not in like]
+    return [*same, *(f"{namespace}/{other}" for other in like)][:3]

@@ -39,8 +39,8 @@ from gpusharectl.why.answers import (
 )
 from gpusharectl.why.verdict import (
     CardVerdict,
+    DeletionPlan,
     InSum,
-    Way,
     fits_in_sum,
     from_card,
     from_node,
@@ -77,7 +77,7 @@ def why(state: ClusterState, pod: Json) -> Explanation:
     policy = state.placements.choice.policy(request.policy)
     if isinstance(policy, Refusal):
         return NoShare(pod, "invalid", refusal_text(policy))
-    return _Waiting(state, record, request, policy, pod).answer()
+    return _PendingPod(state, record, request, policy, pod).answer()
 
 
 def _bound(
@@ -159,19 +159,20 @@ def _earlier(
     def rank(verdict: CardVerdict) -> tuple[object, ...]:
         return policy.rank(verdict.card, verdict.free or NOTHING)
 
-    for one in sorted(judge(request, before, policy).cards, key=rank):
-        if one.card.uuid in actual.cards():
+    for verdict in sorted(judge(request, before, policy).cards, key=rank):
+        if verdict.card.uuid in actual.cards():
             return
-        if one.excluded:
-            text = f"is {words.excluded_by(one.excluded)}"
-        elif one.free is None:
-            text = "is cordoned" if one.card.healthy else f"is {words.sick(one.card)}"
+        if verdict.excluded:
+            text = f"is {words.excluded_by(verdict.excluded)}"
+        elif verdict.free is None:
+            card = verdict.card
+            text = f"is {'cordoned' if card.healthy else words.sick(card)}"
         else:
-            free = [words.units(max(0, one.free.units))] if amount.units else []
-            free += [words.cores(max(0, one.free.cores))] if amount.cores else []
-            room = "room now" if one.fits else "too little room"
+            free = [words.units(max(0, verdict.free.units))] if amount.units else []
+            free += [words.cores(max(0, verdict.free.cores))] if amount.cores else []
+            room = "room now" if verdict.fits else "too little room"
             text = f"has {room}, {' and '.join(free)}"
-        yield EarlierCard(one.card.uuid, one.card.index, text)
+        yield EarlierCard(verdict.card.uuid, verdict.card.index, text)
 
 
 def _because(
@@ -192,7 +193,7 @@ def _because(
     return f"{rule}; now it would choose {elsewhere}"
 
 
-class _Waiting:
+class _PendingPod:
     """A pod without a node, judged on each node that has cards."""
 
     def __init__(
@@ -220,7 +221,7 @@ class _Waiting:
             if (because := refused_cards(node))
         )
         self._nodes = [node for node in with_cards if node.name not in barred]
-        self._verdicts = [one for one in self._judged if not one.barred]
+        self._verdicts = [verdict for verdict in self._judged if not verdict.barred]
         self._fits = any(verdict.fits for verdict in self._verdicts)
         self._shortage = find_shortage(
             record, with_cards, state.placements.choice, state.properties
@@ -247,7 +248,9 @@ class _Waiting:
             in_sum=self._in_sum(),
         )
 
-    def _preemption(self, ways: Sequence[Way]) -> tuple[tuple[NodeName, ...], str]:
+    def _preemption(
+        self, ways: Sequence[DeletionPlan]
+    ) -> tuple[tuple[NodeName, ...], str]:
         """Return the nodes where kube-scheduler may preempt for cards, or why nowhere.
 
         Neither if no pods of a lower priority are in the way. Where the sums suffice,
@@ -264,8 +267,8 @@ class _Waiting:
         if facts.never_preempts(self._pod):
             return (), "its preemptionPolicy is Never"
         seen = [node.as_seen_by(request.pod) for node in helped]
-        asked = self._state.requested
-        short = tuple(n.name for n in seen if not fits_in_sum(request, n, asked))
+        requested = self._state.requested
+        short = tuple(n.name for n in seen if not fits_in_sum(request, n, requested))
         return short, "" if short else "their nodes have enough in all, not on one card"
 
     def _in_sum(self) -> InSum | None:
@@ -274,14 +277,14 @@ class _Waiting:
             return None
         return room_in_sum(self._request, self._nodes, self._state.requested)
 
-    def _ways(self) -> tuple[tuple[Way, ...], int]:
+    def _ways(self) -> tuple[tuple[DeletionPlan, ...], int]:
         """Look for pods to delete, if it does not fit but could."""
         request, policy = self._request, self._policy
         if self._fits:
             return (), 0
         judged = list(zip(self._nodes, self._verdicts, strict=True))
         if len(request.claims) > 1 or request.claims[0].whole_cards:
-            judged = sorted(judged, key=lambda one: one[1].distance)[:MOST_WAYS]
+            judged = sorted(judged, key=lambda pair: pair[1].distance)[:MOST_WAYS]
             ways = [from_node(request, node, policy) for node, _ in judged]
             return tuple(filter(None, ways)), len(judged)
         nearest = sorted(
@@ -291,12 +294,12 @@ class _Waiting:
                 for card in verdict.cards
                 if card.can_fit
             ),
-            key=lambda one: one[1].distance,
+            key=lambda pair: pair[1].distance,
         )[:MOST_WAYS]
-        ways = [from_card(request, node, one.card, policy) for node, one in nearest]
+        ways = [from_card(request, node, card.card, policy) for node, card in nearest]
         return tuple(filter(None, ways)), len(nearest)
 
-    def _steps(self, best: Way | None) -> tuple[str, ...]:
+    def _steps(self, best: DeletionPlan | None) -> tuple[str, ...]:
         """Return what would help, each by itself."""
         if nominated := facts.nominated(self._pod):
             return (f"wait until the preempted pods have left {nominated}",)
@@ -310,19 +313,19 @@ class _Waiting:
         allow = ""
         if cards is not None:
             allow = f"let it use more cards ({words.format_limits(cards.limits)})"
-        found = [self._smaller(), *self._without_others(best), self._reopen()]
+        steps = [self._smaller(), *self._without_others(best), self._reopen()]
         if self._shortage.never:
-            found = [*self._on_larger_cards()]
+            steps = [*self._on_larger_cards()]
         if self._fits_on_others():
-            found.append(allow)
-        return tuple(filter(None, found)) or (
+            steps.append(allow)
+        return tuple(filter(None, steps)) or (
             f"{allow or 'request less'}, or add a node",
         )
 
     def _on_larger_cards(self) -> Iterator[str]:
         """Say what could run here at all, for a request that never can."""
         sizes = [
-            sorted(one.card.units for one in node.cards if not one.excluded)
+            sorted(verdict.card.units for verdict in node.cards if not verdict.excluded)
             for node in self._verdicts
         ]
         largest = max(map(max, filter(None, sizes)))
@@ -333,19 +336,23 @@ class _Waiting:
                 yield f"request at most {most}"
             return
         now = max(
-            (room.units for one in self._verdicts for room in one.fits_now.shares),
+            (
+                room.units
+                for verdict in self._verdicts
+                for room in verdict.fits_now.shares
+            ),
             default=0,
         )
         yield (
             f"request at most {words.units(largest)} ({words.memory(largest)}); now "
             f"{now} are free on one card"
         )
-        asked = claim.amount.units
+        units = claim.amount.units
         enough = [
             count
             for size in sizes
             for count in range(2, len(size) + 1)
-            if sum(size[-count:]) >= asked
+            if sum(size[-count:]) >= units
         ]
         if enough:
             whole = min(enough)
@@ -382,38 +389,38 @@ class _Waiting:
         rooms = [room for requests in largest for room in requests.shares]
         wanted = claim.amount
         units = max(
-            (one.units for one in rooms if one.cores >= wanted.cores), default=0
+            (room.units for room in rooms if room.cores >= wanted.cores), default=0
         )
         if units:
             return f"request at most {words.units(units)} ({words.memory(units)})"
         cores = max(
-            (one.cores for one in rooms if one.units >= wanted.units), default=0
+            (room.cores for room in rooms if room.units >= wanted.units), default=0
         )
         if 0 < cores < wanted.cores:
             return f"request at most {words.cores(cores)}"
         return ""
 
-    def _without_others(self, best: Way | None) -> Iterator[str]:
+    def _without_others(self, best: DeletionPlan | None) -> Iterator[str]:
         """Suggest to move the pods in the way, if sums suffice, or to delete them."""
         if best is None or not best.pods:
             return
         if len(self._request.claims) == 1 and self._in_sum() is not None:
             name = facts.full_name(self._pod)
             yield f"see which pods could move: gpusharectl make-room {name}"
-        pods = words.listed((str(one.pod) for one in best.pods), 3)
+        pods = words.listed((str(holder.pod) for holder in best.pods), 3)
         where = f"{best.node} card {best.card.index}" if best.card else best.node
         yield f"delete {pods} from {where}"
 
     def _reopen(self) -> str:
-        found = reopened(self._request, self._nodes, self._policy)
-        if found is None:
+        closed = reopened(self._request, self._nodes, self._policy)
+        if closed is None:
             return ""
-        indexes = [str(card.index) for card in found.cards]
-        if found.sick:
-            why = {card.reason for card in found.cards if not card.healthy} - {""}
+        indexes = [str(card.index) for card in closed.cards]
+        if closed.sick:
+            why = {card.reason for card in closed.cards if not card.healthy} - {""}
             because = f": {min(why)}" if len(why) == 1 else ""
-            return f"repair {found.node} card {', card '.join(indexes)}{because}"
-        command = f"gpusharectl uncordon-card {found.node} {' '.join(indexes)}"
+            return f"repair {closed.node} card {', card '.join(indexes)}{because}"
+        command = f"gpusharectl uncordon-card {closed.node} {' '.join(indexes)}"
         return f"uncordon: {command}"
 
     def _fits_on_others(self) -> bool:

@@ -24,7 +24,12 @@ from gpusharectl.why.answers import (
     Placed,
     Unplaced,
 )
-from gpusharectl.why.verdict import CardVerdict, LargestRequests, NodeVerdict, Way
+from gpusharectl.why.verdict import (
+    CardVerdict,
+    DeletionPlan,
+    LargestRequests,
+    NodeVerdict,
+)
 
 _MOST_LINES = 10
 _NEAREST = 3
@@ -71,25 +76,25 @@ def _by_claims(answer: ByClaims, *, verbose: bool) -> Iterator[RenderableType]:
         shown = lines if verbose else lines[:_MOST_LINES]
         for line in shown:
             yield Hanging(Words("    "), Words(line))
-        if left := len(lines) - len(shown):
-            yield Words(f"    and {left} more (-v)", _DIM)
+        if more := len(lines) - len(shown):
+            yield Words(f"    and {more} more (-v)", _DIM)
         for text in claim.not_judged:
             yield Hanging(Words("    not judged: "), Words(text))
     for text in answer.not_judged:
         yield Hanging(Words("  not judged: "), Words(text))
-    if not answer.node and (told := answer.kube_scheduler):
-        yield Words(f"kube-scheduler says: {told}")
+    if not answer.node and (message := answer.kube_scheduler):
+        yield Words(f"kube-scheduler says: {message}")
     yield from _warnings(answer)
 
 
 def _no_share(answer: NoShare) -> Iterator[Text]:
     on = f" on {answer.node}" if answer.node else ""
-    said = f" ({answer.words})" if answer.words else ""
+    reason = f" ({answer.words})" if answer.words else ""
     phase = facts.phase(answer.body)
     text = {
         "asks-nothing": f"{answer.pod} requests no part of a card, so gpushare does "
         f"not affect it. It is {phase}{on}; kubectl describe pod says more.",
-        "ended": f"{answer.pod} has ended{on}: {phase}{said}. It holds no part "
+        "ended": f"{answer.pod} has ended{on}: {phase}{reason}. It holds no part "
         "of a card any more.",
         "invalid": f"{answer.pod} can run on no node. {answer.words}.",
     }[answer.state]
@@ -135,10 +140,10 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
         yield Words(f"The plan was {where}; kubelet chose another card, which counts.")
     if answer.because:
         yield Words(f"Reason, judged by the present state: {answer.because}.")
-    for one in answer.earlier:
-        card = f"card {one.index}"
+    for earlier in answer.earlier:
+        card, because = f"card {earlier.index}", earlier.because
         yield Words(
-            f"  The policy's order has {card} before this one; {card} {one.because}."
+            f"  The policy's order has {card} before this one; {card} {because}."
         )
     if answer.isolation:
         yield Words(
@@ -165,15 +170,16 @@ def _warnings(answer: Explanation) -> Iterator[Text]:
         yield Words(f"Note: {text}")
 
 
-def _held(held: HeldCard) -> str:
-    if held.card is None:
-        return f"a card that no longer exists ({held.uuid})"
-    model = f" ({held.card.model})" if held.card.model else ""
-    return f"card {held.card.index}{model}, {words.format_amount(held.amount)}"
+def _held(held_card: HeldCard) -> str:
+    card, amount = held_card.card, words.format_amount(held_card.amount)
+    if card is None:
+        return f"a card that no longer exists ({held_card.uuid})"
+    model = f" ({card.model})" if card.model else ""
+    return f"card {card.index}{model}, {amount}"
 
 
-def _card_name(held: HeldCard) -> str:
-    return f"card {held.card.index}" if held.card else str(held.uuid)
+def _card_name(held_card: HeldCard) -> str:
+    return f"card {held_card.card.index}" if held_card.card else str(held_card.uuid)
 
 
 def _pending(
@@ -210,14 +216,14 @@ def _pending(
         )
     fits = answer.nominated or any(node.fits for node in answer.nodes)
     first = "Next" if fits else "To run it"
-    for number, one in enumerate(answer.steps):
+    for number, suggestion in enumerate(answer.steps):
         begin = Words(f"{'or' if number else first:>{len(first)}}: ", _BOLD)
-        yield Hanging(begin, Words(one, _BOLD))
+        yield Hanging(begin, Words(suggestion, _BOLD))
     yield Words("-o json prints this as data.", _DIM)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _TableLine:
     """A line of the table: a card or a node, what is free there, and the answer.
 
     ``near`` sorts lines that fit or could fit; it is None for the others. Lines with
@@ -228,7 +234,7 @@ class _Line:
     node: str
     name: str
     free: str
-    said: str
+    result: str
     near: tuple[int, ...] | None = None
     alike: str = ""
     amount: Amount = NOTHING
@@ -252,24 +258,24 @@ def _table(answer: Pending, *, whole: bool) -> Iterator[RenderableType]:
     name, free = (
         min(_WIDEST, max(cell_len(row[at]) for row in (head, *rows))) for at in (0, 1)
     )
-    for number, (which, room, said) in enumerate((head, *rows)):
+    for number, (which, room, result) in enumerate((head, *rows)):
         style = "" if number else _DIM
         begin = which
         if cell_len(which) > name:
             yield Words(which)
             begin = ""
         begin = f"{column(begin, name)}  {column(room, free)}  "
-        yield Hanging(Words(begin, style), Words(said, style))
+        yield Hanging(Words(begin, style), Words(result, style))
 
 
 def _spelled_out(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     for node in nodes:
         for card in _cards(answer, [node]):
-            yield card.name, card.free, card.said
+            yield card.name, card.free, card.result
         claims = answer.request.claims
         if len(claims) > 1 or claims[0].whole_cards:
-            for one in _nodes(answer, [node]):
-                yield one.name, one.free, one.said
+            for line in _nodes(answer, [node]):
+                yield line.name, line.free, line.result
 
 
 def _grouped(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
@@ -277,20 +283,22 @@ def _grouped(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     request = answer.request
     by_node = len(request.claims) > 1 or bool(request.claims[0].whole_cards)
     lines = [*(_nodes if by_node else _cards)(answer, nodes)]
-    near = sorted((one for one in lines if one.near), key=lambda one: one.near or ())
-    yield from ((one.name, one.free, one.said) for one in near[:_NEAREST])
-    groups: defaultdict[str, list[_Line]] = defaultdict(list)
-    for one in (*near[_NEAREST:], *(one for one in lines if not one.near)):
-        groups[one.alike].append(one)
+    near = sorted(
+        (line for line in lines if line.near), key=lambda line: line.near or ()
+    )
+    yield from ((line.name, line.free, line.result) for line in near[:_NEAREST])
+    groups: defaultdict[str, list[_TableLine]] = defaultdict(list)
+    for line in (*near[_NEAREST:], *(line for line in lines if not line.near)):
+        groups[line.alike].append(line)
     # The nearest first, then the largest.
     for alike, those in sorted(
         groups.items(), key=lambda group: (not group[1][0].near, -len(group[1]))
     ):
         cards = f"{words.counted(len(those), 'card')} of "
-        names = {one.node for one in those}
+        names = {line.node for line in those}
         where = those[0].node if len(names) == 1 else words.counted(len(names), "node")
-        said = alike.replace(_AMOUNT, _range([one.amount for one in those]))
-        yield where if by_node else cards + where, "", said
+        result = alike.replace(_AMOUNT, _range([line.amount for line in those]))
+        yield where if by_node else cards + where, "", result
 
 
 def _range(amounts: Sequence[Amount]) -> str:
@@ -301,8 +309,8 @@ def _range(amounts: Sequence[Amount]) -> str:
     """
     parts = []
     for thing, numbers in (
-        ("unit", [one.units for one in amounts]),
-        ("core", [one.cores for one in amounts]),
+        ("unit", [amount.units for amount in amounts]),
+        ("core", [amount.cores for amount in amounts]),
     ):
         most, least = max(numbers), min(numbers)
         if most:
@@ -313,54 +321,56 @@ def _range(amounts: Sequence[Amount]) -> str:
     return " and ".join(parts)
 
 
-def _cards(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_Line]:
+def _cards(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_TableLine]:
     ways = {(way.node, way.card.uuid): way for way in answer.ways if way.card}
     for node in nodes:
         for card in node.cards:
             way = ways.get((node.name, card.card.uuid))
-            said = _missing(card, answer.request, way)
+            result = _missing(card, answer.request, way)
             could = card.fits or (card.can_fit and not card.excluded)
-            yield _Line(
+            yield _TableLine(
                 node.name,
                 f"{fit_to_show(node.name)} card {card.card.index}",
                 _free(card, answer.request),
-                said,
+                result,
                 (0 if card.fits else 1, *card.distance) if could else None,
-                *_alike(card, said),
+                *_alike(card, result),
             )
 
 
-def _alike(card: CardVerdict, said: str) -> tuple[str, Amount]:
+def _alike(card: CardVerdict, result: str) -> tuple[str, Amount]:
     """Return what is said of cards with the same answer, and the amount in it."""
     if card.whole or card.fits or card.free is None or card.excluded:
-        return said, NOTHING
+        return result, NOTHING
     if card.ever:
         return f"lacks {_AMOUNT}", card.missing
     return f"the card has only {_AMOUNT}", Amount(units=card.card.units)
 
 
-def _nodes(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_Line]:
+def _nodes(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_TableLine]:
     """Yield a line for each node, for whole cards or containers apart."""
     ways = {way.node: way for way in answer.ways if way.card is None}
     for node in nodes:
-        said = "fits" if node.no is None else refusal_text(node.no)
+        result = "fits" if node.no is None else refusal_text(node.no)
         free = f"{node.fits_now.whole_cards} of {len(node.cards)} untouched"
         if len(answer.request.claims) > 1:
             free = ""
-            said += f"; fits now: {_largest(node.fits_now)}"
+            result += f"; fits now: {_largest(node.fits_now)}"
         way = ways.get(node.name)
         near = node.distance if node.fits or way else None
         more = f"; would fit without {_pods(way)}" if way else ""
-        yield _Line(node.name, fit_to_show(node.name), free, said + more, near, said)
+        yield _TableLine(
+            node.name, fit_to_show(node.name), free, result + more, near, result
+        )
 
 
 def _barred(nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     """Yield a line for each reason why the pod may not use nodes."""
-    found: defaultdict[str, list[NodeVerdict]] = defaultdict(list)
+    nodes_by_reason: defaultdict[str, list[NodeVerdict]] = defaultdict(list)
     for node in nodes:
         if node.barred:
-            found[node.barred].append(node)
-    for reason, those in found.items():
+            nodes_by_reason[node.barred].append(node)
+    for reason, those in nodes_by_reason.items():
         cards = words.counted(sum(len(node.cards) for node in those), "card")
         where = f"{cards} of {words.listed([str(node.name) for node in those], 2)}"
         yield fit_to_show(where), "may not use", reason
@@ -376,7 +386,7 @@ def _free(card: CardVerdict, request: PodRequest) -> str:
     return ", ".join(parts)
 
 
-def _missing(card: CardVerdict, request: PodRequest, way: Way | None) -> str:
+def _missing(card: CardVerdict, request: PodRequest, way: DeletionPlan | None) -> str:
     if card.excluded:
         return words.excluded_by(card.excluded)
     if card.free is None:
@@ -400,10 +410,9 @@ def _in_all(card: CardVerdict) -> str:
     return f"the card has only {words.units(card.card.units)}"
 
 
-def _pods(way: Way) -> str:
-    return words.listed(
-        (f"{one.pod} ({words.format_bare_amount(one.amount)})" for one in way.pods), 3
-    )
+def _pods(way: DeletionPlan) -> str:
+    bare = words.format_bare_amount
+    return words.listed((f"{pod.pod} ({bare(pod.amount)})" for pod in way.pods), 3)
 
 
 def _largest(requests: LargestRequests) -> str:

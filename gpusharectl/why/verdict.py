@@ -153,8 +153,8 @@ def _distance(request: PodRequest, node: Node) -> tuple[int, int, int, int]:
     return (1 if can_fit else 2, whole, *_by_units(missing))
 
 
-def _missing(asked: Amount, free: Amount) -> Amount:
-    return NOTHING.peak(asked - free)
+def _missing(wanted: Amount, free: Amount) -> Amount:
+    return NOTHING.peak(wanted - free)
 
 
 def _by_units(amount: Amount) -> tuple[int, int]:
@@ -222,27 +222,27 @@ def room_in_sum(
         for node in nodes
         if fits_in_sum(request, node, requested)
     ]
-    return max(enough, key=lambda one: (one.free.units, one.free.cores), default=None)
+    return max(enough, key=lambda s: (s.free.units, s.free.cores), default=None)
 
 
 def fits_in_sum(request: PodRequest, node: Node, requested: Requested) -> bool:
     """Return whether a node has enough by the sums of ``room_in_sum``."""
-    asked = sum((claim.amount for claim in request.claims), NOTHING)
-    return asked.fits(_in_sum(node, requested))
+    wanted = sum((claim.amount for claim in request.claims), NOTHING)
+    return wanted.fits(_in_sum(node, requested))
 
 
 def _in_sum(node: Node, requested: Requested) -> Amount:
     healthy = [card for card in node.cards if card.healthy]
     total = sum((card.capacity for card in healthy), NOTHING)
     charged = {
-        one.pod.uid: sum(one.by_card().values(), NOTHING)
-        for one in (*node.nominations.values(), *node.placements.values())
-        if not one.pod.is_claim
+        placement.pod.uid: sum(placement.by_card().values(), NOTHING)
+        for placement in (*node.nominations.values(), *node.placements.values())
+        if not placement.pod.is_claim
     }
-    for uid, asked in node.unplaced.items():
-        charged[uid] = sum((claim.amount for claim in asked.claims), NOTHING)
-    held = (requested.get(uid, amount) for uid, amount in charged.items())
-    return total - sum(held, NOTHING)
+    for uid, request in node.unplaced.items():
+        charged[uid] = sum((claim.amount for claim in request.claims), NOTHING)
+    amounts = (requested.get(uid, amount) for uid, amount in charged.items())
+    return total - sum(amounts, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DeletionPlan:
     """Pods whose deletion makes room: on one card, or on the node."""
 
     node: NodeName
@@ -266,8 +266,8 @@ class Way:
         """Fewest pods first, then the lowest priority, then the fewest units."""
         return (
             len(self.pods),
-            max((one.pod.priority for one in self.pods), default=0),
-            sum(one.amount.units for one in self.pods),
+            max((holder.pod.priority for holder in self.pods), default=0),
+            sum(holder.amount.units for holder in self.pods),
         )
 
     def as_data(self) -> Data:
@@ -282,16 +282,16 @@ def _holders(node: Node) -> dict[PodUID, Holder]:
     No ResourceClaims: they are not deleted for a pod, so what they hold stays charged.
     """
     here = {card.uuid for card in node.cards}
-    found: dict[PodUID, Holder] = {}
+    holders: dict[PodUID, Holder] = {}
     for placement in (*node.nominations.values(), *node.placements.values()):
         amounts = [share.amount for share in placement.shares if share.card in here]
         if amounts and not placement.pod.is_claim:
             total = sum(amounts, NOTHING)
-            found[placement.pod.uid] = Holder(placement.pod, total)
-    for uid, asked in node.unplaced.items():
-        total = sum((claim.amount for claim in asked.claims), NOTHING)
-        found[uid] = Holder(asked.pod, total)
-    return found
+            holders[placement.pod.uid] = Holder(placement.pod, total)
+    for uid, request in node.unplaced.items():
+        total = sum((claim.amount for claim in request.claims), NOTHING)
+        holders[uid] = Holder(request.pod, total)
+    return holders
 
 
 _MOST_TRIES = 400
@@ -301,70 +301,72 @@ _HIGHEST = 2**31
 
 def from_card(
     request: PodRequest, node: Node, card: Card, policy: Policy
-) -> Way | None:
+) -> DeletionPlan | None:
     """Return the smallest set of pods to delete for a share on this card.
 
     The fewest pods, then the lowest priority, then the fewest units. None if no set is
     enough.
     """
     alone = replace(node.as_seen_by(request.pod), cards=(card,))
-    held = _holders(alone)
+    holders = _holders(alone)
 
     def enough(uids: Iterable[PodUID]) -> bool:
         return find_refusal(request, alone.without(set(uids)), policy) is None
 
-    def way(uids: Iterable[PodUID]) -> Way:
-        return Way(node.name, card, tuple(held[uid] for uid in uids))
+    def way(uids: Iterable[PodUID]) -> DeletionPlan:
+        return DeletionPlan(node.name, card, tuple(holders[uid] for uid in uids))
 
-    if not enough(held):
+    if not enough(holders):
         return None
-    for size in range(len(held) + 1):
-        sets = list(islice(combinations(sorted(held), size), _MOST_TRIES + 1))
+    for size in range(len(holders) + 1):
+        sets = list(islice(combinations(sorted(holders), size), _MOST_TRIES + 1))
         if len(sets) > _MOST_TRIES:
             break
-        if found := [way(one) for one in sets if enough(one)]:
-            return min(found, key=lambda one: one.cost)
+        if ways := [way(uids) for uids in sets if enough(uids)]:
+            return min(ways, key=lambda plan: plan.cost)
     missing = request.claims[0].amount - alone.free[card.uuid]
-    return way(_largest_first(held, missing, enough))
+    return way(_largest_first(holders, missing, enough))
 
 
-def from_node(request: PodRequest, node: Node, policy: Policy) -> Way | None:
+def from_node(request: PodRequest, node: Node, policy: Policy) -> DeletionPlan | None:
     """Return pods to delete for whole cards or several claims.
 
     They are what a pod of the highest priority would preempt, so not always the fewest.
     """
-    asked = replace(request, pod=replace(request.pod, priority=_HIGHEST))
-    found = choose_victims(asked, node, Victims(()), policy)
-    if found is None:
+    as_highest = replace(request, pod=replace(request.pod, priority=_HIGHEST))
+    victims = choose_victims(as_highest, node, Victims(()), policy)
+    if victims is None:
         return None
-    held = _holders(node)
-    return Way(node.name, None, tuple(held[uid] for uid in found.uids if uid in held))
+    holders = _holders(node)
+    return DeletionPlan(
+        node.name, None, tuple(holders[uid] for uid in victims.uids if uid in holders)
+    )
 
 
 def gives_way(request: PodRequest, node: Node, policy: Policy) -> bool:
     """Return whether evicting pods of a lower priority would make room on a node."""
-    found = choose_victims(request, node, Victims(()), policy, EvictionFacts(tries=0))
-    return found is not None and bool(found.uids)
+    victims = choose_victims(request, node, Victims(()), policy, EvictionFacts(tries=0))
+    return victims is not None and bool(victims.uids)
 
 
 def _largest_first(
-    held: Mapping[PodUID, Holder],
+    holders: Mapping[PodUID, Holder],
     missing: Amount,
     enough: Callable[[Iterable[PodUID]], bool],
 ) -> Sequence[PodUID]:
     def size(uid: PodUID) -> tuple[int, int]:
-        amount = held[uid].amount
+        amount = holders[uid].amount
         main, other = amount.units, amount.cores
         return (main, other) if missing.units > 0 else (other, main)
 
-    order = sorted(held, key=size, reverse=True)
+    order = sorted(holders, key=size, reverse=True)
     chosen: list[PodUID] = []
     for uid in order:
         if enough(chosen):
             break
         chosen.append(uid)
     for uid in reversed(order):
-        rest = [one for one in chosen if one != uid]
+        rest = [other for other in chosen if other != uid]
         if uid in chosen and enough(rest):
             chosen = rest
     return chosen
@@ -387,8 +389,8 @@ def reopened(
     request: PodRequest, nodes: Iterable[Node], policy: Policy
 ) -> Reopened | None:
     """Return the fewest cards to open, cordoned ones before sick ones."""
-    found = [way for node in nodes for way in _ways(request, node, policy)]
-    return min(found, key=lambda way: (way.sick, len(way.cards)), default=None)
+    ways = [way for node in nodes for way in _ways(request, node, policy)]
+    return min(ways, key=lambda way: (way.sick, len(way.cards)), default=None)
 
 
 def _ways(request: PodRequest, node: Node, policy: Policy) -> Iterator[Reopened]:

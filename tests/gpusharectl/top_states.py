@@ -12,7 +12,7 @@ from gpusharectl.state.read import ClusterState
 from gpusharectl.state.scrape import scrape
 from gpusharectl.state.view import overview
 from gpusharectl.top.join import join_exporters
-from gpusharectl.top.rows import Sort, Top, order_rows
+from gpusharectl.top.rows import Sort, TopView, order_rows
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl import cluster_states
 from tests.gpusharectl.cluster_states import (
@@ -51,7 +51,9 @@ class Scene:
             raise answer
         return answer
 
-    def top(self, only: str = "", sort: Sort | None = None, namespace: str = "") -> Top:
+    def top(
+        self, only: str = "", sort: Sort | None = None, namespace: str = ""
+    ) -> TopView:
         books = overview(self.seen, only)
         told = scrape(self, self.seen.parts, [view.name for view in books.nodes])
         return order_rows(join_exporters(books, told, namespace), sort)
@@ -202,6 +204,6 @@ SCENES: Mapping[str, Callable[[], Scene]] = {
 
 
 @cache
-def top_of(name: str) -> Top:
+def top_of(name: str) -> TopView:
     """What top shows of a scene, which many tests read and none changes."""
     return SCENES[name]().top()

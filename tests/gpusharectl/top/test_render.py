@@ -11,7 +11,7 @@ from rich.console import Console
 from gpushare.domain.model import Amount
 from gpusharectl.state.view import Stay
 from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, fitted, pod_bar
-from gpusharectl.top.rows import CardRow, PodRow, Top
+from gpusharectl.top.rows import CardRow, PodRow, TopView
 from tests.builders import card
 from tests.gpusharectl import golden
 from tests.gpusharectl.cluster_states import held, node_of
@@ -22,11 +22,11 @@ LOST = "These values are from 03:10:00; since then no answer: connection refused
 NOTE = "03:10:00 UTC, every 5 s; Ctrl-C to quit"
 
 
-def show(console: Console, top: Top, sheet: Layout) -> None:
+def show(console: Console, top: TopView, sheet: Layout) -> None:
     console.print(drawn(console, top, sheet))
 
 
-def screen(top: Top, width: int = 80, **layout: Any) -> str:
+def screen(top: TopView, width: int = 80, **layout: Any) -> str:
     return golden.drawn(partial(show, top=top, sheet=Layout(**layout)), width=width)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.text import Text
 
 from gpushare.kube.errors import Unavailable
-from gpusharectl.top.rows import Sort, Top
+from gpusharectl.top.rows import Sort, TopView
 from gpusharectl.top.screen import View, keys_in, pressed, watch
 from tests.gpusharectl.top_states import top_of
 
@@ -50,7 +50,7 @@ class FakeReader:
         self.happens = [*happens]
         self.reads = 0
 
-    def __call__(self) -> Top:
+    def __call__(self) -> TopView:
         self.reads += 1
         now = self.happens.pop(0) if self.happens else None
         if now is not None:
@@ -63,7 +63,7 @@ def watched(keys: FakeKeys, read: FakeReader) -> tuple[str, list[tuple[str, View
     page, drawn = io.StringIO(), []
 
     def frame(
-        _console: Console, _top: Top, lost: str, view: View
+        _console: Console, _top: TopView, lost: str, view: View
     ) -> tuple[RenderableType, int]:
         drawn.append((lost, view))
         return Text(f"picture {lost}"), min(view.skip, 2)
@@ -116,7 +116,7 @@ def test_another_size_of_the_window_shows_at_once() -> None:
     console = Console(file=page, force_terminal=True, width=80, height=24)
 
     def frame(
-        console: Console, _top: Top, _lost: str, _view: View
+        console: Console, _top: TopView, _lost: str, _view: View
     ) -> tuple[RenderableType, int]:
         sizes.append(console.width)
         console.size = ConsoleDimensions(100, 30)

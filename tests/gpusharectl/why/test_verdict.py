@@ -18,7 +18,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import POLICIES, Policy
 from gpusharectl.why.verdict import (
-    Way,
+    DeletionPlan,
     from_card,
     from_node,
     judge,
@@ -67,11 +67,11 @@ def asking(amount: Amount) -> PodRequest:
     return PodRequest(ref("new"), (Claim(amount, ()),))
 
 
-def uids(way: Way) -> set[PodUID]:
+def uids(way: DeletionPlan) -> set[PodUID]:
     return {one.pod.uid for one in way.pods}
 
 
-def names_of(way: Way) -> list[str]:
+def names_of(way: DeletionPlan) -> list[str]:
     return [one.pod.name for one in way.pods]
 
 
