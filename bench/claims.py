@@ -35,8 +35,8 @@ from bench.webhook import TlsLine, prepared
 from deviceplugin.dra.slices import build_slices, slice_devices
 from gpushare.addresses import find_free_address
 from gpushare.domain.model import UNIT_MIB, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import name_device
-from gpushare.kube.claims.templates import write_template
+from gpushare.kube.resource_claims.allocated import name_device
+from gpushare.kube.resource_claims.templates import write_template
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM, Site

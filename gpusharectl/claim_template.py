@@ -3,7 +3,7 @@
 import click
 import yaml
 
-from gpushare.kube.claims.templates import (
+from gpushare.kube.resource_claims.templates import (
     MOST_PARTS,
     read_template_name,
     write_template,

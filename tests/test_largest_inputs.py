@@ -16,9 +16,9 @@ from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Policy
 from gpushare.informers.nodes import NodeInformer
 from gpushare.kube import names
-from gpushare.kube.claims.requests import read_card_requests
 from gpushare.kube.cluster import Json, WatchEvent
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.requests import read_card_requests
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json
 from tests.work import work

@@ -12,8 +12,12 @@ from deviceplugin.allocation.response import why_unusable
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import AllocatedDevice, ResourceClaim, name_device
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.resource_claims.allocated import (
+    AllocatedDevice,
+    ResourceClaim,
+    name_device,
+)
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.pods import ListedDevices
 

@@ -29,7 +29,6 @@ from deviceplugin.dra.sockets import DriverSockets
 from deviceplugin.dra.sweep import Sweeper
 from deviceplugin.metrics import PluginMetrics
 from gpushare.domain.model import NodeName
-from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.names import DRA_DRIVER
@@ -44,6 +43,7 @@ from gpushare.kube.proto.drahealth_pb2_grpc import (
     add_DRAResourceHealthServicer_to_server,
 )
 from gpushare.kube.reflector import Reflector
+from gpushare.kube.resource_claims.allocated import name_device
 from gpushare.kubelet.claim_records import PreparedResourceClaim
 from gpushare.kubelet.pods import ListedDevices
 from gpushare.process import Loop, start_threads

@@ -39,15 +39,15 @@ from deviceplugin.dra.prepared import (
 )
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.kube import names
-from gpushare.kube.claims.allocated import (
-    ResourceClaim,
-    read_resource_claim,
-    refused_access,
-)
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.resource_claims.allocated import (
+    ResourceClaim,
+    read_resource_claim,
+    refused_access,
+)
 from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.node_pods import KubeletSilentError, PodResources

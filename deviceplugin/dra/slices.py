@@ -17,11 +17,11 @@ from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Card, CardUUID
-from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.names import DRA_CORES, DRA_DRIVER, DRA_MEMORY
 from gpushare.kube.reflector import Sink
+from gpushare.kube.resource_claims.allocated import name_device
 
 logger = logging.getLogger(__name__)
 

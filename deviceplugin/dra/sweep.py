@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.isolation import tier_named
 from deviceplugin.dra.checks import NotPreparedError
 from deviceplugin.dra.prepare import ResourceClaimPreparer, ResourceClaimRef
-from gpushare.kube.claims.allocated import ResourceClaim, read_resource_claim
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.allocated import ResourceClaim, read_resource_claim
 from gpushare.kubelet.claim_records import PreparedResourceClaim
 from gpushare.kubelet.pods import NodePod
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from threading import Event
 
-from gpushare.informers.claims import ResourceClaimInformer
+from gpushare.informers.resource_claims import ResourceClaimInformer
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.reflector import Reflector

@@ -8,9 +8,9 @@ from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, PolicyChoice
-from gpushare.informers.claims import ResourceClaimInformer
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
+from gpushare.informers.resource_claims import ResourceClaimInformer
 
 
 class ExtenderState:

@@ -13,16 +13,16 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpushare.informers.claims import ResourceClaimInformer
+from gpushare.informers.resource_claims import ResourceClaimInformer
 from gpushare.kube.admission import admit, deny, read_admission_request
-from gpushare.kube.claims.allocated import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.names import CLAIMS_PATH
+from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     read_resource_claim,
     refused_access,
 )
-from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
-from gpushare.kube.names import CLAIMS_PATH
 from gpushare.logs import about
 from gpushare.server.asgi import Application, PostsAndPages, Receive, Scope, Send
 from gpushare.server.public import Readiness, readiness_app

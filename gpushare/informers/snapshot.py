@@ -26,9 +26,9 @@ from gpushare.kube.annotations import (
     write_links,
     write_share,
 )
-from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 
 VERSION = 1
 Users = Mapping[PodUID, Sequence[ResourceClaimUser]]

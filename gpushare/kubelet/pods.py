@@ -27,13 +27,13 @@ from gpushare.domain.model import (
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
-from gpushare.kube.claims.asked import (
+from gpushare.kube.cluster import Json, PodTarget
+from gpushare.kube.codec import PodRecord
+from gpushare.kube.resource_claims.pod_claims import (
     ResourceClaimUse,
     read_claim_names,
     read_claim_uses,
 )
-from gpushare.kube.cluster import Json, PodTarget
-from gpushare.kube.codec import PodRecord
 from gpushare.kube.resource_requests import Unmeetable, read_containers
 
 PodName = tuple[str, str]

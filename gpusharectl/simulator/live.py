@@ -13,15 +13,15 @@ from typing import Any
 from gpushare.domain.model import Placement
 from gpushare.domain.policies import POLICIES, PolicyChoice
 from gpushare.domain.refusal import clean_text
-from gpushare.informers.claims import place_resource_claim
 from gpushare.informers.pods import UNFINISHED
+from gpushare.informers.resource_claims import place_resource_claim
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.claims.allocated import ResourceClaim
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
+from gpushare.kube.resource_claims.allocated import ResourceClaim
 from gpusharectl.access import Access
 from gpusharectl.simulator import synthetic
 from gpusharectl.simulator.scenario import (

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 
 from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
-from gpushare.informers.claims import place_resource_claim
+from gpushare.informers.resource_claims import place_resource_claim
 from gpushare.kube import facts
-from gpushare.kube.claims.allocated import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     ResourceClaimUser,
     read_resource_claim,
 )
-from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
 
 _LISTEN = "GPUSHARE_CLAIMS_LISTEN"
 _DRIVER, _ON = "GPUSHARE_DRA", "on"

@@ -13,12 +13,11 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, NodeName, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
-from gpushare.informers.claims import ResourceClaimInformer
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import UNFINISHED, PodInformer
+from gpushare.informers.resource_claims import ResourceClaimInformer
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
-from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.cluster import Cluster, Json, Kind, ListPage
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
@@ -26,6 +25,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD
 from gpushare.kube.node_filters import NodeProperties, read_properties
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpushare.kube.resource_requests import effective_request
 from gpusharectl.access import Access
 from gpusharectl.state.claims import (

@@ -28,10 +28,10 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.informers.shortage import find_shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import decode_isolation
-from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.output import INLINE, VERSION, Data, encode
 from gpusharectl.state.read import ClusterState, Placements, SeenPod, Setup, Trouble
 from gpusharectl.state.troubles import troubles

@@ -20,29 +20,29 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.informers.claims import place_resource_claim
+from gpushare.informers.resource_claims import place_resource_claim
 from gpushare.informers.shortage import find_bars
 from gpushare.kube import codec, facts, words
-from gpushare.kube.claims.allocated import (
-    ResourceClaim,
-    name_device,
-    read_amount,
-    read_resource_claim,
-)
-from gpushare.kube.claims.asked import read_claim_names
-from gpushare.kube.claims.requests import (
-    CardRequest,
-    CardRequests,
-    read_card_requests,
-    read_class_names,
-)
-from gpushare.kube.claims.templates import read_template_name
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.node_filters import find_intolerable, read_hard_taints
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.resource_claims.allocated import (
+    ResourceClaim,
+    name_device,
+    read_amount,
+    read_resource_claim,
+)
+from gpushare.kube.resource_claims.pod_claims import read_claim_names
+from gpushare.kube.resource_claims.requests import (
+    CardRequest,
+    CardRequests,
+    read_card_requests,
+    read_class_names,
+)
+from gpushare.kube.resource_claims.templates import read_template_name
 from gpusharectl.state.read import ClusterState, everything
 from gpusharectl.why.answers import ByClaims, ClaimVerdict
 

@@ -13,8 +13,8 @@ from collections.abc import Collection
 import pytest
 
 from gpushare.domain.model import Amount, CardUUID
-from gpushare.kube.claims.allocated import name_device
-from gpushare.kube.claims.templates import write_template as parts_of_one_card
+from gpushare.kube.resource_claims.allocated import name_device
+from gpushare.kube.resource_claims.templates import write_template as parts_of_one_card
 from tests.cluster.dra_on import CLAIMS, DRIVER, GROUP, TEMPLATES
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import (

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from gpushare.domain.model import CardUUID
-from gpushare.kube.claims.allocated import name_device
+from gpushare.kube.resource_claims.allocated import name_device
 from tests.cluster.dra_on import CLAIMS
 from tests.cluster.manifests import EIGHT_P4
 from tests.cluster.seen import unschedulable

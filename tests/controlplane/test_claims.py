@@ -17,9 +17,9 @@ from deviceplugin.dra.slices import slice_devices
 from gpushare.addresses import find_free_address
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.claims.allocated import name_device
-from gpushare.kube.claims.templates import write_template
 from gpushare.kube.facts import scheduler_says
+from gpushare.kube.resource_claims.allocated import name_device
+from gpushare.kube.resource_claims.templates import write_template
 from gpusharectl.commands import main
 from tests.controlplane.claims import (
     DRIVER,

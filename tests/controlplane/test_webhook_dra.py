@@ -4,7 +4,11 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.templates import MOST_PARTS, name_template, write_template
+from gpushare.kube.resource_claims.templates import (
+    MOST_PARTS,
+    name_template,
+    write_template,
+)
 from gpusharectl.commands import main
 from tests.controlplane.gate import Gate, asking, container, limits_of
 from tests.testbed.objects import CORE, MEMORY

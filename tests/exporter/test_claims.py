@@ -15,8 +15,8 @@ from exporter.run import assemble_exporter
 from exporter.settings import ExporterSettings
 from exporter.usage import Usage, account_usage, is_over
 from gpushare.domain.model import Amount, CardUUID
-from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.resource_claims.allocated import name_device
 from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import container_json, pod_json, with_claims

@@ -4,7 +4,7 @@ import yaml
 from click.testing import CliRunner
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.templates import write_template
+from gpushare.kube.resource_claims.templates import write_template
 from gpusharectl.commands import main
 
 

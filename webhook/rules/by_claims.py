@@ -8,14 +8,14 @@ gives it a card of the same ledger (decision 0067), and a warning says why.
 from gpushare.domain.model import CORES_PER_CARD, Amount
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
-from gpushare.kube.claims.templates import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Reader
+from gpushare.kube.resource_claims.templates import (
     MOST_PARTS,
     name_request,
     name_template,
     read_template_name,
 )
-from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Reader
 from gpushare.kube.resource_requests import read_containers
 from webhook.bitfusion import resources
 from webhook.rules.pod import (

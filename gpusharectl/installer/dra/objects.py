@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from gpushare.kube.claims.allocated import read_resource_claim
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import CLAIMS_CONFIGURATION, full_name
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import DRA_CLASS, DRA_DRIVER
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.resource_claims.allocated import read_resource_claim
 from gpusharectl.installer.manifests import read_documents
 from gpusharectl.installer.webhook.objects import read_bundle, with_bundle
 

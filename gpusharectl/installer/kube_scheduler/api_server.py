@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.informers.claims import UNCONFIRMED_S
+from gpushare.informers.resource_claims import UNCONFIRMED_S
 from gpushare.yaml_edit import NotEditable, load
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, HostPath
 

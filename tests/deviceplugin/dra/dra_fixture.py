@@ -12,7 +12,6 @@ import pytest
 
 from deviceplugin.dra import driver, slices, sockets
 from gpushare.cards.source import FoundCard
-from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra
@@ -21,6 +20,7 @@ from gpushare.kube.proto import pluginregistration_pb2 as registration
 from gpushare.kube.proto.dra_pb2_grpc import DRAPluginStub
 from gpushare.kube.proto.drahealth_pb2_grpc import DRAResourceHealthStub
 from gpushare.kube.proto.pluginregistration_pb2_grpc import RegistrationStub
+from gpushare.kube.resource_claims.allocated import name_device
 from tests.builders import (
     allocation_json,
     claim_json,

@@ -21,9 +21,9 @@ from deviceplugin.dra.slices import (
 from deviceplugin.settings import DeviceOrder
 from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube import names
-from gpushare.kube.claims.allocated import name_device
 from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import NotFound, Unavailable
+from gpushare.kube.resource_claims.allocated import name_device
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.deviceplugin.dra.dra_fixture import DraNode, memory_of
 from tests.deviceplugin.node_fixture import NODE, UUIDS, because, found_card

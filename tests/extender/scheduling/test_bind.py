@@ -13,7 +13,6 @@ from gpushare.domain.model import Amount, NodeName, Placement, PodRequest, PodUI
 from gpushare.domain.placement import place
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.claims.allocated import read_resource_claim
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import (
     ClusterError,
@@ -24,6 +23,7 @@ from gpushare.kube.errors import (
     Unavailable,
     Unreachable,
 )
+from gpushare.kube.resource_claims.allocated import read_resource_claim
 from tests.builders import (
     AT,
     FIRST_FIT,

@@ -11,10 +11,10 @@ import pytest
 from extender.scheduling.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
-from gpushare.informers.claims import UNCONFIRMED_S, ResourceClaimInformer
-from gpushare.kube.claims.allocated import read_resource_claim
+from gpushare.informers.resource_claims import UNCONFIRMED_S, ResourceClaimInformer
 from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable
+from gpushare.kube.resource_claims.allocated import read_resource_claim
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import allocation_json, cards, claim_json
 from tests.extender.extender_fixture import Clock

@@ -11,9 +11,9 @@ from gpushare.domain.model import PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import PolicyChoice
 from gpushare.informers.snapshot import read_snapshot, write_snapshot
-from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.codec import read_pod_record
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from tests.builders import as_claim, card, node, placement, pod_json, request
 from tests.gpusharectl.why.test_verdict import moderately, nodes
 

@@ -12,11 +12,11 @@ from gpushare.domain.model import PodUID
 from gpushare.domain.policies import PolicyChoice
 from gpushare.informers.snapshot import write_snapshot
 from gpushare.kube import facts, names
-from gpushare.kube.claims.allocated import ResourceClaimUser
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
+from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.installer.webhook.apply import narrow_to_probe
 from gpusharectl.state.read import (

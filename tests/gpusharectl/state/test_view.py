@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
-from gpushare.kube.claims.allocated import ResourceClaimUser
+from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import draw

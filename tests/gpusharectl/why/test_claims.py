@@ -8,10 +8,10 @@ import pytest
 
 from deviceplugin.dra.slices import FULL, build_slices, slice_devices
 from gpushare.domain.model import Amount, Card
-from gpushare.kube.claims.templates import write_template as template_of
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Ref
+from gpushare.kube.resource_claims.templates import write_template as template_of
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.read import ClusterState
 from gpusharectl.why.answers import ByClaims, ClaimVerdict, answer_data

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount
 from gpushare.kube import codec, names
-from gpushare.kube.claims.templates import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.resource_claims.templates import (
     MOST_PARTS,
     name_request,
     name_template,
     read_template_name,
 )
-from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json, ref
 from webhook.pool import UNKNOWN
 from webhook.rules.review import MOST_OF_A_WARNING, PodVerdict, Rules, review_pod

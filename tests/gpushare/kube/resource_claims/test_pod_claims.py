@@ -1,11 +1,11 @@
 """The claims of a pod, and who uses them."""
 
-from gpushare.kube.claims.asked import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.resource_claims.pod_claims import (
     ResourceClaimUse,
     read_claim_names,
     read_claim_uses,
 )
-from gpushare.kube.cluster import Json
 
 
 def test_the_claims_of_a_pod() -> None:

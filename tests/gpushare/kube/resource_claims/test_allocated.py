@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount, CardUUID
-from gpushare.kube.claims.allocated import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.allocated import (
     AllocatedDevice,
     ResourceClaim,
     ResourceClaimUser,
     name_device,
     read_resource_claim,
 )
-from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
 from tests.builders import allocation_json, claim_json
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from gpushare.domain.model import Amount
-from gpushare.kube.claims.requests import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.requests import (
     CardRequests,
     read_card_requests,
     read_class_names,
 )
-from gpushare.kube.claims.templates import write_template
-from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
+from gpushare.kube.resource_claims.templates import write_template
 from tests.builders import claim_json
 
 OURS = "device.driver == 'vcuda.baidu.com'"

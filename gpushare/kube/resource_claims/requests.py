@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.domain.model import NOTHING, UNIT_MIB, Amount
-from gpushare.kube.claims.allocated import no_admin_access, read_amount
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.names import DRA_CLASS, DRA_CORES, DRA_DRIVER, DRA_MEMORY, DRA_UUID
 from gpushare.kube.node_filters import Toleration, read_tolerations
+from gpushare.kube.resource_claims.allocated import no_admin_access, read_amount
 
 _DRIVER_IS = re.compile(r"""\s*device\.driver\s*==\s*(["'])([^"'\\]+)\1\s*""")
 _MOST_OF_CEL = 120

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpushare.domain.model import Amount
 from gpushare.domain.quantity import parse_mebibytes, parse_whole
-from gpushare.kube.claims.templates import (
+from gpushare.kube.resource_claims.templates import (
     MOST_PARTS,
     name_template,
     read_template_name,

@@ -26,15 +26,15 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.reservation import why_no_room
-from gpushare.kube.claims.allocated import (
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.reflector import Sink
+from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     ResourceClaimUser,
     name_device,
     read_resource_claim,
 )
-from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
-from gpushare.kube.reflector import Sink
 
 logger = logging.getLogger(__name__)
 

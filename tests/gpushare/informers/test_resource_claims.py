@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
 from gpushare.domain.policies import PolicyChoice
-from gpushare.informers.claims import UNCONFIRMED_S, ResourceClaimInformer
 from gpushare.informers.pods import PodInformer
-from gpushare.kube.claims.allocated import (
+from gpushare.informers.resource_claims import UNCONFIRMED_S, ResourceClaimInformer
+from gpushare.kube.cluster import Json, ListPage, WatchEvent
+from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     ResourceClaimUser,
     read_resource_claim,
 )
-from gpushare.kube.cluster import Json, ListPage, WatchEvent
 from tests.builders import (
     FIRST_FIT,
     allocation_json,
