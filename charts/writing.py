@@ -185,7 +185,7 @@ def write(root: Path = ROOT) -> list[str]:
 def _sources() -> Iterator[str]:
     for folder in FOLDERS:
         listed = _kustomization(folder)["resources"]
-        yield from (f"{folder}/{one}" for one in listed if one.endswith(".yaml"))
+        yield from (f"{folder}/{name}" for name in listed if name.endswith(".yaml"))
 
 
 def _kustomization(folder: str) -> Any:  # noqa: ANN401
@@ -268,27 +268,27 @@ def _container(document: Document, path: str, values: str) -> None:
         document.add(f"{path}/env/-", [*variables, *others])
     document.replace(f"{path}/image", image)
     document.replace(f"{path}/imagePullPolicy", "{{ .Values.image.pullPolicy }}")
-    own = f"{path}/resources"
-    lines = [f"{{{{- toYaml . | nindent {document.column(own)} }}}}"]
-    document.instead(own, f"with .Values.{values}.resources", lines)
+    resources = f"{path}/resources"
+    lines = [f"{{{{- toYaml . | nindent {document.column(resources)} }}}}"]
+    document.instead(resources, f"with .Values.{values}.resources", lines)
 
 
 def _taken(document: Document, path: str, variables: Sequence[str]) -> str:
     """Return the condition that ``$name`` is one that the container has already."""
-    found = [_is_one_of([*document.written(f"{path}/env"), *variables])]
+    taken = [_is_one_of([*document.written(f"{path}/env"), *variables])]
     for condition, steps in _patches(document):
         added = [step for step in steps if step.path == f"{path}/env/-"]
         if added:
-            one = _is_one_of([line for step in added for line in step.value])
+            its_own = _is_one_of([line for step in added for line in step.value])
             # In a range the dot is something else.
-            found.append(f"(and {condition.replace('.Values', '$.Values')} {one})")
-    return f"or {' '.join(found)}" if found[1:] else found[0][1:-1]
+            taken.append(f"(and {condition.replace('.Values', '$.Values')} {its_own})")
+    return f"or {' '.join(taken)}" if taken[1:] else taken[0][1:-1]
 
 
 def _is_one_of(lines: Sequence[str]) -> str:
     """Return the condition that ``$name`` is a variable in these lines."""
     named = re.findall(r"name: ([A-Z_]\w*)", "\n".join(lines))
-    words = " ".join(f'"{one}"' for one in named)
+    words = " ".join(f'"{name}"' for name in named)
     return f"(has $name (list {words}))"
 
 

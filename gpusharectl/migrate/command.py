@@ -21,7 +21,7 @@ from gpusharectl.output import fit_to_show
 _STDIN = Path("-")
 _MOST_FILE_MIB = 64
 _MOST_CARD_MIB = 16_777_216
-_LEFT = 3
+_TO_DO = 3
 _CODES = (
     "Exit codes: 0 everything was carried over, or there was nothing to do; 1 a file "
     "could not be read, and none was changed, or one could not be written; 2 the "
@@ -50,7 +50,7 @@ class _File:
 @click.option(
     "--from",
     "system",
-    type=click.Choice([one.value for one in System]),
+    type=click.Choice([system.value for system in System]),
     help="Rewrite only the resources of this system; default: of all four.",
 )
 @click.option(
@@ -94,15 +94,16 @@ def migrate(
         raise click.UsageError("--write changes files; standard input is none")
     source = System(system) if system else None
     options = Options(source, card_mib, replicas, unit_mib)
-    found = [_migrated(path, options) for path in dict.fromkeys(files)]
+    migrated = [_migrate_file(path, options) for path in dict.fromkeys(files)]
     if write:
-        _write_all(found)
+        _write_all(migrated)
     else:
-        click.echo(_joined([one.after.text for one in found]).encode(), nl=False)
-    sys.exit(_report(found, write=write))
+        texts = [file.after.text for file in migrated]
+        click.echo(_joined(texts).encode(), nl=False)
+    sys.exit(_report(migrated, write=write))
 
 
-def _migrated(path: Path, options: Options) -> _File:
+def _migrate_file(path: Path, options: Options) -> _File:
     before = _read(path)
     try:
         return _File(path, before, rewrite(before, options))
@@ -143,14 +144,14 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def _write_all(files: Sequence[_File]) -> None:
-    for one in files:
-        if one.after.text == one.before:
+    for file in files:
+        if file.after.text == file.before:
             continue
         try:
-            _write(one.path.resolve(), one.after.text.encode())
+            _write(file.path.resolve(), file.after.text.encode())
         except OSError as error:
             raise click.ClickException(
-                f"{one.path}: cannot be written ({error.strerror})"
+                f"{file.path}: cannot be written ({error.strerror})"
             ) from error
 
 
@@ -173,18 +174,19 @@ def _write(path: Path, content: bytes) -> None:
 
 def _report(files: Sequence[_File], *, write: bool) -> int:
     """Print on standard error what was done and what is left."""
-    left = 0
-    for one in files:
-        for each in one.after.findings:
-            left += each.left
-            sign = "" if each.left else "note: "
-            words = f"{_name(one.path)}:{each.line}: {sign}{each.where}: {each.text}"
+    count = 0
+    for file in files:
+        for finding in file.after.findings:
+            count += finding.by_hand
+            sign = "" if finding.by_hand else "note: "
+            place = f"{_name(file.path)}:{finding.line}"
+            words = f"{place}: {sign}{finding.where}: {finding.text}"
             click.echo(fit_to_show(words), err=True)
-    objects = sum(one.after.objects for one in files)
+    objects = sum(file.after.objects for file in files)
     done = counted(objects, "object") + (" changed" if write else " rewritten")
     rest = (
-        f"{counted(left, 'field')} left to you, see above" if left else "nothing left"
+        f"{counted(count, 'field')} left to you, see above" if count else "nothing left"
     )
     nothing = "Nothing of the other systems was found."
-    click.echo(f"{done}; {rest}." if objects or left else nothing, err=True)
-    return _LEFT if left else 0
+    click.echo(f"{done}; {rest}." if objects or count else nothing, err=True)
+    return _TO_DO if count else 0

@@ -69,7 +69,7 @@ class Finding:
     """The object, and the container if it is about one."""
     text: str
     """The field, and what to do."""
-    left: bool
+    by_hand: bool
     """Something was not carried over; otherwise it was, and this is a note."""
 
 
@@ -86,8 +86,8 @@ def rewrite(text: str, options: Options) -> Rewritten:
     """Rewrite all documents of a text; ``NotEditable`` if that is not possible."""
     if not _mentions(text, (*RESOURCES, GPU, systems.VOLCANO)):
         return Rewritten(text)
-    found = _Migration(text, options)
-    new = found.yaml.edited()
+    migration = _Migration(text, options)
+    new = migration.yaml.edited()
     if new != text:
         # No edit may break the text or leave something that the next run changes.
         try:
@@ -98,8 +98,9 @@ def rewrite(text: str, options: Options) -> Rewritten:
             raise NotEditable(
                 "its layout or its anchors do not allow it; edit it by hand"
             )
-    findings = sorted(dict.fromkeys(found.findings), key=lambda one: one.line)
-    return Rewritten(new, len(found.changed), findings)
+    findings = dict.fromkeys(migration.findings)
+    by_line = sorted(findings, key=lambda finding: finding.line)
+    return Rewritten(new, len(migration.changed), by_line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +203,11 @@ class _Migration:
         for prefix in _IN_QUOTAS:
             bare = bare.removeprefix(prefix)
         if bare.startswith(systems.VOLCANO):
-            self._tell(name, systems.VOLCANO_HINT)
+            self._report_field(name, systems.VOLCANO_HINT)
         elif self._is_meant(bare) and id(name) not in self._understood:
-            self._tell(name, "it is not in a container or quota; change it by hand")
+            self._report_field(
+                name, "it is not in a container or quota; change it by hand"
+            )
 
     def _is_meant(self, resource: str) -> bool:
         """Return whether a resource in a place that is not known is to be reported.
@@ -216,26 +219,18 @@ class _Migration:
 
     def _check_text(self, node: Node) -> None:
         """Report a text that names a resource, such as a patch or a file in a file."""
-        meant = [one for one in (*RESOURCES, GPU) if self._is_meant(one)]
-        if found := _mentions(text_of(node), meant):
-            text = "a text names it; look whether it must change"
-            line = node.start_mark.line + 1
-            told = f"{found}: {text}"
-            self.findings.append(Finding(line, self._object, told, left=True))
+        meant = [name for name in (*RESOURCES, GPU) if self._is_meant(name)]
+        if name := _mentions(text_of(node), meant):
+            self._report(node, f"{name}: a text names it; look whether it must change")
 
-    def _tell(
-        self,
-        name: ScalarNode,
-        text: str,
-        container: str = "",
-        *,
-        about: str = "",
-        left: bool = True,
+    def _report(
+        self, node: Node, text: str, container: str = "", *, by_hand: bool = True
     ) -> None:
         where = f"{self._object}, container {container}" if container else self._object
-        line = name.start_mark.line + 1
-        about = about or name.value
-        self.findings.append(Finding(line, where, f"{about}: {text}", left))
+        self.findings.append(Finding(node.start_mark.line + 1, where, text, by_hand))
+
+    def _report_field(self, name: ScalarNode, text: str, container: str = "") -> None:
+        self._report(name, f"{name.value}: {text}", container)
 
     def _replace(self, node: Node, new: Mapping[str, Sequence[Field]]) -> None:
         if new and isinstance(node, MappingNode):
@@ -248,20 +243,22 @@ class _Migration:
         new: dict[str, list[Field]] = {}
         for prefix in prefixes:
             bare = (name.removeprefix(prefix) for name in present)
-            for one in self._fields(node, prefix=prefix, hami=self._is_hami(bare)):
-                wanted = systems.limit(one.system, one.part, one.number, self._options)
-                if isinstance(wanted, str):
-                    self._tell(one.name, f"{wanted}; not changed")
+            for field in self._fields(node, prefix=prefix, hami=self._is_hami(bare)):
+                limit = systems.convert_limit(
+                    field.system, field.part, field.number, self._options
+                )
+                if isinstance(limit, str):
+                    self._report_field(field.name, f"{limit}; not changed")
                     continue
                 # Quotas on resources of this kind count requests only.
                 start = "requests." if prefix else ""
-                pairs = [(f"{start}{key}", text) for key, text in _pairs(wanted)]
+                pairs = [(f"{start}{key}", text) for key, text in _pairs(limit)]
                 if any(key in present for key, _ in pairs):
-                    other = pairs[0][0]
-                    self._tell(one.name, f"{other} is there already; not changed")
+                    problem = f"{pairs[0][0]} is there already; not changed"
+                    self._report_field(field.name, problem)
                     continue
                 present |= {key for key, _ in pairs}
-                new[one.name.value] = pairs
+                new[field.name.value] = pairs
         if node is not None:
             self._replace(node, new)
 
@@ -269,7 +266,7 @@ class _Migration:
         self, node: Node | None, *, prefix: str = "", hami: bool
     ) -> list[_Field]:
         """Return the resources of other systems among the fields of a mapping."""
-        found = []
+        fields = []
         for name, value in entries_of(node):
             if not name.value.startswith(prefix):
                 continue
@@ -277,20 +274,22 @@ class _Migration:
             meaning = self._options.meaning(bare, hami=hami)
             if meaning is not None:
                 self._understood.add(id(name))
-                found.append(_Field(name, *meaning, _number(value)))
-        return found
+                fields.append(_Field(name, *meaning, _number(value)))
+        return fields
 
     def _is_hami(self, resources: Iterable[str]) -> bool:
         """Return whether resources tell that nvidia.com/gpu beside them is HAMi's."""
-        found = (RESOURCES.get(name, (None,))[0] for name in resources)
-        return self._options.system in (None, System.HAMI) and System.HAMI in found
+        named = (RESOURCES.get(name, (None,))[0] for name in resources)
+        return self._options.system in (None, System.HAMI) and System.HAMI in named
 
     def _pod(self, spec: MappingNode, metadata: Node | None) -> None:
         """Rewrite a pod or its template: containers, annotations, scheduler."""
         written = child(metadata, "annotations")
-        found = {name.value: text_of(value) for name, value in entries_of(written)}
+        annotations = {
+            name.value: text_of(value) for name, value in entries_of(written)
+        }
         scheduler = text_of(child(spec, "schedulerName"))
-        hami = systems.is_hami(found, scheduler)
+        hami = systems.is_hami(annotations, scheduler)
         containers = [
             self._container(node, _role(node, key), hami=hami)
             for key in ("initContainers", "containers")
@@ -301,121 +300,129 @@ class _Migration:
             text = f"the pod's label {_SEVERAL} asks for parts of {count} cards"
             self._refuse(containers, f"{text}; here they are parts of one card")
         elif self._convert(containers):
-            self._annotations(metadata, written, found)
+            self._annotate(metadata, written, annotations)
             if scheduler == systems.HAMI_SCHEDULER:
                 self._replace(spec, {"schedulerName": []})
 
     def _container(self, node: Node, role: Role, *, hami: bool) -> _Container:
         """Read what a container asks for, in its limits and in its requests."""
         lists = [child(node, "resources", key) for key in ("limits", "requests")]
-        every = [name.value for each in lists for name, _ in entries_of(each)]
+        every = [name.value for resources in lists for name, _ in entries_of(resources)]
         hami = hami or self._is_hami(every)
         self._understood.add(id(node))
         fields = [
-            (each, found)
-            for each in lists
-            if isinstance(each, MappingNode)
-            and (found := self._fields(each, hami=hami))
+            (resources, some)
+            for resources in lists
+            if isinstance(resources, MappingNode)
+            and (some := self._fields(resources, hami=hami))
         ]
-        flat = [one for _, found in fields for one in found]
+        flat = [field for _, some in fields for field in some]
         wanted = _renamed_count(lists, flat) or self._wanted(flat, every)
         return _Container(text_of(child(node, "name")), node, role, fields, wanted)
 
     def _wanted(self, fields: Sequence[_Field], every: Iterable[str]) -> Amount | str:
-        asked: dict[Part, int] = {}
-        for one in fields:
-            if isinstance(one.number, str):
-                several = len({field.name.value for field in fields}) > 1
-                return f"{one.name.value}: {one.number}" if several else one.number
-            if asked.setdefault(one.part, one.number) != one.number:
-                return f"{one.name.value} differs between limits and requests"
+        numbers: dict[Part, int] = {}
+        several = len({field.name.value for field in fields}) > 1
+        for field in fields:
+            name, number = field.name.value, field.number
+            if isinstance(number, str):
+                return f"{name}: {number}" if several else number
+            if numbers.setdefault(field.part, number) != number:
+                return f"{name} differs between limits and requests"
         if any(name in (names.MEMORY, names.CORE) for name in every):
             return f"the container asks for {names.PREFIX}-…, too; keep one of them"
-        found = {one.system for one in fields}
-        if len(found) > 1:
+        named = {field.system for field in fields}
+        if len(named) > 1:
             return "the container names resources of several systems; keep one of them"
-        return systems.amount(next(iter(found), None), asked, self._options)
+        system = next(iter(named), None)
+        return systems.convert_amount(system, numbers, self._options)
 
     def _refuse(self, containers: Iterable[_Container], problem: str) -> None:
-        for one in containers:
-            if one.fields:
-                self._tell_of([one], f"{problem}; not changed", one.name)
+        for container in containers:
+            if container.fields:
+                text = f"{problem}; not changed"
+                self._report_all([container], text, container.name)
 
-    def _tell_of(
+    def _report_all(
         self,
         containers: Sequence[_Container],
         text: str,
         container: str = "",
         *,
-        left: bool = True,
+        by_hand: bool = True,
     ) -> None:
         """Report something that is about all resources of containers together."""
-        fields = [field for one in containers for _, its in one.fields for field in its]
-        every = ", ".join(dict.fromkeys(field.name.value for field in fields))
-        self._tell(fields[0].name, text, container, about=every, left=left)
+        lists = [some for each in containers for _, some in each.fields]
+        resources = dict.fromkeys(each.name.value for some in lists for each in some)
+        words = f"{', '.join(resources)}: {text}"
+        self._report(lists[0][0].name, words, container, by_hand=by_hand)
 
     def _convert(self, containers: Sequence[_Container]) -> bool:
         """Rewrite what containers ask for; return whether any was rewritten."""
-        asking = [one for one in containers if one.amount]
-        for one in containers:
-            if one.fields and isinstance(one.wanted, str):
-                self._refuse([one], one.wanted)
+        asking = [container for container in containers if container.amount]
+        for container in containers:
+            if container.fields and isinstance(container.wanted, str):
+                self._refuse([container], container.wanted)
         # A core each, as the webhook sets it, unless the sum would be whole cards.
-        total = sum(one.amount.cores for one in asking)
-        bare = sum(not one.amount.cores for one in asking)
+        total = sum(container.amount.cores for container in asking)
+        bare = sum(not container.amount.cores for container in asking)
         least = 1 if total + bare < CORES_PER_CARD else 0
-        for one in asking:
-            amount = Amount(one.amount.cores or least, one.amount.units)
-            for node, fields in one.fields:
+        for container in asking:
+            amount = container.amount
+            amount = Amount(amount.cores or least, amount.units)
+            for node, fields in container.fields:
                 self._replace(node, _assigned(fields, _pairs(amount)))
-            self._check_others(one)
+            self._check_others(container)
         if asking:
             self._check(asking)
         return bool(asking)
 
     def _check(self, asking: Sequence[_Container]) -> None:
         """Report what the scheduler would refuse, and what it places otherwise."""
-        specs = [ContainerSpec(one.name, one.role, one.amount) for one in asking]
-        found = build_claims_by_annotation(specs, apart=False)
+        specs = [ContainerSpec(each.name, each.role, each.amount) for each in asking]
+        claims = build_claims_by_annotation(specs, apart=False)
         system = asking[0].fields[0][1][0].system
-        if isinstance(found, Refusal):
-            self._tell_of(asking, f"the pod would be refused: {found.detail}")
+        if isinstance(claims, Refusal):
+            self._report_all(asking, f"the pod would be refused: {claims.detail}")
         elif len(asking) > 1 and system is not System.GPUSHARE_EXTENDER:
-            self._tell_of(
+            self._report_all(
                 asking,
                 "its containers get one card together; for a card each set the "
                 f"annotation {names.CONTAINERS}: {names.APART}",
-                left=False,
+                by_hand=False,
             )
 
-    def _check_others(self, one: _Container) -> None:
+    def _check_others(self, container: _Container) -> None:
         """Report what would keep a rewritten container from its card."""
-        for node, _ in one.fields:
+        for node, _ in container.fields:
             for name, _ in entries_of(node):
                 known = id(name) in self._understood
                 foreign = name.value.startswith(systems.FOREIGN)
                 if (foreign or _OTHER_COUNT.match(name.value)) and not known:
                     text = "no node offers it here, so the pod would wait; remove it"
-                    self._tell(name, text, one.name)
-        for item in items_of(child(one.node, "env")):
+                    self._report_field(name, text, container.name)
+        for item in items_of(child(container.node, "env")):
             variable = child(item, "name")
             denied = text_of(variable).startswith(_DENIED_VARIABLES)
             if denied and isinstance(variable, ScalarNode):
                 text = "remove it: it overrides the card, and the webhook denies it"
-                self._tell(variable, text, one.name)
+                self._report_field(variable, text, container.name)
 
-    def _annotations(
-        self, metadata: Node | None, written: Node | None, found: Mapping[str, str]
+    def _annotate(
+        self,
+        metadata: Node | None,
+        written: Node | None,
+        annotations: Mapping[str, str],
     ) -> None:
         """Rewrite the annotations of a pod; if all go, their field goes, too."""
-        carried = systems.annotations(found)
+        carried = systems.translate_annotations(annotations)
         problems = dict(carried.problems)
         new: dict[str, list[Field]] = {}
-        done = set(found)
+        done = set(annotations)
         for old, name in carried.sources.items():
             value = carried.values.get(name, "")
             refusal = read_card_selector({name: value})
-            if name in found:
+            if name in annotations:
                 problems[old] = f"{name} is there already; not changed"
             elif isinstance(refusal, Refusal):
                 problems[old] = f"{refusal.detail}; not changed"
@@ -424,9 +431,9 @@ class _Migration:
                 done.add(name)
         for key, _ in entries_of(written):
             if key.value in problems:
-                self._tell(key, problems[key.value])
+                self._report_field(key, problems[key.value])
         if written is not None and new:
-            empty = not any(new.values()) and set(new) == set(found)
+            empty = not any(new.values()) and set(new) == set(annotations)
             if empty and metadata is not None:
                 self._replace(metadata, {"annotations": []})
             else:
@@ -461,7 +468,7 @@ def _renamed_count(lists: Iterable[Node | None], fields: Sequence[_Field]) -> st
     if not any(field.system is System.HAMI for field in fields):
         return ""
     known = {field.name.value for field in fields}
-    for name, value in (entry for each in lists for entry in entries_of(each)):
+    for name, value in (entry for node in lists for entry in entries_of(node)):
         number = _number(value)
         is_other = bool(_OTHER_COUNT.match(name.value)) and name.value not in known
         if is_other and isinstance(number, int) and number > 1:
@@ -505,20 +512,20 @@ def _assigned(
 
     Memory becomes memory and cores become cores, so that comments stay with them.
     """
-    left = dict(pairs)
-    new: dict[str, list[Field]] = {one.name.value: [] for one in fields}
+    rest = dict(pairs)
+    new: dict[str, list[Field]] = {field.name.value: [] for field in fields}
     like = {
         Part.MEMORY: names.MEMORY,
         Part.PERCENT: names.MEMORY,
         Part.CORES: names.CORE,
     }
-    for one in fields:
-        name = like.get(one.part, "")
-        if name in left:
-            new[one.name.value].append((name, left.pop(name)))
-    for one in fields:
-        if left and not new[one.name.value]:
-            name = next(iter(left))
-            new[one.name.value].append((name, left.pop(name)))
-    next(found for found in reversed(new.values()) if found).extend(left.items())
+    for field in fields:
+        name = like.get(field.part, "")
+        if name in rest:
+            new[field.name.value].append((name, rest.pop(name)))
+    for field in fields:
+        if rest and not new[field.name.value]:
+            name = next(iter(rest))
+            new[field.name.value].append((name, rest.pop(name)))
+    next(pairs for pairs in reversed(new.values()) if pairs).extend(rest.items())
     return new

@@ -86,24 +86,24 @@ class Options:
         ``hami`` tells that the pod has other signs of HAMi. The system is None if it
         cannot be known.
         """
-        found: tuple[System | None, Part] | None = RESOURCES.get(name)
+        meaning: tuple[System | None, Part] | None = RESOURCES.get(name)
         if name == GPU:
             guess = System.HAMI if hami else None
             sliced = System.TIME_SLICING if self.replicas else None
             both = (System.HAMI, System.TIME_SLICING)
             chosen = self.system if self.system in both else None
-            found = (chosen or guess or sliced, Part.CARDS)
+            meaning = (chosen or guess or sliced, Part.CARDS)
             if self.system and not chosen:
                 return None
-        if found and self.system and found[0] not in (self.system, None):
+        if meaning and self.system and meaning[0] not in (self.system, None):
             return None
-        return found
+        return meaning
 
     def units(self, system: System, amount: int) -> int:
         """Return the units for an amount of the old system's memory, rounded up."""
         # gpu-manager's unit cannot be set.
-        own = self.unit_mib if system is not System.GPU_MANAGER else None
-        return -(-amount * (own or _UNIT_MIB[system]) // UNIT_MIB)
+        unit_mib = self.unit_mib if system is not System.GPU_MANAGER else None
+        return -(-amount * (unit_mib or _UNIT_MIB[system]) // UNIT_MIB)
 
 
 def is_hami(annotations: Mapping[str, str], scheduler: str) -> bool:
@@ -119,13 +119,13 @@ _WHICH = (
 _SIZE = "it is a part of a card of unknown memory: give --card-mib"
 
 
-def amount(
-    system: System | None, asked: Mapping[Part, int], options: Options
+def convert_amount(
+    system: System | None, numbers: Mapping[Part, int], options: Options
 ) -> Amount | str:
     """Return what one container asks for; a text says why it cannot be known."""
     if system is None:
         return _WHICH
-    if asked.get(Part.CARDS) == 0:
+    if numbers.get(Part.CARDS) == 0:
         return "it asks for 0 cards: remove it"
     convert: Mapping[System, Callable[[Mapping[Part, int], Options], Amount | str]] = {
         System.HAMI: _hami,
@@ -133,19 +133,19 @@ def amount(
         System.GPU_MANAGER: _gpu_manager,
         System.TIME_SLICING: _time_slicing,
     }
-    found = convert[system](asked, options)
-    if isinstance(found, Amount) and not found:
+    amount = convert[system](numbers, options)
+    if isinstance(amount, Amount) and not amount:
         return "it asks for nothing: remove it"
-    return found
+    return amount
 
 
-def _hami(asked: Mapping[Part, int], options: Options) -> Amount | str:
+def _hami(numbers: Mapping[Part, int], options: Options) -> Amount | str:
     """Convert for HAMi: memory and cores are those of each card."""
-    cards, memory = asked.get(Part.CARDS, 1), asked.get(Part.MEMORY, 0)
-    percent = asked.get(Part.PERCENT, 100)
+    cards, memory = numbers.get(Part.CARDS, 1), numbers.get(Part.MEMORY, 0)
+    percent = numbers.get(Part.PERCENT, 100)
     # HAMi gives more than 100 as 100, and whole memory with 100 cores.
     whole = not memory and percent >= CORES_PER_CARD
-    cores = min(asked.get(Part.CORES, CORES_PER_CARD if whole else 0), CORES_PER_CARD)
+    cores = min(numbers.get(Part.CORES, CORES_PER_CARD if whole else 0), CORES_PER_CARD)
     exclusive = cores == CORES_PER_CARD
     if cards > 1 and not exclusive:
         return (
@@ -164,32 +164,32 @@ def _hami(asked: Mapping[Part, int], options: Options) -> Amount | str:
     return Amount(cores * cards, units * cards)
 
 
-def _gpushare_extender(asked: Mapping[Part, int], options: Options) -> Amount | str:
-    cards = asked.get(Part.CARDS, 1)
+def _gpushare_extender(numbers: Mapping[Part, int], options: Options) -> Amount | str:
+    cards = numbers.get(Part.CARDS, 1)
     if cards > 1:
         return (
             f"parts of {cards} cards in one pod; here a pod gets a part of one card: "
             f"remove {_GPU_COUNT}, or ask for whole cards, {names.CORE}: {cards * 100}"
         )
-    if not asked.get(Part.MEMORY):
+    if not numbers.get(Part.MEMORY):
         return "it asks for no aliyun.com/gpu-mem: say how much memory it needs"
-    memory = asked[Part.MEMORY]
+    memory = numbers[Part.MEMORY]
     if options.unit_mib is None and memory >= _MORE_GIB_THAN_A_CARD:
         return (
             f"{memory} GiB are more than a card has: give --unit-mib 1 if the old "
             "system counts MiB, or --unit-mib 1024"
         )
     units = options.units(System.GPUSHARE_EXTENDER, memory)
-    return Amount(asked.get(Part.CORES, 0), units)
+    return Amount(numbers.get(Part.CORES, 0), units)
 
 
-def _gpu_manager(asked: Mapping[Part, int], options: Options) -> Amount | str:
-    units = options.units(System.GPU_MANAGER, asked.get(Part.MEMORY, 0))
-    return Amount(asked.get(Part.CORES, 0), units)
+def _gpu_manager(numbers: Mapping[Part, int], options: Options) -> Amount | str:
+    units = options.units(System.GPU_MANAGER, numbers.get(Part.MEMORY, 0))
+    return Amount(numbers.get(Part.CORES, 0), units)
 
 
-def _time_slicing(asked: Mapping[Part, int], options: Options) -> Amount | str:
-    cards, replicas = asked[Part.CARDS], options.replicas
+def _time_slicing(numbers: Mapping[Part, int], options: Options) -> Amount | str:
+    cards, replicas = numbers[Part.CARDS], options.replicas
     if replicas is None:
         return f"{_SIZE}, and into how many shares it was divided: --replicas"
     if replicas == 1:
@@ -208,7 +208,7 @@ def _share(card_mib: int, replicas: int) -> Amount:
     return Amount(cores, max(1, card_mib // UNIT_MIB // replicas))
 
 
-def limit(
+def convert_limit(
     system: System | None, part: Part, number: int | str, options: Options
 ) -> Amount | str:
     """Return what a limit of a quota or LimitRange on one resource becomes.
@@ -224,10 +224,10 @@ def limit(
     if part is Part.CORES:
         return Amount(number, 0)
     if part is Part.CARDS and system is System.TIME_SLICING:
-        one = _time_slicing({Part.CARDS: 1}, options)
-        if isinstance(one, str):
-            return one
-        return Amount(one.cores * number, one.units * number)
+        share = _time_slicing({Part.CARDS: 1}, options)
+        if isinstance(share, str):
+            return share
+        return Amount(share.cores * number, share.units * number)
     return f"a limit on it has no counterpart: limit {names.MEMORY} and {names.CORE}"
 
 
@@ -263,23 +263,23 @@ class Annotations:
     """What is left as it is, and why."""
 
 
-def annotations(found: Mapping[str, str]) -> Annotations:
+def translate_annotations(annotations: Mapping[str, str]) -> Annotations:
     """Translate the annotations of a pod that was written for one of the systems."""
     values: dict[str, str] = {}
     sources: dict[str, str] = {}
     problems: dict[str, str] = {}
-    for key, text in found.items():
+    for key, text in annotations.items():
         if key in _LISTS:
             name, sign, star = _LISTS[key]
-            bare = [_VENDOR.sub("", one.strip(), count=1) for one in text.split(",")]
-            entries = ", ".join(f"{sign}{star}{one}{star}" for one in bare if one)
+            bare = [_VENDOR.sub("", word.strip(), count=1) for word in text.split(",")]
+            entries = ", ".join(f"{sign}{star}{word}{star}" for word in bare if word)
             values[name] = ", ".join(filter(None, (values.get(name, ""), entries)))
             sources[key] = name if entries else ""
         elif key in (_POLICY, _NODE_POLICY) and text in _POLICIES:
             # Here one policy ranks nodes and cards; the cards' one counts.
-            if key == _POLICY or _POLICY not in found:
+            if key == _POLICY or _POLICY not in annotations:
                 values[names.POLICY], sources[key] = _POLICIES[text], names.POLICY
-            elif found[_POLICY] == text:
+            elif annotations[_POLICY] == text:
                 sources[key] = ""
             else:
                 problems[key] = f"one policy is for nodes and cards: {names.POLICY}"

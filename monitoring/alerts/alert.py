@@ -62,4 +62,4 @@ class Group:
 
     def rules(self) -> dict[str, object]:
         """Return the group in the form of Prometheus' rules files."""
-        return {"name": self.name, "rules": [one.rule() for one in self.alerts]}
+        return {"name": self.name, "rules": [alert.rule() for alert in self.alerts]}

@@ -94,11 +94,11 @@ def _others() -> dashboard.DashboardLink:
 
 
 def _variable(choice: Choice) -> dashboard.QueryVariable:
-    asked = f"label_values({choice.of}, {choice.label})"
+    query = f"label_values({choice.of}, {choice.label})"
     variable = (
         dashboard.QueryVariable(choice.name)
         .label(choice.title)
-        .query(asked)
+        .query(query)
         .datasource(SOURCE)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)

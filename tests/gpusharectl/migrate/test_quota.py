@@ -26,18 +26,18 @@ from tests.gpusharectl.installer.fake_objects import FakeObjects
 @pytest.fixture
 def objects(monkeypatch: pytest.MonkeyPatch) -> FakeObjects:
     """A cluster of four quotas: two to move, one done, one without cards."""
-    found = FakeObjects()
-    found.create(quota("edge", hard={BITFUSION: "100", "pods": "9"}))
-    found.create(quota("research", hard={BITFUSION: "250"}))
-    found.create(quota("done", hard={CORE: "100"}))
-    found.create(quota("plain", hard={"pods": "10"}))
-    found.calls.clear()
-    found.writes.clear()
-    reached = SimpleNamespace(objects=found, kubeconfig="", context="")
-    found.host = "https://cluster"  # type: ignore[attr-defined]
+    objects = FakeObjects()
+    objects.create(quota("edge", hard={BITFUSION: "100", "pods": "9"}))
+    objects.create(quota("research", hard={BITFUSION: "250"}))
+    objects.create(quota("done", hard={CORE: "100"}))
+    objects.create(quota("plain", hard={"pods": "10"}))
+    objects.calls.clear()
+    objects.writes.clear()
+    reached = SimpleNamespace(objects=objects, kubeconfig="", context="")
+    objects.host = "https://cluster"  # type: ignore[attr-defined]
     reached.close = lambda: None
     monkeypatch.setattr(access, "reach", lambda *_, **__: reached)
-    return found
+    return objects
 
 
 def ran(*words: str) -> Result:
@@ -45,9 +45,9 @@ def ran(*words: str) -> Result:
 
 
 def hard(objects: FakeObjects, namespace: str) -> dict[str, str]:
-    found = objects.backdoor().get(Ref("v1", "ResourceQuota", "gpu", namespace))
-    assert found is not None
-    return dict(found["spec"]["hard"])
+    body = objects.backdoor().get(Ref("v1", "ResourceQuota", "gpu", namespace))
+    assert body is not None
+    return dict(body["spec"]["hard"])
 
 
 def test_all_namespaces(objects: FakeObjects) -> None:
@@ -74,9 +74,9 @@ def test_who_bounds_memory_too_is_not_reminded(objects: FakeObjects) -> None:
     for number in range(11):
         objects.create(quota(f"n{number:02}", hard={BITFUSION: "100"}))
     objects.create(quota("edge", name="memory", hard={MEMORY: "94"}))
-    told = ran("--dry-run").output.splitlines()
+    lines = ran("--dry-run").output.splitlines()
     first = ", ".join(f"n{number:02}" for number in range(10))
-    assert told[-2] == (
+    assert lines[-2] == (
         f"Only cores are limited in {first} and 2 more: add {MEMORY} there."
     )
 
@@ -198,9 +198,9 @@ def hard_after(body: Json, names: QuotaRename) -> dict[str, str]:
     planned = plan_quota_change(body, names)
     if isinstance(planned, QuotaChange):
         objects.json_patch(ref, planned.steps)
-    found = objects.get(ref)
-    assert found is not None
-    return dict(found["spec"]["hard"])
+    after = objects.get(ref)
+    assert after is not None
+    return dict(after["spec"]["hard"])
 
 
 @pytest.mark.parametrize(

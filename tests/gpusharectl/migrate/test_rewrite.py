@@ -1,6 +1,7 @@
 """Manifests before and after, and the law that everything else stays."""
 
 import json
+from operator import attrgetter
 from textwrap import dedent
 
 import pytest
@@ -65,9 +66,9 @@ def pod(*limits: str) -> str:
 )
 def test_a_container(old: list[str], new: list[str]) -> None:
     """New fields stand in the lines of the old ones, with their comments and quotes."""
-    found = rewrite(pod(*old), Options())
-    assert found.text == pod(*new)
-    assert not [one for one in found.findings if one.left]
+    rewritten = rewrite(pod(*old), Options())
+    assert rewritten.text == pod(*new)
+    assert not any(finding.by_hand for finding in rewritten.findings)
     windows = rewrite(pod(*old).replace("\n", "\r\n"), Options())
     assert windows.text == pod(*new).replace("\n", "\r\n")
 
@@ -75,11 +76,11 @@ def test_a_container(old: list[str], new: list[str]) -> None:
 @pytest.mark.parametrize("name", ["nvidia.com/vgpu", "hami.io/gpu", "example.com/vgpu"])
 def test_another_resource_beside_the_rewritten_ones(name: str) -> None:
     """HAMi's count may have another name; with it no node would take the pod."""
-    found = rewrite(pod(f"{name}: 1", "nvidia.com/gpumem: 1"), Options())
-    assert found.text == pod(f"{name}: 1", f"{MEMORY}: 1", f"{CORE}: 1")
-    (one,) = found.findings
-    assert one.left
-    assert one.text.startswith(f"{name}: no node offers it")
+    rewritten = rewrite(pod(f"{name}: 1", "nvidia.com/gpumem: 1"), Options())
+    assert rewritten.text == pod(f"{name}: 1", f"{MEMORY}: 1", f"{CORE}: 1")
+    (finding,) = rewritten.findings
+    assert finding.by_hand
+    assert finding.text.startswith(f"{name}: no node offers it")
 
 
 @pytest.mark.parametrize(
@@ -106,22 +107,22 @@ def test_another_resource_beside_the_rewritten_ones(name: str) -> None:
 )
 def test_what_is_left(old: list[str], words: str) -> None:
     """What is not certain stays as it is and is reported, with its line and object."""
-    found = rewrite(pod(*old), Options())
-    assert found.text == pod(*old)
-    assert found.objects == 0
-    (one,) = found.findings
-    assert one.left
-    assert (one.line, one.where) == (10, "Pod app, container main")
-    assert words in one.text
+    rewritten = rewrite(pod(*old), Options())
+    assert rewritten.text == pod(*old)
+    assert rewritten.objects == 0
+    (finding,) = rewritten.findings
+    assert finding.by_hand
+    assert (finding.line, finding.where) == (10, "Pod app, container main")
+    assert words in finding.text
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/vgpu", "hami.io/gpu", "example.com/vgpu"])
 def test_a_count_of_hami_under_another_name(name: str) -> None:
     """Two cards are no share of one; a MIG profile and a count of one are no cards."""
     lines = [f"{name}: 2", "nvidia.com/gpumem: 300", "nvidia.com/gpucores: 30"]
-    found = rewrite(pod(*lines), Options())
-    assert found.text == pod(*lines)
-    assert f"{name}: 2 may be HAMi's number of cards" in found.findings[0].text
+    rewritten = rewrite(pod(*lines), Options())
+    assert rewritten.text == pod(*lines)
+    assert f"{name}: 2 may be HAMi's number of cards" in rewritten.findings[0].text
     for beside in (f"{name}: 1", "nvidia.com/mig-1g.5gb: 2", "rdma/hca: 2"):
         assert rewrite(pod(beside, *lines[1:]), Options()).objects == 1
 
@@ -132,8 +133,8 @@ def test_a_refusal_names_a_resource_once() -> None:
         'resources: {limits: {"aliyun.com/gpu-mem": x}, '
         'requests: {"aliyun.com/gpu-mem": x}}\n'
     )
-    (one,) = rewrite(text, Options()).findings
-    assert one.text.startswith('aliyun.com/gpu-mem: "x" is not')
+    (finding,) = rewrite(text, Options()).findings
+    assert finding.text.startswith('aliyun.com/gpu-mem: "x" is not')
 
 
 @pytest.mark.parametrize(
@@ -147,8 +148,9 @@ def test_a_refusal_names_a_resource_once() -> None:
 def test_names_that_are_no_resources(field: str) -> None:
     """Taints and labels of nodes have the resource's name; they stay as they are."""
     old = pod("nvidia.com/gpu: 1").replace("spec:\n", f"spec:\n  {field}\n")
-    found = rewrite(old, Options(replicas=1))
-    assert (field in found.text, found.objects, [*found.findings]) == (True, 1, [])
+    rewritten = rewrite(old, Options(replicas=1))
+    assert field in rewritten.text
+    assert (rewritten.objects, list(rewritten.findings)) == (1, [])
 
 
 def test_an_option_says_what_a_card_is() -> None:
@@ -251,10 +253,10 @@ def test_a_whole_file() -> None:
           spec: {jobTemplate: {spec: {template: {spec: {containers: [
             {name: a, resources: {limits: {baidu.com/vcuda-core: 100}}}]}}}}}
         """)
-    found = rewrite(old, Options())
-    assert found.text == new
-    assert found.objects == 4
-    assert [(one.line, one.left) for one in found.findings] == [(16, False)]
+    rewritten = rewrite(old, Options())
+    assert rewritten.text == new
+    assert rewritten.objects == 4
+    assert [(each.line, each.by_hand) for each in rewritten.findings] == [(16, False)]
     crlf = rewrite("\ufeff" + old.replace("\n", "\r\n"), Options())
     assert crlf.text == "\ufeff" + new.replace("\n", "\r\n")
 
@@ -268,8 +270,8 @@ def test_json_stays_json() -> None:
             "containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}]
         },
     }
-    found = rewrite(json.dumps(body, indent=2), Options())
-    (container,) = json.loads(found.text)["spec"]["containers"]
+    rewritten = rewrite(json.dumps(body, indent=2), Options())
+    (container,) = json.loads(rewritten.text)["spec"]["containers"]
     assert container["resources"]["limits"] == {MEMORY: "4", CORE: "1"}
 
 
@@ -291,13 +293,13 @@ def test_findings_about_a_pod() -> None:
           - name: b
             resources: {limits: {tencent.com/vcuda-core: 60}}
         """)
-    found = rewrite(old, Options())
-    told = [(one.line, one.left, one.text) for one in found.findings]
-    assert [line for line, _, _ in told] == [5, 10, 12]
-    assert all(left for _, left, _ in told)
-    assert "baidu.com/vcuda-containers" in told[2][2]
+    rewritten = rewrite(old, Options())
+    reported = [(each.line, each.by_hand, each.text) for each in rewritten.findings]
+    assert [line for line, _, _ in reported] == [5, 10, 12]
+    assert all(by_hand for _, by_hand, _ in reported)
+    assert "baidu.com/vcuda-containers" in reported[2][2]
     small = rewrite(old.replace("60", "40"), Options()).findings[-1]
-    assert not small.left
+    assert not small.by_hand
     assert "one card together" in small.text
 
 
@@ -306,10 +308,8 @@ def test_cores_are_not_filled_up_to_a_whole_card() -> None:
     old = pod("nvidia.com/gpumem: 256", "nvidia.com/gpucores: 99") + (
         "  - resources: {limits: {nvidia.com/gpumem: 256, nvidia.com/gpu: 1}}\n"
     )
-    limits = [
-        one["resources"]["limits"]
-        for one in yaml.safe_load(rewrite(old, Options()).text)["spec"]["containers"]
-    ]
+    spec = yaml.safe_load(rewrite(old, Options()).text)["spec"]
+    limits = [container["resources"]["limits"] for container in spec["containers"]]
     assert limits == [{MEMORY: 1, CORE: 99}, {MEMORY: 1}]
 
 
@@ -335,21 +335,21 @@ def test_the_count_of_cards_in_a_place_that_is_not_known(
     text: str, lines: list[int]
 ) -> None:
     """It is reported as the memory beside it is; alone it may be whole cards."""
-    found = rewrite(text, Options())
-    assert [one.line for one in found.findings] == lines
+    rewritten = rewrite(text, Options())
+    assert [each.line for each in rewritten.findings] == lines
     without = text.replace("gpumem", "other")
     assert not rewrite(without, Options()).findings
     # Nor is that of the next document.
     assert len(rewrite(f"{text}---\n{without}", Options()).findings) == len(lines)
     sliced = rewrite(without, Options(replicas=4)).findings
-    assert [one.line for one in sliced] == lines[1:]
+    assert [each.line for each in sliced] == lines[1:]
 
 
 def test_volcano_gets_a_hint() -> None:
     """Its vGPU plugin is not rewritten, and no node offers its resources here."""
-    found = rewrite(pod("volcano.sh/vgpu-memory: 1024"), Options())
-    assert found.objects == 0
-    assert f"rounded up as {MEMORY}" in found.findings[0].text
+    rewritten = rewrite(pod("volcano.sh/vgpu-memory: 1024"), Options())
+    assert rewritten.objects == 0
+    assert f"rounded up as {MEMORY}" in rewritten.findings[0].text
 
 
 UNKNOWN_PLACE = "a:\n  nvidia.com/gpumem: 1\n"
@@ -406,9 +406,9 @@ spec: {limits: [{default: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1}}]}
 )
 def test_other_places(text: str, line: int, words: str) -> None:
     """What cannot be rewritten is reported with its line, wherever it is."""
-    found = [one for one in rewrite(text, Options()).findings if one.left]
-    assert [one.line for one in found] == [line]
-    assert words in found[0].text
+    (finding,) = filter(attrgetter("by_hand"), rewrite(text, Options()).findings)
+    assert finding.line == line
+    assert words in finding.text
 
 
 def test_a_chart_is_rendered_first() -> None:
@@ -460,11 +460,11 @@ TEXTS = st.text(alphabet=" \n-:{}[]#'\"a0&*/nvidia.com/gpumem", max_size=80)
 def test_nothing_to_migrate_nothing_changes(text: str) -> None:
     """A file without another system's resources comes out byte for byte."""
     try:
-        found = rewrite(text, Options())
+        rewritten = rewrite(text, Options())
     except NotEditable:
         return
-    if found.objects == 0:
-        assert found.text == text
+    if rewritten.objects == 0:
+        assert rewritten.text == text
 
 
 @given(

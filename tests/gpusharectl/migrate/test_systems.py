@@ -7,9 +7,9 @@ from gpusharectl.migrate.systems import (
     Options,
     Part,
     System,
-    amount,
-    annotations,
-    limit,
+    convert_amount,
+    convert_limit,
+    translate_annotations,
 )
 
 A_CARD = Options(card_mib=7611)
@@ -17,7 +17,7 @@ TENTHS = Options(card_mib=24259, replicas=10)
 
 
 @pytest.mark.parametrize(
-    ("system", "asked", "options", "wanted"),
+    ("system", "numbers", "options", "wanted"),
     [
         ("hami", {"memory": 3000}, Options(), Amount(0, 12)),
         ("hami", {"memory": 3073, "cores": 30}, Options(), Amount(30, 13)),
@@ -61,15 +61,15 @@ TENTHS = Options(card_mib=24259, replicas=10)
     ids=str,
 )
 def test_amounts(
-    system: str, asked: dict[str, int], options: Options, wanted: Amount
+    system: str, numbers: dict[str, int], options: Options, wanted: Amount
 ) -> None:
     """Memory is rounded up to units; shares of a card down, so that all of them fit."""
-    parts = {Part[name.upper()]: number for name, number in asked.items()}
-    assert amount(System(system), parts, options) == wanted
+    parts = {Part[name.upper()]: number for name, number in numbers.items()}
+    assert convert_amount(System(system), parts, options) == wanted
 
 
 @pytest.mark.parametrize(
-    ("system", "asked", "options", "words"),
+    ("system", "numbers", "options", "words"),
     [
         ("hami", {"cards": 2, "memory": 300}, Options(), "parts of 2 cards"),
         ("hami", {"cards": 0}, Options(), "0 cards"),
@@ -92,13 +92,13 @@ def test_amounts(
     ids=str,
 )
 def test_what_cannot_be_known(
-    system: str | None, asked: dict[str, int], options: Options, words: str
+    system: str | None, numbers: dict[str, int], options: Options, words: str
 ) -> None:
     """Nothing is guessed: a text says what is missing, and the option for it."""
-    parts = {Part[name.upper()]: number for name, number in asked.items()}
-    found = amount(System(system) if system else None, parts, options)
-    assert isinstance(found, str)
-    assert words in found
+    parts = {Part[name.upper()]: number for name, number in numbers.items()}
+    problem = convert_amount(System(system) if system else None, parts, options)
+    assert isinstance(problem, str)
+    assert words in problem
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_what_cannot_be_known(
 )
 def test_limits(system: str, part: str, wanted: Amount | None) -> None:
     """A limit becomes one of the same thing; a number of shares has no counterpart."""
-    found = limit(System(system), Part[part.upper()], 1000, TENTHS)
-    assert found == wanted if wanted else isinstance(found, str)
+    limit = convert_limit(System(system), Part[part.upper()], 1000, TENTHS)
+    assert limit == wanted if wanted else isinstance(limit, str)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_annotations(old: dict[str, str], new: dict[str, str]) -> None:
 
     What is not carried over is a problem, except what is the rule here anyway.
     """
-    found = annotations({"app": "x", **old})
-    assert found.values == new
+    carried = translate_annotations({"app": "x", **old})
+    assert carried.values == new
     problems = {
         "nvidia.com/vgpu-mode": "mig",
         "hami.io/gpu-scheduler-policy": "mutex",
         "hami.io/node-scheduler-policy": "spread",
     }
     expected = {key for key, text in problems.items() if old.get(key) == text}
-    assert set(found.problems) == expected - set(found.sources)
+    assert set(carried.problems) == expected - set(carried.sources)
