@@ -31,6 +31,7 @@ from gpusharectl.installer.progress import Exit, InstallError
 from gpusharectl.installer.rights import Right
 from gpusharectl.installer.webhook import apply
 from gpusharectl.installer.webhook.apply import (
+    NAME,
     GuardedWriter,
     narrow_to_probe,
     probe_webhook,
@@ -71,6 +72,17 @@ SET = WebhookOptions(
     wanted=True, void=True, set_scheduler="vcuda-scheduler", bitfusion_quota=True
 )
 LESS = WebhookOptions(void=False, set_scheduler="", bitfusion_quota=False)
+OWN_FIELDS = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "gpushare-exporter-fields", "namespace": SYSTEM},
+    "data": {"fields.csv": "DCGM_FI_DEV_FB_USED, gauge, used\n"},
+}
+IN_ORDER = (
+    "gpushare-device-plugin: running",
+    "gpu-1: 1 card, 29 units",
+    "gpushare-exporter: running",
+)
 INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
 EVERY_VERB = ["get", "list", "watch", "create", "patch", "update", "delete"]
 """Neither escalate nor bind, which cluster-admin has by its asterisk."""
@@ -157,8 +169,10 @@ def test_there_and_back(world: InstalledCluster, webhook: WebhookOptions) -> Non
         for body in world.objects.list(*kind)
     }
     assert len(versions) > 10
-    assert world.install() == Exit.DONE
+    # Without nodes it takes those labelled.
+    assert world.install(nodes=()) == Exit.DONE
     assert "none changed" in world.screen.text
+    assert "gpu-1: already labelled" in world.screen.text
     for ref, version in versions.items():
         assert there(world, ref)["metadata"]["resourceVersion"] == version, ref
     assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
@@ -168,14 +182,21 @@ def test_there_and_back(world: InstalledCluster, webhook: WebhookOptions) -> Non
 
 
 def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
-    """Where Prometheus Operator's kinds are served and where not; twice is once."""
+    """Where Prometheus Operator's kinds are served and where not; twice is once.
+
+    Which metrics there are is the operator's, and stays. The exporter is waited for
+    when the cards are there, not before.
+    """
+    world.objects.create(OWN_FIELDS)
     before = world.picture(STILL)
     for served in (False, True):
         if served:
             serve_kinds(world.objects, PROMETHEUS)
         kinds = [*STILL, *OPERATORS_KINDS] if served else STILL
         assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
-        assert "gpushare-exporter: running" in world.screen.text
+        lines = world.screen.lines
+        plugin, cards, exporter = map(lines.index, IN_ORDER)
+        assert plugin < cards < exporter
         assert ("Prometheus Operator is not installed" in world.screen.text) != served
         there = world.picture(kinds)
         assert {"Service", "ConfigMap"} < {ref.kind for ref in there}
@@ -187,6 +208,7 @@ def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
         assert not served or not any(
             world.objects.list(*kind) for kind in OPERATORS_KINDS
         )
+    world.objects.delete(Ref.of(OWN_FIELDS))
 
 
 def test_a_dry_run_is_the_api_servers_own(world: InstalledCluster) -> None:
@@ -194,6 +216,12 @@ def test_a_dry_run_is_the_api_servers_own(world: InstalledCluster) -> None:
     before = world.versions()
     assert world.install(dry_run=True, webhook=SET) == Exit.DONE, world.screen.text
     assert world.versions() == before
+    assert world.files.read(SCHEDULER) == BEFORE
+    assert f"+++ {SCHEDULER}" in world.screen.text
+    assert "+# ours" in world.screen.text
+    assert '+ Node gpu-1: label baidu.com/vcuda: "true"' in world.screen.text
+    assert "To install: gpusharectl install --nodes gpu-1" in world.screen.text
+    assert "+kind: ValidatingAdmissionPolicyBinding" in world.screen.text
     assert "+++ DaemonSet kube-system/gpushare-extender" in world.screen.text
     assert "+      terminationGracePeriodSeconds: 30" in world.screen.text
     assert "its contents are not shown" in world.screen.text
@@ -302,7 +330,8 @@ def test_the_rights_that_are_asked_for_suffice(
 ) -> None:
     """Whoever gets what the refusals name, and no more, comes to the end.
 
-    Beside them only what RBAC wants of somebody who makes roles.
+    Beside them only what RBAC wants of somebody who makes roles. An uninstall does not
+    ask for the right that only the proof takes.
     """
     token = service_account_token(plane.rest, "default", what)
     user = f"system:serviceaccount:default:{what}"
@@ -322,6 +351,7 @@ def test_the_rights_that_are_asked_for_suffice(
             break
         rights |= set(_named(world.screen.text))
     assert code == Exit.DONE, world.screen.text
+    assert (Right("patch", "pods", SYSTEM) in rights) == (what == "install")
     weak.close()
 
 
@@ -487,7 +517,7 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     def look() -> None:
         narrow = world.objects.get(CONFIGURATIONS[0])
         if narrow is not None and not made:
-            assert is_narrowed(narrow)
+            assert all(is_narrowed(there(world, ref)) for ref in CONFIGURATIONS)
             made.append(plane.rest.must("POST", where, asking))
         step()
 
@@ -498,7 +528,14 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     assert made
     text = " ".join(world.screen.text.split())
     assert 'failed calling webhook "pods.vcuda.baidu.com"' in text
+    assert "Stopped at the webhook's configurations: the webhook's pods" in text
     assert "does not call it, so pods are created as before" in text
+    assert (
+        f"To go on: open port {names.WEBHOOK_PORT} of the pods to the control plane, "
+        "then: gpusharectl install --nodes gpu-1 --with-webhook"
+    ) in text
+    assert any("failed calling" in wait.what for wait in world.screen.waits)
+    assert world.objects.get(Ref("v1", "Pod", NAME, "default")) is None
     assert not any(world.objects.get(ref) for ref in CONFIGURATIONS)
     there(world, DEPLOYMENT)
     objects.lost = False

@@ -16,7 +16,6 @@ from gpusharectl.installer.run import run_install
 from tests.gpusharectl.golden import assert_as_kept
 from tests.gpusharectl.installer.installed_cluster import (
     AFTER,
-    BEFORE,
     CERTIFICATE,
     CONTROL_PLANE,
     SCHEDULER,
@@ -46,32 +45,10 @@ def test_the_promise_of_the_order(world: InstalledCluster) -> None:
     assert world.scheduler.did == ["check", "apply", "wait", "probe"]
 
 
-def test_again_changes_nothing(world: InstalledCluster) -> None:
-    """Without nodes it takes those labelled, and a new one does not replace them."""
+def test_a_new_node_does_not_replace_those_labelled(world: InstalledCluster) -> None:
     world.install()
-    before = world.versions()
-    world.objects.writes.clear()
-    assert world.install(nodes=()) == Exit.DONE
-    assert world.versions() == before
-    assert world.objects.writes == []
-    assert "none changed" in world.screen.text
-    assert "gpu-1: already labelled" in world.screen.text
     assert world.install(nodes=("cp",)) == Exit.DONE
     assert (world.label("gpu-1"), world.label("cp")) == ("true", "true")
-
-
-def test_a_dry_run_shows_everything(world: InstalledCluster) -> None:
-    before = world.picture()
-    assert world.install(dry_run=True, yes=False) == Exit.DONE
-    assert world.picture() == before
-    assert world.files.read(SCHEDULER) == BEFORE
-    text = world.screen.text
-    assert "+++ DaemonSet kube-system/gpushare-extender" in text
-    assert "+kind: ValidatingAdmissionPolicyBinding" in text
-    assert '+ Node gpu-1: label baidu.com/vcuda: "true"' in text
-    assert f"+++ {SCHEDULER}" in text
-    assert "+# ours" in text
-    assert text.endswith("To install: gpusharectl install --nodes gpu-1")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

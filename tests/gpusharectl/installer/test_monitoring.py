@@ -3,7 +3,6 @@
 from gpushare.kube.facts import EXPORTER, SYSTEM
 from gpusharectl.installer.progress import Exit
 from tests.gpusharectl.installer.installed_cluster import (
-    EVERY_KIND,
     OPERATORS_KINDS,
     InstalledCluster,
 )
@@ -23,26 +22,6 @@ def kinds(world: InstalledCluster) -> set[str]:
 
 def image(world: InstalledCluster) -> str:
     return str(world.spec(EXPORTER)["containers"][0]["image"])
-
-
-def test_it_comes_when_it_is_asked_for_and_goes_whole(world: InstalledCluster) -> None:
-    """But for which metrics there are: that is the operator's.
-
-    The exporter is waited for when the cards are there, not before.
-    """
-    world.objects.create(OWN_FIELDS)
-    before = world.picture(EVERY_KIND)
-    assert world.install() == Exit.DONE
-    assert "Service" not in kinds(world)
-    assert world.uninstall(wait=True) == Exit.DONE
-    assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
-    assert {"Service", "ConfigMap", *OPERATORS} <= kinds(world)
-    lines = world.screen.lines
-    found = lines.index("gpu-1: 1 card, 29 units")
-    assert lines.index("gpushare-device-plugin: running") < found
-    assert lines.index("gpushare-exporter: running") > found
-    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
-    assert world.picture(EVERY_KIND) == before
 
 
 def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:

@@ -123,20 +123,6 @@ def test_it_shows_and_asks(world: InstalledCluster) -> None:
     ]
 
 
-def test_missing_rights_are_named_at_once(world: InstalledCluster) -> None:
-    """Not the one that only the proof takes: nothing is proved at the end."""
-    world.objects.denied.add("patch pods")
-    roles = "clusterroles.rbac.authorization.k8s.io"
-    lacking = {"delete daemonsets.apps", f"delete {roles}"}
-    world.objects.denied |= lacking
-    assert world.uninstall() == Exit.REFUSED
-    assert f"you may not delete {roles}, delete daemonsets.apps in kube-system" in (
-        world.screen.text
-    )
-    world.objects.denied -= lacking
-    assert world.uninstall() == Exit.DONE, world.screen.text
-
-
 def test_operators_notes_on_nodes_go_too(world: InstalledCluster) -> None:
     """The API server goes on denying for a moment after the guard is gone."""
     notes = {names.CORDON: "GPU-1", names.CLEAR: "GPU-2", "other": "stays"}

@@ -18,14 +18,11 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.options import WebhookOptions
-from gpusharectl.installer.progress import Exit, InstallError
-from gpusharectl.installer.webhook.apply import GuardedWriter
+from gpusharectl.installer.progress import Exit
 from gpusharectl.installer.webhook.objects import (
     CONFIGURATIONS,
     SECRET,
     SECRETS,
-    certificate_secret,
-    secret_files,
 )
 from tests.gpusharectl.installer.fake_objects import copied
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -201,26 +198,3 @@ def test_a_first_install_by_two(tmp_path: Path) -> None:
             InstalledCluster(objects, tmp_path / "empty", now=NOW).populate()
             ends |= both(tmp_path, NOW, objects.kept, (first, second))
     assert ends == {Exit.DONE, Exit.STOPPED}
-
-
-def test_what_others_write_beside_it_is_no_conflict() -> None:
-    """A label, say, between look and write: it is looked at again, and stays."""
-    objects = TrustCheckingObjects(NOW)
-    objects.create(certificate_secret({"ca.crt": b"1"}))
-    writes = GuardedWriter(objects, {SECRET: objects.get(SECRET)})
-    get = objects.get
-
-    def labelled(ref: Ref) -> Json | None:
-        found = get(ref)
-        objects.get = get
-        objects.merge(ref, {"metadata": {"labels": {"a": "b"}}})
-        return found
-
-    objects.get = labelled
-    writes.put(certificate_secret({"ca.crt": b"2"}))
-    assert secret_files(objects.kept[SECRET]) == {"ca.crt": b"2"}
-    assert objects.kept[SECRET]["metadata"]["labels"]["a"] == "b"
-    objects.merge(SECRET, {"data": certificate_secret({"ca.crt": b"3"})["data"]})
-    with pytest.raises(InstallError, match="Secret kube-system/gpushare-webhook-tls"):
-        writes.put(certificate_secret({"ca.crt": b"1"}))
-    assert secret_files(objects.kept[SECRET]) == {"ca.crt": b"3"}

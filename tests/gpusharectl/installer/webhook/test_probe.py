@@ -13,11 +13,10 @@ from gpusharectl.installer.progress import Exit
 from gpusharectl.installer.webhook.apply import (
     NAME,
     ProbeResult,
-    narrow_to_probe,
     probe_webhook,
     webhook_probe_pod,
 )
-from gpusharectl.installer.webhook.objects import CONFIGURATIONS, DEPLOYMENT
+from gpusharectl.installer.webhook.objects import CONFIGURATIONS
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.gpusharectl.installer.installed_cluster import EVERY_KIND, InstalledCluster
 
@@ -25,62 +24,6 @@ WANTED = WebhookOptions(wanted=True)
 LOST = 'failed calling webhook "pods.vcuda.baidu.com": context deadline exceeded'
 CHANGED = "the probe pod was changed by another webhook"
 TRY = f"try to create Pod default/{NAME}"
-
-
-def test_nobodys_pods_wait_until_it_is_proved(
-    world: InstalledCluster, objects: FakeObjects
-) -> None:
-    """At first the API server asks about the trial's pod alone."""
-    during = []
-    admit = objects.admit
-
-    def look(pod: Json) -> Json:
-        during.extend(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
-        return admit(pod)
-
-    objects.admit = look
-    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    assert during == [True, True]
-    assert not any(is_narrowed(world.objects.kept[ref]) for ref in CONFIGURATIONS)
-    assert not [ref for ref in world.objects.kept if ref.name == NAME]
-
-
-def test_what_an_earlier_version_left_is_finished(
-    world: InstalledCluster, objects: FakeObjects
-) -> None:
-    """It was interrupted, and had another name for the condition."""
-    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    whole = {ref: objects.kept[ref] for ref in CONFIGURATIONS}
-    for ref in CONFIGURATIONS:
-        body = objects.kept[ref] = narrow_to_probe(whole[ref])
-        for one in body["webhooks"]:
-            one["matchConditions"][0]["name"] = "the-installers-trial-alone"
-    assert world.install() == Exit.DONE, world.screen.text
-    assert [one["webhooks"] for one in whole.values()] == [
-        objects.kept[ref]["webhooks"] for ref in CONFIGURATIONS
-    ]
-
-
-def test_one_that_cannot_be_reached_is_not_asked(
-    world: InstalledCluster, objects: FakeObjects
-) -> None:
-    """So pods are made as before it; words say what is in the way."""
-    objects.unreachable = LOST
-    assert world.install(webhook=WANTED) == Exit.STOPPED
-    assert not set(CONFIGURATIONS) & set(objects.kept)
-    assert DEPLOYMENT in objects.kept
-    text = world.screen.text
-    assert "Stopped at the webhook's configurations: the webhook's pods" in (text)
-    assert "deadline exceeded. The API server does not call it" in (text)
-    assert ", the webhook's rollout. Not done: the webhook's configurations, " in text
-    assert (
-        f"To go on: open port {names.WEBHOOK_PORT} of the pods to the control plane, "
-        "then:\n  gpusharectl install --nodes gpu-1 --with-webhook"
-    ) in text
-    assert any("deadline exceeded" in one.what for one in world.screen.waits)
-    objects.unreachable = ""
-    assert world.install() == Exit.DONE, world.screen.text
-    assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
 
 
 def test_a_moment_is_waited_for(world: InstalledCluster, objects: FakeObjects) -> None:
