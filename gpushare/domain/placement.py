@@ -155,6 +155,7 @@ class ClaimSearch:
         parts = [amount for amount in amounts if amount.cores < CORES_PER_CARD]
         self._units = _shares_by_size(amount.units for amount in parts)
         self._cores = _shares_by_size(amount.cores for amount in parts)
+        # The largest first: it has the fewest ways, so failures show early.
         order = sorted(range(len(amounts)), key=lambda i: self._size(amounts[i]))
         self._claims = [(i, amounts[i]) for i in reversed(order)]
         self._cards: list[CardCapacity] = []
@@ -172,6 +173,7 @@ class ClaimSearch:
         most = max(len(self._claims), most_steps // price)
         self._cards, self._left = list(cards), most
         self._failed.clear()
+        # Two bounds before the search: most refusals need no step of it.
         self._no = self._short_in_sum() or self._short_in_number()
         ways = None
         if self._no is None and self._fill(0):
@@ -216,6 +218,7 @@ class ClaimSearch:
         if not self._left:
             return False
         self._left -= 1
+        # Cards that differ in name only are one state, so equal cards are not tried in every order.
         if self._failed and self._state(depth) in self._failed:
             return False
         number, amount = self._claims[depth]
@@ -371,6 +374,8 @@ class Decider:
         """Choose the cards, as the function ``place`` does."""
         request = self._request
         summary = node.summary_for(request)
+        # In this order because each stage costs more than the one before: the summary
+        # refuses most, the policy's order places most, the search takes the rest.
         no, alone = self._too_much(summary), len(request.claims) == 1
         # Several claims may fit only otherwise than the chooser wants it.
         shares = no or (alone and self._chosen(node)) or self._shares(node)

@@ -142,6 +142,8 @@ class LandingPrediction:
 
         None if it would land nowhere, or where depends on when it ends.
         """
+        # Predicted twice: with the pod gone, and while it is still there. kube-
+        # scheduler may place the new pod at either time (decision 0073).
         pod, source = self._situation.movable[uid], self.placement(uid, state)
         landing = self._landing(pod, gone)
         if not pod.after_end:
@@ -163,6 +165,8 @@ class LandingPrediction:
         policy = self._situation.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return None
+        # Most nodes are as at the beginning: of them the best is known by rank. Only
+        # those that the moves changed are judged anew.
         fitting = list(self._unchanged(pod, request, policy, state))
         for name in state.nodes:
             if pod.may_use(name) and self.has_host(request.host, name, state):

@@ -120,11 +120,14 @@ def plan_moves(
         return NoPlan(
             NoPlanReason.APART, "room is made for one claim only, not for several"
         )
+    # First what needs no search: it fits now, or no empty card could hold it.
     nodes = [node for node in situation.nodes if situation.may_use(node.name)]
     world = LandingPrediction(request, situation, policy)
     for node in nodes:
         if world.fits(node.as_seen_by(request.pod), world.start):
             return NoPlan(NoPlanReason.FITS, f"it fits on {node.name} now")
+    # Then the cards that would do if they were empty, each node with its part of the
+    # number that is tried, so that one large node does not use it up.
     targets = [
         target
         for node in nodes
@@ -274,6 +277,7 @@ class _MoveSearch:
     def plan(self, targets: Iterable[_Target]) -> MovePlan | NoPlan:
         """Return the best plan of the smallest length for which there is one."""
         world = self._world
+        # How many moves each target needs at least: a bound that cuts most branches.
         begun = [
             (
                 least,
@@ -291,6 +295,8 @@ class _MoveSearch:
             _Pass(chains=False, steps=self._bounds.direct_steps),
             _Pass(chains=True, steps=self._bounds.chain_steps),
         )
+        # By length, so that the first plan found is of the fewest moves. In each length
+        # first without chains, because those are the cheapest to find.
         for length in range(1, self._bounds.moves + 1):
             for how in passes:
                 for least, target, state in begun:
@@ -318,6 +324,7 @@ class _MoveSearch:
         cost: _Cost,
     ) -> None:
         moves_left = branch.length - len(moves)
+        # The same moves in another order lead to the same state.
         if branch.was_here(state, moves_left, cost):
             return
         world, target = self._world, branch.target
@@ -326,11 +333,14 @@ class _MoveSearch:
             return
         for uid in self._candidates(branch, state, moves_left, least):
             then = _with(cost, world.placement(uid, state))
+            # Costs only grow along a branch.
             if self._best is not None and then >= self._best_cost:
                 continue
             if not branch.how.steps:
                 branch.how.cut = True
                 return
+            # The prediction of a landing is the expensive part, so it is what is
+            # counted.
             branch.how.steps -= 1
             gone = world.without(uid, state)
             if world.placement(uid, state).node == target.name:
@@ -369,6 +379,8 @@ class _MoveSearch:
         target, world = branch.target, self._world
         here = world.now(target.name, state).placements
         on_it = [uid for uid in here if uid in world.at and _is_on(here[uid], target)]
+        # The target's own pods first, because each makes room by itself. Others, in a
+        # chain, only make room where one of them lands.
         yield from sorted(on_it, key=self._rank)
         if branch.how.chains and least < moves_left:
             yield from (uid for uid in self._order if uid not in on_it)
@@ -393,6 +405,7 @@ class _MoveSearch:
             if pod_placement.pod.key in self._world.at
         ]
         (claim,) = self._world.request.claims
+        # A whole card must lose all its pods; a share only what is missing.
         if claim.whole_cards:
             return None if len(mine) < len(there) or node.unplaced else len(mine)
         (card,) = (card for card in node.cards if card.uuid in target.cards)

@@ -167,8 +167,12 @@ class _VictimSearch:
 
     def victims(self) -> Victims | None:
         """Return the cheapest sufficient victims, the most important first."""
+        # If evicting all does not help, nothing does.
         if not self._enough(self._request, self._lower):
             return None
+        # A first answer, quickly: claim by claim, each on its cheapest card. From the
+        # pods that must go anyway, and where CPU or memory is short also from all that
+        # kube-scheduler named.
         starts = [self._kept]
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
@@ -177,6 +181,7 @@ class _VictimSearch:
             # A pod that stayed for one claim may block another claim.
             cleared = [self._reprieved(self._request, self._lower, self._kept)]
         self._best = min(cleared, key=self._cost)
+        # Then cheaper ones within the limited tries; the first answer is the bound.
         self._clear(self._kept, self._clearable())
         uids = self._in_order(self._best)
         return Victims(tuple(uids), self._violations(uids))
@@ -203,6 +208,7 @@ class _VictimSearch:
         if not self._is_cheaper(gone):
             return
         claims = tuple(claim for claim in self._request.claims if claim.whole_cards)
+        # Whole cards first: a card is of use to them only when all its pods are gone.
         if not self.frees_cards(replace(self._request, claims=claims), gone):
             self._tries -= 1
             for number, pods in enumerate(cards, 1):
@@ -214,10 +220,12 @@ class _VictimSearch:
 
     def _evict(self, gone: frozenset[PodUID], pods: Sequence[PodUID]) -> None:
         """Try ``gone``, which is not enough, with one of the pods, then with more."""
+        # Each single pod before any pair: one pod is mostly enough.
         for uid in pods:
             more = gone | {uid}
             if self._is_cheaper(more) and self._try(more):
                 self._best = more
+        # Then deeper, but only where this pod with all the cheap rest would do.
         for number, uid in enumerate(pods, 1):
             more = gone | {uid}
             if self._is_cheaper(more):

@@ -146,6 +146,8 @@ class LeastCost:
         self._whole = sum(claim.whole_cards for claim in request.claims)
         shares = [c.amount for c in request.claims if not c.whole_cards]
         self._parted = len(shares) <= _MOST_PARTED
+        # Several shares may go on one card, which can lose less than two cards. So each
+        # way to join them counts, up to four shares: 15 ways.
         ways = _partitions(shares) if self._parted else {(share,) for share in shares}
         losses = {
             amount: _Losses(amount, tables, allows) for way in ways for amount in way
@@ -166,10 +168,13 @@ class LeastCost:
             if lost == NEVER:
                 return NEVER
         state, used = standing.state, whole + lost
+        # The worth is concave in what is free: by its slope now, no loss is overstated.
         by_card, host = self._slopes(standing)
         lost = (by_card + self._pressures.get(state.model, 0.0)) * used + host
+        # Blocks are steps and not concave; whole cards lose an exact number of them.
         if whole:
             lost += self._blocks(standing)
+        # Rounded to notches as a cost is, and with less slack, so it is never above it.
         cost = score_loss(lost, rest, _LESS_ROUNDING)
         if self._tables.cpu_scarce and (whole or self._losses):
             cpu = state.cpu_milli
@@ -323,15 +328,19 @@ class PricedNode:
     def cost(self, request: PodRequest, policy: Policy) -> float:
         """Return the pod's cost on its best cards; ``NEVER`` if it does not fit."""
         node, claims = self.node, request.claims
+        # One share, as most pods: each group of equal cards is priced once.
         if len(claims) == 1 and not claims[0].whole_cards:
             allowed = self._limited(request)
             by_group = self.share_costs(claims[0], request.host, allowed)
             return min([cost for cost, _ in by_group], default=NEVER)
         host = self._then(request.host)
+        # Several shares: greedily, each on its cheapest card, which mostly succeeds.
         if claims and not any(claim.whole_cards for claim in claims):
             apart = self._apart(request, policy)
             if apart is not None:
                 return self._cost(apart, host)
+        # Whole cards, or shares for which greed fails: first whether it fits at all,
+        # then by the search of ``place``.
         summary = node.summary_for(request)
         if any(summary.refusal(claim) for claim in claims):
             return NEVER
@@ -404,6 +413,7 @@ class PricedNode:
             if not ranks:
                 return None
             _, _, at, rest = min(ranks)
+            # The next share sees the node as this one leaves it.
             gauge = self._gauge_after(gauge, rests[at], rest)
             rests[at], rooms[at] = rest, rooms[at] - claim.amount
             taken.add(at)

@@ -99,6 +99,8 @@ class Packer:
         wanted = names if isinstance(names, AbstractSet) else frozenset(names)
         question = NodeQuestion(request, policy, wanted, RequestKind.of(request))
         others: dict[NodeName, float] | None = None
+        # Near what is known first: of the nodes of the last search, and those that
+        # changed. Among all nodes only if none of them is below what is complete.
         for begin in (self._rows.near, self._rows.everywhere):
             with self._lock:
                 self._follow(self._learned)
@@ -109,6 +111,7 @@ class Packer:
                 others = self._seen_otherwise(question, search.tables)
             best = search.best(others)
             with self._lock:
+                # Tables that were learned meanwhile have made the row worthless.
                 if search.tables is self._tables:
                     self._rows.keep(search)
             if best is not None or search.complete:
@@ -167,10 +170,8 @@ class Packer:
     ) -> dict[NodeName, float]:
         """Price the nodes that keep capacity which does not block this pod."""
         pod, costs = question.request.pod, {}
-        own_placement = self._ledger.placement(pod.uid)
-        for name in self._ledger.nominated() | (
-            {own_placement.node} if own_placement else set()
-        ):
+        own = self._ledger.placement(pod.uid)
+        for name in self._ledger.nominated() | ({own.node} if own else set()):
             node = self._ledger.node(name)
             if node is None or name not in question.names:
                 continue

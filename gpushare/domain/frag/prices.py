@@ -41,20 +41,27 @@ def price_sizes(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, 
         return {}
     total = sum(counts[size] for size in sizes)
     weights = [counts[size] / total for size in sizes]
+    # Begin with a pattern for each size alone, and with the sizes themselves as prices:
+    # a feasible answer, if the rounds end early.
     master = _Master(sizes, weights)
     best = [size / STEPS for size in sizes]
     most = _sumproduct(weights, best)
     for _ in range(rounds):
         prices = master.prices()
+        # A negative price comes first: it stands for "cover at least", so more shares
+        # than asked of that size cost nothing.
         lowest = min(range(len(sizes)), key=prices.__getitem__)
         if prices[lowest] < -TOLERANCE:
             column, cost = {lowest: -1.0}, 0.0
         else:
+            # Else the pattern that is worth most enters. Scaled by its worth, the prices
+            # are feasible: an answer at any time, and a bound of the best one.
             worth, column = find_best_pattern(sizes, prices)
             cost = 1.0
             scaled = [max(0.0, price) / max(1.0, worth) for price in prices]
             if (bound := _sumproduct(weights, scaled)) >= most - TOLERANCE:
                 best, most = scaled, bound
+            # No card is worth more than 1: the prices are the dual optimum.
             if worth <= 1 + TOLERANCE:
                 break
         if not master.enter(column, cost):
@@ -74,6 +81,8 @@ def find_best_pattern(
     ]
     worth = [0.0] * (STEPS + 1)
     taken = [-1] * (STEPS + 1)
+    # An unbounded knapsack by size: what a smaller room is worth, or one more share.
+    # The sizes rise, so the loop ends at the first that is too large.
     for room in range(1, STEPS + 1):
         best, choice = worth[room - 1], -1
         for size, price, position in priced:
@@ -83,6 +92,7 @@ def find_best_pattern(
             if value > best + TOLERANCE:
                 best, choice = value, position
         worth[room], taken[room] = best, choice
+    # Walk back from the full card; ``taken`` has the last share of each room.
     pattern: dict[int, float] = {}
     room = STEPS
     while room > 0:
@@ -144,6 +154,7 @@ class _Master:
         False if none does, which rounding can cause; then nothing changed.
         """
         pull = [sum(row[i] * n for i, n in column.items()) for row in self.inverse]
+        # The ratio test: the pattern that is used up first leaves the basis.
         leaving, least = -1, 0.0
         for row, (amount, by) in enumerate(zip(self.amounts, pull, strict=True)):
             if by > TOLERANCE and (leaving < 0 or amount / by < least):
@@ -151,6 +162,7 @@ class _Master:
         if leaving < 0:
             return False
         pivot = [value / pull[leaving] for value in self.inverse[leaving]]
+        # The inverse follows by one pivot, in time of sizes squared and not cubed.
         for row, by in enumerate(pull):
             if row != leaving and by:
                 old = self.inverse[row]

@@ -67,6 +67,8 @@ class CostRow:
         if entry < self.limit:
             insort(self.nearest, entry)
             self.costs[name] = entry[0]
+            # Cut at twice the number, so that it is rare. What is cut off lies beyond
+            # the new limit, where nothing is known to be complete.
             if len(self.nearest) > 2 * NEAREST:
                 self.limit = self.nearest[NEAREST][:2]
                 for _, far, _ in self.nearest[NEAREST:]:
@@ -120,16 +122,16 @@ class NodeSearch:
 
         ``others`` has the costs of nodes that this pod sees otherwise than its kind.
         """
+        # First a floor for each node that changed: it costs a look-up for each
+        # standing. Then only the nodes that can be the cheapest are priced.
         self._estimate()
         return self._cheapest(
             [*self.known, *(entry for entry, _ in self.priced)], others
         )
 
     def _estimate(self) -> None:
-        floor, least = (
-            LeastCost(self.question.request, self.tables),
-            dict[Standing, float](),
-        )
+        floor = LeastCost(self.question.request, self.tables)
+        least: dict[Standing, float] = {}
         for name, node in self.unknown:
             standing = node.standing
             cost = least.get(standing)
@@ -140,10 +142,14 @@ class NodeSearch:
     def _cheapest(
         self, heap: list[CostEntry], others: Mapping[NodeName, float]
     ) -> NodeName | None:
+        # Best first. A floor never exceeds its cost, so the first exact entry that
+        # comes off the heap is the cheapest, and what is behind it needs no price.
         heap += ((cost, name, True) for name, cost in others.items())
         heapify(heap)
         while heap and heap[0] < self.limit:
             cost, name, exact = heappop(heap)
+            # A node of ``others`` is in the row, too, with the cost for its kind of
+            # pod.
             if name not in self.question.names or others.get(name, cost) != cost:
                 continue
             if exact:
@@ -192,16 +198,18 @@ class WideNodeSearch(NodeSearch):
 
         Only if none is among the nearest, all are sorted.
         """
-        names, floor = (
-            self.question.names,
-            LeastCost(self.question.request, self.tables),
-        )
+        names = self.question.names
+        floor = LeastCost(self.question.request, self.tables)
         least = [
             (floor.of(standing), alike)
             for standing, alike in self.groups
             if not alike.isdisjoint(names)
         ]
+        # Nodes with equal free capacity have one floor: a large cluster has few of
+        # them.
         least.sort(key=itemgetter(0))
+        # The cheapest floors first. Mostly one of those nodes has the least cost, and
+        # it is below all other floors.
         best = self._among(least, NEAREST, others)
         if best is None and not self.complete:
             best = self._among(least, len(names), others)
@@ -228,10 +236,12 @@ class WideNodeSearch(NodeSearch):
         for cost, same in groupby(least, key=itemgetter(0)):
             if cost == NEVER or self.limit != _ALL:
                 break
+            # Below this floor all nodes are known, which ``limit`` says.
             if len(entries) >= most:
                 self.limit = (cost, "")
                 break
             names = [name for _, alike in same for name in alike & self.question.names]
+            # Thousands of equal nodes, as in an empty cluster: only the first by name.
             if len(names) > 2 * most:
                 *names, last = nsmallest(most + 1, names)
                 self.limit = (cost, last)
@@ -298,6 +308,8 @@ class CostRows:
         if row is None or changed is None:
             return CostRow(index.now())
         self._rows.move_to_end(kind)
+        # A changed node may have become the cheapest, so it is unknown until it is
+        # priced again.
         for name in changed:
             row.forget(name)
         row.upto = index.now()
