@@ -218,7 +218,7 @@ class ClaimSearch:
         if not self._left:
             return False
         self._left -= 1
-        # Cards that differ in name only are one state, so equal cards are not tried in every order.
+        # Cards that differ in name only are one state, so their orders are not tried.
         if self._failed and self._state(depth) in self._failed:
             return False
         number, amount = self._claims[depth]

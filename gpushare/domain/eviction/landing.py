@@ -142,8 +142,8 @@ class LandingPrediction:
 
         None if it would land nowhere, or where depends on when it ends.
         """
-        # Predicted twice: with the pod gone, and while it is still there. kube-
-        # scheduler may place the new pod at either time (decision 0073).
+        # Predicted twice, with the pod gone and while it is still there: the new
+        # pod may be placed at either time (decision 0073).
         pod, source = self._situation.movable[uid], self.placement(uid, state)
         landing = self._landing(pod, gone)
         if not pod.after_end:

@@ -54,7 +54,7 @@ def price_sizes(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, 
         if prices[lowest] < -TOLERANCE:
             column, cost = {lowest: -1.0}, 0.0
         else:
-            # Else the pattern that is worth most enters. Scaled by its worth, the prices
+            # Else the pattern that is worth most enters. Scaled by its worth, prices
             # are feasible: an answer at any time, and a bound of the best one.
             worth, column = find_best_pattern(sizes, prices)
             cost = 1.0
