@@ -46,9 +46,9 @@ def load(text: str) -> Any:  # noqa: ANN401
 
 
 def load_all(text: str) -> list[Any]:
-    """Parse all documents as plain data; ``NotEditable`` if the text is no YAML."""
+    """Parse the documents that are not empty; ``NotEditable`` if it is no YAML."""
     documents: list[Any] = _parse(text, lambda *of: list(yaml.load_all(*of)))
-    return documents
+    return [document for document in documents if document is not None]
 
 
 class YamlText:

@@ -144,6 +144,6 @@ def test_not_editable(text: str, words: str) -> None:
 
 def test_plain_data() -> None:
     """A value that YAML cannot read is refused, too."""
-    assert load_all("a: 1\n---\n- b\n") == [{"a": 1}, ["b"]]
+    assert load_all("a: 1\n---\n# none\n---\n- b\n") == [{"a": 1}, ["b"]]
     with pytest.raises(NotEditable, match="day is out of range"):
         load("a: 2026-02-30")

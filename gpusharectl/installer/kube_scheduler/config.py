@@ -176,7 +176,7 @@ def with_packing_weight(extender: Json) -> Json:
 def read_configuration(text: str) -> Json:
     """Parse a configuration; an ``Obstacle`` says why the text is none."""
     try:
-        documents = [each for each in load_all(text) if each is not None]
+        documents = load_all(text)
     except NotEditable as error:
         raise Obstacle(str(error)) from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
