@@ -157,24 +157,24 @@ VALUES_OF: Mapping[str, str] = {
 """The part of the values that is for a container, by the container's name."""
 
 
-def rendered() -> Mapping[str, str]:
+def render_templates() -> Mapping[str, str]:
     """Return the generated templates by their paths in the repository."""
     return {str(TEMPLATES / path): _template(path) for path in _sources()}
 
 
-def differing(root: Path = ROOT) -> Mapping[str, str]:
-    """Return those that are not written so, by their paths."""
+def find_outdated(root: Path = ROOT) -> Mapping[str, str]:
+    """Return those whose file is absent or has another text, by their paths."""
+    return {
+        path: text
+        for path, text in render_templates().items()
+        if not (root / path).is_file()
+        or (root / path).read_text(encoding="utf-8") != text
+    }
 
-    def there(path: str) -> str | None:
-        file = root / path
-        return file.read_text(encoding="utf-8") if file.is_file() else None
 
-    return {path: text for path, text in rendered().items() if there(path) != text}
-
-
-def write(root: Path = ROOT) -> list[str]:
+def write_templates(root: Path = ROOT) -> list[str]:
     """Write what differs, and return the paths."""
-    changed = differing(root)
+    changed = find_outdated(root)
     for path, text in changed.items():
         file = root / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,12 @@
 
 import sys
 
-from monitoring.writing import write
+from monitoring.writing import write_files
 
 
 def main() -> int:
     """Write the files, and print the paths of those that changed."""
-    for path in write():
+    for path in write_files():
         sys.stdout.write(f"wrote {path}\n")
     return 0
 

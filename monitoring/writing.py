@@ -28,7 +28,7 @@ In the texts below ⟨…⟩ stands for a label. Only MIG instances have ⟨inst
 """
 
 
-def document(groups: Iterable[Group]) -> str:
+def describe_alerts(groups: Iterable[Group]) -> str:
     """Return the whole page."""
     return _ALERTS_HEAD + "".join(_section(group) for group in groups)
 
@@ -38,11 +38,11 @@ def _section(group: Group) -> str:
 
 
 def _entry(alert: Alert) -> str:
-    held = "at once" if alert.hold == "0s" else f"after {alert.hold}"
+    delay = "at once" if alert.hold == "0s" else f"after {alert.hold}"
     labels = "".join(f", {key}={value}" for key, value in alert.labels.items())
     return (
         f"### {alert.name}\n"
-        f"{alert.severity}{labels}, {held}: *{_plain(alert.summary)}*\n"
+        f"{alert.severity}{labels}, {delay}: *{_plain(alert.summary)}*\n"
         f"```\n{alert.expr}\n```\n"
         f"{_plain(alert.cure)}\n"
     )
@@ -66,7 +66,7 @@ _LABELS = {
 }
 
 
-def rendered() -> Mapping[str, str]:
+def render_files() -> Mapping[str, str]:
     """Return the text of every generated file."""
     files = {
         f"{_FOLDER}/dashboards/{board.name}.json": board.json(indent=1)
@@ -81,14 +81,14 @@ def rendered() -> Mapping[str, str]:
             "For rule_files of Prometheus; prometheusrule.yaml is for the operator.",
         ),
         f"{_FOLDER}/prometheusrule.yaml": _object(_rule(groups)),
-        "docs/alerts.md": document(GROUPS),
+        "docs/alerts.md": describe_alerts(GROUPS),
     }
 
 
-def write(root: Path = ROOT) -> list[str]:
+def write_files(root: Path = ROOT) -> list[str]:
     """Write the files that differ; return their paths."""
     changed = []
-    for name, text in rendered().items():
+    for name, text in render_files().items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.read_text() != text:
@@ -136,9 +136,9 @@ def _text(body: Mapping[str, Any], words: str) -> str:
             return True
 
     Dumper.add_representer(str, _lines_as_such)
-    said = f"# {words}\n" if words else ""
-    made = yaml.dump(body, Dumper=Dumper, sort_keys=False, width=10_000)
-    return f"{_HEAD}{said}{made}"
+    comment = f"# {words}\n" if words else ""
+    dumped = yaml.dump(body, Dumper=Dumper, sort_keys=False, width=10_000)
+    return f"{_HEAD}{comment}{dumped}"
 
 
 def _lines_as_such(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

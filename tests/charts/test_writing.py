@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from charts.template import Document, finished, steps_of
-from charts.writing import ROOT, differing, rendered, write
+from charts.writing import ROOT, find_outdated, render_templates, write_templates
 from gpushare import __version__
 from gpushare.domain.policies import POLICIES
 from gpushare.yaml_edit import NotEditable, YamlText
@@ -18,7 +18,7 @@ from gpusharectl.installer.options import ISOLATION_CHOICES
 from gpusharectl.installer.preflight import OLDEST
 from tests.testbed.helm import CHART
 
-TEXTS = rendered()
+TEXTS = render_templates()
 BY_HAND = {"_gpushare.tpl", "checks.yaml", "NOTES.txt", "tests/card.yaml"}
 NOT_OURS = {".global", ".enabled"}
 """Helm passes them to charts that another one depends on."""
@@ -42,11 +42,11 @@ def test_every_other_template_is_written_by_hand() -> None:
 
 def test_writing_changes_what_differs_and_nothing_else(tmp_path: Path) -> None:
     """A second time there is nothing to write; what is spoilt differs again."""
-    assert set(write(tmp_path)) == set(TEXTS)
-    assert write(tmp_path) == []
+    assert set(write_templates(tmp_path)) == set(TEXTS)
+    assert write_templates(tmp_path) == []
     path = next(iter(TEXTS))
     (tmp_path / path).write_text("spoilt")
-    assert list(differing(tmp_path)) == [path]
+    assert list(find_outdated(tmp_path)) == [path]
 
 
 def chart(name: str) -> Any:

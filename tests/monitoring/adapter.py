@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-from tests.monitoring.pages import Answer
+from tests.monitoring.pages import PageAnswer
 from tests.testbed.prometheus import Prometheus
 from tests.testbed.rest import Json
 
@@ -156,8 +156,8 @@ class MetricsApi:
         self._names = names
         self.asked: list[str] = []
 
-    def answer(self, path: str) -> Answer:
-        """Answer one GET."""
+    def answer(self, path: str) -> PageAnswer:
+        """PageAnswer one GET."""
         self.asked.append(path)
         url = urlsplit(path)
         if url.path.rstrip("/") == ROOT:
@@ -183,7 +183,7 @@ class MetricsApi:
         kind = {"kind": "APIResourceList", "apiVersion": "v1"}
         return {**kind, "groupVersion": VERSION, "resources": resources}
 
-    def _values(self, parts: list[str], selector: str) -> Answer:
+    def _values(self, parts: list[str], selector: str) -> PageAnswer:
         space = ""
         match parts:
             case ["namespaces", name, "metrics", metric]:
@@ -224,11 +224,11 @@ def _item(metric: Metric, namespace: str, name: str, value: float) -> Json:
     }
 
 
-def _refused(words: str, status: HTTPStatus = HTTPStatus.NOT_FOUND) -> Answer:
+def _refused(words: str, status: HTTPStatus = HTTPStatus.NOT_FOUND) -> PageAnswer:
     kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     why = {"message": words, "reason": "NotFound", "code": int(HTTPStatus.NOT_FOUND)}
     return _said(status, kind | why)
 
 
-def _said(status: HTTPStatus, body: Json) -> Answer:
-    return Answer(int(status), "application/json", json.dumps(body).encode())
+def _said(status: HTTPStatus, body: Json) -> PageAnswer:
+    return PageAnswer(int(status), "application/json", json.dumps(body).encode())

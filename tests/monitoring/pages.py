@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 LOOPBACK = "127.0.0.1"
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     status: int
     kind: str
     body: bytes
@@ -24,7 +24,7 @@ class PageServer:
 
     def __init__(
         self,
-        answer: Callable[[str], Answer],
+        answer: Callable[[str], PageAnswer],
         host: str = LOOPBACK,
         tls: SSLContext | None = None,
         take: Callable[[str, bytes], None] = lambda _path, _body: None,
@@ -78,5 +78,5 @@ class MetricsPage:
 
     text = ""
 
-    def answer(self, _path: str) -> Answer:
-        return Answer(200, "text/plain; version=0.0.4", self.text.encode())
+    def answer(self, _path: str) -> PageAnswer:
+        return PageAnswer(200, "text/plain; version=0.0.4", self.text.encode())

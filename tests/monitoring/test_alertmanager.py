@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from monitoring.alerts import GROUPS
-from tests.monitoring.pages import Answer, PageServer
+from tests.monitoring.pages import PageAnswer, PageServer
 from tests.testbed.fixtures import StartAlertmanager
 from tests.testbed.manifests import FOLDER
 from tests.testbed.prometheus import Alertmanager, Amtool
@@ -33,7 +33,9 @@ class Discord:
     def __init__(self) -> None:
         self._arrived: Queue[tuple[str, bytes]] = Queue()
         take = lambda path, body: self._arrived.put((path, body))  # noqa: E731
-        self.server = PageServer(lambda _: Answer(404, "text/plain", b""), take=take)
+        self.server = PageServer(
+            lambda _: PageAnswer(404, "text/plain", b""), take=take
+        )
 
     def next(self) -> tuple[str, dict[str, Any]]:
         """The next message: its channel, and its one embed."""

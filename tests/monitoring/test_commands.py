@@ -9,7 +9,7 @@ import pytest
 from gpusharectl.commands import LazyCommand, main
 from monitoring.alerts import GROUPS
 from monitoring.writing import ROOT
-from tests.monitoring.asked import NAMES, board, panels
+from tests.monitoring.board_queries import NAMES, board, panels
 
 IN_WORDS = re.compile(r"gpusharectl ([a-z-].*?)(?=\. |[.;`]?$|[;:`])")
 """A command, and the rest of its sentence."""

@@ -34,18 +34,18 @@ from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.exporter import exporter_data
 from tests.extender.extender_fixture import ExtenderFixture
 from tests.gpushare.server.test_public import reflector
-from tests.monitoring.asked import (
+from tests.monitoring.board_queries import (
     NAMES,
     VALUES,
     VARIABLE,
-    Asked,
+    BoardQuery,
     board,
     panels,
     queries,
     selectors,
     variables,
 )
-from tests.monitoring.pages import Answer, PageServer
+from tests.monitoring.pages import PageAnswer, PageServer
 from tests.monitoring.test_alerts import CASES, RULES
 from tests.testbed.certificates import certificates
 from tests.testbed.manifests import FOLDER
@@ -207,9 +207,9 @@ def asked(
 ) -> Iterator[Prometheus]:
     """A real Prometheus that has scraped all our pages, with our rules."""
 
-    def answer(path: str) -> Answer:
+    def answer(path: str) -> PageAnswer:
         page = told[path.removeprefix("/")].encode()
-        return Answer(200, "text/plain; version=0.0.4", page)
+        return PageAnswer(200, "text/plain; version=0.0.4", page)
 
     folder = tmp_path_factory.mktemp("boards")
     with PageServer(answer) as server:
@@ -230,7 +230,7 @@ def asked(
 
 
 @pytest.mark.parametrize("query", queries(), ids=str)
-def test_every_query_has_an_answer(asked: Prometheus, query: Asked) -> None:
+def test_every_query_has_an_answer(asked: Prometheus, query: BoardQuery) -> None:
     """With every label that the legend names."""
     # A scrape that a busy machine let time out leaves a hole until the next one.
     found = wait_until(

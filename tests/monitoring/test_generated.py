@@ -7,7 +7,7 @@ import yaml
 
 from gpusharectl.installer.manifests import load_manifests
 from monitoring.boards import BOARDS
-from monitoring.writing import ROOT, rendered, write
+from monitoring.writing import ROOT, render_files, write_files
 from tests.testbed.manifests import FOLDER, documents
 from tests.testbed.rest import Json
 
@@ -17,7 +17,7 @@ MOST_ANNOTATION = 256 * 1024
 """Bytes of all annotations of an object; kubectl keeps the whole object in one."""
 
 
-TEXTS = rendered()
+TEXTS = render_files()
 
 
 @pytest.mark.parametrize("path", TEXTS)
@@ -29,11 +29,11 @@ def test_generated_is_committed(path: str) -> None:
 
 def test_writing_changes_what_differs_and_nothing_else(tmp_path: Path) -> None:
     """A second time there is nothing to write."""
-    assert set(write(tmp_path)) == set(TEXTS)
-    assert write(tmp_path) == []
+    assert set(write_files(tmp_path)) == set(TEXTS)
+    assert write_files(tmp_path) == []
     spoilt = tmp_path / "docs" / "alerts.md"
     spoilt.write_text("no more")
-    assert write(tmp_path) == ["docs/alerts.md"]
+    assert write_files(tmp_path) == ["docs/alerts.md"]
 
 
 def test_the_config_map_has_every_board() -> None:

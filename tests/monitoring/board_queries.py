@@ -19,7 +19,7 @@ VALUES = re.compile(r"label_values\((?P<of>.+), (?P<label>\w+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BoardQuery:
     """One query of a panel."""
 
     board: str
@@ -55,9 +55,9 @@ def variables(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def queries() -> list[Asked]:
+def queries() -> list[BoardQuery]:
     return [
-        Asked(name, panel["title"], target["expr"], target.get("legendFormat", ""))
+        BoardQuery(name, panel["title"], target["expr"], target.get("legendFormat", ""))
         for name in NAMES
         for panel in panels(name)
         for target in panel["targets"]
