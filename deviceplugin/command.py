@@ -13,9 +13,9 @@ from deviceplugin.serve import serve_kubelet
 from deviceplugin.settings import DevicePluginSettings
 from gpushare import process
 from gpushare.cards.combined import CombinedCards
-from gpushare.cards.configured import inventory_source, simulated_source
 from gpushare.cards.deadline import DeadlineCalls
 from gpushare.cards.limits import DriverLimits
+from gpushare.cards.node_settings import inventory_source, simulated_source
 from gpushare.cards.nvml_cards import DEADLINE_S, NvmlCards
 
 

@@ -114,7 +114,10 @@ def serve_kubelet(
     stop: Event,
     limits: LimitsSource | None = None,
 ) -> int:
-    """Run until ``stop`` is set; return the exit status. ``limits``: see assemble."""
+    """Run until ``stop`` is set; return the exit status.
+
+    ``limits`` is that of ``assemble_plugin``.
+    """
     registry = CollectorRegistry()
     # Before the lock, because a plugin that waits for it is alive to a probe, too.
     page = Listener({settings.listen: make_wsgi_app(registry)})
@@ -153,36 +156,17 @@ def assemble_plugin(
     """
     shared = _SharedParts.of(settings, cluster, registry)
     on_node = NodeLibrary(settings.state_dir / "preload", library)
-    chooser = InjectionChooser(
-        settings.inject,
-        settings.cdi_dirs,
-        shared.node.status,
-        settings.state_dir / "inject",
-        root=settings.host_root,
-    )
-    isolation = _isolation(shared, chooser, limits or DriverLimits(), on_node)
-    recorder = EventRecorder(cluster, settings.node)
-    prestart = _prestart(shared, recorder, on_node)
-    parts = AllocationParts(
-        shared.offer,
-        DeviceChooser(shared.pods, shared.resources, shared.occupancy, recorder),
-        prestart,
-        shared.records,
-        chooser,
-        isolation,
-        on_node,
-        shared.metrics,
-    )
+    parts = _allocation(shared, limits or DriverLimits(), on_node)
     publisher = Publisher(cluster, settings.node, shared.node, shared.offer)
     registrars = _registrars(settings, parts)
     services = tuple(registrar.plugin for registrar in registrars)
     taint = StartupTaint(publisher, services) if settings.startup_taint else None
     return PluginParts(
         parts,
-        _watcher(shared, source, chooser, isolation),
+        _watcher(shared, source, parts),
         publisher,
-        prestart.reporter,
-        recorder,
+        parts.prestart.reporter,
+        shared.recorder,
         registrars,
         reflectors=(("node", shared.follow_node), ("pods", shared.follow_pods)),
         driver=_driver(shared, parts),
@@ -206,6 +190,7 @@ class _SharedParts:
     records: AllocationRecords
     claims: PreparedResourceClaims
     occupancy: Occupancy
+    recorder: EventRecorder
 
     @classmethod
     def of(
@@ -235,6 +220,7 @@ class _SharedParts:
             records,
             claims,
             Occupancy(name, pods, records.all(), claims.placements),
+            EventRecorder(cluster, name),
         )
 
     def limits(self) -> HardLimits:
@@ -248,30 +234,40 @@ class _SharedParts:
         return self.occupancy.is_idle() and not unknown
 
 
-def _isolation(
-    shared: _SharedParts,
-    chooser: InjectionChooser,
-    limits: LimitsSource,
-    library: NodeLibrary,
-) -> IsolationChooser:
-    """Make what chooses the node's isolation tier, and checks its cards for it."""
-    settings = shared.settings
-    checks = TierChecks(
-        limits,
-        settings.host_root,
+def _allocation(
+    shared: _SharedParts, limits: LimitsSource, library: NodeLibrary
+) -> AllocationParts:
+    """Make what chooses and gives devices to classic pods."""
+    settings, state = shared.settings, shared.settings.state_dir
+    chooser = InjectionChooser(
+        settings.inject,
         settings.cdi_dirs,
-        lambda: chooser.chosen,
+        shared.node.status,
+        state / "inject",
+        root=settings.host_root,
+    )
+    checks = TierChecks(
+        limits, settings.host_root, settings.cdi_dirs, lambda: chooser.chosen, library
+    )
+    return AllocationParts(
+        shared.offer,
+        DeviceChooser(shared.pods, shared.resources, shared.occupancy, shared.recorder),
+        _prestart(shared, library),
+        shared.records,
+        chooser,
+        IsolationChooser(
+            settings.isolation,
+            shared.limits(),
+            checks,
+            shared.is_idle,
+            state / "isolation",
+        ),
         library,
-    )
-    file = settings.state_dir / "isolation"
-    return IsolationChooser(
-        settings.isolation, shared.limits(), checks, shared.is_idle, file
+        shared.metrics,
     )
 
 
-def _prestart(
-    shared: _SharedParts, recorder: EventRecorder, library: NodeLibrary
-) -> PreStart:
+def _prestart(shared: _SharedParts, library: NodeLibrary) -> PreStart:
     """Make the last check of classic pods, and what reports where they are."""
     synced, claims = shared.follow_pods.synced, shared.claims
     reporter = Reporter(
@@ -290,7 +286,7 @@ def _prestart(
         shared.occupancy,
         shared.records,
         reporter,
-        recorder,
+        shared.recorder,
         shared.follow_pods.in_touch,
         StartedLimits(
             shared.pods, shared.records, shared.offer, synced, claims.limits_mib
@@ -301,10 +297,7 @@ def _prestart(
 
 
 def _watcher(
-    shared: _SharedParts,
-    source: CardSource,
-    chooser: InjectionChooser,
-    isolation: IsolationChooser,
+    shared: _SharedParts, source: CardSource, parts: AllocationParts
 ) -> Watcher:
     """Make what watches the cards, with the faults of before."""
     settings = shared.settings
@@ -319,8 +312,8 @@ def _watcher(
         shared.node,
         settings.node,
         shared.cluster,
-        chooser,
-        isolation,
+        parts.chooser,
+        parts.isolation,
         shared.metrics,
         shared.occupancy.holders,
     )

@@ -19,7 +19,7 @@ from prometheus_client.samples import Sample
 from exporter import catalog as own
 from exporter.catalog import OwnField
 from exporter.kubelet_check import KubeletRound
-from exporter.owners import OwnerPods
+from exporter.owners.owner_pods import OwnerPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import (

@@ -18,7 +18,7 @@ from exporter.telemetry.nvml import NvmlTelemetry
 from exporter.telemetry.tegra import TegraTelemetry, host_memory_mib
 from exporter.usage import Mode
 from gpushare import process
-from gpushare.cards.configured import inventory_source, simulated_source
+from gpushare.cards.node_settings import inventory_source, simulated_source
 from gpushare.cards.nvml_cards import NvmlCards
 
 Command = TypeVar("Command", bound=Callable[..., None])

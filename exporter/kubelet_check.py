@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
 
-from exporter.owners import OwnerPod, OwnerPods
+from exporter.owners.owner_pods import OwnerPod, OwnerPods
 from gpushare.kubelet.node_pods import (
     KubeletSilentError,
     NoGetError,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from threading import Event
 
-from exporter.owners import OwnerPod
+from exporter.owners.owner_pods import OwnerPod
 from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.usage import (

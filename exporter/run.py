@@ -13,13 +13,13 @@ from threading import Event, Lock, Thread
 
 from werkzeug.wrappers import Request
 
-from exporter.claims import PodsWithResourceClaims, ResourceClaimsFolder
 from exporter.collector import Exposition, Site
 from exporter.http import ExporterPages
 from exporter.kubelet_check import KubeletCheck
 from exporter.overuse import OveruseMonitor
-from exporter.owners import OwnerPod, OwnerPods, read_owner_pod
-from exporter.procfs import ProcFs
+from exporter.owners.claims import PodsWithResourceClaims, ResourceClaimsFolder
+from exporter.owners.owner_pods import OwnerPod, OwnerPods, read_owner_pod
+from exporter.owners.procfs import ProcFs
 from exporter.sampler import Sampler, XidTallies, groups_read
 from exporter.selection import BadFieldFile, Flags, choose, parse
 from exporter.settings import ExporterSettings

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 
-from exporter.procfs import ProcFs
+from exporter.owners.procfs import ProcFs
 from exporter.selection import Chosen
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
 from exporter.snapshot_store import SnapshotStore

@@ -9,8 +9,7 @@ from exporter.http import Unit
 from exporter.selection import Flags
 from exporter.telemetry.fields import GROUPS
 from exporter.usage import CONTEXT_MIB, Mode
-from gpushare.domain.model import NodeName
-from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
+from gpushare.cards.node_settings import NodeSettings
 from gpushare.settings import Address, Reading
 
 UNITS: tuple[Unit, ...] = ("mib", "bytes")
@@ -33,29 +32,15 @@ class CommandLine:
 
 
 @dataclass(frozen=True)
-class ExporterSettings:
-    """The settings and their defaults; docs/monitoring.md lists them."""
+class ExporterSettings(NodeSettings):
+    """The settings and their defaults; docs/monitoring.md lists them all."""
 
-    node: NodeName
-    """This node's name in the API server; a DaemonSet gives ``spec.nodeName``."""
-    kubeconfig: str | None = None
-    """Path; the pod's own service account if none is given."""
     listen: Address = Address("0.0.0.0", 9400)
     """``/metrics``, ``/healthz`` and ``/v1/collect``."""
     collect_listen: Address | None = _AGENTS
     """``/v1/collect`` only; None is off."""
     fields_file: Path | None = None
     """A file of fields in dcgm-exporter's format; read again while running."""
-    host_root: Path = Path("/")
-    """Where the host's ``/proc`` and ``/sys`` are found."""
-    kubelet_dir: Path = Path("/var/lib/kubelet")
-    """Where kubelet has ``pod-resources``."""
-    state_dir: Path = Path("/var/lib/vcuda")
-    """Where the device plugin has ``claims``, the prepared ResourceClaims."""
-    inventory: Path | None = None
-    """A YAML file of cards that the driver does not know."""
-    simulated_cards: str | None = None
-    """``4x24GiB`` or a YAML file: simulated cards instead of the driver's."""
     pods: bool = True
     """Whether pods are followed; if not, containers are not known, and no API server is
     needed."""
@@ -69,12 +54,8 @@ class ExporterSettings:
     """What each of its processes may hold in addition, for CUDA's context."""
     hostname_label: HostnameLabel = "hostname"
     """The name of the host's label; older dashboards use a capital H."""
-    look_every_s: float = 5.0
-    """How often to look for cards and for changes of the file of fields."""
     flags: Flags = field(default_factory=Flags)
     """The groups that the command line switched on and off."""
-    log_level: str = "INFO"
-    log_format: LogFormat = "json"
 
     @classmethod
     def read(
@@ -104,16 +85,10 @@ class ExporterSettings:
         """Read the environment, without the flags."""
         no_agent = env.text("COLLECT_LISTEN") == "off"
         return cls(
-            node=NodeName(env.text("NODE_NAME") or bare_name),
-            kubeconfig=env.text("KUBECONFIG"),
+            **cls.read_shared(env, bare_name),
             listen=env.address("LISTEN", cls.listen),
             collect_listen=None if no_agent else env.address("COLLECT_LISTEN", _AGENTS),
             fields_file=env.file("FIELDS_FILE"),
-            host_root=env.folder("HOST_ROOT", cls.host_root),
-            kubelet_dir=env.folder("KUBELET_DIR", cls.kubelet_dir),
-            state_dir=env.folder("STATE_DIR", cls.state_dir),
-            inventory=env.file("INVENTORY"),
-            simulated_cards=env.text("SIMULATED_CARDS"),
             pods=env.switch("PODS", default=cls.pods),
             collect_unit=env.one_of("COLLECT_UNIT", UNITS, cls.collect_unit),
             watchdog=env.one_of("WATCHDOG", WATCHDOG_MODES, cls.watchdog),
@@ -126,11 +101,6 @@ class ExporterSettings:
             hostname_label=env.one_of(
                 "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label
             ),
-            look_every_s=env.seconds(
-                "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
-            ),
-            log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
-            log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
         )
 
 

@@ -6,7 +6,7 @@ A scrape reads only this, so that no scrape waits for a driver.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exporter.owners import Owner
+from exporter.owners.owner_pods import Owner
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import PROCESSES, Field
 from gpushare.cards.source import FoundCard, FoundCards

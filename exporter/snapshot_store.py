@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 
-from exporter.owners import OwnerPods
+from exporter.owners.owner_pods import OwnerPods
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
 from exporter.telemetry.fields import GROUPS, MEMORY, PROCESSES, UTILIZATION
 from exporter.usage import CONTEXT_MIB, Usage, account_usage

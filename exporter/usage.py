@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from exporter.owners import Owner, OwnerPod, OwnerPods
+from exporter.owners.owner_pods import Owner, OwnerPod, OwnerPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.telemetry.base import ProcessUse, SmSource
 from exporter.telemetry.fields import (

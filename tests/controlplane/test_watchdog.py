@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from exporter.overuse import COMPONENT, REASON, OveruseMonitor
-from exporter.owners import Owner
+from exporter.owners.owner_pods import Owner
 from exporter.run import WatchedPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook

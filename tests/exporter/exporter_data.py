@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from exporter.owners import Owner, OwnerPods, read_owner_pod
+from exporter.owners.owner_pods import Owner, OwnerPods, read_owner_pod
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
 from exporter.telemetry.base import (
     CardAnswer,

@@ -6,7 +6,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Thread
 
-from exporter.procfs import ProcFs
+from exporter.owners.procfs import ProcFs
 from exporter.sampler import Sampler
 from exporter.selection import Flags, choose
 from exporter.snapshot import TelemetrySnapshot

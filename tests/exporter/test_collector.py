@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from exporter import catalog as own
 from exporter.collector import Exposition, Site
 from exporter.kubelet_check import KubeletRound
-from exporter.owners import NO_POD
+from exporter.owners.owner_pods import NO_POD
 from exporter.run import WatchedPods
 from exporter.selection import parse as parse_fields
 from exporter.snapshot import Round, TelemetrySnapshot, XidTally

@@ -10,7 +10,7 @@ import pytest
 
 from exporter import kubelet_check
 from exporter.kubelet_check import KubeletCheck, disagrees
-from exporter.owners import OwnerPods, read_owner_pod
+from exporter.owners.owner_pods import OwnerPods, read_owner_pod
 from exporter.run import WatchedPods
 from gpushare.kube import names
 from gpushare.kube.cluster import Json

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.overuse import REASON, OveruseMonitor
-from exporter.owners import CONFIG_MIRROR, Owner
+from exporter.owners.owner_pods import CONFIG_MIRROR, Owner
 from exporter.run import WatchedPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook

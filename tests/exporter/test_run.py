@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
-from exporter.procfs import ProcFs
+from exporter.owners.procfs import ProcFs
 from exporter.run import (
     CONFIG,
     ExporterParts,

@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from exporter.owners import NO_POD
+from exporter.owners.owner_pods import NO_POD
 from exporter.sampler import XidTallies
 from exporter.selection import Flags, choose
 from exporter.snapshot import XidTally

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from exporter.owners import NO_POD, Owner, OwnerPods
+from exporter.owners.owner_pods import NO_POD, Owner, OwnerPods
 from exporter.snapshot import ProcessRound, TelemetrySnapshot
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import ProcessesAnswer, ProcessUse, SmSource

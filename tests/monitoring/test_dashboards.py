@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceplugin.metrics import PluginMetrics
 from exporter.collector import Exposition, Site
 from exporter.kubelet_check import KubeletRound
-from exporter.owners import NO_POD
+from exporter.owners.owner_pods import NO_POD
 from exporter.selection import Flags, choose
 from exporter.snapshot import TelemetrySnapshot, XidTally
 from exporter.snapshot_store import UsageBook

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
 from exporter.collector import Exposition, Site
-from exporter.owners import NO_POD, OwnerPods
+from exporter.owners.owner_pods import NO_POD, OwnerPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE

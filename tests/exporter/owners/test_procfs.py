@@ -11,8 +11,8 @@ from subprocess import PIPE
 
 import pytest
 
-from exporter.owners import NO_POD, Owner, owner_of
-from exporter.procfs import ProcFs
+from exporter.owners.owner_pods import NO_POD, Owner, owner_of
+from exporter.owners.procfs import ProcFs
 from tests.machine import needs
 from tests.testbed.kubeadm import cgroups
 from tests.testbed.waiting import wait_until
@@ -171,7 +171,7 @@ def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
 def test_what_may_not_be_read_is_told_once_and_recovers(
     tree: Tree, caplog: Log
 ) -> None:
-    caplog.set_level("INFO", "exporter.procfs")
+    caplog.set_level("INFO", "exporter.owners.procfs")
     procfs = ProcFs(tree.root)
     tree.process(7, INSIDE)
     closed = tree.process(8, INSIDE) / "cgroup"
@@ -194,7 +194,7 @@ def test_a_proc_that_shows_nothing_is_trouble_at_once(
     tmp_path: Path, caplog: Log
 ) -> None:
     """Whatever the pids: no container may be taken for idle. It is told once."""
-    caplog.set_level("INFO", "exporter.procfs")
+    caplog.set_level("INFO", "exporter.owners.procfs")
     procfs = ProcFs(tmp_path)
     for pid in range(7, 10):
         assert procfs.owners([pid]) == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.owners import (
+from exporter.owners.owner_pods import (
     CONFIG_HASH,
     CONFIG_MIRROR,
     NO_POD,

@@ -9,8 +9,8 @@ from threading import Event, Thread
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
-from exporter.claims import PodsWithResourceClaims, ResourceClaimsFolder
-from exporter.owners import OwnerPods
+from exporter.owners.claims import PodsWithResourceClaims, ResourceClaimsFolder
+from exporter.owners.owner_pods import OwnerPods
 from exporter.run import assemble_exporter
 from exporter.settings import ExporterSettings
 from exporter.usage import Usage, account_usage, is_over

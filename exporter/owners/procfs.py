@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from exporter.owners import NO_POD, Owner, owner_of, pods_above
+from exporter.owners.owner_pods import NO_POD, Owner, owner_of, pods_above
 
 logger = logging.getLogger(__name__)
 

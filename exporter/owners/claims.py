@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
-from exporter.owners import Holding, OwnerPod, OwnerPods
+from exporter.owners.owner_pods import Holding, OwnerPod, OwnerPods
 from gpushare.kubelet.claim_records import (
     PreparedResourceClaim,
     read_record,

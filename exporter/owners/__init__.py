@@ -1,0 +1,1 @@
+"""Which pod and container a process and a part of a card belong to."""
