@@ -23,7 +23,7 @@ from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.apiserver.client import JSON
 from gpushare.kube.cluster import PodTarget
 from gpushare.kube.names import EXTENDER_SERVER_NAME
-from gpushare.server.tls import TlsFiles, server_context
+from gpushare.server.tls import TlsFiles, make_server_context
 from tests.testbed.certificates import Certificates, certificates
 
 _CALLS, _TURNS = 200, 10
@@ -72,7 +72,7 @@ def _answer_one(link: socket.socket, context: ssl.SSLContext) -> None:
 
 
 def _serve(listener: socket.socket, held: Certificates) -> None:
-    _answer(listener, server_context(TlsFiles(*held.settings.values())))
+    _answer(listener, make_server_context(TlsFiles(*held.settings.values())))
 
 
 @contextmanager

@@ -42,19 +42,21 @@ def serve(*, bitfusion_quota: bool) -> None:
     nvml = NvmlCards(calls=calls, root=settings.host_root, with_links=True)
     sources = simulated_source(settings, complaints) or [nvml]
     sources += inventory_source(settings, complaints)
-    cluster = process.connect(settings.kubeconfig, complaints)
+    cluster = process.connect_api_server(settings.kubeconfig, complaints)
     process.try_to_listen("LISTEN", settings.listen, complaints)
     if not _is_writable(settings.state_dir):
         complaints.append(
             f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written or created; "
             "give another folder"
         )
-    process.exit_with(complaints)
+    process.exit_with_complaints(complaints)
     assert cluster is not None  # noqa: S101  otherwise there was a complaint
     # Also a single source: combined, cards that were found once stay listed.
     source = CombinedCards(sources)
-    stop = process.begin(settings.log_level, settings.log_format)
-    process.end(serve_kubelet(settings, source, cluster, stop, DriverLimits(calls)))
+    stop = process.begin_process(settings.log_level, settings.log_format)
+    process.end_process(
+        serve_kubelet(settings, source, cluster, stop, DriverLimits(calls))
+    )
 
 
 @main.command()
@@ -70,13 +72,13 @@ def check(status: str, into: Path | None) -> None:
     nvml = NvmlCards(deadline_s=FIRST_ANSWER_S, root=settings.host_root)
     sources = simulated_source(settings, complaints) or [nvml]
     sources += inventory_source(settings, complaints)
-    process.exit_with(complaints)
+    process.exit_with_complaints(complaints)
     text = orjson.dumps(report_node(settings, sources, orjson.loads(status))).decode()
     click.echo(text)
     if into is not None:
         into.write_text(text)
     sys.stdout.flush()
-    process.end(0)
+    process.end_process(0)
 
 
 def _is_writable(folder: Path) -> bool:

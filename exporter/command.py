@@ -58,14 +58,16 @@ def main(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -> 
     settings, complaints = ExporterSettings.read(os.environ, given)
     telemetry = _telemetry(settings, complaints)
     cluster = (
-        process.connect(settings.kubeconfig, complaints) if settings.pods else None
+        process.connect_api_server(settings.kubeconfig, complaints)
+        if settings.pods
+        else None
     )
     process.try_to_listen("LISTEN", settings.listen, complaints)
     if settings.collect_listen is not None:
         process.try_to_listen("COLLECT_LISTEN", settings.collect_listen, complaints)
-    process.exit_with(complaints)
-    stop = process.begin(settings.log_level, settings.log_format)
-    process.end(run_exporter(settings, telemetry, cluster, stop))
+    process.exit_with_complaints(complaints)
+    stop = process.begin_process(settings.log_level, settings.log_format)
+    process.end_process(run_exporter(settings, telemetry, cluster, stop))
 
 
 def _named(switches: dict[str, bool], verb: str) -> frozenset[str]:

@@ -19,7 +19,7 @@ from werkzeug.wrappers import Request, Response
 
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
-from gpushare.server.exposition import openmetrics, text
+from gpushare.server.exposition import write_openmetrics, write_text
 
 Unit = Literal["mib", "bytes"]
 """What memory is counted in; the seed does not say, its numbers look like MiB."""
@@ -65,7 +65,9 @@ class ExporterPages:
         metrics = self.metrics.collect()
         if names := request.args.getlist("name[]"):
             metrics = _only(frozenset(names), metrics)
-        write = openmetrics if content_type.startswith(_OPENMETRICS) else text
+        write = (
+            write_openmetrics if content_type.startswith(_OPENMETRICS) else write_text
+        )
         answer = Response(b"".join(write(metrics)), content_type=content_type)
         answer.headers["Vary"] = "Accept, Accept-Encoding"
         if request.accept_encodings.quality("gzip"):

@@ -15,7 +15,7 @@ from typing import Any
 from extender.main import check_extender
 from extender.settings import ExtenderSettings
 from gpushare.server.tls import ServerTls
-from gpushare.server.worker import worker_with
+from gpushare.server.worker import make_worker_class
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
@@ -24,7 +24,7 @@ _claims = _settings.claims
 bind = [str(_settings.listen), *([str(_claims.listen)] if _claims else [])]
 workers = 1
 # answer_s: /snapshot of a large cluster goes through a port-forward.
-worker_class = worker_with(
+worker_class = make_worker_class(
     answer_s=30,
     graceful_s=9,
     context=ServerTls(_settings.tls).context if _settings.tls else None,

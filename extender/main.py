@@ -35,16 +35,15 @@ from extender.server.resource_claims_app import (
     create_resource_claims_app,
 )
 from extender.server.ui import ExtenderPage
-from extender.settings import ExtenderSettings
+from extender.settings import ExtenderSettings, ResourceClaimsListener
 from gpushare import logs
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import FRAG
 from gpushare.informers.pods import UNFINISHED
-from gpushare.informers.snapshot import write_snapshot
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
-from gpushare.process import start_or_end, try_to_listen
+from gpushare.process import Loop, start_or_end_process, try_to_listen
 from gpushare.server import tls
 from gpushare.server.asgi import Application
 from gpushare.server.listener import Listener
@@ -104,11 +103,10 @@ def assemble_extender(
         card_order=settings.card_order,
         page=settings.ui,
     )
-    ledger, pods = state.ledger, state.pods
     binder = Binder(cluster, state, timeout_s=settings.bind_timeout_s)
     reflectors = {
         "nodes": Reflector(cluster, Kind.NODES, state.nodes),
-        "pods": Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED),
+        "pods": Reflector(cluster, Kind.PODS, state.pods, field_selector=UNFINISHED),
     }
     synced = [reflector.synced for reflector in reflectors.values()]
     watch = ResourceClaimWatch(cluster, state.claims) if settings.claims else None
@@ -131,36 +129,41 @@ def assemble_extender(
         readiness=readiness,
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
-        snapshot=lambda: write_snapshot(
-            ledger.nodes(),
-            pods.records(),
-            state.choice,
-            ledger.reservations(),
-            state.claims.users(),
-        ),
+        snapshot=state.snapshot,
         threads=VerbThreads.of(settings.threads),
         page=ExtenderPage(state, readiness) if settings.ui else None,
         tls=settings.tls is not None,
     )
-    for name, reflector in reflectors.items():
-        start_or_end(f"reflector-{name}", partial(reflector.run, stop))
-    start_or_end("housekeeper", partial(_settle_overdue, binder, stop))
-    start_or_end("learner", partial(learning.run, stop))
-    start_or_end("warmer", partial(_warm, ledger, synced, stop))
+    loops: dict[str, Loop] = {
+        **{f"reflector-{name}": each.run for name, each in reflectors.items()},
+        "housekeeper": partial(_settle_overdue, binder),
+        "learner": learning.run,
+        "warmer": partial(_warm, state.ledger, synced),
+    }
     inner = create_app(parts)
-    if watch and (claims := settings.claims):
-        start_or_end("reflector-claims", partial(watch.run, stop))
-        start_or_end("claims-housekeeper", partial(_settle_overdue, watch, stop))
-        registry.register(CertificateCollector(claims.tls, CLAIMS_CERTIFICATE_ENDS))
-        registry.register(ResourceClaimsCollector(state))
-        reviews = ResourceClaimParts(
-            state.claims, readiness, ResourceClaimMetrics(registry)
-        )
-        inner = choose_by_port(
-            claims.listen.port, create_resource_claims_app(reviews), inner
-        )
+    if watch and settings.claims:
+        loops["reflector-claims"] = watch.run
+        loops["claims-housekeeper"] = partial(_settle_overdue, watch)
+        reviews = _reviews(settings.claims, state, readiness, registry)
+        inner = choose_by_port(settings.claims.listen.port, reviews, inner)
+    for name, loop in loops.items():
+        start_or_end_process(name, partial(loop, stop))
     public = create_public_app(readiness, parts.metrics_page)
     return Applications(inner, public)
+
+
+def _reviews(
+    claims: ResourceClaimsListener,
+    state: ExtenderState,
+    readiness: Readiness,
+    registry: CollectorRegistry,
+) -> Application:
+    registry.register(CertificateCollector(claims.tls, CLAIMS_CERTIFICATE_ENDS))
+    registry.register(ResourceClaimsCollector(state))
+    metrics = ResourceClaimMetrics(registry)
+    return create_resource_claims_app(
+        ResourceClaimParts(state.claims, readiness, metrics)
+    )
 
 
 def _settle_overdue(reserving: Binder | ResourceClaimWatch, stop: Event) -> None:

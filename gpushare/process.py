@@ -22,7 +22,9 @@ Loop = Callable[[Event], None]
 _LOOK_S = 1.0
 
 
-def connect(kubeconfig: str | None, complaints: list[str]) -> ApiServer | None:
+def connect_api_server(
+    kubeconfig: str | None, complaints: list[str]
+) -> ApiServer | None:
     """Return the API server's client; None, and a complaint, if there is none."""
     try:
         return ApiServer.connect(kubeconfig)
@@ -43,7 +45,7 @@ def try_to_listen(name: str, address: Address, complaints: list[str]) -> None:
         )
 
 
-def exit_with(complaints: Sequence[str]) -> None:
+def exit_with_complaints(complaints: Sequence[str]) -> None:
     """Exit with all complaints, if there are any."""
     for complaint in complaints:
         click.echo(complaint, err=True)
@@ -51,7 +53,7 @@ def exit_with(complaints: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def begin(log_level: str, log_format: logs.LogFormat) -> Event:
+def begin_process(log_level: str, log_format: logs.LogFormat) -> Event:
     """Configure the log; return the event that SIGTERM and Ctrl-C set."""
     logs.configure_logs(log_level, log_format)
     stop = Event()
@@ -85,7 +87,7 @@ def wait_for_end(threads: Sequence[Thread], stop: Event) -> bool:
     return False
 
 
-def start_or_end(name: str, target: Callable[[], None]) -> None:
+def start_or_end_process(name: str, target: Callable[[], None]) -> None:
     """Start a thread that ends with the process, and ends the process if it fails.
 
     Without it the ledger would no longer follow the cluster. gunicorn then starts a new
@@ -105,7 +107,7 @@ def start_or_end(name: str, target: Callable[[], None]) -> None:
     Thread(target=run, name=name, daemon=True).start()
 
 
-def end(status: int) -> NoReturn:
+def end_process(status: int) -> NoReturn:
     """End the process at once, with all its threads."""
     logging.shutdown()
     # Not with sys.exit: threads that wait for the API server would be stopped inside

@@ -31,7 +31,7 @@ from gpushare.server.page_policy import (
     STATE_HEADERS,
     USE,
     USE_HEADER,
-    page_headers,
+    make_page_headers,
 )
 from gpushare.settings import Address
 from gpusharectl.access import Access, access_options, reached
@@ -231,7 +231,7 @@ class PageServer:
                 status = "502 Bad Gateway"
             else:
                 if path == PAGE:
-                    headers = [*page_headers(body).items()]
+                    headers = [*make_page_headers(body).items()]
                 elif self._use:
                     headers.append((USE_HEADER, self.place + USE))
         start(status, headers)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import PendingBind, refused_with_pending
+from extender.scheduling.inflight import PendingBind, refuse_with_pending
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.eviction.preemption import Victims, choose_victims
 from gpushare.domain.kept_answers import KeptAnswers
@@ -121,7 +121,7 @@ def test_caution_keeps_only_what_holds_both(
     fitting = KeptAnswers(ledger)
     fits = fitting.answer(then, chosen).fits
     waiting = [PendingBind(first, chosen, [page.name], 5.0)]
-    refused = refused_with_pending(then, chosen, waiting, fitting, ledger, fits)
+    refused = refuse_with_pending(then, chosen, waiting, fitting, ledger, fits)
     real = ledger.node(page.name)
     assert real is not None
     placed = place(first, real, chosen)

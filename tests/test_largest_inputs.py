@@ -10,7 +10,7 @@ import pytest
 
 from extender.scheduling.service import SchedulingVerbs, WaitAllowance
 from extender.scheduling.state import ExtenderState
-from extender.scheduling.wire import extender_args
+from extender.scheduling.wire import read_extender_args
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Policy
@@ -63,7 +63,9 @@ def judged(body: Json) -> None:
     del new["metadata"]["uid"]
     review_pod(new, namespace="d", mutating=True, mode="", rules=ALL, pool=POOL)
     asked = orjson.dumps({"Pod": body, "NodeNames": ["n", "m"]})
-    SchedulingVerbs(Embedded(), state, WaitAllowance(0.0)).filter(extender_args(asked))
+    SchedulingVerbs(Embedded(), state, WaitAllowance(0.0)).filter(
+        read_extender_args(asked)
+    )
     state.pods.apply(WatchEvent("ADDED", body))
     bound = {**body, "spec": {**body["spec"], "nodeName": "n"}}
     state.pods.apply(WatchEvent("MODIFIED", bound))
@@ -156,7 +158,9 @@ def test_a_node_of_the_largest_size_is_judged_in_bounds() -> None:
     policy = state.choice.policy(None)
     asked = pod()
     asked["spec"]["containers"][0]["resources"]["limits"] = {names.CORE: "200"}
-    request = extender_args(orjson.dumps({"Pod": asked, "NodeNames": ["n"]})).request
+    request = read_extender_args(
+        orjson.dumps({"Pod": asked, "NodeNames": ["n"]})
+    ).request
     assert isinstance(request, PodRequest)
     assert isinstance(policy, Policy)
     plan = partial(state.ledger.reserve, request, NodeName("n"), policy)

@@ -21,7 +21,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Sink
 from gpushare.logs import about
 from gpushare.server.asgi import Application, PostsAndPages
-from gpushare.server.public import MetricsPage, Readiness, bare_app
+from gpushare.server.public import MetricsPage, Readiness, create_bare_app
 from webhook.pool import UNKNOWN, CardPool, PoolNode, read_pool_node
 from webhook.rules.patch import patch_between
 from webhook.rules.review import Rules, review_pod
@@ -148,7 +148,7 @@ def create_webhook_app(parts: WebhookParts) -> Application:
     """Make the application for the API server: reviews and nothing else."""
     answers = {path: partial(_answer, parts, path) for path in PATHS}
     refused = partial(parts.metrics.reviewed, result=ReviewResult.MALFORMED)
-    return PostsAndPages(bare_app(), answers, refused=refused)
+    return PostsAndPages(create_bare_app(), answers, refused=refused)
 
 
 async def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:

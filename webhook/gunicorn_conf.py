@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.server.tls import ServerTls
-from gpushare.server.worker import worker_with
+from gpushare.server.worker import make_worker_class
 from webhook.main import check_webhook
 from webhook.settings import WebhookSettings
 
@@ -20,7 +20,7 @@ _settings, _ = WebhookSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-worker_class = worker_with(
+worker_class = make_worker_class(
     answer_s=1, graceful_s=9, context=ServerTls(_settings.tls).context
 )
 worker_connections = 900

@@ -12,7 +12,7 @@ from gpushare import logs
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
-from gpushare.process import start_or_end
+from gpushare.process import start_or_end_process
 from gpushare.server.asgi import Application
 from gpushare.server.listener import Listener
 from gpushare.server.public import MetricsPage, Readiness, create_public_app
@@ -54,7 +54,7 @@ def assemble_webhook(
     nodes = Reflector(cluster, Kind.NODES, book)
     registry = CollectorRegistry()
     registry.register(CertificateCollector(settings.tls, CERTIFICATE_ENDS))
-    start_or_end("reflector-nodes", partial(nodes.run, stop))
+    start_or_end_process("reflector-nodes", partial(nodes.run, stop))
     return WebhookParts(
         rules=settings.rules,
         pool=book.pool,

@@ -213,7 +213,7 @@ class ExpectedNodes:
         return node
 
 
-def refused_with_pending(
+def refuse_with_pending(
     request: PodRequest,
     policy: Policy,
     pending: Collection[PendingBind],

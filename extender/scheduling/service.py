@@ -15,7 +15,7 @@ from threading import Lock
 from extender.scheduling.inflight import (
     ExpectedNodes,
     PendingBind,
-    refused_with_pending,
+    refuse_with_pending,
 )
 from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import (
@@ -416,12 +416,12 @@ class SchedulingVerbs:
             if len(question.names) < len(fits):
                 fits = fits.intersection(question.names)
             exceptions.update(
-                refused_with_pending(
+                refuse_with_pending(
                     request, policy, pending, self._fitting, self._ledger, fits
                 )
             )
         exceptions.update(self._seen_otherwise(question, pending))
-        return judge(question.names, answer, exceptions)
+        return divide_names(question.names, answer, exceptions)
 
     def _seen_otherwise(
         self, question: _FilterQuestion, pending: Sequence[PendingBind]
@@ -502,7 +502,7 @@ class SchedulingVerbs:
         ]
 
 
-def judge(
+def divide_names(
     names: Sequence[NodeName],
     answer: FilterAnswer,
     exceptions: Mapping[NodeName, Refusal | None],
@@ -514,7 +514,7 @@ def judge(
     in a loop here, and not a second time if all of them fit.
     """
     if exceptions:
-        usual = judge([n for n in names if n not in exceptions], answer, {})
+        usual = divide_names([n for n in names if n not in exceptions], answer, {})
         return _with_exceptions(names, usual, exceptions)
     if answer.fits.issuperset(names):
         return FilterResult(names)

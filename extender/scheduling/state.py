@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from extender.scheduling.inflight import Inflight
 from gpushare.domain.frag.policy import Packer
@@ -11,6 +12,7 @@ from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, PolicyChoice
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.informers.resource_claims import ResourceClaimInformer
+from gpushare.informers.snapshot import write_snapshot
 
 
 class ExtenderState:
@@ -54,4 +56,14 @@ class ExtenderState:
         set_cards = self.claims.set_cards
         self.nodes = NodeInformer(
             self.ledger, set_cards=set_cards, hosts=self.hosts, with_properties=page
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what ``/snapshot`` shows now."""
+        return write_snapshot(
+            self.ledger.nodes(),
+            self.pods.records(),
+            self.choice,
+            self.ledger.reservations(),
+            self.claims.users(),
         )

@@ -79,7 +79,7 @@ class PreemptionArgs:
     group: str = ""
 
 
-def extender_args(body: bytes) -> ExtenderArgs:
+def read_extender_args(body: bytes) -> ExtenderArgs:
     """Read the body of filter or prioritize."""
     args = _body(body)
     pod = args.object("Pod")
@@ -98,7 +98,7 @@ def extender_args(body: bytes) -> ExtenderArgs:
     return ExtenderArgs(ref, request, names, NodeName(nominated) or None, group)
 
 
-def binding_args(body: bytes) -> BindingArgs:
+def read_binding_args(body: bytes) -> BindingArgs:
     """Read the body of bind."""
     args = _body(body)
     return BindingArgs(
@@ -109,7 +109,7 @@ def binding_args(body: bytes) -> BindingArgs:
     )
 
 
-def preemption_args(body: bytes) -> PreemptionArgs:
+def read_preemption_args(body: bytes) -> PreemptionArgs:
     """Read the body of preempt, in the form with victims' UIDs or with whole Pods."""
     args = _body(body)
     pod = args.object("Pod")
@@ -124,7 +124,7 @@ def preemption_args(body: bytes) -> PreemptionArgs:
     return PreemptionArgs(ref, request, proposals, group)
 
 
-def filter_reply(result: FilterResult) -> bytes:
+def write_filter_reply(result: FilterResult) -> bytes:
     """Write what filter answers; refused nodes are unresolvable (contracts 1.8).
 
     An awaited node is not: kube-scheduler would take the nomination from the pod while
@@ -166,17 +166,17 @@ def _each_with(reason: str, names: Sequence[NodeName]) -> bytes:
     return f'"{between.join(names)}{value}'.encode()
 
 
-def prioritize_reply(scores: Iterable[tuple[NodeName, int]]) -> bytes:
+def write_prioritize_reply(scores: Iterable[tuple[NodeName, int]]) -> bytes:
     """Write what prioritize answers: a bare list of names with scores of 0 to 10."""
     return orjson.dumps([{"Host": name, "Score": score} for name, score in scores])
 
 
-def bind_reply(error: str = "") -> bytes:
+def write_bind_reply(error: str = "") -> bytes:
     """Write what bind answers; an empty error means that the pod is bound."""
     return orjson.dumps({"Error": error})
 
 
-def preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
+def write_preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
     """Write what preempt answers, always in the form with UIDs."""
     nodes = {
         name: {

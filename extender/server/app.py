@@ -159,8 +159,8 @@ def create_app(parts: ExtenderParts) -> Application:
     }
     failed = FilterResult(error=INTERNAL_ERROR)
     internal_errors = {
-        f"{EXTENDER_PREFIX}/filter": wire.filter_reply(failed),
-        f"{EXTENDER_PREFIX}/bind": wire.bind_reply(INTERNAL_ERROR),
+        f"{EXTENDER_PREFIX}/filter": wire.write_filter_reply(failed),
+        f"{EXTENDER_PREFIX}/bind": wire.write_bind_reply(INTERNAL_ERROR),
     }
     return PostsAndPages(app, answers, insist=insist, internal_errors=internal_errors)
 
@@ -220,7 +220,7 @@ async def _timed(parts: ExtenderParts, verb: str, view: View, body: bytes) -> by
 
 
 async def _filter(parts: ExtenderParts, body: bytes) -> bytes:
-    args = wire.extender_args(body)
+    args = wire.read_extender_args(body)
     if why_not := _not_ready(parts):
         result = FilterResult(error=why_not)
     elif (at_once := parts.verbs.filter_at_once(args)) is not None:
@@ -232,17 +232,17 @@ async def _filter(parts: ExtenderParts, body: bytes) -> bytes:
     if logger.isEnabledFor(logging.DEBUG):
         counts = {"kept": len(result.kept), "refused": len(result.refused)}
         logger.debug("filtered", extra={"pod": args.pod, **counts})
-    return wire.filter_reply(result)
+    return wire.write_filter_reply(result)
 
 
 async def _prioritize(parts: ExtenderParts, body: bytes) -> bytes:
-    args = wire.extender_args(body)
+    args = wire.read_extender_args(body)
     _insist_on_ready(parts)
-    return wire.prioritize_reply(parts.verbs.prioritize(args))
+    return wire.write_prioritize_reply(parts.verbs.prioritize(args))
 
 
 async def _preempt(parts: ExtenderParts, body: bytes) -> bytes:
-    args = wire.preemption_args(body)
+    args = wire.read_preemption_args(body)
     _insist_on_ready(parts)
     with about(pod=str(args.pod)):
         # It reads disruption budgets from the API server.
@@ -250,11 +250,11 @@ async def _preempt(parts: ExtenderParts, body: bytes) -> bytes:
         chosen = await in_thread(parts.threads.preemptions, preempt)
         facts = {"nodes": len(args.proposals), "kept": len(chosen)}
         logger.info("preemption", extra=facts)
-    return wire.preempt_reply(chosen)
+    return wire.write_preempt_reply(chosen)
 
 
 async def _bind(parts: ExtenderParts, body: bytes) -> bytes:
-    args = wire.binding_args(body)
+    args = wire.read_binding_args(body)
     with about(pod=f"{args.namespace}/{args.name}", node=args.node):
         if why_not := _not_ready(parts):
             bound = BindResult(BindOutcome.REFUSED, why_not)
@@ -266,7 +266,7 @@ async def _bind(parts: ExtenderParts, body: bytes) -> bytes:
             facts = {"outcome": bound.outcome.value, "because": bound.error}
             logger.warning("not bound", extra=facts)
     # kube-scheduler uses the text as a format string (contracts 1.6).
-    return wire.bind_reply(bound.error.replace("%", " percent"))
+    return wire.write_bind_reply(bound.error.replace("%", " percent"))
 
 
 _VIEWS: Mapping[str, View] = {

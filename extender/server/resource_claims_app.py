@@ -25,7 +25,7 @@ from gpushare.kube.resource_claims.allocated import (
 )
 from gpushare.logs import about
 from gpushare.server.asgi import Application, PostsAndPages, Receive, Scope, Send
-from gpushare.server.public import Readiness, readiness_app
+from gpushare.server.public import Readiness, create_readiness_app
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def create_resource_claims_app(parts: ResourceClaimParts) -> Application:
     def refused(_path: str) -> None:
         parts.metrics.reviewed(ResourceClaimVerdict.MALFORMED)
 
-    pages = readiness_app(parts.readiness)
+    pages = create_readiness_app(parts.readiness)
     return PostsAndPages(pages, {CLAIMS_PATH: answer}, refused=refused)
 
 

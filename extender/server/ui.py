@@ -19,7 +19,7 @@ from gpushare.informers.snapshot import Users, write_snapshot
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.node_filters import NodeProperties
-from gpushare.server.page_policy import page_headers
+from gpushare.server.page_policy import make_page_headers
 from gpushare.server.public import Readiness
 
 MOST_REASONS = 32
@@ -33,7 +33,7 @@ class ExtenderPage:
     def __init__(self, known: ExtenderState, readiness: Readiness) -> None:
         file = resources.files("extender.server").joinpath("page", "index.html")
         self.html = file.read_bytes()
-        self.headers = page_headers(self.html)
+        self.headers = make_page_headers(self.html)
         self._known = known
         self._readiness = readiness
 

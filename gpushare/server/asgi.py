@@ -22,8 +22,8 @@ from werkzeug.exceptions import (
     UnsupportedMediaType,
 )
 
-from gpushare.server.public import JSON, problem
-from gpushare.server.wsgi import environ_of, page_of
+from gpushare.server.public import JSON, answer_error
+from gpushare.server.wsgi import make_environ, make_page
 
 MOST_BYTES = 8 << 20
 """Of one request; 10,000 names and the largest pod are under 3 MiB."""
@@ -72,7 +72,7 @@ async def in_thread(threads: Executor, call: Callable[[], _T]) -> _T:
 class PostsAndPages:
     """An ASGI application: POSTs of JSON to some paths, and Flask's pages.
 
-    An answer may raise; what becomes of that is ``problem``'s to say, as for pages.
+    An answer may raise; ``answer_error`` says what becomes of that, as for pages.
     ``insist`` raises an ``HTTPException`` for a ``Host`` that may not ask. ``refused``
     is called with the path of a request that is not passed on.
     ``internal_errors`` are bodies for status 200, by path, where the caller expects an
@@ -139,7 +139,7 @@ class PostsAndPages:
             return self._problem(path, error)
 
     def _problem(self, path: str, error: Exception) -> "_Reply":
-        return _json(*problem(error, path, self._internal_errors.get(path)))
+        return _json(*answer_error(error, path, self._internal_errors.get(path)))
 
 
 class _Reply(NamedTuple):
@@ -192,9 +192,9 @@ def _page(pages: WSGIApplication, scope: Scope) -> _Reply:
     """Have Flask answer; a request with a body is the last of its connection."""
     headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
     query = scope["query_string"].decode("latin-1")
-    environ = environ_of(scope["method"], scope["raw_path"], query, headers)
+    environ = make_environ(scope["method"], scope["raw_path"], query, headers)
     environ["wsgi.url_scheme"] = scope["scheme"]
-    status, answered, body = page_of(pages, environ)
+    status, answered, body = make_page(pages, environ)
     encoded = [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
         for name, value in answered

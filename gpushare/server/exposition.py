@@ -110,7 +110,7 @@ class _Numbers(dict[int, str]):
         return text
 
 
-def text(families: Iterable[Metric]) -> Iterator[bytes]:
+def write_text(families: Iterable[Metric]) -> Iterator[bytes]:
     """Yield Prometheus' text format, version 0.0.4, some lines at a time."""
     written = _Written()
     for family in families:
@@ -122,7 +122,7 @@ def text(families: Iterable[Metric]) -> Iterator[bytes]:
         yield from _plain(family, f"{family.name}{end}", kind, words, written)
 
 
-def openmetrics(families: Iterable[Metric]) -> Iterator[bytes]:
+def write_openmetrics(families: Iterable[Metric]) -> Iterator[bytes]:
     """Yield OpenMetrics, version 1.0.0, for which Prometheus asks first."""
     written = _Written()
     for family in families:

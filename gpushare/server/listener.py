@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 from gpushare.addresses import listen
-from gpushare.server.wsgi import environ_of, page_of
+from gpushare.server.wsgi import make_environ, make_page
 from gpushare.settings import Address
 
 logger = logging.getLogger(__name__)
@@ -196,12 +196,12 @@ class _Exchange(BaseHTTPRequestHandler):
                 return
             # An application may leave the body out for HEAD, whose length is GET's.
             headers = self.headers.items()
-            environ = environ_of("GET", target.path, target.query, headers)
+            environ = make_environ("GET", target.path, target.query, headers)
             self._call(application, environ)
 
     def _call(self, application: WSGIApplication, environ: WSGIEnvironment) -> None:
         try:
-            status, headers, body = page_of(application, environ)
+            status, headers, body = make_page(application, environ)
             http_status = HTTPStatus(status)
         except Exception:
             logger.exception("no answer", extra={"path": environ["PATH_INFO"]})

@@ -34,7 +34,7 @@ STATE_HEADERS: Mapping[str, str] = {
 """Headers of the data that the page reads, of type ``application/json``."""
 
 
-def page_headers(html: bytes) -> Mapping[str, str]:
+def make_page_headers(html: bytes) -> Mapping[str, str]:
     """Return the headers of a page that may run only its own style and script.
 
     Style and script are named by their hashes, so ``unsafe-inline`` is not needed.

@@ -104,7 +104,7 @@ class MetricsPage:
     def _rendered(self) -> tuple[bytes, int]:
         packer = zlib.compressobj(zlib.Z_BEST_SPEED, zlib.DEFLATED, _GZIP)
         packed, size = [], 0
-        for piece in exposition.text(self._registry.collect()):
+        for piece in exposition.write_text(self._registry.collect()):
             packed.append(packer.compress(piece))
             size += len(piece)
             # Without it a thread that wants to run may wait 5 ms, and again.
@@ -118,7 +118,7 @@ def create_public_app(
     metrics: MetricsPage,
 ) -> Flask:
     """Make the application for everybody: health, readiness and metrics."""
-    app = readiness_app(readiness)
+    app = create_readiness_app(readiness)
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -137,9 +137,9 @@ def create_public_app(
     return app
 
 
-def readiness_app(readiness: Readiness) -> Flask:
+def create_readiness_app(readiness: Readiness) -> Flask:
     """Make an application that says whether it is ready, and why not."""
-    app = bare_app()
+    app = create_bare_app()
 
     @app.get("/readyz")
     def readyz() -> Response:
@@ -150,11 +150,11 @@ def readiness_app(readiness: Readiness) -> Flask:
     return app
 
 
-def bare_app() -> Flask:
+def create_bare_app() -> Flask:
     """Make an application that has nothing yet but answers to errors."""
 
     def failed(error: Exception) -> Response:
-        status, body = problem(error, request.path)
+        status, body = answer_error(error, request.path)
         return Response(body, status, content_type=JSON)
 
     app = Flask("extender")
@@ -162,7 +162,7 @@ def bare_app() -> Flask:
     return app
 
 
-def problem(
+def answer_error(
     error: Exception, path: str, internal: bytes | None = None
 ) -> tuple[int, bytes]:
     """Return status and body for what an answer raised; log what is not the client's.

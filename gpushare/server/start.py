@@ -1,6 +1,6 @@
 """What must be right before a server starts."""
 
-from gpushare.process import connect, try_to_listen
+from gpushare.process import connect_api_server, try_to_listen
 from gpushare.server import tls
 from gpushare.settings import Address, Reading
 
@@ -10,7 +10,7 @@ def check_start(
 ) -> list[str]:
     """Return complaints of a server that follows the cluster; empty if it can start."""
     complaints: list[str] = []
-    if cluster := connect(kubeconfig, complaints):
+    if cluster := connect_api_server(kubeconfig, complaints):
         cluster.close()
     if files:
         complaints += tls.check_tls_files(files)

@@ -75,7 +75,7 @@ class TellingWhyNot(ssl.SSLObject):
             raise ssl.SSLWantReadError from None
 
 
-def server_context(files: TlsFiles) -> ssl.SSLContext:
+def make_server_context(files: TlsFiles) -> ssl.SSLContext:
     """Make a server's context; it requires client certificates if there is a CA.
 
     ``OSError`` if a file cannot be read, ``ssl.SSLError`` if it has the wrong content
@@ -121,7 +121,7 @@ class ServerTls:
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:
             return last[1]
-        made = server_context(self._files)
+        made = make_server_context(self._files)
         self._current = stamp, made
         self._logged = ""
         if last is not None:
@@ -152,7 +152,7 @@ def check_tls_files(files: TlsFiles, part: str = "") -> list[str]:
     ]
 
 
-def expires_at(path: str) -> datetime:
+def read_expiry(path: str) -> datetime:
     """Return when a file's first certificate expires; ``OSError, ValueError``."""
     chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
     return min(each.not_valid_after_utc for each in chain)
@@ -169,7 +169,7 @@ def _unreadable(setting: str, path: str) -> str:
 
 def _no_certificate(path: str) -> str:
     try:
-        expires_at(path)
+        read_expiry(path)
     except ValueError:
         return "has no certificate; give a PEM file with the server's own first"
     return ""
@@ -225,7 +225,7 @@ class CertificateCollector(Collector):
         ends = {}
         for file, path in self._paths.items():
             try:
-                ends[file] = expires_at(path).timestamp()
+                ends[file] = read_expiry(path).timestamp()
                 self._logged.discard(file)
             except (OSError, ValueError) as error:
                 if file not in self._logged:

@@ -31,7 +31,7 @@ _DESCRIPTORS = 4096
 as many as ``backlog`` says, and closes them in the turns after it."""
 
 
-def worker_with(
+def make_worker_class(
     *,
     answer_s: float,
     graceful_s: int,

@@ -10,7 +10,7 @@ from wsgiref.types import WSGIApplication, WSGIEnvironment
 Headers = list[tuple[str, str]]
 
 
-def environ_of(
+def make_environ(
     method: str, path: str | bytes, query: str, headers: Iterable[tuple[str, str]]
 ) -> WSGIEnvironment:
     """Describe a request without its body; ``path`` is as in the request."""
@@ -34,7 +34,7 @@ def environ_of(
     }
 
 
-def page_of(
+def make_page(
     application: WSGIApplication, environ: WSGIEnvironment
 ) -> tuple[int, Headers, tuple[bytes, ...]]:
     """Return status, headers and the pieces of the body; raise what it raises."""

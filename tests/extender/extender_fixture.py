@@ -12,8 +12,8 @@ from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import (
     ExtenderArgs,
     FilterResult,
-    binding_args,
-    extender_args,
+    read_binding_args,
+    read_extender_args,
 )
 from gpushare.domain.model import Amount, CardUUID, NodeName
 from gpushare.kube.cluster import Json, Kind, ListPage, PodTarget
@@ -137,7 +137,7 @@ class ExtenderFixture:
         if judged:
             self.filter(pod, node)
         body = binding(pod, node) | ({"PodUID": uid} if uid else {})
-        return self.binder.bind(binding_args(orjson.dumps(body)))
+        return self.binder.bind(read_binding_args(orjson.dumps(body)))
 
     def filter(self, pod: Json, *names: str) -> FilterResult:
         return self.verbs.filter(asked(pod, *(names or ("n",))))
@@ -155,7 +155,7 @@ class ExtenderFixture:
 
 def asked(pod: Json, *names: str) -> ExtenderArgs:
     """What kube-scheduler asks of filter and prioritize about a pod."""
-    return extender_args(orjson.dumps({"Pod": pod, "NodeNames": names}))
+    return read_extender_args(orjson.dumps({"Pod": pod, "NodeNames": names}))
 
 
 def binding(pod: Json, node: str = "n") -> Json:

@@ -18,7 +18,7 @@ from gpushare.kube.cluster import Json
 from webhook.bitfusion.resources import (
     Ask,
     ContainerAsks,
-    bad_percent,
+    deny_percent,
     deny_shares_of_cards,
     read_card_count,
     read_memory,
@@ -231,5 +231,5 @@ def _percent(text: str, where: str, denials: list[str]) -> int | None:
     if part.is_finite() and 0 < part <= 1:
         return max(int(part * 100), 1)
     fix = "a number above 0 and up to 1; write 0.5"
-    denials.append(bad_percent(clean_text(text), where, fix))
+    denials.append(deny_percent(clean_text(text), where, fix))
     return None

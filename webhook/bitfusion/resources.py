@@ -220,11 +220,11 @@ def read_percent(raw: object, where: str, denials: list[str]) -> int | None:
     if number and number <= 100:  # noqa: PLR2004
         return number
     shown = clean_text(str(raw))
-    denials.append(bad_percent(shown, where, "an integer from 1 to 100; ask 50"))
+    denials.append(deny_percent(shown, where, "an integer from 1 to 100; ask 50"))
     return None
 
 
-def bad_percent(shown: str, where: str, allowed: str) -> str:
+def deny_percent(shown: str, where: str, allowed: str) -> str:
     """Return the denial of a percentage that cannot be used."""
     return (
         f"Invalid {PERCENT} quantity: {shown} ({where}): this is a part of one card, "
@@ -244,11 +244,11 @@ def read_memory(raw: object, where: str, denials: list[str]) -> int | None:
         because = f"that is in bytes and less than 1 MB; did you mean {number}M?"
     else:
         because = "it must be 1M or more, in whole bytes; ask 8000M or 8Gi"
-    denials.append(bad_memory(where, text, because))
+    denials.append(deny_memory(where, text, because))
     return None
 
 
-def bad_memory(where: str, shown: str, because: str) -> str:
+def deny_memory(where: str, shown: str, because: str) -> str:
     """Return the denial of an amount of memory that cannot be used."""
     return f"Memory value Error ({where} is {shown}): {because}"
 
@@ -317,7 +317,7 @@ def compute_share(ask: Ask, card: CardSize | None) -> ContainerShare:
     return ContainerShare(Amount(ask.percent, max(units, 1)), quota)
 
 
-def peak_share(parts: Sequence[ContainerShare]) -> ContainerShare:
+def find_peak_share(parts: Sequence[ContainerShare]) -> ContainerShare:
     """Return what is enough for each of these, one at a time; at least one is given."""
     amount = reduce(Amount.peak, (part.amount for part in parts))
     return ContainerShare(amount, max(part.quota for part in parts))

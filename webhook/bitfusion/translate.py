@@ -27,11 +27,11 @@ from webhook.bitfusion.resources import (
     BitfusionRules,
     CardSize,
     ContainerShare,
-    bad_memory,
     compute_share,
     configured_card_size,
+    deny_memory,
     drop_bitfusion_resources,
-    peak_share,
+    find_peak_share,
     read_resources,
     smallest_card_size,
 )
@@ -126,7 +126,7 @@ def _compute_parts(
         if card is not None and card.assumed:
             findings.assumed = card
         parts = [compute_share(ask, card) for ask in container.asks]
-        findings.parts.append(peak_share(parts))
+        findings.parts.append(find_peak_share(parts))
         for ask, part in zip(container.asks, parts, strict=True):
             _compare(
                 findings,
@@ -159,7 +159,7 @@ def _compare(
         mib = most * UNIT_MIB
         because = f"the largest card has {mib} MiB; ask {mib}Mi"
         where = f'{path}, "{MEMORY}"'
-        findings.denials.append(bad_memory(where, f"{ask.memory} bytes", because))
+        findings.denials.append(deny_memory(where, f"{ask.memory} bytes", because))
     elif card is not None and ask.memory > card.total:
         findings.remarks.append(
             f"{path}: {ask.memory // MIB} MiB are more than TOTAL, {card.mib} MiB; "

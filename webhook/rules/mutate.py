@@ -30,10 +30,10 @@ from webhook.rules.pod import (
 from webhook.rules.validate import (
     VISIBLE,
     VOID,
-    asked_mib,
     brings_cards,
+    read_mib,
+    round_up_to_units,
     shows_none,
-    units_holding,
 )
 
 DEFAULT_CORES = 1
@@ -54,10 +54,10 @@ def replace_mib_by_units(pod: Json) -> list[str]:
     """
     warnings = []
     for container in pod_containers(pod, INIT, APP):
-        mib = asked_mib(container)
+        mib = read_mib(container)
         if not isinstance(mib, int):
             continue
-        units = units_holding(mib)
+        units = round_up_to_units(mib)
         for part in PARTS:
             amounts = container.amounts(part)
             if names.MEMORY_MIB in amounts:
@@ -81,13 +81,13 @@ def drop_known_mib(pod: Json) -> list[str]:
             )
             if mib is None or known is None:
                 continue
-            if units_holding(mib) == known:
+            if round_up_to_units(mib) == known:
                 del amounts[names.MEMORY_MIB]
                 continue
             denials.append(
                 f"{container.path}: the memory of a pod cannot be changed; it has "
-                f"{known} units, and {mib} MiB are {units_holding(mib)}. Delete the "
-                "pod first"
+                f"{known} units, and {mib} MiB are {round_up_to_units(mib)}. Delete "
+                "the pod first"
             )
     return list(dict.fromkeys(denials))
 

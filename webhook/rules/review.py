@@ -21,13 +21,13 @@ from webhook.rules.pod import (
 from webhook.rules.validate import (
     EnvFrom,
     JudgedRequest,
-    card_variables,
-    forged_annotations,
+    deny_card_variables,
+    deny_forged_annotations,
+    deny_mib_left,
+    deny_mounts_over_share,
     judge_request,
-    mib_left,
-    mounts_over_share,
-    pool_warnings,
-    unknown_resources,
+    warn_of_unknown_resources,
+    warn_of_waits,
 )
 
 _MIRROR = "kubernetes.io/config.mirror"
@@ -158,10 +158,13 @@ def _mutated(
     if judged.summed and translation.sharing:
         denials.append(translation.sharing)
     if not denials:
-        warnings += [*unknown_resources(after), *codec.find_unknown_annotations(after)]
+        warnings += [
+            *warn_of_unknown_resources(after),
+            *codec.find_unknown_annotations(after),
+        ]
     # The warnings of a translated pod are about the pool already, per container.
     if (translation.sharing or not translated) and judged.request is not None:
-        warnings += pool_warnings(judged.request, pool)
+        warnings += warn_of_waits(judged.request, pool)
     return after, denials, warnings
 
 
@@ -179,7 +182,7 @@ def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> PodVerd
     if mutating and rules.void:
         after = copy_to_change(pod)
         warnings = mutate.hide_cards(after, rules.bring_cards, old)
-    variables = card_variables(after, rules.env_from, rules.bring_cards, old)
+    variables = deny_card_variables(after, rules.env_from, rules.bring_cards, old)
     return _verdict(pod, after, list(variables), warnings)
 
 
@@ -201,11 +204,11 @@ def _improve(pod: Json, rules: Rules, pool: CardPool) -> list[str]:
 
 def _denials(pod: Json, judged: JudgedRequest, rules: Rules) -> list[str]:
     return [
-        *forged_annotations(pod),
-        *(mib_left(pod) if names_mib(pod) else ()),
+        *deny_forged_annotations(pod),
+        *(deny_mib_left(pod) if names_mib(pod) else ()),
         *judged.complaints,
-        *card_variables(pod, rules.env_from, rules.bring_cards),
-        *mounts_over_share(pod),
+        *deny_card_variables(pod, rules.env_from, rules.bring_cards),
+        *deny_mounts_over_share(pod),
     ]
 
 

@@ -100,7 +100,7 @@ def _refused(pod: Json, refusal: Refusal, complaints: list[str]) -> JudgedReques
     return JudgedRequest(None, tuple(complaints), summed)
 
 
-def pool_warnings(request: PodRequest, pool: CardPool) -> Iterator[str]:
+def warn_of_waits(request: PodRequest, pool: CardPool) -> Iterator[str]:
     """Warn that a valid pod may wait for long: there is no card, or none so large."""
     if not request.claims:
         return
@@ -117,7 +117,7 @@ def pool_warnings(request: PodRequest, pool: CardPool) -> Iterator[str]:
             yield f"{names.MEMORY}: {lack}"
 
 
-def unknown_resources(pod: Json) -> Iterator[str]:
+def warn_of_unknown_resources(pod: Json) -> Iterator[str]:
     """Warn of unknown resources with the prefix of gpushare's resources."""
     for container in pod_containers(pod, INIT, APP):
         for name in container.amounts("limits"):
@@ -127,7 +127,7 @@ def unknown_resources(pod: Json) -> Iterator[str]:
                 yield f"{container.path}: {problem}"
 
 
-def asked_mib(container: PodContainer) -> int | str | None:
+def read_mib(container: PodContainer) -> int | str | None:
     """Return the MiB that a container asks for, or why that is not valid.
 
     None if it does not name them.
@@ -154,26 +154,26 @@ def asked_mib(container: PodContainer) -> int | str | None:
     return f"{_resource(container, part, names.MEMORY_MIB)}: {answer}"
 
 
-def units_holding(mib: int) -> int:
+def round_up_to_units(mib: int) -> int:
     """Return the units that hold so many MiB.
 
-    >>> [units_holding(mib) for mib in (0, 1, 256, 257, 5000)]
+    >>> [round_up_to_units(mib) for mib in (0, 1, 256, 257, 5000)]
     [0, 1, 1, 2, 20]
     """
     return -(-mib // UNIT_MIB)
 
 
-def mib_left(pod: Json) -> Iterator[str]:
+def deny_mib_left(pod: Json) -> Iterator[str]:
     """Yield a denial for each container whose MiB were not turned into units."""
     for container in pod_containers(pod, INIT, APP):
-        mib = asked_mib(container)
+        mib = read_mib(container)
         if isinstance(mib, str):
             yield mib
         elif mib is not None:
             yield (
                 f"{container.path}: no node offers {names.MEMORY_MIB}, and it was "
                 "added after this webhook had turned MiB into units; let it be added "
-                f"as {names.MEMORY}: {units_holding(mib)}"
+                f"as {names.MEMORY}: {round_up_to_units(mib)}"
             )
 
 
@@ -316,7 +316,7 @@ _WRITTEN_BY = {
 _NVIDIA = "nvidia"
 
 
-def forged_annotations(pod: Json) -> Iterator[str]:
+def deny_forged_annotations(pod: Json) -> Iterator[str]:
     """Yield a denial for each annotation that only gpushare may write on a pod."""
     for name, writer in _WRITTEN_BY.items():
         if name in pod_annotations(pod):
@@ -326,7 +326,7 @@ def forged_annotations(pod: Json) -> Iterator[str]:
             )
 
 
-def mounts_over_share(pod: Json) -> Iterator[str]:
+def deny_mounts_over_share(pod: Json) -> Iterator[str]:
     """Yield a denial for each mount that would hide a container's share or limit."""
     for container in pod_containers(pod, INIT, APP):
         for place, mount in enumerate(container.raw.get("volumeMounts") or ()):
@@ -344,7 +344,7 @@ def mounts_over_share(pod: Json) -> Iterator[str]:
                     )
 
 
-def card_variables(
+def deny_card_variables(
     pod: Json, env_from: EnvFrom, classes: Container[str], old: Json | None = None
 ) -> Iterator[str]:
     """Yield a denial for each variable that could lift the limit of a pod with a card.

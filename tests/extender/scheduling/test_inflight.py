@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import Inflight, PendingBind, refused_with_pending
+from extender.scheduling.inflight import Inflight, PendingBind, refuse_with_pending
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
@@ -115,7 +115,7 @@ def careful(
 ) -> dict[str, Reason]:
     fitting = KeptAnswers(ledger)
     fits = fitting.answer(asked, FIRST_FIT).fits
-    found = refused_with_pending(asked, FIRST_FIT, others, fitting, ledger, fits)
+    found = refuse_with_pending(asked, FIRST_FIT, others, fitting, ledger, fits)
     return {name: no.reason for name, no in found.items()}
 
 
@@ -306,7 +306,7 @@ def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
         new = only(request("new", 20), uuid)
         waits = PendingBind(only(request("other", units), *other), FIRST_FIT, [N], 5.0)
         fits = kept.answer(new, FIRST_FIT).fits
-        found = refused_with_pending(new, FIRST_FIT, [waits], kept, ledger, fits)
+        found = refuse_with_pending(new, FIRST_FIT, [waits], kept, ledger, fits)
         assert (fits, N in found) == ({N}, refused)
 
 

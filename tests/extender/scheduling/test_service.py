@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from extender.scheduling.bind import BindOutcome
-from extender.scheduling.service import WaitAllowance, judge
-from extender.scheduling.wire import filter_reply
+from extender.scheduling.service import WaitAllowance, divide_names
+from extender.scheduling.wire import write_filter_reply
 from gpushare.domain.eviction.preemption import Victims
 from gpushare.domain.kept_answers import FilterAnswer
 from gpushare.domain.model import NodeName, PodUID
@@ -209,7 +209,7 @@ def test_the_nominated_node_is_awaited_while_victims_leave(
     pod["status"]["nominatedNodeName"] = "n"
     result = extender.filter(pod, "n", "m")
     assert result.awaited == awaited
-    reply = json.loads(filter_reply(result))
+    reply = json.loads(write_filter_reply(result))
     failed = {"n": NO_MEMORY} if awaited else {}
     assert reply["FailedNodes"] == failed
     both = {"n": NO_MEMORY, "m": NO_MEMORY}
@@ -355,7 +355,7 @@ def test_every_name_is_kept_or_has_its_reason(
     refused: Mapping[str, str],
 ) -> None:
     """This pod may see a node otherwise than its like; only names asked about count."""
-    result = judge(nodes(names), answer("a b c", memory="x", core="y"), special)
+    result = divide_names(nodes(names), answer("a b c", memory="x", core="y"), special)
     assert list(result.kept) == nodes(kept)
     assert dict(result.refused) == refused
 

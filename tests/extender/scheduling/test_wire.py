@@ -70,9 +70,9 @@ BAD_PODS = [
     ),
 ]
 READERS = [
-    pytest.param(wire.extender_args, id="filter-prioritize"),
-    pytest.param(wire.preemption_args, id="preempt"),
-    pytest.param(wire.binding_args, id="bind"),
+    pytest.param(wire.read_extender_args, id="filter-prioritize"),
+    pytest.param(wire.read_preemption_args, id="preempt"),
+    pytest.param(wire.read_binding_args, id="bind"),
 ]
 
 
@@ -94,7 +94,7 @@ def test_a_malformed_pod_is_named_by_its_field(
     """The path begins at Pod; a request that no card can meet is a refusal instead."""
     with pytest.raises(Malformed, match=f"^{re.escape(field)}: "):
         read(body(Pod=pod, NodeNames=["n"], NodeNameToMetaVictims={"n": {}}))
-    args = wire.extender_args(body(Pod=pod_json(cores=150), NodeNames=["n"]))
+    args = wire.read_extender_args(body(Pod=pod_json(cores=150), NodeNames=["n"]))
     assert isinstance(args.request, Refusal)
 
 
@@ -114,7 +114,7 @@ def test_a_malformed_pod_is_named_by_its_field(
 def test_node_names_must_be_a_list_of_strings(given: dict[str, Any]) -> None:
     """Hashable or not, and never a TypeError; no later module checks them."""
     with pytest.raises(Malformed, match=r"^NodeNames: "):
-        wire.extender_args(body(Pod=pod_json(), **given))
+        wire.read_extender_args(body(Pod=pod_json(), **given))
 
 
 def test_filter_is_asked_about_a_pod_and_names() -> None:
@@ -125,7 +125,7 @@ def test_filter_is_asked_about_a_pod_and_names() -> None:
         ({"NodeNames": []}, []),
         ({"Nodes": {"items": []}}, None),
     ):
-        args = wire.extender_args(body(Pod=pod, **fields))
+        args = wire.read_extender_args(body(Pod=pod, **fields))
         assert (args.pod, args.names) == (ref(priority=7), names_read)
         assert args.request == request(units=4, priority=7)
 
@@ -133,10 +133,10 @@ def test_filter_is_asked_about_a_pod_and_names() -> None:
 @pytest.mark.parametrize("bad", [None, "", 7], ids=repr)
 @pytest.mark.parametrize("field", sorted(BINDING))
 def test_each_field_of_bind_is_needed(field: str, bad: Any) -> None:
-    args = wire.binding_args(body(**BINDING))
+    args = wire.read_binding_args(body(**BINDING))
     assert (args.namespace, args.name, args.uid) == ("default", "pod", "uid-pod")
     with pytest.raises(Malformed) as error:
-        wire.binding_args(body(**{**BINDING, field: bad}))
+        wire.read_binding_args(body(**{**BINDING, field: bad}))
     assert field_of(error.value) == field
 
 
@@ -154,7 +154,7 @@ def test_victims_come_in_two_forms(key: str, victim: Any) -> None:
     """nodeCacheCapable decides which (contracts 1.3); the other one is null."""
     other = {"NodeNameToMetaVictims", "NodeNameToVictims"} - {key}
     victims = {"n": {"Pods": [victim], "NumPDBViolations": 2}, "m": {"Pods": None}}
-    args = wire.preemption_args(
+    args = wire.read_preemption_args(
         body(Pod=pod_json(units=4), **{key: victims}, **dict.fromkeys(other))
     )
     assert args.proposals == {"n": Victims((PodUID("u1"),), 2), "m": Victims(())}
@@ -193,18 +193,18 @@ def test_victims_come_in_two_forms(key: str, victim: Any) -> None:
 )
 def test_malformed_victims_are_named(given: dict[str, Any], field: str) -> None:
     with pytest.raises(Malformed) as error:
-        wire.preemption_args(body(Pod=pod_json(), **given))
+        wire.read_preemption_args(body(Pod=pod_json(), **given))
     assert error.value.field.removeprefix("body.") == field
 
 
 def test_filter_answers_with_unresolvable_refusals() -> None:
-    assert wire.filter_reply(
+    assert wire.write_filter_reply(
         FilterResult([N], {"No shared cards": [NodeName("m")]})
     ) == (
         b'{"Nodes":null,"NodeNames":["n"],"FailedNodes":{},'
         b'"FailedAndUnresolvableNodes":{"m":"No shared cards"},"Error":""}'
     )
-    assert wire.filter_reply(FilterResult(error="no")) == (
+    assert wire.write_filter_reply(FilterResult(error="no")) == (
         b'{"Nodes":null,"NodeNames":[],"FailedNodes":{},'
         b'"FailedAndUnresolvableNodes":{},"Error":"no"}'
     )
@@ -225,17 +225,17 @@ def test_refusals_are_the_same_as_by_a_dictionary(
     result = FilterResult((), {reason: listed, f"{reason}.": others})
     if awaited and listed:
         result = replace(result, awaited=listed[0])
-    reply = orjson.loads(wire.filter_reply(result))
+    reply = orjson.loads(wire.write_filter_reply(result))
     told = {**reply["FailedNodes"], **reply["FailedAndUnresolvableNodes"]}
     assert told == result.refused
     assert list(reply["FailedNodes"]) == listed[: awaited and bool(listed)]
 
 
 def test_the_other_replies_are_exact() -> None:
-    assert wire.prioritize_reply([(N, 7)]) == b'[{"Host":"n","Score":7}]'
-    assert wire.prioritize_reply([]) == b"[]"
-    assert wire.bind_reply() == b'{"Error":""}'
-    assert wire.bind_reply("no") == b'{"Error":"no"}'
-    assert wire.preempt_reply({N: Victims((PodUID("u1"),), 1)}) == (
+    assert wire.write_prioritize_reply([(N, 7)]) == b'[{"Host":"n","Score":7}]'
+    assert wire.write_prioritize_reply([]) == b"[]"
+    assert wire.write_bind_reply() == b'{"Error":""}'
+    assert wire.write_bind_reply("no") == b'{"Error":"no"}'
+    assert wire.write_preempt_reply({N: Victims((PodUID("u1"),), 1)}) == (
         b'{"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"u1"}],"NumPDBViolations":1}}}'
     )

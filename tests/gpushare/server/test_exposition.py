@@ -16,11 +16,11 @@ from gpushare.server.exposition import Labels, LargeGauge
 
 
 def text(metrics: Iterable[Metric]) -> bytes:
-    return b"".join(exposition.text(metrics))
+    return b"".join(exposition.write_text(metrics))
 
 
 def openmetrics(metrics: Iterable[Metric]) -> bytes:
-    return b"".join(exposition.openmetrics(metrics))
+    return b"".join(exposition.write_openmetrics(metrics))
 
 
 WRITERS = [(text, generate_latest), (openmetrics, generate_om)]
@@ -89,7 +89,7 @@ def test_many_lines_come_in_pieces() -> None:
     gauge = Gauge("cards", "help", ["n"], registry=registry)
     for number in range(500):
         gauge.labels(str(number)).set(number)
-    pieces = list(exposition.text(registry.collect()))
+    pieces = list(exposition.write_text(registry.collect()))
     assert len(pieces) == 4
     assert b"".join(pieces) == generate_latest(registry)
 
@@ -106,7 +106,7 @@ def test_labels_of_many_lines_are_written_once() -> None:
 
     labels = Labels(["n"], rows)
     gauges = [LargeGauge(name, "", labels, lambda: range(500)) for name in "abc"]
-    pieces = list(exposition.text(gauges))
+    pieces = list(exposition.write_text(gauges))
     assert asked == 500
     assert len(pieces) == 3 * 4
     assert b"".join(pieces) == generate_latest(Given(gauges))

@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from gpushare.server.page_policy import page_headers
+from gpushare.server.page_policy import make_page_headers
 
 
 def digest(text: str) -> str:
@@ -13,7 +13,7 @@ def digest(text: str) -> str:
 
 
 def policy(html: str) -> list[str]:
-    return page_headers(html.encode())["Content-Security-Policy"].split("; ")
+    return make_page_headers(html.encode())["Content-Security-Policy"].split("; ")
 
 
 def test_own_style_and_script_are_named_by_their_hashes() -> None:
@@ -32,7 +32,7 @@ def test_a_page_without_a_script_of_its_own_may_run_none(html: str) -> None:
 
 
 def test_no_other_page_gets_hold_of_it() -> None:
-    headers = page_headers(b"")
+    headers = make_page_headers(b"")
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert "form-action 'none'" in headers["Content-Security-Policy"]
     assert headers["Referrer-Policy"] == "no-referrer"

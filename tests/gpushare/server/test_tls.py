@@ -15,8 +15,8 @@ from gpushare.server.tls import (
     ServerTls,
     TlsFiles,
     check_tls_files,
-    expires_at,
-    server_context,
+    make_server_context,
+    read_expiry,
 )
 from gpusharectl.installer.pki import read_pair
 from tests.testbed.certificates import Certificates, certificates
@@ -33,7 +33,7 @@ def held(tmp_path: Path) -> Certificates:
 
 @pytest.fixture
 def context(held: Certificates) -> ssl.SSLContext:
-    return server_context(files(held))
+    return make_server_context(files(held))
 
 
 def serve(link: socket.socket, context: ssl.SSLContext) -> bytes:
@@ -226,5 +226,5 @@ def test_the_first_of_several_ends_first(held: Certificates) -> None:
     """In a file with a chain or two authorities, the soonest end counts."""
     both = held.read()["ca.crt"] + held.read()["server.crt"]
     held.replace("both.crt", both)
-    assert expires_at(held.path("both.crt")) == expires_at(held.path("server.crt"))
-    assert expires_at(held.path("ca.crt")) > expires_at(held.path("server.crt"))
+    assert read_expiry(held.path("both.crt")) == read_expiry(held.path("server.crt"))
+    assert read_expiry(held.path("ca.crt")) > read_expiry(held.path("server.crt"))

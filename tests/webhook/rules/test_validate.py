@@ -15,14 +15,14 @@ from webhook.pool import UNKNOWN, CardPool
 from webhook.rules.pod import pod_containers
 from webhook.rules.validate import (
     EnvFrom,
-    asked_mib,
-    card_variables,
-    forged_annotations,
+    deny_card_variables,
+    deny_forged_annotations,
+    deny_mib_left,
+    deny_mounts_over_share,
     judge_request,
-    mib_left,
-    mounts_over_share,
-    pool_warnings,
-    unknown_resources,
+    read_mib,
+    warn_of_unknown_resources,
+    warn_of_waits,
 )
 
 CORES = 'spec.containers[0].resources.limits["baidu.com/vcuda-core"]'
@@ -40,7 +40,7 @@ def request_complaints(pod: Json) -> list[str]:
 def warnings_of(pod: Json, pool: CardPool) -> list[str]:
     request = judge_request(pod).request
     assert request is not None
-    return list(pool_warnings(request, pool))
+    return list(warn_of_waits(request, pool))
 
 
 MIB = 'spec.containers[0].resources.limits["baidu.com/vcuda-memory-mib"]'
@@ -66,14 +66,14 @@ MIB = 'spec.containers[0].resources.limits["baidu.com/vcuda-memory-mib"]'
 def test_an_amount_that_is_no_number_of_mib(asked: str, told: str) -> None:
     """What to write instead; bytes would be a card of 5 million GiB."""
     pod = pod_json(containers=[container_json(mib=asked)])
-    assert list(mib_left(pod)) == [f"{MIB}: {told}"]
+    assert list(deny_mib_left(pod)) == [f"{MIB}: {told}"]
 
 
 def test_one_spelling_of_memory_in_a_container() -> None:
     """Two could contradict each other; another container may have the other one."""
     both = container_json("a", 20, mib=5120)
     pod = pod_json(containers=[both, container_json("b", 4)])
-    (told,) = mib_left(pod)
+    (told,) = deny_mib_left(pod)
     assert told == (
         f"{MIB}: {names.MEMORY} asks for the same memory in units; remove one of them, "
         "from the pod or from a LimitRange of the namespace that adds it"
@@ -83,20 +83,20 @@ def test_one_spelling_of_memory_in_a_container() -> None:
 def test_a_default_of_no_units_is_no_second_spelling() -> None:
     """As a LimitRange writes it into every container that names no units."""
     pod = pod_json(containers=[container_json("a", 0, mib=5000)])
-    assert asked_mib(next(pod_containers(pod))) == 5000
+    assert read_mib(next(pod_containers(pod))) == 5000
 
 
 def test_requests_of_mib_equal_limits() -> None:
     """As the API server insists for units, which both may become."""
     uneven = container_json(mib=5000)
     uneven["resources"]["requests"][names.MEMORY_MIB] = "5001"
-    (told,) = mib_left(pod_json(containers=[uneven]))
+    (told,) = deny_mib_left(pod_json(containers=[uneven]))
     assert told == f"{MIB}: its request and its limit must be equal"
 
 
 def test_mib_that_came_too_late() -> None:
     """Of a container that another webhook added: it would wait for ever."""
-    (told,) = mib_left(pod_json(init=[container_json("i", mib="5k")]))
+    (told,) = deny_mib_left(pod_json(init=[container_json("i", mib="5k")]))
     assert told.startswith("spec.initContainers[0]: no node offers baidu.com/vcuda-mem")
     assert told.endswith(f"let it be added as {names.MEMORY}: 20")
 
@@ -257,9 +257,9 @@ def test_a_pod_that_may_wait_for_long(
 def test_a_misspelt_resource() -> None:
     """Such a pod would be Pending for ever."""
     pod = pod_json(units=1)
-    assert list(unknown_resources(pod)) == []
+    assert list(warn_of_unknown_resources(pod)) == []
     pod["spec"]["containers"][0]["resources"]["limits"]["baidu.com/vcuda-mem"] = "1"
-    (warning,) = unknown_resources(pod)
+    (warning,) = warn_of_unknown_resources(pod)
     assert "baidu.com/vcuda-mem is not a known resource" in warning
     assert f"known are {names.CORE} and {names.MEMORY}" in warning
 
@@ -284,14 +284,14 @@ def pod_with(
 
 
 def variables(pod: Json, env_from: EnvFrom = "auto", cls: str = "") -> list[str]:
-    return list(card_variables(pod, env_from, [cls]))
+    return list(deny_card_variables(pod, env_from, [cls]))
 
 
 def mounted(*paths: str, units: int | None = 1) -> list[str]:
     mounts = [{"name": "v", "mountPath": path} for path in paths]
     pod = pod_with([], units=units)
     pod["spec"]["containers"][-1]["volumeMounts"] = mounts
-    return list(mounts_over_share(pod))
+    return list(deny_mounts_over_share(pod))
 
 
 @pytest.mark.parametrize(
@@ -335,11 +335,12 @@ def test_a_volume_over_what_limits_a_container(path: str) -> None:
 @pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL, names.ISOLATION])
 def test_annotations_that_others_write(name: str) -> None:
     """Whatever they say, and whether or not the pod asks for anything."""
-    (complaint,) = forged_annotations(pod_json(annotations={name: "{}"}))
+    (complaint,) = deny_forged_annotations(pod_json(annotations={name: "{}"}))
     assert complaint.startswith(f'metadata.annotations["{name}"]: only the ')
     assert "remove it" in complaint
     assert (
-        list(forged_annotations(pod_json(annotations={names.POLICY: "spread"}))) == []
+        list(deny_forged_annotations(pod_json(annotations={names.POLICY: "spread"})))
+        == []
     )
 
 
@@ -425,8 +426,8 @@ def test_a_debugging_container_must_not_either() -> None:
     """It would see every card of the node; one that is there cannot be changed."""
     bad = {"name": "a", "env": ALL}
     before, after = debugged(bad), debugged(bad, {"name": "b"})
-    (complaint,) = card_variables(after, "auto", (), pod_json(units=1))
+    (complaint,) = deny_card_variables(after, "auto", (), pod_json(units=1))
     assert complaint.startswith("spec.ephemeralContainers[0].env[0]: ")
-    assert list(card_variables(after, "auto", (), before)) == []
+    assert list(deny_card_variables(after, "auto", (), before)) == []
     after = debugged({"name": "a", "envFrom": [{}]})
-    assert len(list(card_variables(after, "deny", (), pod_json(units=1)))) == 1
+    assert len(list(deny_card_variables(after, "deny", (), pod_json(units=1)))) == 1

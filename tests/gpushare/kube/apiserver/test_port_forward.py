@@ -18,7 +18,7 @@ from gpushare.kube.apiserver import port_forward
 from gpushare.kube.apiserver.port_forward import Link, TlsLink, read_page
 from gpushare.kube.errors import Forbidden, NotFound, Unavailable, Unreachable
 from gpushare.kube.names import EXTENDER_SERVER_NAME
-from gpushare.server.tls import TlsFiles, server_context
+from gpushare.server.tls import TlsFiles, make_server_context
 from tests.testbed.certificates import Certificates, certificates
 
 
@@ -175,7 +175,7 @@ def served(held: Certificates, answer: bytes, *, curt: bool = False) -> Iterator
     files = TlsFiles(
         *(held.path(f"{n}") for n in ("server.crt", "server.key", "ca.crt"))
     )
-    context = server_context(files)
+    context = make_server_context(files)
 
     def serve() -> None:
         with suppress(OSError):

@@ -23,7 +23,7 @@ from gpushare.kube.errors import (
     Unreachable,
 )
 from gpushare.kube.names import EXTENDER_SERVER_NAME
-from gpushare.server.tls import TlsFiles, server_context
+from gpushare.server.tls import TlsFiles, make_server_context
 from tests.testbed.certificates import certificates
 
 LONG_S = 60.0
@@ -383,7 +383,7 @@ def test_behind_a_proxy_the_client_sends_it() -> None:
 
 def test_both_sides_show_certificates(tmp_path: Path) -> None:
     held = certificates(tmp_path / "tls")
-    context = server_context(TlsFiles(*held.settings.values()))
+    context = make_server_context(TlsFiles(*held.settings.values()))
     settings = {
         "ssl_ca_cert": held.path("ca.crt"),
         "cert_file": held.path("client.crt"),
@@ -401,7 +401,7 @@ def test_both_sides_show_certificates(tmp_path: Path) -> None:
 def test_a_server_that_is_not_trusted_is_told_nothing(tmp_path: Path) -> None:
     """Nothing was sent, so the bind certainly had no effect."""
     held, other = certificates(tmp_path / "a"), certificates(tmp_path / "b")
-    context = server_context(TlsFiles(*held.settings.values()))
+    context = make_server_context(TlsFiles(*held.settings.values()))
     settings = {
         "ssl_ca_cert": other.path("ca.crt"),
         "tls_server_name": EXTENDER_SERVER_NAME,
