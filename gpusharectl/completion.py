@@ -15,7 +15,7 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.access import reach
-from gpusharectl.state.read import everything
+from gpusharectl.state.read import list_all
 
 DEFAULT_NAMESPACE = "default"
 """Of a pod that is named without one."""
@@ -106,7 +106,7 @@ def _all(context: click.Context, kind: Kind, selector: str = "") -> list[Json]:
         except click.ClickException:
             return
         try:
-            for body in everything(access.cluster, kind, selector):
+            for body in list_all(access.cluster, kind, selector):
                 bodies.append(body)
         except ClusterError:
             return

@@ -22,7 +22,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import card_names, node_names
 from gpusharectl.output import fit_to_show
-from gpusharectl.state.read import everything
+from gpusharectl.state.read import list_all
 
 _TRIES = 10
 """A busy node's status is written every few seconds."""
@@ -58,7 +58,7 @@ class Done:
     changed: frozenset[CardUUID]
 
 
-def carry_out(
+def carry_out_order(
     reach: Access, order: Order, name: str, cards: Sequence[str], owner: str = ""
 ) -> Done:
     """Write an order on a node; each card is an index, a UUID or the start of one.
@@ -132,7 +132,7 @@ def find_pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
     """Return the pods that hold a part of a card, by their placements."""
     names_of_pods = []
     selector = f"spec.nodeName={name},{UNFINISHED}"
-    for pod in everything(reach.cluster, Kind.PODS, selector):
+    for pod in list_all(reach.cluster, Kind.PODS, selector):
         if not codec.is_ours(pod):
             continue
         try:
@@ -196,7 +196,7 @@ def _there(cards: Sequence[Card]) -> str:
 def _no_such_node(reach: Access, name: str) -> str:
     sharing = sorted(
         facts.name_of(node)
-        for node in everything(reach.cluster, Kind.NODES)
+        for node in list_all(reach.cluster, Kind.NODES)
         if facts.annotation(node, names.CARDS)
     )
     there = words.listed(sharing, _MOST_NAMES) or "none"
@@ -269,7 +269,7 @@ def _command(name: str, order: Order, text: str) -> click.Command:
     ) -> None:
         with reached(kubeconfig, context) as access:
             try:
-                done = carry_out(access, order, node, cards)
+                done = carry_out_order(access, order, node, cards)
             except OrderRefused as error:
                 raise click.ClickException(str(error)) from error
             there = done.cards if order is Order.CORDON else ()

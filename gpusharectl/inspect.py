@@ -56,9 +56,9 @@ from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.installer.kube_scheduler.drift import host_troubles
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.output import Words, encode, give, screen
-from gpusharectl.state.read import no_such_node, read_state
-from gpusharectl.state.render import draw, parts
-from gpusharectl.state.view import Overview, of_namespace, overview
+from gpusharectl.state.read import explain_missing_node, read_state
+from gpusharectl.state.render import draw_overview, draw_parts
+from gpusharectl.state.view import Overview, build_overview, filter_namespace
 
 _EVERY_S = 5.0
 _CODES = (
@@ -115,7 +115,7 @@ def inspect(  # noqa: PLR0913
 
     def frame(seen: Overview) -> Group:
         width = console.width
-        return Group(*parts(seen, width, wide=wide, verbose=verbose, wrap=True))
+        return Group(*draw_parts(seen, width, wide=wide, verbose=verbose, wrap=True))
 
     with reached(kubeconfig, context) as access:
 
@@ -126,16 +126,16 @@ def inspect(  # noqa: PLR0913
     if as_data:
         give(encode(seen), str(output))
     else:
-        draw(console, seen, wide=wide, verbose=verbose)
+        draw_overview(console, seen, wide=wide, verbose=verbose)
 
 
 def _seen(access: Access, namespace: str, node: str) -> Overview:
     state = read_state(access, datetime.now(UTC), whole=True)
-    if node and (error := no_such_node(state, node)):
+    if node and (error := explain_missing_node(state, node)):
         raise click.ClickException(error)
     version = access.objects.version()
-    seen = overview(state, node, host_troubles(state.nodes, version, HostFiles()))
-    return of_namespace(seen, namespace) if namespace else seen
+    seen = build_overview(state, node, host_troubles(state.nodes, version, HostFiles()))
+    return filter_namespace(seen, namespace) if namespace else seen
 
 
 def _watch(

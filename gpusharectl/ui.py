@@ -38,19 +38,19 @@ from gpusharectl.access import Access, access_options, reached
 from gpusharectl.state.extender import (
     FILES,
     Tls,
-    fetched,
+    fetch_page,
+    read_certificates,
     requires_certificate,
-    tls_from,
 )
-from gpusharectl.state.read import Setup, Trouble, is_demo, read_quotas, setup_of
+from gpusharectl.state.read import Setup, Trouble, detect_setup, is_demo, read_quotas
 from gpusharectl.state.scrape import (
     NoAnswer,
     PageSeen,
     Result,
-    scrape,
+    scrape_exporters,
     sum_known,
 )
-from gpusharectl.state.troubles import of_quotas
+from gpusharectl.state.troubles import check_quotas
 
 if TYPE_CHECKING:
     from gpushare.kube.apiserver.api import ApiObjects
@@ -77,7 +77,7 @@ class Extenders:
         for pod in self._ready():
             name = facts.name_of(pod)
             try:
-                body = fetched(self._objects, pod, path, self._tls)
+                body = fetch_page(self._objects, pod, path, self._tls)
             except Forbidden:
                 # The right to forward ports is missing, so for all of them.
                 raise
@@ -137,9 +137,9 @@ def reported_use(objects: Objects) -> dict[str, Any]:
     pods = objects.list("v1", "Pod", namespace=facts.SYSTEM, label_selector=selector)
     # A pod that is not bound yet has no node.
     nodes = {facts.node_of(pod) for pod in pods} - {""}
-    found = scrape(objects, pods, nodes)
+    found = scrape_exporters(objects, pods, nodes)
     troubles: list[Trouble] = []
-    troubles += of_quotas(read_quotas(objects, troubles) or ())
+    troubles += check_quotas(read_quotas(objects, troubles) or ())
     return {
         "v": 1,
         "nodes": {name: _use(result) for name, result in found.items()},
@@ -291,7 +291,7 @@ def ui(
     comes from the exporters. It is served on this machine only, until Ctrl-C.
     """
     try:
-        tls = tls_from(certificates)
+        tls = read_certificates(certificates)
     except OSError as error:
         raise click.ClickException(
             f"--certificates: {certificates} cannot be used ({error}); name a folder "
@@ -328,7 +328,7 @@ def _source(access: Access, tls: Tls | None) -> Callable[[str], bytes]:
     try:
         get(PAGE)
     except Unavailable as error:
-        if setup_of(access) is Setup.ABSENT:
+        if detect_setup(access) is Setup.ABSENT:
             raise Unavailable(
                 f"gpushare is not installed in this cluster; run {_SWITCH_ON}"
             ) from error

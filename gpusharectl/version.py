@@ -101,12 +101,12 @@ def _data(parts_read: _ClusterParts) -> dict[str, Any]:
         "v": _VERSION,
         "gpusharectl": __version__,
         "kubernetes": parts_read.kubernetes,
-        "components": dict.fromkeys(_CONTAINERS) if pods is None else images_of(pods),
-        "nodes": None if nodes is None else nodes_shown(nodes, pods),
+        "components": dict.fromkeys(_CONTAINERS) if pods is None else list_images(pods),
+        "nodes": None if nodes is None else list_nodes(nodes, pods),
     }
 
 
-def images_of(pods: Iterable[Json]) -> Mapping[str, list[dict[str, Any]]]:
+def list_images(pods: Iterable[Json]) -> Mapping[str, list[dict[str, Any]]]:
     """Return the images of each component, that of most pods first."""
     nodes_of: dict[str, dict[str, list[str]]] = {name: {} for name in _CONTAINERS}
     for name, pod, image, _ in _running(pods):
@@ -120,7 +120,7 @@ def images_of(pods: Iterable[Json]) -> Mapping[str, list[dict[str, Any]]]:
     }
 
 
-def nodes_shown(
+def list_nodes(
     nodes: Iterable[Json], pods: Sequence[Json] | None
 ) -> list[dict[str, Any]]:
     """Return what each node runs.
@@ -131,7 +131,7 @@ def nodes_shown(
     images_on: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for component, pod, image, image_id in _running(pods or ()):
         on_node = images_on.setdefault(facts.node_of(pod), {})
-        run = {"image": image, "version": version_in(image), "id": image_id}
+        run = {"image": image, "version": parse_version(image), "id": image_id}
         on_node.setdefault(component, []).append(run)
     rows = []
     for node in sorted(nodes, key=facts.name_of):
@@ -166,10 +166,10 @@ def _running(pods: Iterable[Json]) -> Iterator[tuple[str, Json, str, str | None]
                 yield name, pod, str(container.get("image")), ids.get(name)
 
 
-def version_in(image: str) -> str | None:
+def parse_version(image: str) -> str | None:
     """Return the version that the tag of an image is; None for another tag.
 
-    >>> version_in("host:5000/gpushare:v0.1.0"), version_in("gpushare:latest")
+    >>> parse_version("host:5000/gpushare:v0.1.0"), parse_version("gpushare:latest")
     ('0.1.0', None)
     """
     tag = re.search(r":v?(\d+\.\d+\.\d+[\w.-]*)(@.*)?$", image)
@@ -180,7 +180,7 @@ def compare_versions(data: Mapping[str, Any]) -> str:
     """Say in a sentence which parts differ; empty if none does and one is not known."""
     of_images, of_kubelets = [], []
     for component, images in data["components"].items():
-        versions = {version_in(row["image"]) or row["image"] for row in images or ()}
+        versions = {parse_version(row["image"]) or row["image"] for row in images or ()}
         of_images += [f"{component} {v}" for v in sorted(versions - {__version__})]
     if kubernetes := data["kubernetes"]:
         same = (kubernetes, None)

@@ -16,9 +16,9 @@ from pathlib import Path
 from threading import Event
 from types import FrameType
 
-from gpusharectl.state.render import draw
-from gpusharectl.state.view import overview
-from gpusharectl.why.explain import why
+from gpusharectl.state.render import draw_overview
+from gpusharectl.state.view import build_overview
+from gpusharectl.why.explain import explain_pod
 from gpusharectl.why.render import draw_answer
 from tests.builders import pod_json
 from tests.deviceplugin.node_fixture import NodeFixture
@@ -69,14 +69,14 @@ def explaining() -> AbstractContextManager[Operation]:
     seen = SCENES["small"]()
     pod = next(one.body for one in seen.pods.values() if one.record.pod.name == "big")
     return nullcontext(
-        lambda: drawn(partial(draw_answer, answer=why(seen, pod), state=seen))
+        lambda: drawn(partial(draw_answer, answer=explain_pod(seen, pod), state=seen))
     )
 
 
 def inspecting() -> AbstractContextManager[Operation]:
     """Draw the cluster as ``gpusharectl inspect`` does, from what was read."""
     seen = SCENES["small"]()
-    return nullcontext(lambda: drawn(partial(draw, seen=overview(seen))))
+    return nullcontext(lambda: drawn(partial(draw_overview, seen=build_overview(seen))))
 
 
 MAIN = "MainThread"

@@ -37,10 +37,10 @@ from gpusharectl.completion import (
 )
 from gpusharectl.make_room.evict import Eviction, EvictionResult, Patience
 from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
-from gpusharectl.make_room.render import draw
+from gpusharectl.make_room.render import draw_proposal
 from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from gpusharectl.output import encode, fit_to_show, give, screen
-from gpusharectl.state.read import no_such_node
+from gpusharectl.state.read import explain_missing_node
 
 _CODES = (
     "Exit codes: 0 there is a plan, or it fits without one; with --evict: the pod has "
@@ -175,13 +175,13 @@ def make_room(  # noqa: PLR0913
         demand = _room_demand(access, pod, namespace, size, node or "")
         proposal = _proposal(access, demand, allow, max_moves)
         if not output:
-            draw(screen(), proposal)
+            draw_proposal(screen(), proposal)
         code, result = proposal.code, None
         if evict and isinstance(proposal.result, MovePlan):
             _confirm(proposal, len(proposal.result.moves), yes=yes)
             say = partial(_say, to_error=output is not None)
             run = Eviction(access, demand, allow, say, Patience(timeout))
-            result = carried_out(run, proposal.result)
+            result = carry_out_plan(run, proposal.result)
             code = FINE if result.done else NO_ROOM
             if not output:
                 _say(result.outcome, to_error=False)
@@ -191,7 +191,7 @@ def make_room(  # noqa: PLR0913
     sys.exit(code)
 
 
-def carried_out(run: Eviction, plan: MovePlan) -> EvictionResult:
+def carry_out_plan(run: Eviction, plan: MovePlan) -> EvictionResult:
     """Carry a plan out; SIGTERM raises ``KeyboardInterrupt`` meanwhile, as Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -219,7 +219,7 @@ def _proposal(
     access: Access, demand: RoomDemand, allow: Sequence[str], max_moves: int
 ) -> Proposal:
     inputs = read_inputs(access, demand, allow)
-    if demand.only and (problem := no_such_node(inputs.state, demand.only)):
+    if demand.only and (problem := explain_missing_node(inputs.state, demand.only)):
         raise click.ClickException(problem)
     result = plan_moves(demand.request, inputs.situation, Bounds(max_moves))
     return Proposal(demand, inputs, result, _again(click.get_current_context()))

@@ -19,12 +19,12 @@ from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
-from gpusharectl.cordon import Done, Order, OrderRefused, carry_out, owns
+from gpusharectl.cordon import Done, Order, OrderRefused, carry_out_order, owns
 from gpusharectl.make_room.situation import (
     PlanInputs,
     RoomDemand,
-    owner_uid,
     read_inputs,
+    read_owner_uid,
 )
 
 Answer = TypeVar("Answer")
@@ -184,7 +184,7 @@ class Eviction:
             raise
 
     def _order(self, order: Order, plan: MovePlan, cards: Sequence[CardUUID]) -> Done:
-        return carry_out(self._access, order, plan.node, cards, self._owner)
+        return carry_out_order(self._access, order, plan.node, cards, self._owner)
 
     def _still_cordoned(self, plan: MovePlan) -> None:
         """Stop if an operator has cordoned a card meanwhile, or opened it."""
@@ -222,7 +222,7 @@ class Eviction:
         if pod is None:
             self._say(f"{number}: {full} has ended by itself.")
             return
-        owner = owner_uid(pod)
+        owner = read_owner_uid(pod)
         self._would_land(move, uid, full)
         self._still_cordoned(plan)
         before = {pod["metadata"]["uid"] for pod in self._siblings(target, owner)}
@@ -345,13 +345,13 @@ class Eviction:
         pods = self._patience.answer(
             lambda: list_objects("v1", "Pod", namespace=pod.namespace)
         )
-        return [sibling for sibling in pods if owner_uid(sibling) == owner]
+        return [sibling for sibling in pods if read_owner_uid(sibling) == owner]
 
     def _landed(
         self, pod: Json, target: PodTarget, before: set[str], landing: Placement
     ) -> Json:
         """Wait until the pod is gone and its replacement is bound; return that."""
-        seen, owner = _AfterEviction(), owner_uid(pod)
+        seen, owner = _AfterEviction(), read_owner_uid(pod)
 
         def done() -> bool:
             there = self._siblings(target, owner)

@@ -24,7 +24,7 @@ from gpushare.domain.policies import Policy
 from gpushare.kube import words
 from gpusharectl.make_room.situation import PlanInputs, RoomDemand
 from gpusharectl.output import VERSION, Data, encode
-from gpusharectl.why.verdict import InSum, reopened, room_in_sum
+from gpusharectl.why.verdict import InSum, find_cards_to_open, find_room_in_sum
 
 FINE, NO_ROOM = 0, 3
 """Exit codes: a plan, or it fits; no plan, or no room was made."""
@@ -55,7 +55,7 @@ class Proposal:
             return None
         situation = self.inputs.situation
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]
-        return room_in_sum(self.demand.request, nodes, self.inputs.state.requested)
+        return find_room_in_sum(self.demand.request, nodes, self.inputs.state.requested)
 
     @property
     def next(self) -> str:
@@ -124,7 +124,9 @@ class Proposal:
         nodes = [node for node in situation.nodes if situation.may_use(node.name)]
         policy = situation.choice.policy(request.policy)
         opened = (
-            reopened(request, nodes, policy) if isinstance(policy, Policy) else None
+            find_cards_to_open(request, nodes, policy)
+            if isinstance(policy, Policy)
+            else None
         )
         if opened is not None and not opened.sick:
             indexes = " ".join(str(card.index) for card in opened.cards)

@@ -17,7 +17,7 @@ _MOST_PODS = 8
 _BOLD, _DIM = "bold", "dim"
 
 
-def draw(console: Console, proposal: Proposal) -> None:
+def draw_proposal(console: Console, proposal: Proposal) -> None:
     """Draw the proposal; the next step comes last."""
     show(console, _parts(proposal))
 

@@ -32,7 +32,7 @@ from gpushare.kube.node_filters import (
 )
 from gpushare.kube.resource_requests import RequestedResources
 from gpusharectl.access import Access
-from gpusharectl.state.read import ClusterState, SeenPod, everything, read_state
+from gpusharectl.state.read import ClusterState, SeenPod, list_all, read_state
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -113,17 +113,17 @@ def read_inputs(
     hosts, counts = Hosts(), Counter[NodeName]()
     for node in state.nodes:
         hosts.set_allocatable(NodeName(facts.name_of(node)), facts.host_capacity(node))
-    for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
+    for pod in list_all(access.cluster, Kind.PODS, UNFINISHED):
         if name := facts.node_of(pod):
             counts[NodeName(name)] += 1
             if (amount := RequestedResources(pod).host()) is not None:
                 uid = PodUID(pod["metadata"]["uid"])
                 hosts.hold(uid, NodeName(name), amount)
     budgets = _budgets(access, state)
-    return plan_inputs(state, demand, allowed, EvictionFacts(hosts, budgets), counts)
+    return gather_inputs(state, demand, allowed, EvictionFacts(hosts, budgets), counts)
 
 
-def plan_inputs(
+def gather_inputs(
     state: ClusterState,
     demand: RoomDemand,
     allowed: Sequence[str],
@@ -161,7 +161,7 @@ def plan_inputs(
     return PlanInputs(state, situation, stay, rule)
 
 
-def owner_uid(pod: Json) -> str:
+def read_owner_uid(pod: Json) -> str:
     """Return the UID of a pod's controller; empty if it has none."""
     return str(facts.controller(pod).get("uid", ""))
 
@@ -184,7 +184,7 @@ def _candidate(seen: SeenPod, budgets: int, state: ClusterState) -> MoveCandidat
 
 def _budgets(access: Access, state: ClusterState) -> Sequence[Budget]:
     try:
-        budgets = tuple(everything(access.cluster, Kind.BUDGETS))
+        budgets = tuple(list_all(access.cluster, Kind.BUDGETS))
         return codec.read_budgets(
             budgets, (seen.record for seen in state.pods.values())
         )

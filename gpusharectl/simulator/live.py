@@ -39,12 +39,12 @@ from gpusharectl.simulator.synthetic import (
     strip_run_state,
 )
 from gpusharectl.state.claims import (
-    allocated,
+    find_allocated,
     follows_claims,
     has_claims,
     offers_to_claims,
 )
-from gpusharectl.state.read import configured_choice, everything
+from gpusharectl.state.read import list_all, read_policy_choice
 
 _POLICY = "GPUSHARE_POLICY"
 _PASSING = ("node.kubernetes.io/", "startup-taint.cluster-autoscaler.kubernetes.io/")
@@ -76,8 +76,8 @@ def read_live(access: Access, what: WhatIf, more: Sequence["MorePods"]) -> Scena
     host = access.objects.host
     try:
         templates = [(str(pods), _template(access, pods), pods.number) for pods in more]
-        nodes = list(everything(access.cluster, Kind.NODES))
-        unfinished = list(everything(access.cluster, Kind.PODS, UNFINISHED))
+        nodes = list(list_all(access.cluster, Kind.NODES))
+        unfinished = list(list_all(access.cluster, Kind.PODS, UNFINISHED))
         claims, unknown = _read_claims(access.cluster, unfinished)
     except Forbidden as error:
         raise NotPlayable(describe_missing_rights(access, more, error)) from error
@@ -99,7 +99,7 @@ def _read_claims(
     if not any(sign(pod) for pod in pods for sign in signs):
         return (), ()
     try:
-        claims, wrong = allocated(everything(cluster, Kind.CLAIMS))
+        claims, wrong = find_allocated(list_all(cluster, Kind.CLAIMS))
     except NotFound:
         # An API server without ResourceClaims has none.
         return (), ()
@@ -145,7 +145,7 @@ def make_live_scenario(
         *(Arrive(pod) for pod in _further(what.more, taken)),
     ]
     extender = next(filter(facts.is_extender, pods), None)
-    choice = configured_choice(
+    choice = read_policy_choice(
         {} if extender is None else facts.read_environment(extender)
     )
     return Scenario(

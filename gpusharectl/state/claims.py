@@ -38,7 +38,9 @@ def has_claims(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("resourceClaims"))
 
 
-def allocated(bodies: Iterable[Json]) -> tuple[list[ResourceClaim], dict[str, str]]:
+def find_allocated(
+    bodies: Iterable[Json],
+) -> tuple[list[ResourceClaim], dict[str, str]]:
     """Return the claims that hold devices of ours, and why others are not understood.
 
     The latter by ``namespace/name``.
@@ -56,7 +58,9 @@ def allocated(bodies: Iterable[Json]) -> tuple[list[ResourceClaim], dict[str, st
     return ours, wrong
 
 
-def charged(nodes: Iterable[Node], claims: Iterable[ResourceClaim]) -> tuple[Node, ...]:
+def charge_claims(
+    nodes: Iterable[Node], claims: Iterable[ResourceClaim]
+) -> tuple[Node, ...]:
     """Return nodes, sorted by name, with what claims hold of their cards."""
     by_name = {node.name: node for node in nodes}
     for claim in claims:
@@ -66,7 +70,7 @@ def charged(nodes: Iterable[Node], claims: Iterable[ResourceClaim]) -> tuple[Nod
     return tuple(by_name[name] for name in sorted(by_name))
 
 
-def users_of(
+def map_users(
     claims: Iterable[ResourceClaim],
 ) -> Mapping[PodUID, tuple[ResourceClaimUser, ...]]:
     """Return the pods for which each claim is reserved, by the claim's UID."""

@@ -22,7 +22,7 @@ def requires_certificate(pod: Json) -> bool:
     return bool(facts.read_environment(pod).get("GPUSHARE_TLS_CLIENT_CA"))
 
 
-def fetched(objects: Objects, pod: Json, path: str, tls: Tls | None) -> bytes:
+def fetch_page(objects: Objects, pod: Json, path: str, tls: Tls | None) -> bytes:
     """GET a path of the extender in this pod; ``ClusterError`` if it does not answer.
 
     ``tls`` is used only if the extender requires a certificate.
@@ -37,7 +37,9 @@ def fetched(objects: Objects, pod: Json, path: str, tls: Tls | None) -> bytes:
     return objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, path, tls=tls)
 
 
-def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None:
+def read_certificates(
+    folder: Path | None, usual: Sequence[Path] = FOLDERS
+) -> Tls | None:
     """Read the certificates of a folder, else those of this host.
 
     None if this host has none; ``OSError`` if the named folder lacks them.

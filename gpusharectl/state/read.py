@@ -29,14 +29,19 @@ from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpushare.kube.resource_requests import effective_request
 from gpusharectl.access import Access
 from gpusharectl.state.claims import (
-    allocated,
-    charged,
+    charge_claims,
+    find_allocated,
     follows_claims,
     has_claims,
+    map_users,
     offers_to_claims,
-    users_of,
 )
-from gpusharectl.state.extender import FOLDERS, fetched, requires_certificate, tls_from
+from gpusharectl.state.extender import (
+    FOLDERS,
+    fetch_page,
+    read_certificates,
+    requires_certificate,
+)
 
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
@@ -169,7 +174,7 @@ def read_state(
     """
     # The cache logs what it cannot understand; here the screen says it.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
-    nodes = tuple(everything(access.cluster, Kind.NODES))
+    nodes = tuple(list_all(access.cluster, Kind.NODES))
     pods = _SortedPods.read(access.cluster)
     setup = _setup(access.objects, nodes, pods.parts)
     troubles: list[Trouble] = []
@@ -221,7 +226,7 @@ class _SortedPods:
     def read(cls, cluster: Cluster) -> "_SortedPods":
         """Read all pods page by page, and keep these."""
         pods = cls()
-        for pod in everything(cluster, Kind.PODS, UNFINISHED):
+        for pod in list_all(cluster, Kind.PODS, UNFINISHED):
             if codec.is_ours(pod):
                 pods.ours.append(pod)
             if has_claims(pod):
@@ -231,10 +236,10 @@ class _SortedPods:
         return pods
 
 
-def setup_of(access: Access) -> Setup:
+def detect_setup(access: Access) -> Setup:
     """Return whether gpushare is in this cluster, for a command that reads no state."""
-    nodes = tuple(everything(access.cluster, Kind.NODES))
-    pods = everything(access.cluster, Kind.PODS, UNFINISHED)
+    nodes = tuple(list_all(access.cluster, Kind.NODES))
+    pods = list_all(access.cluster, Kind.PODS, UNFINISHED)
     return _setup(access.objects, nodes, tuple(filter(_is_part, pods)))
 
 
@@ -243,19 +248,19 @@ def is_demo(objects: Objects) -> bool:
     return objects.version().endswith(DEMO_BUILD)
 
 
-def configured_by_us(scheduler: Json) -> bool:
+def is_configured_by_us(scheduler: Json) -> bool:
     """Return whether a kube-scheduler is started with the installer's configuration."""
-    return config_of(scheduler).startswith(_OUR_FOLDERS)
+    return find_config(scheduler).startswith(_OUR_FOLDERS)
 
 
-def config_of(pod: Json) -> str:
+def find_config(pod: Json) -> str:
     """Return the file after ``--config``, in one word or two; empty without it."""
     words_run = " ".join(facts.words_run(pod)).replace("--config ", "--config=").split()
     options = (word for word in words_run if word.startswith("--config="))
     return next(options, "").removeprefix("--config=")
 
 
-def no_such_node(state: ClusterState, name: str) -> str:
+def explain_missing_node(state: ClusterState, name: str) -> str:
     """Return a sentence if the cluster has no node of this name; else empty."""
     if state.node(name) is not None:
         return ""
@@ -263,7 +268,7 @@ def no_such_node(state: ClusterState, name: str) -> str:
     return f'there is no node "{name}"; there are: {known}'
 
 
-def from_objects(
+def compute_placements(
     nodes: Iterable[Json],
     pods: Iterable[Json],
     choice: PolicyChoice,
@@ -288,7 +293,7 @@ def from_objects(
     return placements, seen
 
 
-def configured_choice(settings: Mapping[str, str]) -> PolicyChoice:
+def read_policy_choice(settings: Mapping[str, str]) -> PolicyChoice:
     """Return the policy and card order of an extender's settings, else the defaults."""
     policy = settings.get("GPUSHARE_POLICY", "")
     order = settings.get("GPUSHARE_CARD_ORDER", "")
@@ -299,9 +304,7 @@ def configured_choice(settings: Mapping[str, str]) -> PolicyChoice:
     )
 
 
-def everything(
-    cluster: Cluster, kind: Kind, field_selector: str = ""
-) -> Iterator[Json]:
+def list_all(cluster: Cluster, kind: Kind, field_selector: str = "") -> Iterator[Json]:
     """Read a collection page by page."""
     token = ""
     while True:
@@ -321,7 +324,7 @@ def _is_part(pod: Json) -> bool:
 
 
 def _setup(objects: Objects, nodes: Iterable[Json], parts: Iterable[Json]) -> Setup:
-    if any(facts.is_part(pod) or configured_by_us(pod) for pod in parts):
+    if any(facts.is_part(pod) or is_configured_by_us(pod) for pod in parts):
         return Setup.INSTALLED
     if is_demo(objects):
         return Setup.DEMO
@@ -343,8 +346,12 @@ def _placements(
     for pod in _leaders_first(objects, list(filter(facts.is_ready, extenders))):
         name = facts.name_of(pod)
         try:
-            tls = tls_from(None, certificates) if requires_certificate(pod) else None
-            snapshot = read_snapshot(fetched(objects, pod, "/snapshot", tls))
+            tls = (
+                read_certificates(None, certificates)
+                if requires_certificate(pod)
+                else None
+            )
+            snapshot = read_snapshot(fetch_page(objects, pod, "/snapshot", tls))
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
         else:
@@ -355,14 +362,14 @@ def _placements(
                 users=snapshot.users,
             )
             if not follows_claims(pod):
-                ours, _ = allocated(claims.read(followed=False))
-                with_ours, users = charged(snapshot.nodes, ours), users_of(ours)
+                ours, _ = find_allocated(claims.read(followed=False))
+                with_ours, users = charge_claims(snapshot.nodes, ours), map_users(ours)
                 placements = replace(placements, nodes=with_ours, users=users)
             return placements, _decoded(pods.ours)
     settings = facts.read_environment(extenders[0]) if extenders else {}
     bodies = claims.read(followed=any(map(follows_claims, extenders)))
-    choice = configured_choice(settings)
-    return from_objects(nodes, pods.ours, choice, because, bodies)
+    choice = read_policy_choice(settings)
+    return compute_placements(nodes, pods.ours, choice, because, bodies)
 
 
 def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
@@ -417,7 +424,7 @@ class _ClaimsToRead:
         if not (expected or self.used):
             return ()
         try:
-            bodies = tuple(everything(self.cluster, Kind.CLAIMS))
+            bodies = tuple(list_all(self.cluster, Kind.CLAIMS))
         except NotFound:
             # An API server without ResourceClaims has none.
             return ()
@@ -429,7 +436,7 @@ class _ClaimsToRead:
                     "namespaces",
                 )
             return ()
-        ours, wrong = allocated(bodies)
+        ours, wrong = find_allocated(bodies)
         for name, why in wrong.items():
             what = f"what this ResourceClaim holds of cards is not known: {why}"
             namespace, _, claim = name.partition("/")

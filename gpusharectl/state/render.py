@@ -50,26 +50,26 @@ NO_TIER = "none"
 """The isolation tier that is not worth a word on each node."""
 
 
-def draw(
+def draw_overview(
     console: Console, seen: Overview, *, wide: bool = False, verbose: bool = False
 ) -> None:
     """Draw an overview; ``wide`` leaves nothing out and makes longer lines.
 
     ``verbose`` adds where the placements come from.
     """
-    for part in parts(seen, console.width, wide=wide, verbose=verbose):
+    for part in draw_parts(seen, console.width, wide=wide, verbose=verbose):
         whole = isinstance(part, Text) and (wide or bool(part.no_wrap))
         console.print(part, soft_wrap=whole)
 
 
-def not_installed(nodes: int) -> Iterator[Words]:
+def draw_not_installed(nodes: int) -> Iterator[Words]:
     """Say of a cluster with so many nodes that gpushare is not there."""
     counted = words.counted(nodes, "node")
     yield Words(f"gpushare is not installed in this cluster of {counted}.", "bold")
     yield Words("Next: gpusharectl install")
 
 
-def source(placements: Placements) -> str:
+def describe_source(placements: Placements) -> str:
     """Return where the placements come from; empty if it is the extender."""
     if not placements.not_asked:
         return ""
@@ -79,7 +79,7 @@ def source(placements: Placements) -> str:
     )
 
 
-def warnings(
+def draw_warnings(
     troubles: Sequence[Trouble], *, wrap: bool = True
 ) -> Iterator[RenderableType]:
     """Draw what needs an operator, each with the next step; ``wrap`` as in ``step``.
@@ -94,19 +94,19 @@ def warnings(
     for those in alike.values():
         about = words.listed((trouble.about for trouble in those), 3)
         text = Words(f"{about}: ", _WARN).append(those[0].what, "default")
-        yield indented(text, 2)
+        yield indent(text, 2)
         do = those[0].do
         if any(trouble.do != do for trouble in those):
             do += "  # and so for each of them"
         yield step(do, wrap=wrap)
 
 
-def indented(text: Text, by: int = _INDENT) -> Hanging:
+def indent(text: Text, by: int = _INDENT) -> Hanging:
     """Return a text of which each line starts after blanks."""
     return Hanging(Words(" " * by), text)
 
 
-def model_of(card: Card) -> str:
+def shorten_model(card: Card) -> str:
     """Return a card's model, short."""
     return fit_to_show(_short_model(card)) or words.NOT_KNOWN
 
@@ -115,7 +115,7 @@ def _short_model(card: Card) -> str:
     return card.model.removeprefix("NVIDIA ")
 
 
-def parts(
+def draw_parts(
     seen: Overview,
     width: int,
     *,
@@ -125,7 +125,7 @@ def parts(
 ) -> Iterator[RenderableType]:
     """Return the parts of the screen; ``wrap`` as in ``step``, the rest as in draw."""
     yield from _sum(seen)
-    if (wide or verbose) and (text := source(seen.placements)):
+    if (wide or verbose) and (text := describe_source(seen.placements)):
         yield Words(f"({text})", _DIM)
     longest = max((cell_len(_label(view)) for view in seen.cards), default=0)
     label = min(max(_LABEL, longest + 1), max(_LABEL, _LABEL + width - _WIDTH))
@@ -141,7 +141,7 @@ def parts(
         yield from _pending(seen, wide=wide)
         yield from _claiming(seen, wide=wide)
     shown = [trouble for trouble in seen.troubles if seen.only in ("", trouble.about)]
-    yield from warnings(shown, wrap=wrap)
+    yield from draw_warnings(shown, wrap=wrap)
 
 
 def _sum(seen: Overview) -> Iterator[Words]:
@@ -152,7 +152,7 @@ def _sum(seen: Overview) -> Iterator[Words]:
         yield Words(f"{seen.only} shares no cards.", "bold")
         return
     if seen.setup is Setup.ABSENT:
-        yield from not_installed(seen.others)
+        yield from draw_not_installed(seen.others)
         return
     if not seen.cards:
         others = words.counted(seen.others, "node")
@@ -264,7 +264,7 @@ def _states(node: NodeView) -> Iterator[str]:
 def _label(view: CardView) -> str:
     if view.card.parent and (profile := read_mig_profile(view.card.model)):
         return f"    card {view.card.index}  {fit_to_show(profile)}"
-    return f"  card {view.card.index}  {model_of(view.card)}"
+    return f"  card {view.card.index}  {shorten_model(view.card)}"
 
 
 def _numbers(view: CardView, width: int) -> Words:
@@ -305,7 +305,7 @@ def _below(
         line.no_wrap = True
         yield line
     if not card.healthy and card.reason:
-        yield indented(Words(f"because {fit_to_show(card.reason)}", _WARN))
+        yield indent(Words(f"because {fit_to_show(card.reason)}", _WARN))
     others = ""
     if view.others:
         others = f"other namespaces {_size(view.others)}"
@@ -316,7 +316,7 @@ def _below(
         if others:
             yield Words(f"    {others}")
     elif view.pods:
-        yield indented(_legend(view, node, others, width - _INDENT))
+        yield indent(_legend(view, node, others, width - _INDENT))
 
 
 def _legend(view: CardView, node: NodeView, others: str, width: int) -> Text:
@@ -448,7 +448,7 @@ def _claiming(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
     many = words.counted(len(seen.claiming), "pod")
     yield Words(f"\n{many} with ResourceClaims pending", "bold")
     most = len(seen.claiming) if wide else _MOST_PENDING
-    yield indented(Words(words.listed(seen.claiming, most)), 2)
+    yield indent(Words(words.listed(seen.claiming, most)), 2)
     yield step(f"gpusharectl why {seen.claiming[0]}", 2)
 
 
@@ -466,7 +466,7 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
             text += f"; pods on {waiting.nominated} are being preempted for it"
         if waiting.kube_scheduler and (waiting.room or wide):
             text += f"\nkube-scheduler: {waiting.kube_scheduler}"
-        yield indented(Words(text))
+        yield indent(Words(text))
     if more := len(seen.pending) - len(shown):
         yield Words(f"  and {more} more (-o wide)", _DIM)
     yield step(f"gpusharectl why {seen.pending[0].pod}", 2)

@@ -207,7 +207,7 @@ class ExporterAnswer:
 Result = ExporterAnswer | NoAnswer
 
 
-def scrape(
+def scrape_exporters(
     objects: Objects,
     parts: Iterable[Json],
     nodes: Collection[str],

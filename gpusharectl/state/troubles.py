@@ -16,12 +16,14 @@ from gpusharectl.state.read import (
     ClusterState,
     Setup,
     Trouble,
-    config_of,
-    configured_by_us,
+    find_config,
+    is_configured_by_us,
 )
 
 
-def troubles(state: ClusterState, of_host: Sequence[Trouble] = ()) -> Iterator[Trouble]:
+def find_troubles(
+    state: ClusterState, of_host: Sequence[Trouble] = ()
+) -> Iterator[Trouble]:
     """Return all troubles, those of the whole cluster first.
 
     A kube-scheduler whose host is among ``of_host`` is not reported again. Components
@@ -65,10 +67,10 @@ def _scheduler(state: ClusterState, reported: set[str]) -> Iterator[Trouble]:
     if any(facts.is_part(pod, facts.SECOND_SCHEDULER) for pod in state.parts):
         return
     for pod in filter(facts.is_kube_scheduler, state.parts):
-        if facts.node_of(pod) in reported or configured_by_us(pod):
+        if facts.node_of(pod) in reported or is_configured_by_us(pod):
             continue
         how = "without --config"
-        if config := config_of(pod):
+        if config := find_config(pod):
             how = f"with --config={config}, which the installer did not write"
         what = (
             f"it is started {how}; unless it calls the extender, it binds pods without "
@@ -223,10 +225,10 @@ def _misspelt(state: ClusterState) -> Iterator[Trouble]:
 
 
 def _uncounted(state: ClusterState) -> Iterator[Trouble]:
-    return of_quotas(state.quotas or ())
+    return check_quotas(state.quotas or ())
 
 
-def of_quotas(quotas: Iterable[Json]) -> Iterator[Trouble]:
+def check_quotas(quotas: Iterable[Json]) -> Iterator[Trouble]:
     """Report ResourceQuotas with keys that look like gpushare's and count nothing."""
     by_keys: dict[str, list[str]] = {}
     for body in quotas:

@@ -34,7 +34,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.output import INLINE, VERSION, Data, encode
 from gpusharectl.state.read import ClusterState, Placements, SeenPod, Setup, Trouble
-from gpusharectl.state.troubles import troubles
+from gpusharectl.state.troubles import find_troubles
 
 PLUGIN_READY = "ready"
 _PLUGIN = {None: "missing", False: "not ready", True: PLUGIN_READY}
@@ -262,10 +262,10 @@ class Overview:
     @property
     def units(self) -> tuple[int, int]:
         """The units of these cards, and how many are allotted."""
-        return total_units((view.card, view.allotted) for view in self.cards)
+        return sum_units((view.card, view.allotted) for view in self.cards)
 
 
-def total_units(cards: Iterable[tuple[Card, Amount]]) -> tuple[int, int]:
+def sum_units(cards: Iterable[tuple[Card, Amount]]) -> tuple[int, int]:
     """Return the units of cards, and how many are allotted.
 
     Of a card never more than it has.
@@ -275,7 +275,7 @@ def total_units(cards: Iterable[tuple[Card, Amount]]) -> tuple[int, int]:
     return sum(card.units for card, _ in pairs), allotted
 
 
-def overview(
+def build_overview(
     state: ClusterState, only: str = "", of_host: Sequence[Trouble] = ()
 ) -> Overview:
     """Show all nodes that share cards or should, or only the one of this name.
@@ -299,14 +299,14 @@ def overview(
         0 if only else len(known.keys() - set(shown)),
         tuple(_pending(state)),
         find_free_units(nodes[name] for name in shown if _gets_pods(known.get(name))),
-        tuple(troubles(state, of_host)),
+        tuple(find_troubles(state, of_host)),
         _namespaces(state),
         state.setup,
         claiming=tuple(_claiming(state)),
     )
 
 
-def of_namespace(seen: Overview, namespace: str) -> Overview:
+def filter_namespace(seen: Overview, namespace: str) -> Overview:
     """Return what an overview has of one namespace."""
 
     def is_mine(share: PodShare) -> bool:
@@ -358,7 +358,7 @@ def _gets_pods(body: Json | None) -> bool:
     return facts.holds(body, "Ready") is True
 
 
-def refused_cards(body: Json) -> str:
+def explain_refused_cards(body: Json) -> str:
     """Return why a node shares no cards: its annotation; empty if it can be read."""
     try:
         codec.read_cards(body)
@@ -385,7 +385,7 @@ def _node(state: ClusterState, node: Node) -> NodeView:
         offered=Offered(cores, units),
         isolation=decode_isolation(facts.annotation(body, names.CARDS)),
         links=read_scores(node.cards) or None,
-        complaint=refused_cards(body) or complaint,
+        complaint=explain_refused_cards(body) or complaint,
         cards=tuple(_card(node, card, shares) for card in node.cards),
         gone=tuple(
             ShareOfGoneCard(share, uuid) for uuid, share in shares if uuid not in here
@@ -432,7 +432,7 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
     ):
         for placement in placements:
             seen = state.pods.get(placement.pod.uid)
-            planned = planned_elsewhere(seen.record if seen else None, placement)
+            planned = find_other_plan(seen.record if seen else None, placement)
             whole = {part.card for part in placement.shares if part.is_whole}
             for card, amount in placement.by_card().items():
                 share = PodShare(placement.pod, amount, card in whole, stay, planned)
@@ -474,7 +474,7 @@ def _with_status(share: PodShare, bodies: Sequence[Json]) -> PodShare:
     )
 
 
-def planned_elsewhere(
+def find_other_plan(
     record: PodRecord | None, placement: Placement
 ) -> tuple[CardUUID, ...]:
     """Return the planned cards, if the pod is on other ones; else none."""

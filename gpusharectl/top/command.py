@@ -46,13 +46,13 @@ from rich.console import Console, RenderableType
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.output import encode, give, screen
-from gpusharectl.state.read import no_such_node, read_state
-from gpusharectl.state.scrape import scrape
-from gpusharectl.state.view import overview
+from gpusharectl.state.read import explain_missing_node, read_state
+from gpusharectl.state.scrape import scrape_exporters
+from gpusharectl.state.view import build_overview
 from gpusharectl.top.join import join_exporters
-from gpusharectl.top.render import Layout, drawn, fitted
+from gpusharectl.top.render import Layout, draw_top, fit_top
 from gpusharectl.top.rows import Sort, TopView, order_rows
-from gpusharectl.top.screen import Keyboard, View, keyboard, stop, watch
+from gpusharectl.top.screen import Keyboard, View, open_keyboard, stop, watch
 
 _EVERY_S = 5.0
 _CODES = (
@@ -149,18 +149,18 @@ def top(  # noqa: PLR0913
         console = screen()
         # With FORCE_COLOR even a pipe looks like a terminal.
         if once or not (console.is_interactive and sys.stdout.isatty()):
-            console.print(drawn(console, order_rows(seen(), sort), layout))
+            console.print(draw_top(console, order_rows(seen(), sort), layout))
         else:
             _live(console, seen, layout, every_s, sort)
 
 
 def _seen(access: Access, layout: Layout) -> TopView:
     state = read_state(access, datetime.now(UTC))
-    if layout.only and (error := no_such_node(state, layout.only)):
+    if layout.only and (error := explain_missing_node(state, layout.only)):
         raise click.ClickException(error)
-    seen = overview(state, layout.only)
+    seen = build_overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
-    results = scrape(access.objects, state.parts, nodes)
+    results = scrape_exporters(access.objects, state.parts, nodes)
     return join_exporters(seen, results, layout.namespace)
 
 
@@ -175,7 +175,7 @@ def _live(
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGTSTP, stop)
-    keys = keyboard()
+    keys = open_keyboard()
     answers = isinstance(keys, Keyboard)
 
     def frame(
@@ -189,6 +189,6 @@ def _live(
             skip=view.skip,
             text=view.text,
         )
-        return fitted(console, order_rows(top, view.sort), fitting)
+        return fit_top(console, order_rows(top, view.sort), fitting)
 
     watch(console, seen, frame, keys, every_s=every_s, view=View(sort))

@@ -35,7 +35,7 @@ from gpusharectl.top.rows import (
     PodRow,
     Sign,
     TopView,
-    excess_mib,
+    compute_excess,
     order_rows,
 )
 
@@ -335,9 +335,9 @@ def _over(
         if row.allotted is None and row.used_mib:
             uses = f"container {row.name} uses {size(row.used_mib)}"
             texts.append(f"{uses}, but requested none")
-        elif over := excess_mib(row.allotted, row.used_mib):
+        elif over := compute_excess(row.allotted, row.used_mib):
             texts.append(f"container {row.name} uses {size(over)} more than its share")
-    if not texts and (over := excess_mib(share.amount, used)):
+    if not texts and (over := compute_excess(share.amount, used)):
         return [f"uses {size(over)} more than its share"]
     return texts or ["its exporter reports that it exceeds its share"]
 

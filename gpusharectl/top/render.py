@@ -16,13 +16,20 @@ from gpushare.kube import words
 from gpusharectl.output import Words, column, columns, fit_to_show, gib, plain, rounded
 from gpusharectl.state.read import Setup, Trouble
 from gpusharectl.state.render import (
-    indented,
-    model_of,
-    not_installed,
-    source,
-    warnings,
+    describe_source,
+    draw_not_installed,
+    draw_warnings,
+    indent,
+    shorten_model,
 )
-from gpusharectl.top.rows import CardRow, Flag, PodRow, TopView, excess_mib, filter_rows
+from gpusharectl.top.rows import (
+    CardRow,
+    Flag,
+    PodRow,
+    TopView,
+    compute_excess,
+    filter_rows,
+)
 
 WIDTH = 10
 _WIDE = 80
@@ -35,7 +42,7 @@ _POD_LEGEND = f"{_NO_USE} what is allotted of the card; what is used is not know
 _CARD_LEGEND = f"{_NO_USE} allotted; what is used is not known  {_FREE} not allotted"
 
 
-def pod_bar(row: PodRow) -> Words:
+def draw_pod_bar(row: PodRow) -> Words:
     """Draw what a pod uses of its share; the last cell is ``!`` if it uses more.
 
     Any use has at least one cell, and only full use has all of them. If the use is not
@@ -51,13 +58,13 @@ def pod_bar(row: PodRow) -> Words:
     used = row.used_mib
     cells = round(used * WIDTH / mib)
     cells = min(max(cells, 1 if used else 0), WIDTH if used >= mib else WIDTH - 1)
-    over = 1 if excess_mib(row.allotted, used) else 0
+    over = 1 if compute_excess(row.allotted, used) else 0
     text = Words().append(_USED * (cells - over), "cyan")
     text.append(_OVER * over, _OVER_STYLE)
     return text.append(_FREE * (WIDTH - cells), "dim")
 
 
-def card_bar(row: CardRow) -> Words:
+def draw_card_bar(row: CardRow) -> Words:
     """Draw a card: used, allotted but not used, used but not allotted, free.
 
     If the use is not known, only what is allotted.
@@ -103,7 +110,7 @@ def _pod_table(top: TopView, width: int) -> tuple[list[Row], str]:
     first, second = _widths(named, width - len(head), 0.45)
     names = _joined(columns(_of(named, 0), first), _on_cards(_of(named, 1), second))
     lines = [
-        (pod_bar(row) if bars else Words()).append(_pod_numbers(row))
+        (draw_pod_bar(row) if bars else Words()).append(_pod_numbers(row))
         for row in top.pods
     ]
     # The fills of what a pod uses explain themselves.
@@ -115,12 +122,12 @@ def _pod_table(top: TopView, width: int) -> tuple[list[Row], str]:
 def _card_table(top: TopView, width: int) -> tuple[list[Row], str]:
     """Return the rows, and the legend of their bars."""
     named = [("card", "model")]
-    named += [(row.where, model_of(row.card)) for row in top.cards]
+    named += [(row.where, shorten_model(row.card)) for row in top.cards]
     head, bars = _head_for(named, width, _CARD_HEAD)
     first, second = _widths(named, width - len(head), 0.25)
     names = _joined(_on_cards(_of(named, 0), first), columns(_of(named, 1), second))
     lines = [
-        (card_bar(row) if bars else Words()).append(_card_numbers(row))
+        (draw_card_bar(row) if bars else Words()).append(_card_numbers(row))
         for row in top.cards
     ]
     known = {row.used_mib is not None for row in top.cards} if bars else set()
@@ -216,7 +223,7 @@ def _flags(flags: Sequence[Flag]) -> list[RenderableType]:
     calm = "; ".join(_said(flag) for flag in flags if flag.sign.calm)
     text = Words(f"! {loud}", _WARN) if loud else Words()
     text.append(f"; {calm}" if loud and calm else calm, "default")
-    return [indented(text)] if flags else []
+    return [indent(text)] if flags else []
 
 
 def _said(flag: Flag) -> str:
@@ -243,12 +250,12 @@ class Layout:
     verbose: bool = False
 
 
-def drawn(console: Console, top: TopView, layout: Layout) -> Group:
+def draw_top(console: Console, top: TopView, layout: Layout) -> Group:
     """Draw it for this console; rows that do not fit the height are counted."""
-    return fitted(console, top, layout)[0]
+    return fit_top(console, top, layout)[0]
 
 
-def fitted(console: Console, top: TopView, layout: Layout) -> tuple[Group, int]:
+def fit_top(console: Console, top: TopView, layout: Layout) -> tuple[Group, int]:
     """Draw it, and return how many rows are above: at most ``layout.skip``."""
     head = [*_head(top, layout)]
     make = _card_table if layout.cards else _pod_table
@@ -276,10 +283,10 @@ def _head(top: TopView, layout: Layout) -> Iterator[RenderableType]:
     elif layout.only:
         yield Words(f"{layout.only} shares no cards.", _BOLD)
     elif top.setup is Setup.ABSENT:
-        yield from not_installed(top.others)
+        yield from draw_not_installed(top.others)
     else:
         yield Words("No node shares a card.", _BOLD)
-    if layout.verbose and (text := source(top.placements)):
+    if layout.verbose and (text := describe_source(top.placements)):
         yield Words(f"({text})", _DIM)
     if layout.namespace:
         yield Words(f"Only pods of the namespace {layout.namespace} are listed.")
@@ -323,7 +330,7 @@ def _troubles(top: TopView, layout: Layout) -> Sequence[Trouble]:
 def _tail(
     top: TopView, troubles: Sequence[Trouble], shown: int, layout: Layout
 ) -> Iterator[RenderableType]:
-    yield from warnings(troubles[:shown])
+    yield from draw_warnings(troubles[:shown])
     hidden = len(troubles) - shown
     if hidden:
         more = "more " if shown else ""

@@ -25,7 +25,7 @@ from gpusharectl.output import (
 from gpusharectl.state.read import Placements, Setup, Trouble
 from gpusharectl.state.view import (
     Stay,
-    total_units,
+    sum_units,
 )
 
 Sort = Literal["mem", "sm", "allotted", "name"]
@@ -191,7 +191,7 @@ class TopView:
     @property
     def units(self) -> tuple[int, int]:
         """The units of all cards, and how many are allotted."""
-        return total_units((row.card, row.allotted) for row in self.cards)
+        return sum_units((row.card, row.allotted) for row in self.cards)
 
     @property
     def used_mib(self) -> list[float]:
@@ -237,10 +237,10 @@ def filter_rows(top: TopView, text: str) -> TopView:
     )
 
 
-def excess_mib(allotted: Amount | None, used_mib: float | None) -> float:
+def compute_excess(allotted: Amount | None, used_mib: float | None) -> float:
     """Return the MiB above a share; 0 if it is not exceeded or has no memory.
 
-    >>> excess_mib(Amount(units=4), 1075), excess_mib(Amount(units=4), 1280)
+    >>> compute_excess(Amount(units=4), 1075), compute_excess(Amount(units=4), 1280)
     (0.0, 256.0)
     """
     mib = allotted.units * UNIT_MIB if allotted else 0

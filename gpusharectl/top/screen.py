@@ -127,10 +127,10 @@ _NAMED = {
 }
 
 
-def keys_in(text: str) -> Iterator[str]:
+def parse_keys(text: str) -> Iterator[str]:
     r"""Yield the keys that a terminal has sent: characters, and names of others.
 
-    >>> list(keys_in("q\x1b[A\x1b[5~\x1b[99;5u\x1b"))
+    >>> list(parse_keys("q\x1b[A\x1b[5~\x1b[99;5u\x1b"))
     ['q', 'up', 'page-up', '', 'esc']
     """
     place = 0
@@ -175,7 +175,7 @@ class Keyboard:
         found = self._bytes()
         if found.endswith(b"\x1b") and self._waits(_ESCAPE_S):
             found += self._bytes()
-        return [*keys_in(self._decode(found))] if found else ["eof"]
+        return [*parse_keys(self._decode(found))] if found else ["eof"]
 
     def _waits(self, wait_s: float) -> bool:
         return bool(select.select([self._terminal], [], [], wait_s)[0])
@@ -203,7 +203,7 @@ class NoKeyboard:
         return []
 
 
-def keyboard() -> Keys:
+def open_keyboard() -> Keys:
     """Return the keys of standard input, or none."""
     terminal = sys.stdin is not None and sys.stdin.isatty()
     return Keyboard(sys.stdin.fileno()) if terminal else NoKeyboard()

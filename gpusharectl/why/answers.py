@@ -276,7 +276,7 @@ def _limits(request: PodRequest) -> Data:
     }
 
 
-def answer_data(answer: Explanation, placements: Placements) -> Data:
+def encode_answer(answer: Explanation, placements: Placements) -> Data:
     """Return an answer in full."""
     data: Data = encode(
         {

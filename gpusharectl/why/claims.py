@@ -43,14 +43,14 @@ from gpushare.kube.resource_claims.requests import (
     read_class_names,
 )
 from gpushare.kube.resource_claims.templates import read_template_name
-from gpusharectl.state.read import ClusterState, everything
+from gpusharectl.state.read import ClusterState, list_all
 from gpusharectl.why.answers import ByClaims, ClaimVerdict
 
 _API = "resource.k8s.io/v1"
 _SEVERAL = "the pod has several claims; they are judged one by one"
 
 
-def by_claims(
+def explain_claims(
     cluster: Cluster, objects: Objects, state: ClusterState, pod: Json
 ) -> ByClaims | None:
     """Explain a pod by its ResourceClaims; None if all are others', or not there.
@@ -84,7 +84,7 @@ class _OfferedDevices:
     def read(cls, cluster: Cluster) -> "_OfferedDevices":
         """Read the ResourceSlices, of each pool the newest generation."""
         try:
-            slices = everything(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}")
+            slices = list_all(cluster, Kind.SLICES, f"spec.driver={DRA_DRIVER}")
             specs = [slice_["spec"] for slice_ in slices]
         except ClusterError as error:
             return cls(None, f"ResourceSlices cannot be read: {error}")

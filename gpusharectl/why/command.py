@@ -54,11 +54,11 @@ from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
 from gpusharectl.output import VERSION, give, screen
-from gpusharectl.state.read import Trouble, everything, read_quotas, read_state
-from gpusharectl.state.troubles import of_quotas
-from gpusharectl.why.answers import answer_data
-from gpusharectl.why.claims import by_claims
-from gpusharectl.why.explain import why as explain
+from gpusharectl.state.read import Trouble, list_all, read_quotas, read_state
+from gpusharectl.state.troubles import check_quotas
+from gpusharectl.why.answers import encode_answer
+from gpusharectl.why.claims import explain_claims
+from gpusharectl.why.explain import explain_pod
 from gpusharectl.why.render import draw_answer
 
 _CODES = (
@@ -105,15 +105,15 @@ def why(
         except NotFound:
             sys.exit(_absent(access, place, name, output))
         state = read_state(access, datetime.now(UTC))
-        claims = by_claims(access.cluster, access.objects, state, body)
-        answer = claims or explain(state, body)
+        claims = explain_claims(access.cluster, access.objects, state, body)
+        answer = claims or explain_pod(state, body)
         if codec.is_ours(body):
             troubles: list[Trouble] = []
-            troubles += of_quotas(read_quotas(access.objects, troubles, place) or ())
+            troubles += check_quotas(read_quotas(access.objects, troubles, place) or ())
             notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
             answer = replace(answer, of_quotas=notes)
     if output:
-        give(answer_data(answer, state.placements), output)
+        give(encode_answer(answer, state.placements), output)
     else:
         draw_answer(screen(), answer, state, verbose=verbose)
     sys.exit(answer.code)
@@ -131,8 +131,8 @@ def _which_pod(pod: str, namespace: str | None) -> tuple[str, str]:
 
 
 def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:
-    pods = everything(access.cluster, Kind.PODS)
-    similar = suggestions(namespace, name, [full_name(pod) for pod in pods])
+    pods = list_all(access.cluster, Kind.PODS)
+    similar = suggest_pods(namespace, name, [full_name(pod) for pod in pods])
     pod = f"{namespace}/{name}"
     if output:
         absent = {"v": VERSION, "state": "absent", "pod": pod, "code": 1}
@@ -143,14 +143,14 @@ def _absent(access: Access, namespace: str, name: str, output: str | None) -> in
     return 1
 
 
-def suggestions(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
+def suggest_pods(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
     """Return the pods with the most similar names, of ``namespace/name``s.
 
     First those of the same name in other namespaces, then similar ones in this one.
 
-    >>> suggestions("default", "big", ["edge/big", "default/bigg", "default/web-x1"])
+    >>> suggest_pods("default", "big", ["edge/big", "default/bigg", "default/web-x1"])
     ['edge/big', 'default/bigg']
-    >>> suggestions("default", "web", ["edge/big", "default/bigg", "default/web-x1"])
+    >>> suggest_pods("default", "web", ["edge/big", "default/bigg", "default/web-x1"])
     ['default/web-x1']
     """
     pods_by_space = [pod.partition("/") for pod in pods]

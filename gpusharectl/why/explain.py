@@ -27,7 +27,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.view import planned_elsewhere, refused_cards
+from gpusharectl.state.view import explain_refused_cards, find_other_plan
 from gpusharectl.why.answers import (
     EarlierCard,
     Explanation,
@@ -41,13 +41,13 @@ from gpusharectl.why.verdict import (
     CardVerdict,
     DeletionPlan,
     InSum,
+    find_cards_to_open,
+    find_room_in_sum,
     fits_in_sum,
-    from_card,
-    from_node,
     gives_way,
-    judge,
-    reopened,
-    room_in_sum,
+    judge_node,
+    plan_on_card,
+    plan_on_node,
 )
 
 MOST_WAYS = 80
@@ -57,7 +57,7 @@ What is nearest: ``CardVerdict.distance`` and ``NodeVerdict.distance``.
 """
 
 
-def why(state: ClusterState, pod: Json) -> Explanation:
+def explain_pod(state: ClusterState, pod: Json) -> Explanation:
     """Explain a pod, given as the API server has it."""
     if facts.is_terminal(pod):
         return NoShare(pod, "ended", facts.end_words(pod))
@@ -109,7 +109,7 @@ def _placed(
     planned: tuple[HeldCard, ...] = ()
     because = ""
     if record.plan is not None:
-        if planned_elsewhere(record, actual):
+        if find_other_plan(record, actual):
             planned = _held_cards(record.plan, by_uuid)
         if isinstance(policy, Policy):
             # Nominations of today did not exist when it was placed.
@@ -159,7 +159,7 @@ def _earlier(
     def rank(verdict: CardVerdict) -> tuple[object, ...]:
         return policy.rank(verdict.card, verdict.free or NOTHING)
 
-    for verdict in sorted(judge(request, before, policy).cards, key=rank):
+    for verdict in sorted(judge_node(request, before, policy).cards, key=rank):
         if verdict.card.uuid in actual.cards():
             return
         if verdict.excluded:
@@ -212,13 +212,13 @@ class _PendingPod:
         with_cards = [node for node in state.placements.nodes if node.cards]
         barred = find_bars(record, with_cards, state.properties)
         self._judged = tuple(
-            judge(request, node, policy, barred.get(node.name, ""))
+            judge_node(request, node, policy, barred.get(node.name, ""))
             for node in with_cards
         )
         self._judged += tuple(
-            judge(request, Node(NodeName(facts.name_of(node))), policy, because)
+            judge_node(request, Node(NodeName(facts.name_of(node))), policy, because)
             for node in state.nodes
-            if (because := refused_cards(node))
+            if (because := explain_refused_cards(node))
         )
         self._nodes = [node for node in with_cards if node.name not in barred]
         self._verdicts = [verdict for verdict in self._judged if not verdict.barred]
@@ -275,7 +275,7 @@ class _PendingPod:
         """Return where it fits by sums alone; None if it fits, or never can."""
         if self._fits or self._shortage.never or facts.nominated(self._pod):
             return None
-        return room_in_sum(self._request, self._nodes, self._state.requested)
+        return find_room_in_sum(self._request, self._nodes, self._state.requested)
 
     def _ways(self) -> tuple[tuple[DeletionPlan, ...], int]:
         """Look for pods to delete, if it does not fit but could."""
@@ -285,7 +285,7 @@ class _PendingPod:
         judged = list(zip(self._nodes, self._verdicts, strict=True))
         if len(request.claims) > 1 or request.claims[0].whole_cards:
             judged = sorted(judged, key=lambda pair: pair[1].distance)[:MOST_WAYS]
-            ways = [from_node(request, node, policy) for node, _ in judged]
+            ways = [plan_on_node(request, node, policy) for node, _ in judged]
             return tuple(filter(None, ways)), len(judged)
         nearest = sorted(
             (
@@ -296,7 +296,9 @@ class _PendingPod:
             ),
             key=lambda pair: pair[1].distance,
         )[:MOST_WAYS]
-        ways = [from_card(request, node, card.card, policy) for node, card in nearest]
+        ways = [
+            plan_on_card(request, node, card.card, policy) for node, card in nearest
+        ]
         return tuple(filter(None, ways)), len(nearest)
 
     def _steps(self, best: DeletionPlan | None) -> tuple[str, ...]:
@@ -412,7 +414,7 @@ class _PendingPod:
         yield f"delete {pods} from {where}"
 
     def _reopen(self) -> str:
-        closed = reopened(self._request, self._nodes, self._policy)
+        closed = find_cards_to_open(self._request, self._nodes, self._policy)
         if closed is None:
             return ""
         indexes = [str(card.index) for card in closed.cards]

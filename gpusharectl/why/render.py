@@ -14,7 +14,7 @@ from gpushare.kube import facts, words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Hanging, Words, age, column, fit_to_show, show
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.render import source
+from gpusharectl.state.render import describe_source
 from gpusharectl.why.answers import (
     ByClaims,
     Explanation,
@@ -43,7 +43,7 @@ def draw_answer(
 ) -> None:
     """Draw an answer; ``verbose``: all cards, and where the placements come from."""
     show(console, _parts(answer, state.now, verbose=verbose))
-    if verbose and (text := source(state.placements)):
+    if verbose and (text := describe_source(state.placements)):
         console.print(Words(f"({text})", _DIM))
 
 

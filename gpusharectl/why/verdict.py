@@ -118,7 +118,7 @@ class NodeVerdict:
         }
 
 
-def judge(
+def judge_node(
     request: PodRequest, node: Node, policy: Policy, barred: str = ""
 ) -> NodeVerdict:
     """Judge a node for a request, without what does not count for this pod."""
@@ -128,7 +128,7 @@ def judge(
     limited = seen.as_limited_by(request)
     distance = (0, 0, 0, 0) if no is None else _distance(request, limited)
     return NodeVerdict(
-        seen.name, no, cards, largest_requests(limited), distance, barred
+        seen.name, no, cards, find_largest_requests(limited), distance, barred
     )
 
 
@@ -161,11 +161,12 @@ def _by_units(amount: Amount) -> tuple[int, int]:
     return (amount.units, amount.cores)
 
 
-def largest_requests(node: Node) -> LargestRequests:
+def find_largest_requests(node: Node) -> LargestRequests:
     """Return the largest requests that fit on a node now.
 
     >>> from gpushare.domain.model import CardUUID
-    >>> largest_requests(Node(NodeName("n"), (Card(CardUUID("GPU-0"), 0, 29),))).shares
+    >>> card = Card(CardUUID("GPU-0"), 0, 29)
+    >>> find_largest_requests(Node(NodeName("n"), (card,))).shares
     (Amount(cores=99, units=29),)
     """
     best: dict[int, int] = {}
@@ -208,7 +209,7 @@ Requested = Mapping[PodUID, Amount]
 """What kube-scheduler counts of each pod in the sums of its node."""
 
 
-def room_in_sum(
+def find_room_in_sum(
     request: PodRequest, nodes: Iterable[Node], requested: Requested
 ) -> InSum | None:
     """Return the node with the most free memory on which the request fits by sums.
@@ -226,7 +227,7 @@ def room_in_sum(
 
 
 def fits_in_sum(request: PodRequest, node: Node, requested: Requested) -> bool:
-    """Return whether a node has enough by the sums of ``room_in_sum``."""
+    """Return whether a node has enough by the sums of ``find_room_in_sum``."""
     wanted = sum((claim.amount for claim in request.claims), NOTHING)
     return wanted.fits(_in_sum(node, requested))
 
@@ -299,7 +300,7 @@ _MOST_TRIES = 400
 _HIGHEST = 2**31
 
 
-def from_card(
+def plan_on_card(
     request: PodRequest, node: Node, card: Card, policy: Policy
 ) -> DeletionPlan | None:
     """Return the smallest set of pods to delete for a share on this card.
@@ -328,7 +329,9 @@ def from_card(
     return way(_largest_first(holders, missing, enough))
 
 
-def from_node(request: PodRequest, node: Node, policy: Policy) -> DeletionPlan | None:
+def plan_on_node(
+    request: PodRequest, node: Node, policy: Policy
+) -> DeletionPlan | None:
     """Return pods to delete for whole cards or several claims.
 
     They are what a pod of the highest priority would preempt, so not always the fewest.
@@ -385,7 +388,7 @@ class Reopened:
         return any(not card.healthy for card in self.cards)
 
 
-def reopened(
+def find_cards_to_open(
     request: PodRequest, nodes: Iterable[Node], policy: Policy
 ) -> Reopened | None:
     """Return the fewest cards to open, cordoned ones before sick ones."""

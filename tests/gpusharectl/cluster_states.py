@@ -11,7 +11,7 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
-from gpusharectl.state.read import ClusterState, Setup, Trouble, from_objects
+from gpusharectl.state.read import ClusterState, Setup, Trouble, compute_placements
 from tests.builders import (
     AT,
     bound_json,
@@ -138,7 +138,7 @@ def cluster_state(
     for pod in found:
         pod["metadata"]["creationTimestamp"] = MADE
     well = in_order(*nodes) if parts is None else tuple(parts)
-    placements, seen = from_objects(
+    placements, seen = compute_placements(
         nodes, found, choice or PolicyChoice(), not_asked, claims
     )
     return ClusterState(

@@ -18,7 +18,7 @@ from gpusharectl.cordon import (
     Done,
     Order,
     OrderRefused,
-    carry_out,
+    carry_out_order,
     describe_order,
     edit_uuids,
     find_card,
@@ -73,7 +73,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOverHttp]:
 def test_a_card_is_cordoned_by_any_of_its_names(
     cluster: ClusterOverHttp, named: str
 ) -> None:
-    done = carry_out(cluster, Order.CORDON, "n", [named])
+    done = carry_out_order(cluster, Order.CORDON, "n", [named])
     assert done.changed == {A}
     assert cluster.annotation() == A
     assert [one.cordoned for one in codec.read_cards(cluster.node())] == [True, False]
@@ -81,29 +81,29 @@ def test_a_card_is_cordoned_by_any_of_its_names(
 
 def test_several_at_once(cluster: ClusterOverHttp) -> None:
     """In the order given, and each only once; the last takes the annotation along."""
-    done = carry_out(cluster, Order.CORDON, "n", ["1", "0", B])
+    done = carry_out_order(cluster, Order.CORDON, "n", ["1", "0", B])
     assert done.cards == (B, A)
     assert cluster.annotation() == f"{B},{A}"
-    carry_out(cluster, Order.CLEAR, "n", ["0"])
+    carry_out_order(cluster, Order.CLEAR, "n", ["0"])
     assert cluster.annotation(names.CLEAR) == A
-    carry_out(cluster, Order.UNCORDON, "n", ["0", "1"])
+    carry_out_order(cluster, Order.UNCORDON, "n", ["0", "1"])
     assert cluster.annotation() is None
 
 
 def test_once_more_is_no_write(cluster: ClusterOverHttp) -> None:
     """The node is not touched: each touch wakes every pod that waits."""
-    carry_out(cluster, Order.CORDON, "n", ["0"])
+    carry_out_order(cluster, Order.CORDON, "n", ["0"])
     before = cluster.node()
-    done = carry_out(cluster, Order.CORDON, "n", ["0"])
+    done = carry_out_order(cluster, Order.CORDON, "n", ["0"])
     assert done.changed == frozenset()
     assert cluster.node() == before
 
 
 def test_the_others_stay(cluster: ClusterOverHttp) -> None:
     cluster.annotate(f" {B} , GPU-typo,")
-    carry_out(cluster, Order.CORDON, "n", ["0"])
+    carry_out_order(cluster, Order.CORDON, "n", ["0"])
     assert cluster.annotation() == f"{B},GPU-typo,{A}"
-    carry_out(cluster, Order.UNCORDON, "n", ["1"])
+    carry_out_order(cluster, Order.UNCORDON, "n", ["1"])
     assert cluster.annotation() == f"GPU-typo,{A}"
 
 
@@ -112,8 +112,8 @@ def test_a_cordon_on_a_card_that_is_gone_can_be_lifted(
 ) -> None:
     cluster.annotate("GPU-typo")
     with pytest.raises(OrderRefused):
-        carry_out(cluster, Order.CORDON, "n", ["GPU-typo"])
-    done = carry_out(cluster, Order.UNCORDON, "n", ["GPU-typo"])
+        carry_out_order(cluster, Order.CORDON, "n", ["GPU-typo"])
+    done = carry_out_order(cluster, Order.UNCORDON, "n", ["GPU-typo"])
     assert cluster.annotation() is None
     (line,) = describe_order(Order.UNCORDON, done, {})
     assert line == "n: GPU-typo, which is no card of the node, has been removed."
@@ -130,11 +130,11 @@ def test_somebody_else_at_the_same_time_is_not_undone(
         return merge(*args)
 
     monkeypatch.setattr(cluster.objects, "merge", late)
-    carry_out(cluster, Order.CORDON, "n", ["0"])
+    carry_out_order(cluster, Order.CORDON, "n", ["0"])
     assert cluster.annotation() == f"GPU-theirs-2,{A}"
     others = map(str, count())
     with pytest.raises(Conflict, match="try again"):
-        carry_out(cluster, Order.CORDON, "n", ["1"])
+        carry_out_order(cluster, Order.CORDON, "n", ["1"])
 
 
 OWNED = f"{A},{A}=a"
@@ -169,7 +169,7 @@ def test_who_opens_takes_back_only_his_own(
     """An operator, who has no name there, replaces and opens all."""
     if before:
         cluster.annotate(before)
-    done = carry_out(cluster, order, "n", ["0"], owner)
+    done = carry_out_order(cluster, order, "n", ["0"], owner)
     assert (cluster.annotation(), bool(done.changed)) == (after, changed)
 
 
@@ -202,7 +202,7 @@ def test_what_is_not_there_is_told_with_what_is(
 ) -> None:
     """Nothing is written then, not even for the cards that were right."""
     with pytest.raises(OrderRefused) as caught:
-        carry_out(cluster, Order.CORDON, node, ["0", named])
+        carry_out_order(cluster, Order.CORDON, node, ["0", named])
     assert str(caught.value).startswith(words)
     assert cluster.annotation() is None
 

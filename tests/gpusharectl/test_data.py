@@ -9,12 +9,12 @@ import pytest
 from gpusharectl import inspect
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.view import overview
+from gpusharectl.state.view import build_overview
 from gpusharectl.top import command as top_command
 from gpusharectl.top.rows import Sign
 from gpusharectl.why import command as why_command
-from gpusharectl.why.answers import answer_data
-from gpusharectl.why.explain import why
+from gpusharectl.why.answers import encode_answer
+from gpusharectl.why.explain import explain_pod
 from tests.gpusharectl.cluster_states import (
     SCENES,
     crowd,
@@ -60,15 +60,15 @@ def same_as_json(data: object) -> bool:
 def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     """Each key is in the module's promise; every value is JSON; why's too."""
     seen = SCENES[name]()
-    data = encode(overview(seen))
+    data = encode(build_overview(seen))
     assert set(data) == set(TOP.split())
     assert same_as_json(data)
     promised = set(re.findall(r"\w+", f"{inspect.__doc__}")) | PARTS
     assert set(keys_in(data)) <= promised
     promised |= set(re.findall(r"\w+", f"{why_command.__doc__}"))
     for pod in list(seen.pods.values())[-20:]:
-        answer = why(seen, pod.body)
-        data = answer_data(answer, seen.placements)
+        answer = explain_pod(seen, pod.body)
+        data = encode_answer(answer, seen.placements)
         assert same_as_json(data)
         assert set(keys_in(data)) <= promised
         assert data["code"] == answer.code
@@ -102,7 +102,7 @@ def test_data_of_inspect(name: str) -> None:
 )
 def test_data_of_why(scene: str, name: str) -> None:
     seen = SCENES[scene]()
-    data = answer_data(why(seen, pod_in(seen, name)), seen.placements)
+    data = encode_answer(explain_pod(seen, pod_in(seen, name)), seen.placements)
     assert_data_as_kept(f"why-{scene}-{name}", data)
 
 
@@ -114,7 +114,7 @@ def test_data_of_top(name: str) -> None:
 
 
 def data_of(state: ClusterState) -> dict[str, Any]:
-    data: dict[str, Any] = encode(overview(state))
+    data: dict[str, Any] = encode(build_overview(state))
     return data
 
 

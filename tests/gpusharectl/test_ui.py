@@ -20,7 +20,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from gpusharectl.state.extender import tls_from
+from gpusharectl.state.extender import read_certificates
 from gpusharectl.ui import Extenders, PageServer, announced, reported_use
 from tests.builders import card
 from tests.gpusharectl.cluster_states import extender, guarded, node_of, quota
@@ -324,7 +324,7 @@ def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
     objects = FakeObjects(
         {"x": Unavailable("no"), "y": b"page"}, [guarded("x"), extender("y")]
     )
-    assert Extenders(objects, tls_from(held.folder)).get("/ui") == b"page"
+    assert Extenders(objects, read_certificates(held.folder)).get("/ui") == b"page"
     assert objects.asked == [("x", True), ("y", False)]
 
 

@@ -14,7 +14,7 @@ from gpushare.kube.errors import Forbidden
 from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from gpusharectl.version import compare_versions, images_of, nodes_shown
+from gpusharectl.version import compare_versions, list_images, list_nodes
 from tests.builders import card
 from tests.gpusharectl.cluster_states import node_of, part
 from tests.gpusharectl.conftest import put
@@ -148,7 +148,7 @@ def test_the_id_of_an_image_is_the_one_that_kubelet_reports() -> None:
     """An empty id is that of a container that does not run yet."""
     pods = [plugin("p-1", NEW, "n-1", "sha256:1"), plugin("p-2", NEW, "n-2")]
     pods[1]["status"]["containerStatuses"] = [{"name": "device-plugin", "imageID": ""}]
-    rows = nodes_shown([host("n-1"), host("n-2")], pods)
+    rows = list_nodes([host("n-1"), host("n-2")], pods)
     assert [row["device-plugin"][0]["id"] for row in rows] == ["sha256:1", None]
 
 
@@ -159,7 +159,7 @@ def test_a_node_that_has_lost_its_label_is_shown() -> None:
         node_of("served", labelled=False),
         node_of("other", labelled=False),
     ]
-    rows = nodes_shown(nodes, [plugin("p", NEW, "served")])
+    rows = list_nodes(nodes, [plugin("p", NEW, "served")])
     assert [row["name"] for row in rows] == ["published", "served"]
 
 
@@ -187,12 +187,12 @@ def test_one_sentence_says_what_differs(
     """An image whose tag is no version is named."""
     pods = [plugin(f"p-{number}", image, "n-0") for number, image in enumerate(images)]
     nodes = [host(f"n-{number}", kubelet) for number, kubelet in enumerate(kubelets)]
-    data = {"kubernetes": API, "components": images_of(pods)}
-    assert compare_versions({**data, "nodes": nodes_shown(nodes, pods)}) == sentence
+    data = {"kubernetes": API, "components": list_images(pods)}
+    assert compare_versions({**data, "nodes": list_nodes(nodes, pods)}) == sentence
 
 
 def test_what_is_not_known_is_not_of_one_version() -> None:
-    data = {"kubernetes": API, "components": images_of([]), "nodes": None}
+    data = {"kubernetes": API, "components": list_images([]), "nodes": None}
     assert compare_versions(data) == ""
     unread = {"extender": None}
     assert compare_versions({**data, "components": unread, "nodes": []}) == ""
@@ -262,4 +262,4 @@ def test_of_a_demo_no_image_is_known(tmp_path: Path) -> None:
 def test_a_pod_that_has_ended_does_not_count() -> None:
     ended = plugin("p", "r/gpushare:0.1.0", "n-1")
     ended["status"]["phase"] = "Failed"
-    assert images_of([ended])["device-plugin"] == []
+    assert list_images([ended])["device-plugin"] == []

@@ -9,8 +9,8 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.scrape import scrape
-from gpusharectl.state.view import overview
+from gpusharectl.state.scrape import scrape_exporters
+from gpusharectl.state.view import build_overview
 from gpusharectl.top.join import join_exporters
 from gpusharectl.top.rows import Sort, TopView, order_rows
 from tests.builders import bound_json, card, placement, share
@@ -54,8 +54,10 @@ class Scene:
     def top(
         self, only: str = "", sort: Sort | None = None, namespace: str = ""
     ) -> TopView:
-        books = overview(self.seen, only)
-        told = scrape(self, self.seen.parts, [view.name for view in books.nodes])
+        books = build_overview(self.seen, only)
+        told = scrape_exporters(
+            self, self.seen.parts, [view.name for view in books.nodes]
+        )
         return order_rows(join_exporters(books, told, namespace), sort)
 
 

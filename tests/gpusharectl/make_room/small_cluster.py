@@ -16,7 +16,7 @@ from gpusharectl.access import Access
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.make_room.evict import Patience
-from gpusharectl.state.read import from_objects
+from gpusharectl.state.read import compute_placements
 from tests.builders import AT, card, pod_json, share
 from tests.gpusharectl.cluster_states import extender, node_of
 
@@ -143,7 +143,7 @@ class SmallCluster:
 
     def _schedule(self, pod: Json) -> None:
         nodes = self.api.list_page(Kind.NODES, limit=0).items
-        placements, _ = from_objects(nodes, self.pods(), PolicyChoice(), "")
+        placements, _ = compute_placements(nodes, self.pods(), PolicyChoice(), "")
         policy, request = (
             PolicyChoice().policy(None),
             codec.read_pod_record(pod).request,

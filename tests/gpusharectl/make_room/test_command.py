@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusharectl.commands import main
-from gpusharectl.cordon import Order, carry_out
-from gpusharectl.make_room.command import carried_out
+from gpusharectl.cordon import Order, carry_out_order
+from gpusharectl.make_room.command import carry_out_plan
 from gpusharectl.make_room.evict import Eviction
 from gpusharectl.make_room.proposal import Proposal
-from gpusharectl.make_room.render import draw
+from gpusharectl.make_room.render import draw_proposal
 from gpusharectl.make_room.situation import read_inputs
 from tests.gpusharectl.golden import assert_as_kept, assert_data_as_kept, drawn
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, split_cluster
@@ -39,7 +39,9 @@ def test_the_screen_of_a_plan(cluster: SmallCluster) -> None:
         "gpusharectl make-room big",
     )
     found = Proposal(asked(cluster), view, planned(cluster), again)
-    assert_as_kept("make-room-plan", drawn(lambda console: draw(console, found)))
+    assert_as_kept(
+        "make-room-plan", drawn(lambda console: draw_proposal(console, found))
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_sigterm_ends_it_as_ctrl_c_does(cluster: SmallCluster) -> None:
     run = Eviction(cluster.access, asked(cluster), (), say, cluster.patience)
     try:
         with pytest.raises(KeyboardInterrupt):
-            carried_out(run, plan)
+            carry_out_plan(run, plan)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -145,8 +147,8 @@ def test_pods_that_a_budget_protects_are_counted(cluster: SmallCluster) -> None:
 
 def test_a_cordoned_card_is_named(cluster: SmallCluster) -> None:
     """A run that was killed may have left it."""
-    carry_out(cluster.access, Order.CORDON, "n1", ["A", "B"])
-    carry_out(cluster.access, Order.CORDON, "n2", ["C"])
+    carry_out_order(cluster.access, Order.CORDON, "n1", ["A", "B"])
+    carry_out_order(cluster.access, Order.CORDON, "n2", ["C"])
     found = run(cluster, "--memory", "14")
     assert "gpusharectl uncordon-card n1 0" in found.output
 

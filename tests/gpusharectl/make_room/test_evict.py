@@ -13,7 +13,7 @@ from gpushare.domain.model import PodRequest
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Kind, PodTarget
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
-from gpusharectl.cordon import Order, carry_out
+from gpusharectl.cordon import Order, carry_out_order
 from gpusharectl.make_room.evict import Eviction, EvictionResult
 from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from tests.builders import card, request
@@ -390,7 +390,7 @@ def test_an_older_nomination_gives_way(cluster: SmallCluster) -> None:
 def test_what_an_operator_has_cordoned_stays_so(cluster: SmallCluster) -> None:
     """Another run or an operator was first: nothing is evicted."""
     plan = planned(cluster)
-    carry_out(cluster.access, Order.CORDON, "n1", ["B"])
+    carry_out_order(cluster.access, Order.CORDON, "n1", ["B"])
     result = evicted(cluster, plan)
     assert (result.done, result.evicted) == (False, ())
     assert "somebody else has cordoned" in result.outcome
@@ -408,7 +408,7 @@ def test_an_operators_cordon_meanwhile_stays(
         if by_hand:
             cluster.api.annotate(Kind.NODES, "", "n1", {names.CORDON: "B"})
         else:
-            done = carry_out(cluster.access, Order.CORDON, "n1", ["B"])
+            done = carry_out_order(cluster.access, Order.CORDON, "n1", ["B"])
             assert done.changed == {"B"}
 
     cluster.hinder = cordon
@@ -430,7 +430,9 @@ def test_a_card_that_an_operator_opens_meanwhile_stops_it(
 
     def opened() -> None:
         cluster.hinder = lambda: None
-        assert carry_out(cluster.access, Order.UNCORDON, "n1", ["B"]).changed == {"B"}
+        assert carry_out_order(cluster.access, Order.UNCORDON, "n1", ["B"]).changed == {
+            "B"
+        }
         cluster.end("stranger")
 
     cluster.hinder = opened
@@ -451,7 +453,7 @@ def test_one_card_of_several_that_is_cordoned_stops_it(tmp_path: Path) -> None:
         )
         assert isinstance(found, MovePlan)
         assert len(found.cards) == 2
-        carry_out(cluster.access, Order.CORDON, "n1", found.cards[1:])
+        carry_out_order(cluster.access, Order.CORDON, "n1", found.cards[1:])
         run = Eviction(
             cluster.access, RoomDemand(asks), (), cluster.said.append, cluster.patience
         )

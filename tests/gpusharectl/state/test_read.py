@@ -22,11 +22,11 @@ from gpusharectl.installer.webhook.apply import narrow_to_probe
 from gpusharectl.state.read import (
     CLAIMS,
     Setup,
-    configured_choice,
-    everything,
-    from_objects,
+    compute_placements,
+    detect_setup,
+    list_all,
+    read_policy_choice,
     read_state,
-    setup_of,
 )
 from tests.builders import (
     allocation_json,
@@ -251,7 +251,7 @@ PLAIN = node_of("plain", labelled=False)
 )
 def test_whether_gpushare_is_there(reach: FakeReach, setup: Setup) -> None:
     """A demo, a cluster without it, and one with any part of it, broken or not."""
-    assert setup_of(reach) is setup
+    assert detect_setup(reach) is setup
     reach.answers = {"gpushare-extender-x": SERVED}
     assert read_state(reach, NOW).setup is setup
 
@@ -260,7 +260,7 @@ def test_long_lists_are_read_page_by_page() -> None:
     cluster = Embedded()
     for number in range(1203):
         cluster.create(Kind.PODS, pod_json(f"p-{number}", uid=f"u{number}"))
-    assert len(list(everything(cluster, Kind.PODS))) == 1203
+    assert len(list(list_all(cluster, Kind.PODS))) == 1203
 
 
 def test_computed_here_it_is_the_same() -> None:
@@ -271,7 +271,7 @@ def test_computed_here_it_is_the_same() -> None:
         node_json("a-node", card(0, 8)),
     ]
     pods = [bound_json(held), pod_json("w", units=3)]
-    found, seen = from_objects(objects, pods, PolicyChoice(), "x")
+    found, seen = compute_placements(objects, pods, PolicyChoice(), "x")
     assert [node.name for node in found.nodes] == ["a-node", "b-node"]
     assert found.nodes[1].placements == {held.pod.uid: held}
     assert [one.body for one in seen.values()] == pods
@@ -287,7 +287,7 @@ def test_computed_here_it_is_the_same() -> None:
 def test_the_choice_is_read_from_the_extenders_pod(
     settings: dict[str, str], choice: PolicyChoice
 ) -> None:
-    assert configured_choice(settings) == choice
+    assert read_policy_choice(settings) == choice
 
 
 TOLD = quota("edge", hard={CORE: "100"})

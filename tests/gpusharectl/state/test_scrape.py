@@ -28,7 +28,7 @@ from gpusharectl.state.scrape import (
     Result,
     UnreadableError,
     read_page,
-    scrape,
+    scrape_exporters,
 )
 from gpusharectl.top.rows import TOLERANCE
 from tests.deviceplugin.node_fixture import NODE, found_card
@@ -70,7 +70,7 @@ class FakeExporters:
         self, *parts: Json, only: Sequence[str] = (), deadline_s: float = 60
     ) -> Mapping[str, Result]:
         nodes = only or [pod["spec"]["nodeName"] for pod in parts]
-        return scrape(self, parts, nodes, deadline_s=deadline_s)
+        return scrape_exporters(self, parts, nodes, deadline_s=deadline_s)
 
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:

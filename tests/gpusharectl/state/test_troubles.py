@@ -8,9 +8,9 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState, Trouble
-from gpusharectl.state.render import draw
-from gpusharectl.state.troubles import troubles
-from gpusharectl.state.view import overview
+from gpusharectl.state.render import draw_overview
+from gpusharectl.state.troubles import find_troubles
+from gpusharectl.state.view import build_overview
 from tests.builders import bound_json, card, placement, pod_json
 from tests.gpusharectl.cluster_states import (
     CORE,
@@ -115,7 +115,7 @@ CONFIG = "--config=/etc/rancher/k3s/vcuda/scheduler.yaml"
 )
 def test_each_trouble(seen: ClusterState, about: str, words: str) -> None:
     """Without words there is none."""
-    said = "; ".join(one.what for one in troubles(seen) if one.about == about)
+    said = "; ".join(one.what for one in find_troubles(seen) if one.about == about)
     assert words in said
     assert bool(words) == bool(said)
 
@@ -124,7 +124,7 @@ def test_all_is_well() -> None:
     """A sick card takes its units from kubelet's count."""
     nodes = [node_of("a", card(0, 29), card(1, 29, healthy=False)), node_of("b")]
     pods = [bound_json(placement("p", 0, 5, node="a"))]
-    assert list(troubles(cluster_state(nodes, pods))) == []
+    assert list(find_troubles(cluster_state(nodes, pods))) == []
 
 
 def test_misspelt_annotations() -> None:
@@ -132,7 +132,7 @@ def test_misspelt_annotations() -> None:
     wrong = {"baidu.com/vcuda-model": "Tesla P4"}
     pods = [pod_json(f"p{n}", units=1, annotations=wrong) for n in range(5)]
     right = pod_json("right", units=1, annotations={names.MODELS: "Tesla P4"})
-    (one,) = troubles(cluster_state([node_of("n")], [*pods, right]))
+    (one,) = find_troubles(cluster_state([node_of("n")], [*pods, right]))
     assert one.about == "default/p0, default/p1, default/p2 and 2 more"
     assert one.what == (
         "the annotation baidu.com/vcuda-model is unknown here; did you mean "
@@ -146,7 +146,7 @@ def test_quotas_that_count_nothing() -> None:
     quotas = [quota(f"team-{n}", hard=wrong) for n in range(5)]
     quotas += [quota("right", hard={CORE: "100", MEMORY: "94"})]
     state = replace(cluster_state([node_of("n")]), quotas=tuple(quotas))
-    (trouble,) = troubles(state)
+    (trouble,) = find_troubles(state)
     assert trouble.about == "quota team-0/gpu, team-1/gpu, team-2/gpu and 2 more"
     assert trouble.what == (
         f"keys that count nothing: limits.{names.MEMORY}; limit {MEMORY} and {CORE}"
@@ -157,7 +157,7 @@ def test_a_host_whose_files_say_more_is_not_reported_twice() -> None:
     """Of several control-plane hosts the other ones are named."""
     of_host = Trouble("cp", "the manifest no longer names our configuration", "install")
     seen = parts(extender(), kube_scheduler(), kube_scheduler(node="cp-2"))
-    first, second = troubles(seen, [of_host])
+    first, second = find_troubles(seen, [of_host])
     assert first == of_host
     assert second.about == "kube-scheduler-cp-2"
 
@@ -192,11 +192,11 @@ def test_the_webhook(
     ready: list[bool], reviewed: bool | None, words: str, do: str
 ) -> None:
     """The consequence for pods, and where to look; nothing if it is well or unused."""
-    found = list(troubles(webhook_state(ready, reviewed)))
+    found = list(find_troubles(webhook_state(ready, reviewed)))
     assert [one.about for one in found] == (["webhook"] if words else [])
     assert not words or (words in found[0].what and do in found[0].do)
 
 
 def test_the_screen_of_a_webhook_that_is_down() -> None:
-    seen = overview(webhook_state([False, False], reviewed=True))
-    assert_as_kept("inspect-webhook_down", drawn(partial(draw, seen=seen)))
+    seen = build_overview(webhook_state([False, False], reviewed=True))
+    assert_as_kept("inspect-webhook_down", drawn(partial(draw_overview, seen=seen)))

@@ -11,13 +11,13 @@ from gpushare.kube import names
 from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.render import draw
+from gpusharectl.state.render import draw_overview
 from gpusharectl.state.view import (
     ClaimUse,
     NamespaceView,
     Quota,
-    of_namespace,
-    overview,
+    build_overview,
+    filter_namespace,
 )
 from tests.builders import (
     allocation_json,
@@ -46,7 +46,7 @@ from tests.gpusharectl.golden import drawn
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "unplaced"])
 def test_all_that_is_allotted_is_somebodys(name: str) -> None:
     """The namespaces' sums are the cards' sums, where each pod's card is known."""
-    found = overview(SCENES[name]())
+    found = build_overview(SCENES[name]())
     cards = sum(view.allotted.units for view in found.cards)
     gone = sum(g.share.amount.units for node in found.nodes for g in node.gone)
     assert sum(one.allotted.units for one in found.namespaces) == cards + gone
@@ -72,13 +72,13 @@ def test_what_a_namespace_holds(
     scene: Callable[[], ClusterState], cores: int, units: int
 ) -> None:
     """A pod of unknown card counts once, and a nominated pod not at all."""
-    (found,) = overview(scene()).namespaces
+    (found,) = build_overview(scene()).namespaces
     assert found.allotted == Amount(cores, units)
 
 
 def test_what_is_no_whole_number_is_not_known() -> None:
     half = quota("x", hard={CORE: "0.5"}, used={CORE: "nonsense"})
-    assert overview(replace(cluster_state(), quotas=(half,))).namespaces == (
+    assert build_overview(replace(cluster_state(), quotas=(half,))).namespaces == (
         NamespaceView("x", Amount(), (Quota("gpu", names.CORE, None, None),)),
     )
 
@@ -88,7 +88,7 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     allocation = allocation_json("gpu-0", units=8, node="n")
     claims = [claim_json("c", allocation, pods=["web"])]
     state = cluster_state([node_of("n", card(0, 29))], claims=claims)
-    (view,) = overview(state).cards
+    (view,) = build_overview(state).cards
     (share,) = view.pods
     assert (share.by_claim and share.by_claim.claim, str(share.pod)) == (
         "allocated",
@@ -97,7 +97,7 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     assert (view.allotted.units, view.free and view.free.units) == (8, 21)
     reserved = replace(state.placements, reserved=frozenset({share.pod.uid}))
     screens = {
-        word: drawn(partial(draw, seen=overview(shown), wide=wide))
+        word: drawn(partial(draw_overview, seen=build_overview(shown), wide=wide))
         for word, shown, wide in (
             ("allocated", state, False),
             ("reserved", replace(state, placements=reserved), True),
@@ -106,9 +106,11 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     assert "default/c 8 (claim, allocated for web)" in screens["allocated"]
     assert "claim, reserved for web" in screens["reserved"]
     assert "priority" not in screens["reserved"]
-    own = drawn(partial(draw, seen=of_namespace(overview(state), "default")))
+    own = drawn(
+        partial(draw_overview, seen=filter_namespace(build_overview(state), "default"))
+    )
     assert "1 claim of default holds 8 units" in own
-    data = encode(overview(state))
+    data = encode(build_overview(state))
     (held,) = data["nodes"][0]["cards"][0]["pods"]
     assert held["claim"] == "allocated"
     assert held["used_by"] == [{"name": "web", "uid": "uid-web"}]
@@ -142,24 +144,26 @@ def test_what_a_claims_pods_say_is_said_of_it() -> None:
     state = replace(
         plain, with_claims={PodUID(pod["metadata"]["uid"]): pod for pod in bodies}
     )
-    share = overview(state).cards[0].pods[0]
+    share = build_overview(state).cards[0].pods[0]
     assert (share.leaving, share.waits.split(":")[0]) == (False, waiting["reason"])
     for pod, all_leave in zip(bodies, (False, True), strict=True):
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        assert overview(state).cards[0].pods[0].leaving is all_leave
+        assert build_overview(state).cards[0].pods[0].leaving is all_leave
 
 
 def test_pods_that_wait_with_claims_are_named() -> None:
     """What each lacks needs more than the ledger, so ``why`` says it."""
     pods = [pod_json(name) for name in ("b", "a")] + [pod_json("runs", node="n")]
     by_uid = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
-    seen = overview(replace(cluster_state([node_of("n", card(0))]), with_claims=by_uid))
+    seen = build_overview(
+        replace(cluster_state([node_of("n", card(0))]), with_claims=by_uid)
+    )
     assert encode(seen)["pending_claims"] == ["default/a", "default/b"]
-    screen = drawn(partial(draw, seen=seen))
+    screen = drawn(partial(draw_overview, seen=seen))
     assert "2 pods with ResourceClaims pending" in screen
     assert "default/a, default/b" in screen
     assert "gpusharectl why default/a" in screen
-    assert of_namespace(seen, "edge").claiming == ()
+    assert filter_namespace(seen, "edge").claiming == ()
 
 
 def test_requests_of_one_claim_on_one_card_are_one_part_of_it() -> None:
@@ -169,6 +173,6 @@ def test_requests_of_one_claim_on_one_card_are_one_part_of_it() -> None:
     state = cluster_state(
         [node_of("n", card(0, 29))], claims=[claim_json("c", allocation)]
     )
-    (view,) = overview(state).cards
+    (view,) = build_overview(state).cards
     assert [share.amount for share in view.pods] == [Amount(6, 16)]
     assert view.allotted == Amount(6, 16)

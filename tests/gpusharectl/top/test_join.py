@@ -10,7 +10,7 @@ from gpushare.domain.model import Amount, CardUUID, Share
 from gpushare.kube.cluster import Json
 from gpusharectl.output import encode
 from gpusharectl.state.read import CLAIMS, Trouble
-from gpusharectl.state.view import overview
+from gpusharectl.state.view import build_overview
 from gpusharectl.top.join import join_exporters
 from gpusharectl.top.rows import PodRow, Sign, order_rows
 from tests.builders import allocation_json, bound_json, claim_json, placement, share
@@ -326,6 +326,6 @@ def test_what_is_not_known_of_claims_is_said_here_too() -> None:
     """A card that claims may hold would look free otherwise."""
     trouble = Trouble(CLAIMS, "what they hold is not known", "get the right")
     state = cluster_state([node_2()], troubles=[trouble])
-    top = join_exporters(overview(state), {})
+    top = join_exporters(build_overview(state), {})
     assert trouble in top.troubles
     assert top.elsewhere == 0

@@ -10,7 +10,14 @@ from rich.console import Console
 
 from gpushare.domain.model import Amount
 from gpusharectl.state.view import Stay
-from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, fitted, pod_bar
+from gpusharectl.top.render import (
+    WIDTH,
+    Layout,
+    draw_card_bar,
+    draw_pod_bar,
+    draw_top,
+    fit_top,
+)
 from gpusharectl.top.rows import CardRow, PodRow, TopView
 from tests.builders import card
 from tests.gpusharectl import golden
@@ -23,7 +30,7 @@ NOTE = "03:10:00 UTC, every 5 s; Ctrl-C to quit"
 
 
 def show(console: Console, top: TopView, sheet: Layout) -> None:
-    console.print(drawn(console, top, sheet))
+    console.print(draw_top(console, top, sheet))
 
 
 def screen(top: TopView, width: int = 80, **layout: Any) -> str:
@@ -107,7 +114,7 @@ def test_rows_can_be_scrolled() -> None:
     console = Console(width=80, height=24)
     for skip, above in ((0, 0), (5, 5), (299, 282), (1 << 30, 282)):
         layout = Layout(height=24, note=NOTE, skip=skip)
-        assert fitted(console, top_of("crowd"), layout)[1] == above
+        assert fit_top(console, top_of("crowd"), layout)[1] == above
         found = screen(top_of("crowd"), height=24, note=NOTE, skip=skip)
         shown = rows_of(found)
         assert shown == names[above : above + len(shown)]
@@ -217,8 +224,8 @@ def share(mib: float | None, units: int = 10) -> PodRow:
 )
 def test_the_bar_of_a_share(mib: float | None, bar: str) -> None:
     """Ten units are 2560 MiB. The unknown looks like nothing else."""
-    assert pod_bar(share(mib)).plain == bar
-    assert pod_bar(share(mib, units=0)).plain.strip() == ""
+    assert draw_pod_bar(share(mib)).plain == bar
+    assert draw_pod_bar(share(mib, units=0)).plain.strip() == ""
 
 
 @pytest.mark.parametrize(
@@ -237,5 +244,5 @@ def test_the_bar_of_a_share(mib: float | None, bar: str) -> None:
 def test_the_bar_of_a_card(mib: float | None, units: int, bar: str) -> None:
     """Used, allotted and not used, used beyond that, free; of ten units."""
     row = CardRow("n", card(0, 10), Amount(1, units), mib)
-    assert card_bar(row).plain == bar
+    assert draw_card_bar(row).plain == bar
     assert len(bar) == WIDTH

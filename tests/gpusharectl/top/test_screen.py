@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gpushare.kube.errors import Unavailable
 from gpusharectl.top.rows import Sort, TopView
-from gpusharectl.top.screen import View, keys_in, pressed, watch
+from gpusharectl.top.screen import View, parse_keys, pressed, watch
 from tests.gpusharectl.top_states import top_of
 
 ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
@@ -178,7 +178,7 @@ def test_a_filter_is_typed() -> None:
 )
 def test_what_a_terminal_sends(sent: str, keys: list[str]) -> None:
     """A sequence that nobody knows is one key that does nothing."""
-    assert list(keys_in(sent)) == keys
+    assert list(parse_keys(sent)) == keys
 
 
 @pytest.mark.parametrize("typing", [False, True])

@@ -14,8 +14,8 @@ from gpushare.kube.objects import Ref
 from gpushare.kube.resource_claims.templates import write_template as template_of
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.read import ClusterState
-from gpusharectl.why.answers import ByClaims, ClaimVerdict, answer_data
-from gpusharectl.why.claims import by_claims
+from gpusharectl.why.answers import ByClaims, ClaimVerdict, encode_answer
+from gpusharectl.why.claims import explain_claims
 from gpusharectl.why.render import draw_answer
 from tests.builders import (
     allocation_json,
@@ -102,7 +102,7 @@ def explained(
     if template and claim is not None:
         made = {"name": "card", "resourceClaimName": "mine"}
         pod["status"]["resourceClaimStatuses"] = [made]
-    return by_claims(cluster, kinds or Kinds(), state, pod)  # type: ignore[arg-type]
+    return explain_claims(cluster, kinds or Kinds(), state, pod)  # type: ignore[arg-type]
 
 
 def verdict(claim: Json | None, **how: Any) -> ClaimVerdict:
@@ -128,7 +128,7 @@ def test_each_card_answers(template: bool) -> None:
     assert "it asks for 10 units (2.5 GiB)" in text
     assert "card 1 of node n has room" in text
     assert "has 9 units left, not 10" in text
-    data = answer_data(answer, STATE.placements)
+    data = encode_answer(answer, STATE.placements)
     assert (data["state"], data["code"]) == ("by-claims", 3)
     assert data["claims"][0]["room"] == ["card 1 of node n"]
 
@@ -150,7 +150,7 @@ def test_claims_of_others_are_not_explained(claim: Json | None) -> None:
 def test_a_pod_without_claims_is_explained_as_before() -> None:
     """And so is one that has ended: its claim may be another's by now."""
     kinds: Any = Kinds()
-    assert by_claims(Embedded(), kinds, STATE, pod_json("p", units=4)) is None
+    assert explain_claims(Embedded(), kinds, STATE, pod_json("p", units=4)) is None
     assert explained(claimed(), phase="Succeeded") is None
 
 
@@ -164,7 +164,7 @@ def test_a_claim_that_cannot_be_read_is_not_known() -> None:
     pod = pod_json("p")
     pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "mine"}]
     kinds: Any = Kinds()
-    answer = by_claims(Closed(), kinds, STATE, pod)
+    answer = explain_claims(Closed(), kinds, STATE, pod)
     assert answer is not None
     assert answer.claims[0].because.startswith("not known")
     assert answer.code == 3
@@ -222,7 +222,7 @@ def test_slices_that_cannot_be_read_are_not_known() -> None:
     cluster.create(Kind.CLAIMS, claimed())
     pod = pod_json("p")
     pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "mine"}]
-    answer = by_claims(cluster, kinds, STATE, pod)  # type: ignore[arg-type]
+    answer = explain_claims(cluster, kinds, STATE, pod)  # type: ignore[arg-type]
     assert answer is not None
     (found,) = answer.claims
     assert found.room == ("card 1 of node n",)
@@ -248,7 +248,7 @@ def test_what_is_not_judged_is_shown() -> None:
     assert answer is not None
     screen = drawn(partial(draw_answer, answer=answer, state=STATE))
     assert "not judged: request card has a selector" in screen
-    data = answer_data(answer, STATE.placements)
+    data = encode_answer(answer, STATE.placements)
     assert data["claims"][0]["not_judged"] == [text]
 
 
@@ -307,10 +307,10 @@ def test_a_pod_with_several_claims_needs_them_on_one_node() -> None:
         claim["metadata"] |= {"name": name, "uid": name}
         cluster.create(Kind.CLAIMS, claim)
         pod["spec"]["resourceClaims"] += [{"name": name, "resourceClaimName": name}]
-    answer = by_claims(cluster, kinds, STATE, pod)  # type: ignore[arg-type]
+    answer = explain_claims(cluster, kinds, STATE, pod)  # type: ignore[arg-type]
     assert answer is not None
     assert len(answer.not_judged) == 1
-    data = answer_data(answer, STATE.placements)
+    data = encode_answer(answer, STATE.placements)
     assert data["not_judged"] == list(answer.not_judged)
     assert answer.not_judged[0] in drawn(
         partial(draw_answer, answer=answer, state=STATE)
@@ -326,4 +326,4 @@ def test_kube_schedulers_own_words_come_along() -> None:
     answer.body["status"]["conditions"] = [waiting]
     screen = drawn(partial(draw_answer, answer=answer, state=STATE))
     assert told in " ".join(screen.split())
-    assert answer_data(answer, STATE.placements)["kube_scheduler"] == told
+    assert encode_answer(answer, STATE.placements)["kube_scheduler"] == told

@@ -14,10 +14,10 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState
-from gpusharectl.why.answers import answer_data
-from gpusharectl.why.explain import MOST_WAYS, why
+from gpusharectl.why.answers import encode_answer
+from gpusharectl.why.explain import MOST_WAYS, explain_pod
 from gpusharectl.why.render import draw_answer
-from gpusharectl.why.verdict import judge
+from gpusharectl.why.verdict import judge_node
 from tests.builders import (
     AT,
     FIRST_FIT,
@@ -48,7 +48,7 @@ def pod_in(seen: ClusterState, name: str) -> Json:
 
 
 def shown(seen: ClusterState, pod: Json) -> str:
-    return drawn(partial(draw_answer, answer=why(seen, pod), state=seen))
+    return drawn(partial(draw_answer, answer=explain_pod(seen, pod), state=seen))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,9 @@ def test_equal_answers_of_many_cards_are_told_once(units: int, cores: int) -> No
     found = shown(seen, pod_in(seen, "big"))
     assert [line for line in found.splitlines() if len(line) > 80] == []
     assert_as_kept(f"why-46-cards-{units}-{cores}", found)
-    draw = partial(draw_answer, answer=why(seen, pod_in(seen, "big")), state=seen)
+    draw = partial(
+        draw_answer, answer=explain_pod(seen, pod_in(seen, "big")), state=seen
+    )
     whole = drawn(partial(draw, verbose=True))
     assert len(set(re.findall(r"^gpu-\S+ card \d", whole, re.MULTILINE))) == 44
 
@@ -106,7 +108,7 @@ def test_a_node_that_the_pod_may_not_use_has_no_advice() -> None:
     """Neither its room nor its pods help; without any other node that is said."""
     seen = SCENES["tied"]()
     pod = pod_in(seen, "next")
-    data = answer_data(why(seen, pod), seen.placements)
+    data = encode_answer(explain_pod(seen, pod), seen.placements)
     barred = {node["name"]: node["barred"] for node in data["nodes"]}
     assert [name for name, why in barred.items() if why is None] == ["node-1"]
     assert not any(node["fits"] for node in data["nodes"])
@@ -158,7 +160,7 @@ def test_json_knows_nothing_missing_on_a_closed_card(
 ) -> None:
     """Nor where whole cards are asked for, which have no amount of their own."""
     seen = SCENES[scene]()
-    answer = answer_data(why(seen, pod_in(seen, name)), seen.placements)
+    answer = encode_answer(explain_pod(seen, pod_in(seen, name)), seen.placements)
     cards = [one for node in answer["nodes"] for one in node["cards"]]
     assert {one["missing"] is not None for one in cards} == known
     assert [one for one in cards if one["free"] is None and one["missing"]] == []
@@ -331,9 +333,11 @@ def test_a_misspelt_annotation_is_reported() -> None:
         pod = asking(units=units, annotations={"baidu.com/vcuda-model": "Tesla P4"})
         seen = cluster_state([node_of("n", card())], [pod])
         assert f"Note: {told}" in " ".join(shown(seen, pod).split())
-        assert answer_data(why(seen, pod), seen.placements)["warnings"] == [told]
+        assert encode_answer(explain_pod(seen, pod), seen.placements)["warnings"] == [
+            told
+        ]
     pod = picky("Tesla P4", units=4)
-    assert answer_data(why(seen, pod), seen.placements)["warnings"] == []
+    assert encode_answer(explain_pod(seen, pod), seen.placements)["warnings"] == []
 
 
 def test_words_on_quotas_are_notes() -> None:
@@ -342,10 +346,10 @@ def test_words_on_quotas_are_notes() -> None:
     for units in (40, 4):
         pod = asking(units=units)
         seen = cluster_state([node_of("n", card())], [pod])
-        answer = replace(why(seen, pod), of_quotas=[note])
+        answer = replace(explain_pod(seen, pod), of_quotas=[note])
         text = drawn(partial(draw_answer, answer=answer, state=seen))
         assert f"Note: {note}" in " ".join(text.split())
-        assert answer_data(answer, seen.placements)["warnings"] == [note]
+        assert encode_answer(answer, seen.placements)["warnings"] == [note]
 
 
 def test_a_container_that_is_kept_waiting() -> None:
@@ -354,7 +358,7 @@ def test_a_container_that_is_kept_waiting() -> None:
     pod = pod_in(seen, "app-1")
     waits = {"reason": "CreateContainerConfigError", "message": "kubelet chose card X"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waits}}]
-    assert why(seen, pod).code == 3
+    assert explain_pod(seen, pod).code == 3
     words = "does not start; kubelet says: CreateContainerConfigError"
     assert words in shown(seen, pod)
 
@@ -363,12 +367,12 @@ def test_exclusion_in_numbers() -> None:
     """The pod's lists, and for each card the annotations that exclude it."""
     seen = SCENES["selected"]()
     picky, mine = (pod_in(seen, name) for name in ("picky", "mine"))
-    data = answer_data(why(seen, picky), seen.placements)
+    data = encode_answer(explain_pod(seen, picky), seen.placements)
     assert (data["models"], data["uuids"]) == (["a10", "rtx 3090"], None)
     excluded = [card["excluded_by"] for node in data["nodes"] for card in node["cards"]]
     assert excluded == [[], [names.MODELS], [names.MODELS]]
     assert [node["fits_now"]["shares"] for node in data["nodes"]][1] == []
-    placed = answer_data(why(seen, mine), seen.placements)
+    placed = encode_answer(explain_pod(seen, mine), seen.placements)
     assert (placed["models"], placed["uuids"]) == (None, ["gpu-7cf0b881"])
     assert placed["earlier"][0]["because"] == "is excluded by baidu.com/vcuda-uuids"
 
@@ -377,10 +381,10 @@ def test_exclusion_in_numbers() -> None:
 @given(mixed(), asked)
 def test_a_card_that_is_excluded_never_fits(page: Node, asks: PodRequest) -> None:
     """What would fit now is of the others alone."""
-    verdict = judge(asks, page, FIRST_FIT)
+    verdict = judge_node(asks, page, FIRST_FIT)
     assert not any(one.excluded and (one.fits or one.ever) for one in verdict.cards)
     seen = only_wanted(page.as_seen_by(asks.pod), asks)
-    assert verdict.fits_now.shares == judge(asks, seen, FIRST_FIT).fits_now.shares
+    assert verdict.fits_now.shares == judge_node(asks, seen, FIRST_FIT).fits_now.shares
 
 
 @pytest.mark.parametrize(
@@ -403,10 +407,12 @@ def test_an_autoscaler_does_not_help_against_fragmentation(
     if nominated:
         pod["status"]["nominatedNodeName"] = nominated
     seen = cluster_state([node], [*pods, pod])
-    assert answer_data(why(seen, pod), seen.placements)["fits_in_sum"] == in_sum
+    assert (
+        encode_answer(explain_pod(seen, pod), seen.placements)["fits_in_sum"] == in_sum
+    )
     # kube-scheduler counts also what requests a card that is gone.
     lost = cluster_state([node], [*pods, held("c", "GPU-gone", 20, node="n"), pod])
-    assert answer_data(why(lost, pod), lost.placements)["fits_in_sum"] is None
+    assert encode_answer(explain_pod(lost, pod), lost.placements)["fits_in_sum"] is None
     words = "No autoscaler adds a node for its card: n has 28 units and 198 cores free"
     assert (words in " ".join(shown(seen, pod).split())) == bool(in_sum)
 
@@ -444,7 +450,7 @@ def test_preemption_is_promised_only_where_kube_scheduler_may_preempt(
     words = " ".join(shown(seen, pod).split())
     assert says in words
     assert ("preempt" in words) == bool(says)
-    evicts = answer_data(why(seen, pod), seen.placements)["evicts"]
+    evicts = encode_answer(explain_pod(seen, pod), seen.placements)["evicts"]
     assert evicts == (says == PREEMPTS)
 
 
@@ -458,7 +464,7 @@ def test_a_whole_card_counts_in_the_sums_as_what_its_pod_requests() -> None:
     seen = cluster_state([node], [whole, held("b", B, 20, node="n"), pod])
     words = " ".join(shown(seen, pod).split())
     assert f"{SPARES}: their nodes have enough in all, not on one card." in words
-    in_sum = answer_data(why(seen, pod), seen.placements)["fits_in_sum"]
+    in_sum = encode_answer(explain_pod(seen, pod), seen.placements)["fits_in_sum"]
     assert (in_sum["units"], in_sum["cores"]) == (36, 99)
 
 
@@ -470,4 +476,4 @@ def test_the_fewest_pods_to_delete_are_not_those_that_are_preempted() -> None:
     others = [held(name, B, 14, node="n") for name in ("b", "c")]
     pod = asking("vip", 20, priority=1000)
     seen = cluster_state([node], [important, *others, pod])
-    assert answer_data(why(seen, pod), seen.placements)["evicts"]
+    assert encode_answer(explain_pod(seen, pod), seen.placements)["evicts"]

@@ -19,12 +19,12 @@ from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import POLICIES, Policy
 from gpusharectl.why.verdict import (
     DeletionPlan,
-    from_card,
-    from_node,
-    judge,
-    largest_requests,
-    reopened,
-    room_in_sum,
+    find_cards_to_open,
+    find_largest_requests,
+    find_room_in_sum,
+    judge_node,
+    plan_on_card,
+    plan_on_node,
 )
 from tests.builders import (
     FIRST_FIT,
@@ -83,7 +83,7 @@ def fits(amount: Amount, page: Node, policy: Policy) -> bool:
 @given(nodes(), POLICY)
 def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> None:
     """Every share and number of whole cards that is offered, and none with more."""
-    found = largest_requests(page)
+    found = find_largest_requests(page)
     for room in found.shares:
         assert room.cores < CORES_PER_CARD
         assert fits(room, page, policy)
@@ -108,7 +108,7 @@ def test_a_card_that_fits_lacks_nothing(
 ) -> None:
     """Of one share, the node fits exactly where one of its cards does."""
     asked = request("new", max(1, units), cores)
-    verdict = judge(asked, page, policy)
+    verdict = judge_node(asked, page, policy)
     assert verdict.fits == any(one.fits for one in verdict.cards)
     for one in verdict.cards:
         if one.free is not None:
@@ -122,7 +122,7 @@ def test_a_node_is_as_near_as_its_nearest_card(
     page: Node, units: int, cores: int, policy: Policy
 ) -> None:
     """Units and cores are those that one and the same card lacks."""
-    verdict = judge(request("new", max(1, units), cores), page, policy)
+    verdict = judge_node(request("new", max(1, units), cores), page, policy)
     near = min((one.distance for one in verdict.cards if one.can_fit), default=None)
     if near is None:
         assert verdict.distance == (2, 0, 0, 0)
@@ -134,7 +134,7 @@ def test_which_node_is_nearer() -> None:
     """One card decides; cards that can never fit and closed cards do not count."""
 
     def order(asked: PodRequest, *pages: Node) -> list[str]:
-        found = [judge(asked, page, FIRST_FIT) for page in pages]
+        found = [judge_node(asked, page, FIRST_FIT) for page in pages]
         return [verdict.name for verdict in sorted(found, key=lambda v: v.distance)]
 
     busy = [placement("a", 0, 11, 99), placement("b", 1, 20, 1)]
@@ -163,7 +163,7 @@ def test_who_would_have_to_go_is_enough_and_not_too_many(
     for each in page.cards:
         others = tuple(replace(c, cordoned=c is not each) for c in page.cards)
         alone = replace(page, cards=others).as_seen_by(asked.pod)
-        found = from_card(asked, page, each, policy)
+        found = plan_on_card(asked, page, each, policy)
         everybody = set(page.placements) | set(page.unplaced) | set(page.nominations)
         if not each.open:
             continue
@@ -182,7 +182,7 @@ def test_who_would_have_to_go_is_enough_and_not_too_many(
 def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) -> None:
     """Without those named, the domain places it."""
     asked = asking(Amount(CORES_PER_CARD * count))
-    if found := from_node(asked, page, policy):
+    if found := plan_on_node(asked, page, policy):
         left = page.as_seen_by(replace(asked.pod, priority=2**31))
         assert find_refusal(asked, left.without(uids(found)), policy) is None
 
@@ -194,7 +194,7 @@ def test_what_is_opened_has_room(
 ) -> None:
     """With the cards named open again, it fits."""
     asked = request("new", max(1, units), cores)
-    if found := reopened(asked, [page], policy):
+    if found := find_cards_to_open(asked, [page], policy):
         opened = tuple(
             replace(one, healthy=True, cordoned=False) if one in found.cards else one
             for one in page.cards
@@ -216,7 +216,7 @@ def test_the_smallest_set_is_found(
     """Of the pods that would each be enough, by units and priority."""
     held = [placement(name, 0, u, priority=p) for name, (u, p) in holds.items()]
     page = node(card(0, units), holds=held)
-    way = from_card(request("big", wanted), page, page.cards[0], FIRST_FIT)
+    way = plan_on_card(request("big", wanted), page, page.cards[0], FIRST_FIT)
     assert way is not None
     assert names_of(way) == [found]
 
@@ -226,7 +226,7 @@ def test_hundreds_of_pods_take_no_time() -> None:
     held = [placement(f"p{n}", 0, 1 + n % 3) for n in range(300)]
     page = node(card(0, 600), holds=held)
     asked = request("big", 300)
-    found = from_card(asked, page, page.cards[0], FIRST_FIT)
+    found = plan_on_card(asked, page, page.cards[0], FIRST_FIT)
     assert found is not None
     chosen = uids(found)
     assert find_refusal(asked, page.without(chosen), FIRST_FIT) is None
@@ -239,7 +239,7 @@ def test_who_was_chosen_in_vain_stays() -> None:
     """The largest are taken first; those whose part was not missing stay."""
     held = [placement(f"p{n:02}", 0, 3) for n in range(30)]
     page = node(card(0, 93), holds=[*held, placement("hog", 0, 1, 90)])
-    found = from_card(request("big", 5, 50), page, page.cards[0], FIRST_FIT)
+    found = plan_on_card(request("big", 5, 50), page, page.cards[0], FIRST_FIT)
     assert found is not None
     assert len(names_of(found)) == 2
     assert "hog" in names_of(found)
@@ -248,7 +248,7 @@ def test_who_was_chosen_in_vain_stays() -> None:
 def test_a_pod_on_two_cards_is_named_once() -> None:
     both = placement("wide", shares=[share(0, 29, 100), share(1, 29, 100)])
     page = node(card(0), card(1), holds=[both])
-    found = from_node(asking(Amount(200)), page, FIRST_FIT)
+    found = plan_on_node(asking(Amount(200)), page, FIRST_FIT)
     assert found is not None
     assert [(one.pod.name, one.amount) for one in found.pods] == [
         ("wide", Amount(200, 58))
@@ -259,10 +259,10 @@ def test_nobody_is_told_to_delete_a_claim_for_a_pod() -> None:
     """It is no pod, and its own pod came by another way."""
     held = as_claim(placement("claim", 0, 20, 1))
     page = node(card(0, 29), holds=[held, placement("pod", 0, 9, 1)])
-    way = from_card(asking(Amount(1, 9)), page, page.cards[0], FIRST_FIT)
+    way = plan_on_card(asking(Amount(1, 9)), page, page.cards[0], FIRST_FIT)
     assert way is not None
     assert names_of(way) == ["pod"]
-    assert from_card(asking(Amount(1, 10)), page, page.cards[0], FIRST_FIT) is None
+    assert plan_on_card(asking(Amount(1, 10)), page, page.cards[0], FIRST_FIT) is None
 
 
 HALF = placement("half", 0, 15, 50)
@@ -285,12 +285,12 @@ HALF = placement("half", 0, 15, 50)
 )
 def test_autoscalers_see_sums(page: Node, free: Amount | None) -> None:
     """As kube-scheduler's own resources have them, over all cards of a node."""
-    found = room_in_sum(asking(Amount(120, 30)), [node(name="small"), page], {})
+    found = find_room_in_sum(asking(Amount(120, 30)), [node(name="small"), page], {})
     assert (found and found.free) == free
 
 
 def test_the_node_with_the_most_in_sum_is_named() -> None:
     pages = [node(card(0), card(1), name="a"), node(*map(card, range(3)), name="b")]
-    found = room_in_sum(asking(Amount(1, 30)), pages, {})
+    found = find_room_in_sum(asking(Amount(1, 30)), pages, {})
     assert found is not None
     assert found.node == "b"
