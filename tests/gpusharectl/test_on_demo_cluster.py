@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 from click.testing import CliRunner
-from gpusharectl.demo.run import _hush
 
 from gpushare.domain.node import Node
 from gpushare.informers.snapshot import read_snapshot
@@ -24,6 +23,7 @@ from gpusharectl.access import Access
 from gpusharectl.commands import main
 from gpusharectl.cordon import cordon_card, uncordon_card
 from gpusharectl.demo.cluster import DemoCluster, fetch_from
+from gpusharectl.demo.command import _hush
 from gpusharectl.demo.story import HELD
 from gpusharectl.inspect import inspect
 from gpusharectl.state.read import read_state
