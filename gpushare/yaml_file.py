@@ -272,7 +272,7 @@ class YamlFile:
 def format_path(location: Location) -> str:
     """Write a location as a person does: ``pods[0].units``.
 
-    >>> path(("pods", 0, "units"))
+    >>> format_path(("pods", 0, "units"))
     'pods[0].units'
     """
     parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)

@@ -23,8 +23,10 @@ _PROFILE = re.compile(r".+ MIG (\S+)", re.IGNORECASE)
 def read_mig_profile(model: str) -> str:
     """Return the size in the model of a MIG instance; empty for a full card.
 
-    >>> mig_profile("NVIDIA A100-SXM4-40GB MIG 2g.10gb"), mig_profile("Tesla T4")
-    ('2g.10gb', '')
+    >>> read_mig_profile("NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    '2g.10gb'
+    >>> read_mig_profile("Tesla T4")
+    ''
     """
     match = _PROFILE.fullmatch(model)
     return match[1] if match else ""
@@ -183,7 +185,7 @@ class CardSelector:
 def split_denied(entries: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split a list into wanted entries and denied ones, without their ``!``.
 
-    >>> divided(["!p4", "t4"])
+    >>> split_denied(["!p4", "t4"])
     (['t4'], ['p4'])
     """
     wanted: list[str] = []

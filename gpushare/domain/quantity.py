@@ -52,8 +52,8 @@ def parse_thousandths(quantity: object) -> int:
 
     Raises ``NotAQuantity``.
 
-    >>> thousandths("500m"), thousandths("2"), thousandths("0.1"), thousandths("100u")
-    (500, 2000, 100, 1)
+    >>> [parse_thousandths(quantity) for quantity in ("500m", "2", "0.1", "100u")]
+    [500, 2000, 100, 1]
     """
     text = str(quantity)
     number, factor = (text[:-1], 1) if text.endswith("m") else (text, 1000)
@@ -67,8 +67,8 @@ def parse_mebibytes(quantity: object) -> int:
 
     Raises ``NotAQuantity``.
 
-    >>> mebibytes("16Gi"), mebibytes("1M"), mebibytes(1048577), mebibytes("3Ki")
-    (16384, 1, 2, 1)
+    >>> [parse_mebibytes(quantity) for quantity in ("16Gi", "1M", 1048577, "3Ki")]
+    [16384, 1, 2, 1]
     """
     text = str(quantity)
     factor = _MEBIBYTES.get(text[-2:])

@@ -53,7 +53,7 @@ def score_topology(topology: object, number: int) -> tuple[int, ...] | str:
 
     ``topology`` is a name of ``TOPOLOGIES``, or a list with a row for each card.
 
-    >>> scores("pcie", 4)
+    >>> score_topology("pcie", 4)
     (50, 10, 10, 10, 10, 50)
     """
     if not isinstance(topology, str):

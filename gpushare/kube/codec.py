@@ -289,7 +289,7 @@ def read_uuids(text: str) -> frozenset[CardUUID]:
 
     An entry with ``=`` says who owns the order for the UUID before it: it adds none.
 
-    >>> sorted(uuids(" GPU-1, ,GPU-0,GPU-0=make-room-1f9c,"))
+    >>> sorted(read_uuids(" GPU-1, ,GPU-0,GPU-0=make-room-1f9c,"))
     ['GPU-0', 'GPU-1']
     """
     entries = (entry.strip() for entry in text.split(","))

@@ -100,9 +100,10 @@ def format_limits(limits: Iterable[Limit]) -> str:
 def format_selector(cards: CardSelector) -> str:
     """Format the cards that a pod may have.
 
-    >>> allowed(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
+    >>> format_selector(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
     'of the models a10, t4, and with the UUID gpu-9f12f917'
-    >>> allowed(CardSelector.of(models=["A1*", "!A10"], uuids=["!GPU-9f12f917"]))
+    >>> others = CardSelector.of(models=["A1*", "!A10"], uuids=["!GPU-9f12f917"])
+    >>> format_selector(others)
     'of the model a1*, but not a10, and with any UUID but gpu-9f12f917'
     """
     parts = []

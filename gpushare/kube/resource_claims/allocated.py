@@ -33,9 +33,9 @@ def name_device(uuid: CardUUID) -> str:
 
     So a device whose name no card has is none of the node's cards.
 
-    >>> device_name(CardUUID("GPU-9f12f917-ac5b-9b75-9d2b-6e9b9d3ef5c8"))
+    >>> name_device(CardUUID("GPU-9f12f917-ac5b-9b75-9d2b-6e9b9d3ef5c8"))
     'gpu-9f12f917-ac5b-9b75-9d2b-6e9b9d3ef5c8'
-    >>> device_name(CardUUID("MIG-GPU-9f12f917/1/0"))
+    >>> name_device(CardUUID("MIG-GPU-9f12f917/1/0"))
     'card-18710a34bfe2145b'
     """
     if _UUID.fullmatch(uuid):
