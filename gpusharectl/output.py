@@ -166,10 +166,13 @@ def step(text: str, indent: int = 4, *, wrap: bool = False) -> RenderableType:
     return begin
 
 
-def show(console: Console, parts: Iterable[RenderableType]) -> None:
-    """Print the parts of a screen, each on lines of its own."""
+def show(
+    console: Console, parts: Iterable[RenderableType], *, wide: bool = False
+) -> None:
+    """Print the parts of a screen, each on lines of its own; ``wide`` wraps no text."""
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+        whole = isinstance(part, Text) and (wide or bool(part.no_wrap))
+        console.print(part, soft_wrap=whole)
 
 
 _COMMANDS = ("kubectl ", "gpusharectl ")

@@ -7,7 +7,6 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -35,6 +34,7 @@ from gpushare.server.page_policy import (
 )
 from gpushare.settings import Address
 from gpusharectl.access import Access, access_options, reached
+from gpusharectl.output import VERSION, encode
 from gpusharectl.state.extender import (
     FILES,
     Tls,
@@ -137,13 +137,13 @@ def reported_use(objects: Objects) -> dict[str, Any]:
     pods = objects.list("v1", "Pod", namespace=facts.SYSTEM, label_selector=selector)
     # A pod that is not bound yet has no node.
     nodes = {facts.node_of(pod) for pod in pods} - {""}
-    found = scrape_exporters(objects, pods, nodes)
+    results = scrape_exporters(objects, pods, nodes)
     troubles: list[Trouble] = []
     troubles += check_quotas(read_quotas(objects, troubles) or ())
     return {
-        "v": 1,
-        "nodes": {name: _use(result) for name, result in found.items()},
-        "troubles": [asdict(trouble) for trouble in troubles],
+        "v": VERSION,
+        "nodes": {name: _use(result) for name, result in results.items()},
+        "troubles": encode(troubles),
     }
 
 
@@ -159,15 +159,16 @@ def _use(result: Result) -> dict[str, Any]:
 
 
 def _pods(page: PageSeen) -> Iterator[dict[str, Any]]:
-    keys = {(one.card, one.namespace, one.pod) for one in page.containers if one.pod}
+    used = [use for use in page.containers if use.pod]
+    keys = {(use.card, use.namespace, use.pod) for use in used}
     for card, namespace, name in sorted(keys):
         seen = page.of_pod(namespace, name, card)
         yield {
             "card": card,
             "namespace": namespace,
             "name": name,
-            "used_mib": sum_known([one.used_mib for one in seen]),
-            "over": any(one.over for one in seen),
+            "used_mib": sum_known([use.used_mib for use in seen]),
+            "over": any(use.over for use in seen),
         }
 
 

@@ -21,6 +21,7 @@ from gpusharectl.output import (
     fill,
     fit_to_show,
     rounded,
+    show,
     step,
 )
 from gpusharectl.state.read import Placements, Setup, Trouble
@@ -57,9 +58,8 @@ def draw_overview(
 
     ``verbose`` adds where the placements come from.
     """
-    for part in draw_parts(seen, console.width, wide=wide, verbose=verbose):
-        whole = isinstance(part, Text) and (wide or bool(part.no_wrap))
-        console.print(part, soft_wrap=whole)
+    parts = draw_parts(seen, console.width, wide=wide, verbose=verbose)
+    show(console, parts, wide=wide)
 
 
 def draw_not_installed(nodes: int) -> Iterator[Words]:

@@ -239,6 +239,11 @@ class _TableLine:
     alike: str = ""
     amount: Amount = NOTHING
 
+    @property
+    def row(self) -> "Row":
+        """What is drawn of it."""
+        return self.name, self.free, self.result
+
 
 Row = tuple[str, str, str]
 """Which card or cards, what is free there, and the answer."""
@@ -270,12 +275,10 @@ def _table(answer: Pending, *, whole: bool) -> Iterator[RenderableType]:
 
 def _spelled_out(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     for node in nodes:
-        for card in _cards(answer, [node]):
-            yield card.name, card.free, card.result
+        yield from (line.row for line in _cards(answer, [node]))
         claims = answer.request.claims
         if len(claims) > 1 or claims[0].whole_cards:
-            for line in _nodes(answer, [node]):
-                yield line.name, line.free, line.result
+            yield from (line.row for line in _nodes(answer, [node]))
 
 
 def _grouped(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
@@ -286,7 +289,7 @@ def _grouped(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     near = sorted(
         (line for line in lines if line.near), key=lambda line: line.near or ()
     )
-    yield from ((line.name, line.free, line.result) for line in near[:_NEAREST])
+    yield from (line.row for line in near[:_NEAREST])
     groups: defaultdict[str, list[_TableLine]] = defaultdict(list)
     for line in (*near[_NEAREST:], *(line for line in lines if not line.near)):
         groups[line.alike].append(line)

@@ -147,25 +147,6 @@ def test_long_names_of_nodes_leave_room_for_the_answer() -> None:
     assert "lacks 20 units; would fit without default/a (20" in " ".join(found.split())
 
 
-@pytest.mark.parametrize(
-    ("scene", "name", "known"),
-    [
-        ("small", "big", {True}),
-        ("cordoned", "next", {True, False}),
-        ("whole_card", "two", {False}),
-    ],
-)
-def test_json_knows_nothing_missing_on_a_closed_card(
-    scene: str, name: str, known: set[bool]
-) -> None:
-    """Nor where whole cards are asked for, which have no amount of their own."""
-    seen = SCENES[scene]()
-    answer = encode_answer(explain_pod(seen, pod_in(seen, name)), seen.placements)
-    cards = [one for node in answer["nodes"] for one in node["cards"]]
-    assert {one["missing"] is not None for one in cards} == known
-    assert [one for one in cards if one["free"] is None and one["missing"]] == []
-
-
 P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")
 ONE, BOTH = node_of("n", P4), node_of("n", P4, T4)
 EARLIER = "before this one; card"
@@ -361,20 +342,6 @@ def test_a_container_that_is_kept_waiting() -> None:
     assert explain_pod(seen, pod).code == 3
     words = "does not start; kubelet says: CreateContainerConfigError"
     assert words in shown(seen, pod)
-
-
-def test_exclusion_in_numbers() -> None:
-    """The pod's lists, and for each card the annotations that exclude it."""
-    seen = SCENES["selected"]()
-    picky, mine = (pod_in(seen, name) for name in ("picky", "mine"))
-    data = encode_answer(explain_pod(seen, picky), seen.placements)
-    assert (data["models"], data["uuids"]) == (["a10", "rtx 3090"], None)
-    excluded = [card["excluded_by"] for node in data["nodes"] for card in node["cards"]]
-    assert excluded == [[], [names.MODELS], [names.MODELS]]
-    assert [node["fits_now"]["shares"] for node in data["nodes"]][1] == []
-    placed = encode_answer(explain_pod(seen, mine), seen.placements)
-    assert (placed["models"], placed["uuids"]) == (None, ["gpu-7cf0b881"])
-    assert placed["earlier"][0]["because"] == "is excluded by baidu.com/vcuda-uuids"
 
 
 @settings(max_examples=50)
