@@ -24,8 +24,9 @@ from deviceplugin.allocation.isolation import (
 )
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary
-from deviceplugin.allocation.prestart import PreStart, Reporter
+from deviceplugin.allocation.prestart import PreStart
 from deviceplugin.allocation.records import AllocationRecords
+from deviceplugin.allocation.reporter import Reporter
 from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile

@@ -150,7 +150,8 @@ class DeviceChooser:
             active = self._pod_being_admitted(question)
             chosen = self._chosen(active, question)
             if chosen is None:
-                # Its own card has too few devices left: move it to another card.
+                # Its own card has too few devices left. While it holds none, it can
+                # still be moved to another one.
                 if self._is_halfway(active.pod):
                     why = (
                         "the pod's card has too few free devices of "
@@ -177,6 +178,8 @@ class DeviceChooser:
             step = None if active is None else active.step(resource, len(ids))
             on = tuple(card.uuid for card in cards.holding(ids))
             if active is None or step is None:
+                # No admission explains the call: PreStartContainer will say whose the
+                # devices are.
                 self._insist_on_free(ids, UNKNOWN_POD)
                 if len(on) > 1:
                     raise DeniedError(
@@ -187,6 +190,7 @@ class DeviceChooser:
                 return Assignment(
                     UNKNOWN_POD, PodUID(""), "", cards.as_found(on), limited
                 )
+            # The next step of the pod that is being admitted.
             pod = active.pod
             self._insist_on_free(ids, pod.name)
             self._progress.active = active.after(step)
@@ -251,12 +255,14 @@ class DeviceChooser:
         that its first call asked for.
         """
         listed, size = self._progress.listed, question.size
+        # Which pod it is: the one that was given devices a moment ago, or a new one.
         last = UNKNOWN_POD
         if before.recent:
             last = listed.holder.get(before.of_unknown_pod, UNKNOWN_POD)
         name = self._finder.known_to_kubelet(listed, last, before.listed)
         begun = name == last != UNKNOWN_POD
         on = self._begun_on(name, before, question.cards) if begun else ()
+        # How much it asks for, of which kubelet tells one resource at a time.
         amount = amount_of(question.resource, size)
         if not on:
             amount = self._asked_in_all(amount, name, question.cards)
@@ -266,6 +272,7 @@ class DeviceChooser:
             raise DeniedError(
                 f"{amount.cores} cores cannot be of {len(on)} whole cards"
             )
+        # Where it is: on the cards where it has begun, else where there is room.
         pod = pod_known_to_kubelet(name, amount)
         if len(on) > 1:
             placement = self._fallback.on_whole_cards(pod.ref, size, on)

@@ -1,14 +1,12 @@
-"""The last check before a container starts: PreStartContainer, and ``vcuda-actual``.
+"""The last check before a container starts: PreStartContainer.
 
-Here a pod may wait, because kubelet calls again after a refusal (contracts 2.4). The
-annotation ``vcuda-actual`` says where a pod really is, if that is not as planned.
+Here a pod may wait, because kubelet calls again after a refusal (contracts 2.4).
 """
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Event
 
 from deviceplugin.allocation.device_chooser import limited_units
@@ -16,7 +14,7 @@ from deviceplugin.allocation.isolation import HardLimits, StartedLimits, tier_na
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_single_card
 from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
-from deviceplugin.cards.advertised import Offer
+from deviceplugin.allocation.reporter import Reporter
 from deviceplugin.cards.devices import (
     Cards,
     amounts_by_card,
@@ -36,9 +34,6 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.kube import names
-from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kubelet.hard_limit import HardLimit
 from gpushare.kubelet.node_pods import (
@@ -61,161 +56,12 @@ logger = logging.getLogger(__name__)
 
 VERSION = 1
 """Of ``allocation.json``; programs ignore fields that they do not know."""
-_REPORT_LIST_WITHIN_S = 5.0
 _LIST_WITHIN_S = 10.0
 _GET_WITHIN_S = 5.0
 
 
 class NotYetError(Exception):
     """The container may not start now; ``str()`` says why, kubelet asks again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reporter:
-    """Writes actual placements: at a container's start, and whenever one is missing.
-
-    Later it writes the isolation tier with which a pod has started, if that is not
-    ``none``: nothing waits for it. Pods with ResourceClaims get it in the same way.
-
-    It is missing for a static pod, whose object comes after its start, or if somebody
-    removed it. For a pod that PreStartContainer has not let start nothing is written:
-    what is written here counts as its placement and would let it start.
-    """
-
-    cluster: Cluster
-    pods: NodePods
-    resources: PodResources
-    occupancy: Occupancy
-    offer: Offer
-    records: AllocationRecords
-    synced: Event
-    tiers: Callable[[], Mapping[PodName, str]] = dict
-    """The tiers of prepared ResourceClaims, by their namespace and name."""
-    keep_ended_s: float = 600.0
-    """How long files stay of which neither the API server nor kubelet has the pod."""
-    _refused: set[PodUID] = field(default_factory=set)
-    """The pods whose tier the API server does not let be written."""
-
-    def report(self, pod: NodePod, actual: Placement) -> None:
-        """Write where the pod is. Raises ``ClusterError`` if that fails."""
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        text = encode_placement(actual, at)
-        self.cluster.annotate(Kind.PODS, *pod.name, {names.ACTUAL: text})
-        planned = pod.placement
-        facts = {
-            "pod": str(pod.ref),
-            "planned": "none" if planned is None else ",".join(planned.cards()),
-            "actual": ",".join(actual.cards()),
-        }
-        logger.info("actual placement written", extra=facts)
-
-    def run(self, stop: Event, every_s: float) -> None:
-        """Write what is missing every so often, and remove what ended pods left."""
-        while not stop.wait(every_s):
-            try:
-                self.catch_up()
-            except (KubeletSilentError, OSError) as error:
-                logger.info("reporting later", extra={"because": str(error)})
-
-    def catch_up(self) -> None:
-        """Write what is missing, and forget the pods that have ended."""
-        for record in self.records.cut_regions():
-            facts = {"pod": "/".join(record.pod), "container": record.container}
-            logger.warning("a container wrote too much into its region", extra=facts)
-        listed = self.resources.list(_REPORT_LIST_WITHIN_S)
-        cards = self.offer.cards
-        records = self.records.all()
-        listed_records = self._listed_records(records, listed)
-        for pod in self.pods.all():
-            of_pod = self._its(pod, records, listed_records)
-            if of_pod and all(map(self.records.may_start, of_pod)):
-                self._catch_up_with(pod, listed, cards)
-            if all(map(self.records.may_start, of_pod)):
-                self._note_isolation(pod, of_pod)
-        if not self.synced.is_set():
-            # Only the API server knows which pods have ended.
-            return
-        self.occupancy.forget_ended()
-        living = {of for pod in self.pods.all() for of in (pod.uid, pod.name)}
-        listed_pods = {(record.pod, record.uid) for record in listed_records}
-
-        def keep(record: AllocationRecord) -> bool:
-            if record.pod == UNKNOWN_POD:
-                return any(device in listed.holder for device in record.ids)
-            # By its UID, because the next pod of a StatefulSet has the same name. A
-            # static pod's may be of an earlier mirror.
-            alive = (record.uid or record.pod) in living
-            return alive or (record.pod, record.uid) in listed_pods
-
-        self.records.sweep(keep, self.keep_ended_s)
-
-    def _listed_records(
-        self, records: Sequence[AllocationRecord], listed: ListedDevices
-    ) -> frozenset[AllocationRecord]:
-        """Return the allocations that kubelet lists as their pod's.
-
-        kubelet tells no UIDs. An earlier pod may have had the same name, so only what
-        was allocated last with exactly these devices counts.
-        """
-        by_pod = {(pod, ids) for pod, _, _, ids in listed.holders()}
-        return frozenset(
-            record
-            for record in records
-            if (record.pod, frozenset(record.ids)) in by_pod
-            and record in self.records.of(record.ids)
-        )
-
-    def _its(
-        self,
-        pod: NodePod,
-        records: Sequence[AllocationRecord],
-        listed: Collection[AllocationRecord],
-    ) -> list[AllocationRecord]:
-        """Return the pod's allocations; ``listed`` are those that kubelet lists.
-
-        They are found by name if the UID was not known, or if a static pod's mirror may
-        have been created again with another UID.
-        """
-        static = may_be_static(pod.name, self.occupancy.node)
-
-        def is_its(record: AllocationRecord) -> bool:
-            return record.uid == pod.uid or (
-                record.pod == pod.name
-                and (static or not record.uid)
-                and record in listed
-            )
-
-        return list(filter(is_its, records))
-
-    def _catch_up_with(self, pod: NodePod, listed: ListedDevices, cards: Cards) -> None:
-        actual = self.occupancy.placement(pod, listed, cards)
-        if actual is None or not actual.differs_from(pod.placement):
-            return
-        try:
-            self.report(pod, actual)
-        except ClusterError as error:
-            facts = {"pod": str(pod.ref), "because": str(error)}
-            logger.warning("actual placement not written", extra=facts)
-
-    def _note_isolation(self, pod: NodePod, of_pod: Sequence[AllocationRecord]) -> None:
-        """Write the tier with which a pod has started, unless it is there."""
-        tiers = [
-            limit.tier for record in of_pod if (limit := self.records.limit(record))
-        ]
-        if pod.claims:
-            of, namespace = self.tiers(), pod.ref.namespace
-            tiers += [of.get((namespace, name), "") for name in sorted(pod.claims)]
-        tier = next(filter(None, tiers), "")
-        if tier in ("", pod.isolation) or pod.uid in self._refused:
-            return
-        try:
-            self.cluster.annotate(Kind.PODS, *pod.name, {names.ISOLATION: tier})
-        except ClusterError as error:
-            if not error.retryable:
-                # By a guard of an earlier version; the pod runs as it would anyway.
-                self._refused.add(pod.uid)
-            facts = {"pod": str(pod.ref), "because": str(error)}
-            logger.warning("isolation tier not written", extra=facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +83,16 @@ class PreStart:
 
     def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
+        # Whose devices they are: kubelet and the records say it, and the API server
+        # which pod that is.
         owner, containers = self._owner(resource, frozenset(ids))
         pod = self._pod_of(owner)
         if pod is not None and not owner.container:
             owner = replace(owner, container=_init_container(pod, resource, len(ids)))
         devices = {**containers.get(owner.container, {}), resource: frozenset(ids)}
         of_pod_now = {**containers, owner.container: devices}
+        # Where the pod really is. Anything else than planned is written first: the
+        # extender must know of it before the card is used.
         if pod is None:
             actual = self._of_unknown_pod(owner, of_pod_now, cards)
             owner, of_pod = replace(owner, uid=PodUID("")), {owner.container}
@@ -250,6 +100,7 @@ class PreStart:
             actual = self._checked(pod, of_pod_now, cards, ids)
             owner = replace(owner, uid=pod.uid)
             of_pod = {container.name for container in pod.gpu_containers}
+        # The folders that Allocate's answers have mounted into the container.
         made = [
             record
             for record in self.records.of(owner.ids)
@@ -261,6 +112,8 @@ class PreStart:
             made = self._written_anew(pod, owner, actual)
         limited = [record for record in made if self.records.limit(record) is not None]
         listed = self._list() if limited else ListedDevices({})
+        # Limits and claims: until it is noted that the container may start, nobody else
+        # gives out what is left.
         with self.occupancy.room_lock:
             wrong = self.started.why_above_memory(limited, listed, cards)
             if wrong := wrong or self._why_no_room_beside_claims(actual, cards):

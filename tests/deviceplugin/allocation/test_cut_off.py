@@ -1,0 +1,192 @@
+"""Pods that are admitted while the API server is out of reach."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind
+from gpusharectl.demo.devices import CannotStartYetError
+from tests.builders import container_json, pod_json
+from tests.deviceplugin.node_fixture import (
+    UUIDS,
+    C,
+    M,
+    NodeFixture,
+    asks_first,
+    found_card,
+    inside,
+    visible,
+)
+from tests.testbed.waiting import wait_until
+
+SILENT = "the API server does not say which cards the pod may have: no route to host"
+ONLY_THE_THIRD = {names.UUIDS: UUIDS[2]}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[NodeFixture]:
+    with NodeFixture(tmp_path, *(found_card(i) for i in range(3))) as made:
+        yield made
+
+
+def waits(three: NodeFixture, pod: Json, because: str = SILENT) -> None:
+    with pytest.raises(CannotStartYetError, match=because):
+        three.devices.start(pod["metadata"]["uid"], "main")
+
+
+def starts(three: NodeFixture, pod: Json) -> Sequence[str]:
+    """Start the container; the cards that it sees, which are those of its file."""
+    given = three.devices.start(pod["metadata"]["uid"], "main")
+    seen = visible(given)
+    assert tuple(one["uuid"] for one in inside(given)["cards"]) == seen
+    assert inside(given)["uid"] == pod["metadata"]["uid"]
+    return seen
+
+
+def test_an_ordinary_pod_waits(three: NodeFixture) -> None:
+    three.cut_off()
+    pod = three.bind("a", 20, 1, card=1)
+    three.admit(pod)
+    waits(three, pod)
+    three.serving.reporter.catch_up()
+    three.line.cut = False
+    assert starts(three, pod) == (UUIDS[0],)
+    assert three.actual("a") == (UUIDS[0],)
+
+
+def test_an_init_container_waits_too(three: NodeFixture) -> None:
+    """Among other unknown pods nobody knew whose it was; its devices tell later."""
+    three.cut_off()
+    for name in ("etcd", "proxy"):
+        three.admit(pod_json(name, uid=name, node="n"))
+    once, main = container_json("once", 8, 3), container_json("main", 3, 1)
+    pod = three.bind("a", card=0, init=[once], containers=[main])
+    given = three.admit(pod)
+    for container in given:
+        with pytest.raises(CannotStartYetError, match=SILENT):
+            three.devices.start(pod["metadata"]["uid"], container)
+    three.line.cut = False
+    for container, units in (("once", 8), ("main", 3)):
+        three.devices.start(pod["metadata"]["uid"], container)
+        assert visible(given[container]) == (UUIDS[0],)
+        assert inside(given[container])["container"] == container
+        assert inside(given[container])["cards"][0]["units"] == units
+
+
+def test_an_unknown_init_container_starts(three: NodeFixture) -> None:
+    """Neither kubelet nor we can say whose it is: waiting would not end."""
+    three.cut_off()
+    for name in ("etcd", "proxy"):
+        three.admit(pod_json(name, uid=name, node="n"))
+    once, main = container_json("once", 8, 3), container_json("main")
+    three.run(pod_json("s-n", uid="hash", init=[once], containers=[main], node="n"))
+
+
+@pytest.mark.parametrize("first", [M, C])
+def test_whole_cards_wait(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """No card has so much memory, so it is of two."""
+    asks_first(monkeypatch, first)
+    three.cut_off()
+    pod = three.bind("a", 40, 200, card=None)
+    assert visible(three.admit(pod)["main"]) == UUIDS[:2]
+    waits(three, pod)
+    three.line.cut = False
+    assert starts(three, pod) == UUIDS[:2]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("first", [M, C])
+def test_whole_cards_after_a_reboot(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str, others: int
+) -> None:
+    """What its memory does not tell is known from before, also among other pods."""
+    asks_first(monkeypatch, first)
+    pod = three.bind("a", 10, 200, card=None)
+    three.run(pod)
+    three.reboot_cut_off()
+    for number in range(others):
+        three.admit(pod_json(f"proxy-{number}", uid=f"{number}", node="n"))
+    assert visible(three.admit(pod)["main"]) == UUIDS[:2]
+    waits(three, pod)
+    three.line.cut = False
+    assert starts(three, pod) == UUIDS[:2]
+
+
+def test_whole_cards_whose_memory_came_first(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new pod of little memory: it would see one card for that, two for its cores."""
+    asks_first(monkeypatch, M)
+    three.cut_off()
+    pod = three.bind("a", 10, 200, card=None)
+    assert "Insufficient untouched cards" in three.refuse(pod)
+
+
+def test_a_pod_that_comes_again_with_fewer_cores(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is of two cards by then, with which it could never start."""
+    asks_first(monkeypatch, M)
+    three.run(three.bind("a", 10, 200, card=None))
+    three.end_pod("a")
+    three.reboot_cut_off()
+    pod = three.bind("a", 10, 20, card=None)
+    assert "20 cores cannot be of 2 whole cards" in three.refuse(pod)
+
+
+@pytest.mark.parametrize("ran", [True, False])
+@pytest.mark.parametrize("first", [M, C])
+def test_a_new_pod_under_an_old_name(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch, first: str, ran: bool
+) -> None:
+    """What the watch told of the old one says nothing of the new one."""
+    asks_first(monkeypatch, first)
+    old = three.bind("web-0", 20, 1, card=0)
+    if ran:
+        three.run(old)
+        three.tell_running("web-0")
+    three.cut_off()
+    three.end_pod("web-0")
+    new = three.bind("web-0", 20, 1, card=2, annotations=ONLY_THE_THIRD)
+    three.admit(new)
+    waits(three, new)
+    three.line.cut = False
+    waits(three, new, "excluded by baidu.com/vcuda-uuids")
+
+
+def test_what_ran_is_restarted(three: NodeFixture) -> None:
+    pod = three.bind("a", 20, 1, card=1)
+    three.run(pod)
+    three.cut_off()
+    assert starts(three, pod) == (UUIDS[1],)
+
+
+def test_a_pod_that_was_seen_before_waits_too(three: NodeFixture) -> None:
+    """Nobody can tell it from a new one of its name; it is given its own card."""
+    pod = three.bind("a", 20, 1, card=1)
+    three.cut_off()
+    three.admit(pod)
+    waits(three, pod)
+    three.line.cut = False
+    assert starts(three, pod) == (UUIDS[1],)
+    assert three.actual("a") is None
+
+
+def test_a_static_pod_waits_for_nobody(three: NodeFixture) -> None:
+    three.cut_off()
+    static = pod_json("s-n", uid="hash", units=20, cores=1, node="n")
+    assert visible(three.run(static)["main"]) == (UUIDS[0],)
+
+
+def test_a_pod_that_the_api_server_does_not_have(three: NodeFixture) -> None:
+    pod = three.bind("a", 20, 1, card=1)
+    three.admit(pod)
+    three.cluster.delete(Kind.PODS, "default", "a", grace_period_s=0)
+    wait_until(
+        lambda: three.serving.reporter.pods.find(("default", "a")) is None, "its end"
+    )
+    waits(three, pod, "the API server has no such pod on this node")
