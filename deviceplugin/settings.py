@@ -8,6 +8,7 @@ from typing import Literal, Self
 from deviceplugin.allocation.isolation import ISOLATION_CHOICES, IsolationChoice
 from deviceplugin.allocation.response import Injection
 from gpushare.cards.node_settings import NodeSettings
+from gpushare.domain.quantity import is_plain_number
 from gpushare.settings import Address, Reading
 
 InjectionChoice = Literal["auto"] | Injection
@@ -108,4 +109,4 @@ def _is_absolute(text: str) -> bool:
 
 
 def _is_xid(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _XID_DIGITS
+    return is_plain_number(text, _XID_DIGITS)

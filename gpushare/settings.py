@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from gpushare.domain.quantity import is_plain_number
+
 Choice = TypeVar("Choice", bound=str)
 
 PREFIX = "GPUSHARE_"
-_MOST_DIGITS = 20
 _SWITCH = ("on", "off")
 _LIKE = 0.8
 """How alike two names must be for one to be taken for a misspelt other."""
@@ -77,7 +78,7 @@ class Reading:
         raw = self.text(name)
         if raw is None:
             return default
-        if not _is_number(raw) or not least <= int(raw) <= most:
+        if not is_plain_number(raw) or not least <= int(raw) <= most:
             self._complain(name, raw, f"give a whole number from {least} to {most}")
             return default
         return int(raw)
@@ -89,7 +90,7 @@ class Reading:
             return default
         host, colon, port = raw.rpartition(":")
         bare_ipv6 = ":" in host and not (host[0] == "[" and host[-1] == "]")
-        good = colon and host and not bare_ipv6 and _is_number(port)
+        good = colon and host and not bare_ipv6 and is_plain_number(port)
         if not good or not 0 < int(port) < 65536:  # noqa: PLR2004
             self._complain(name, raw, f"give host:port, such as {default}")
             return default
@@ -126,7 +127,3 @@ class Reading:
 
     def _complain(self, name: str, raw: str, fix: str) -> None:
         self.complain(name, f"{raw!r} is not valid; {fix}")
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from gpushare.domain.quantity import is_plain_number
 from gpushare.domain.refusal import clean_text
 
 M = TypeVar("M", bound=BaseModel)
@@ -21,7 +22,6 @@ Location = tuple[str | int, ...]
 """Where a value stands, such as ``("pods", 0, "units")``."""
 
 _NULL = "tag:yaml.org,2002:null"
-_MOST_DIGITS = 18
 _TYPES = {
     "missing": "is missing",
     "list_type": "must be a list, not {found}",
@@ -67,8 +67,7 @@ def bounded_number(least: int, most: int) -> BeforeValidator:
 
     def read(value: object) -> int:
         text = value if isinstance(value, str) else ""
-        digits = text.removeprefix("-")
-        plain = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
+        plain = is_plain_number(text.removeprefix("-"))
         if plain and least <= int(text) <= most:
             return int(text)
         raise ValueError(

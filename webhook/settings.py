@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gpushare.domain.model import UNIT_MIB
+from gpushare.domain.quantity import is_plain_number
 from gpushare.kube.names import WEBHOOK_PORT, WEBHOOK_PUBLIC_PORT
 from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
 from gpushare.server.start import check_ports
@@ -16,7 +17,6 @@ from webhook.rules.validate import ENV_FROM
 
 _AUTO = "auto"
 _MOST_BYTES = 1 << 44
-_MOST_DIGITS = 20
 TOTAL = "TOTAL_GPU_MEMORY"
 """In MB, with the name that Bitfusion's own webhook used."""
 
@@ -96,8 +96,7 @@ def _bitfusion(env: Reading) -> BitfusionRules:
 
 
 def _card_bytes(env: Reading, name: str, text: str, unit: int, fix: str) -> int | None:
-    number = text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
-    total = int(text) * unit if number else 0
+    total = int(text) * unit if is_plain_number(text) else 0
     if UNIT_MIB * MIB <= total <= _MOST_BYTES:
         return total
     bounds = f"from {-(-UNIT_MIB * MIB // unit)} to {_MOST_BYTES // unit}"

@@ -26,6 +26,14 @@ class NotWhole(ValueError):
     """The quantity is valid but not a whole number."""
 
 
+def is_plain_number(text: str, most_digits: int = 18) -> bool:
+    """Return whether a text is digits alone, and no more than these.
+
+    Python reads a longer one slowly, and none of more than 4,300 digits.
+    """
+    return text.isascii() and text.isdigit() and len(text) <= most_digits
+
+
 def parse_whole(quantity: object) -> int:
     """Parse a quantity such as ``"4"``, ``"1k"``, ``"4000m"`` or ``4``.
 
@@ -36,7 +44,7 @@ def parse_whole(quantity: object) -> int:
         kind = type(quantity).__name__
         raise NotAQuantity(f"a quantity is a string or a whole number, not {kind}")
     text = str(quantity)
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+    if is_plain_number(text, _MOST_DIGITS):
         # The common case, because filter parses thousands.
         return int(text)
     value = _value(text)
@@ -57,7 +65,7 @@ def parse_thousandths(quantity: object) -> int:
     """
     text = str(quantity)
     number, factor = (text[:-1], 1) if text.endswith("m") else (text, 1000)
-    if number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS:
+    if is_plain_number(number, _MOST_DIGITS):
         return int(number) * factor
     return _rounded_up(text, 1000)
 
@@ -73,7 +81,7 @@ def parse_mebibytes(quantity: object) -> int:
     text = str(quantity)
     factor = _MEBIBYTES.get(text[-2:])
     number = text[:-2]
-    if factor and number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS:
+    if factor and is_plain_number(number, _MOST_DIGITS):
         return int(number) * factor
     return _rounded_up(text, Decimal(1) / _MEBIBYTE)
 

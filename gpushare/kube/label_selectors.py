@@ -7,9 +7,8 @@ nodes, ``component-helpers/scheduling/corev1/nodeaffinity``.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from gpushare.domain.quantity import is_plain_number
 from gpushare.kube.json_reader import Malformed, Reader
-
-_MOST_DIGITS = 18
 
 
 class LabelRequirement(NamedTuple):
@@ -71,5 +70,4 @@ def is_number(text: str) -> bool:
     >>> is_number("-3"), is_number("9" * 5000), is_number("x")
     (True, False, False)
     """
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+    return is_plain_number(text.removeprefix("-"))
