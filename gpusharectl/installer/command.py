@@ -22,10 +22,7 @@ from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import desired_now
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts as HostPatience
-from gpusharectl.installer.kube_scheduler.host_files import (
-    HostFiles,
-    Obstacle,
-)
+from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.job import (
     Action,
     SchedulerJobs,

@@ -57,11 +57,7 @@ class Context:
             self.screen.settle()
 
     def _left(
-        self,
-        look: Callable[[], Sequence[Waiting]],
-        deadline: float,
-        *,
-        was_down: bool,
+        self, look: Callable[[], Sequence[Waiting]], deadline: float, *, was_down: bool
     ) -> tuple[Waiting, ...]:
         try:
             return tuple(look())

@@ -30,7 +30,7 @@ from gpusharectl.installer.kube_scheduler.k3s import restart_command
 from gpusharectl.installer.kube_scheduler.verify import lease_holder
 from gpusharectl.installer.options import CommonOptions, InstallOptions
 from gpusharectl.installer.preflight import (
-    PreflightFinding,
+    Judgment,
     judge_host,
     judge_rights,
     refusal,
@@ -246,7 +246,7 @@ def install_hosts(context: Context, options: InstallOptions) -> Exit:
     return run_steps(plan.steps(), context.screen, plan.again, begun=True)
 
 
-def judge_hosts(facts: ClusterFacts) -> Iterator[PreflightFinding]:
+def judge_hosts(facts: ClusterFacts) -> Iterator[Judgment]:
     """Judge whether there is an extender that a kube-scheduler here has to call."""
     yield judge_rights(facts)
     if facts.installed.second and facts.stamped:

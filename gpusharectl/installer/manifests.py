@@ -41,10 +41,7 @@ BIE = ("bie-daemonset", "bie-deployment")
 DRA = "dra"
 """Can be applied beside one of them, with the components ``dra-…`` in that."""
 _WITH_DRA = ("dra-extender", "dra-plugin")
-COMPONENTS = (
-    *("nvidia-runtime", "tls", "exporter-evict", "webhook-void"),
-    *_WITH_DRA,
-)
+COMPONENTS = (*("nvidia-runtime", "tls", "exporter-evict", "webhook-void"), *_WITH_DRA)
 """Change an overlay; a component's patch without a target there has no effect."""
 WORKLOADS = ("DaemonSet", "Deployment")
 

@@ -33,7 +33,7 @@ CLIENT_SIDE = ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 @dataclass(frozen=True, slots=True)
-class WantedCertificate:
+class WantedCert:
     """A certificate that must exist."""
 
     name: str
@@ -59,7 +59,7 @@ class WantedCertificate:
 
 
 @dataclass(frozen=True, slots=True)
-class CertificatePair:
+class CertPair:
     """A certificate with its key."""
 
     certificate: x509.Certificate
@@ -80,17 +80,17 @@ class CertificatePair:
         )
 
 
-def make_authority(now: datetime) -> CertificatePair:
+def make_authority(now: datetime) -> CertPair:
     """Make an authority that may sign certificates, but no further authority."""
     key, name = ec.generate_private_key(ec.SECP256R1()), "gpushare CA"
     builder = _builder(name, key, now, AUTHORITY_LASTS, signs=True)
     builder = builder.issuer_name(_name(name))
-    return CertificatePair(builder.sign(key, hashes.SHA256()), key)
+    return CertPair(builder.sign(key, hashes.SHA256()), key)
 
 
 def issue_certificate(
-    authority: CertificatePair, wanted: WantedCertificate, now: datetime
-) -> CertificatePair:
+    authority: CertPair, wanted: WantedCert, now: datetime
+) -> CertPair:
     """Sign a certificate for a new key."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(
@@ -104,7 +104,7 @@ def issue_certificate(
     )
     if wanted.alternatives:
         builder = builder.add_extension(wanted.alternatives, critical=False)
-    return CertificatePair(builder.sign(authority.key, hashes.SHA256()), key)
+    return CertPair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def _builder(
@@ -155,15 +155,15 @@ def _alternative(host: str) -> x509.GeneralName:
 AUTHORITY = "ca"
 EXTENDER_UID = 65532
 """The extender runs as this user, so of all keys it can read only its own."""
-EXTENDER = WantedCertificate(
+EXTENDER = WantedCert(
     "server",
     "gpushare-extender",
     SERVER_SIDE,
     ("127.0.0.1", "::1", "localhost", EXTENDER_SERVER_NAME),
     EXTENDER_UID,
 )
-SCHEDULER = WantedCertificate("client", "gpushare-kube-scheduler", CLIENT_SIDE)
-WEBHOOK = WantedCertificate(
+SCHEDULER = WantedCert("client", "gpushare-kube-scheduler", CLIENT_SIDE)
+WEBHOOK = WantedCert(
     "tls", "gpushare-webhook", SERVER_SIDE, ("gpushare-webhook.kube-system.svc",)
 )
 """The API server calls the Service by this name."""
@@ -182,7 +182,7 @@ class TlsFile:
 def plan_certificates(
     existing: Mapping[str, bytes],
     now: datetime,
-    wanted: Sequence[WantedCertificate] = (EXTENDER, SCHEDULER),
+    wanted: Sequence[WantedCert] = (EXTENDER, SCHEDULER),
 ) -> Mapping[str, TlsFile]:
     """Return the files to write, by name; empty if all exist and are valid.
 
@@ -260,7 +260,7 @@ def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
     return now < begin or end - now < (end - begin) / 3
 
 
-def read_pair(files: Mapping[str, bytes], name: str) -> CertificatePair | None:
+def read_pair(files: Mapping[str, bytes], name: str) -> CertPair | None:
     """Read ``name.crt`` and ``name.key``; None if none is as the plan writes it."""
     try:
         certificate = x509.load_pem_x509_certificate(files[f"{name}.crt"])
@@ -271,7 +271,7 @@ def read_pair(files: Mapping[str, bytes], name: str) -> CertificatePair | None:
         return None
     if not fits or not isinstance(key, ec.EllipticCurvePrivateKey):
         return None
-    return CertificatePair(certificate, key)
+    return CertPair(certificate, key)
 
 
 def _certificate(pem: bytes) -> x509.Certificate | None:
@@ -283,7 +283,7 @@ def _certificate(pem: bytes) -> x509.Certificate | None:
 
 def _serves(
     certificate: x509.Certificate,
-    wanted: WantedCertificate,
+    wanted: WantedCert,
     authority: x509.Certificate,
     now: datetime,
 ) -> bool:
@@ -300,7 +300,7 @@ def _serves(
     )
 
 
-def _files(name: str, pair: CertificatePair, uid: int) -> dict[str, TlsFile]:
+def _files(name: str, pair: CertPair, uid: int) -> dict[str, TlsFile]:
     return {
         f"{name}.crt": TlsFile(pair.certificate_pem, 0o644),
         f"{name}.key": TlsFile(pair.key_pem, 0o600, uid),

@@ -23,11 +23,7 @@ from gpusharectl.installer.manifests import (
     with_spec,
 )
 from gpusharectl.installer.nodes.facts import LABELLED, nodes_to_label, why_unknown
-from gpusharectl.installer.options import (
-    CARD_CLASSES,
-    InstallOptions,
-    parse_node_names,
-)
+from gpusharectl.installer.options import CARD_CLASSES, InstallOptions, parse_node_names
 from gpusharectl.installer.preflight import (
     judge_cluster,
     judge_nodes,
@@ -35,11 +31,7 @@ from gpusharectl.installer.preflight import (
     judge_rights,
     weigh_findings,
 )
-from gpusharectl.installer.progress import (
-    NOTHING_DONE,
-    Exit,
-    InstallError,
-)
+from gpusharectl.installer.progress import NOTHING_DONE, Exit, InstallError
 from gpusharectl.installer.rights import (
     PROBE,
     REVISIONS,

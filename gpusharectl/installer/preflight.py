@@ -45,7 +45,7 @@ class Weight(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightFinding:
+class Judgment:
     """One result of the checks, in a sentence; ``remedy`` says what to do about it."""
 
     weight: Weight
@@ -53,24 +53,22 @@ class PreflightFinding:
     remedy: str = ""
 
 
-def well(text: str) -> PreflightFinding:
+def well(text: str) -> Judgment:
     """Return a finding that is well."""
-    return PreflightFinding(Weight.OK, text)
+    return Judgment(Weight.OK, text)
 
 
-def warning(text: str, remedy: str = "") -> PreflightFinding:
+def warning(text: str, remedy: str = "") -> Judgment:
     """Return a finding to know about."""
-    return PreflightFinding(Weight.WARNING, text, remedy)
+    return Judgment(Weight.WARNING, text, remedy)
 
 
-def refusal(text: str, remedy: str) -> PreflightFinding:
+def refusal(text: str, remedy: str) -> Judgment:
     """Return a finding with which nothing is changed."""
-    return PreflightFinding(Weight.REFUSAL, text, remedy)
+    return Judgment(Weight.REFUSAL, text, remedy)
 
 
-def judge_cluster(
-    facts: ClusterFacts, options: InstallOptions
-) -> Iterator[PreflightFinding]:
+def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
     """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
@@ -104,7 +102,7 @@ def judge_cluster(
     yield from _webhook(facts, options)
 
 
-def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFinding]:
+def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
     """Say what a change of the isolation tier means; the pods' owners have to know."""
     before = facts.installed.isolation or NO_TIER
     after = options.isolation or before
@@ -118,7 +116,7 @@ def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFin
         )
 
 
-def _version(facts: ClusterFacts) -> PreflightFinding:
+def _version(facts: ClusterFacts) -> Judgment:
     number = minor_version(facts.version)
     words = f"Kubernetes {facts.version.removeprefix('v')}"
     if number is None:
@@ -141,7 +139,7 @@ def _version(facts: ClusterFacts) -> PreflightFinding:
     )
 
 
-def judge_rights(facts: ClusterFacts) -> PreflightFinding:
+def judge_rights(facts: ClusterFacts) -> Judgment:
     """Judge the user's rights; all missing ones are named at once."""
     if not facts.missing:
         return well("you have all needed rights")
@@ -152,16 +150,14 @@ def judge_rights(facts: ClusterFacts) -> PreflightFinding:
     )
 
 
-def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[PreflightFinding]:
+def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[Judgment]:
     """Refuse to change what another tool keeps: no object has two owners."""
     for owner in dict.fromkeys(owned.values()):
         objects = ", ".join(name for name in owned if owned[name] == owner)
         yield refusal(f"{owner} owns {objects}", remedy)
 
 
-def _schedulers(
-    facts: ClusterFacts, options: InstallOptions
-) -> Iterator[PreflightFinding]:
+def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
     if options.second_scheduler and facts.installed.extended:
         yield refusal(
@@ -187,7 +183,7 @@ def _schedulers(
         )
 
 
-def refuse_no_scheduler(facts: ClusterFacts) -> PreflightFinding:
+def refuse_no_scheduler(facts: ClusterFacts) -> Judgment:
     """Refuse a host without a kube-scheduler; say where one is."""
     text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
     if not facts.schedulers:
@@ -198,9 +194,7 @@ def refuse_no_scheduler(facts: ClusterFacts) -> PreflightFinding:
     return refusal(f"{text}; {where}", remedy)
 
 
-def judge_host(
-    facts: ClusterFacts, *, leaving: bool = False
-) -> Iterator[PreflightFinding]:
+def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Judgment]:
     """Judge whether this host's kube-scheduler belongs to this cluster."""
     node = find_node(facts.nodes, facts.here)
     if facts.flavour is Flavour.MANAGED:
@@ -233,7 +227,7 @@ def judge_host(
         )
 
 
-def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFinding]:
+def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
     """Report what stays because no option says anything of it."""
     installed = facts.installed
     going = set() if options.with_monitoring else {EXPORTER}
@@ -261,9 +255,7 @@ def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[PreflightFin
         yield well("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
 
 
-def _webhook(
-    facts: ClusterFacts, options: InstallOptions
-) -> Iterator[PreflightFinding]:
+def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
     """Judge what is wanted of the webhook, and report what stays."""
     wanted, installed = options.webhook.wanted, facts.installed.webhook
     number = minor_version(facts.version)
@@ -306,7 +298,7 @@ def _webhook(
 
 def _staying(
     installed: InstalledWebhook, options: InstallOptions
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Judgment]:
     if options.webhook.wanted is None:
         yield well("the webhook is installed and stays; --no-webhook removes it")
     settled = options.webhook.with_preserved(installed.settings).settings()
@@ -325,7 +317,7 @@ def _staying(
 
 def judge_nodes(
     facts: ClusterFacts, chosen: Sequence[str], *, second_scheduler: bool = False
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Judgment]:
     """Judge the chosen nodes; a second kube-scheduler needs a node without cards."""
     room = any(
         node.takes_scheduler or not (node.labelled or node.name in chosen)
@@ -350,7 +342,7 @@ def judge_nodes(
 
 def judge_node(
     node: SurveyedNode, facts: ClusterFacts
-) -> Iterator[tuple[str, PreflightFinding]]:
+) -> Iterator[tuple[str, Judgment]]:
     """Judge one node by what the API server says; each finding with its subject."""
     yield "node", _readiness(node)
     yield "kubelet", _kubelet(node)
@@ -359,7 +351,7 @@ def judge_node(
     yield "runtime", _runtime(node, facts)
 
 
-def _readiness(node: SurveyedNode) -> PreflightFinding:
+def _readiness(node: SurveyedNode) -> Judgment:
     if not node.ready:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
@@ -369,7 +361,7 @@ def _readiness(node: SurveyedNode) -> PreflightFinding:
     return well(f"Ready · {node.runtime.name}{taints}")
 
 
-def _kubelet(node: SurveyedNode) -> PreflightFinding:
+def _kubelet(node: SurveyedNode) -> Judgment:
     number = minor_version(node.runtime.kubelet)
     if number is None:
         return warning(f"kubelet's version is unknown; {_BOUNDS}")
@@ -381,14 +373,14 @@ def _kubelet(node: SurveyedNode) -> PreflightFinding:
     )
 
 
-def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
+def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
     if node.offered and not facts.installed.plugin:
         return refusal(
             f"another device plugin already offers {', '.join(node.offered)}",
             "remove that plugin first, or leave the node out of --nodes",
         )
     if node.others:
-        return PreflightFinding(
+        return Judgment(
             Weight.DOUBT,
             f"another device plugin offers the same cards ({', '.join(node.others)}); "
             "pods of both would use them without knowing of each other",
@@ -397,7 +389,7 @@ def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     return well("no other device plugin offers cards")
 
 
-def _signs(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
+def _signs(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
     here = node.name == facts.here
     if here and not facts.driver_here and not node.has_cards:
         return warning("no NVIDIA driver is loaded on this host")
@@ -406,7 +398,7 @@ def _signs(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
     return well(", ".join(node.signs) or "it is loaded")
 
 
-def _runtime(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
+def _runtime(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
     runtime = node.runtime
     nvidia = any("nvidia" in handler for handler in runtime.handlers)
     if runtime.handlers and not nvidia:
@@ -434,7 +426,7 @@ def _runtime(node: SurveyedNode, facts: ClusterFacts) -> PreflightFinding:
 
 
 def weigh_findings(
-    findings: Iterable[PreflightFinding], screen: Screen, *, sure: bool = False
+    findings: Iterable[Judgment], screen: Screen, *, sure: bool = False
 ) -> None:
     """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
     grouped = group_findings(findings)
@@ -452,12 +444,12 @@ def weigh_findings(
         screen.confirm("Share these cards anyway?", remedy)
 
 
-def group_findings(findings: Iterable[PreflightFinding]) -> list[PreflightFinding]:
+def group_findings(findings: Iterable[Judgment]) -> list[Judgment]:
     """Return findings, equal ones of several nodes once, with their names.
 
     Of more than ten nodes that are well the first ones are named.
     """
-    nodes_of: dict[PreflightFinding, list[str]] = {}
+    nodes_of: dict[Judgment, list[str]] = {}
     for finding in findings:
         node = _OF_NODE.match(finding.text)
         rest = finding.text[node.end() :] if node else finding.text

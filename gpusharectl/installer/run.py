@@ -24,11 +24,7 @@ from gpusharectl.installer.context import Context
 from gpusharectl.installer.dra.apply import HOSTS_EXTENDER, PLUGIN, DraSteps
 from gpusharectl.installer.hosts import install_hosts
 from gpusharectl.installer.manifests import WORKLOADS
-from gpusharectl.installer.nodes.cards import (
-    read_complaint,
-    shared_together,
-    wait_for_cards,
-)
+from gpusharectl.installer.nodes.cards import shared_together, wait_for_cards
 from gpusharectl.installer.nodes.check import is_older_image, judge_trials
 from gpusharectl.installer.nodes.facts import nodes_to_label, read_nodes
 from gpusharectl.installer.nodes.pods import (
@@ -136,14 +132,7 @@ class InstallRun:
     def _hooks(self) -> Iterator[InstallHook]:
         """Yield what DRA and the webhook add; a second scheduler is objects alone."""
         plan, context = self.plan, self.plan.context
-        dra = DraSteps(
-            context,
-            plan.facts.here,
-            plan.other_hosts,
-            lambda: plan.host.authority,
-            lambda node: context.others(plan.target).look(node, plan.screen.say),
-            lambda node: read_complaint(context.objects, node),
-        )
+        dra = DraSteps(plan)
         if plan.options.dra:
             plugins = self._applying("the device plugins' DaemonSet", PLUGIN)
             yield dra.hook(plugins, self._with_cards, is_new=not plan.dra.on)

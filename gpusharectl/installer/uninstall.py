@@ -13,14 +13,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import is_ours, read_pod_record
 from gpushare.kube.errors import Forbidden, Invalid, NotFound
-from gpushare.kube.facts import (
-    OURS,
-    SYSTEM,
-    full_name,
-    is_part,
-    is_terminal,
-    node_of,
-)
+from gpushare.kube.facts import OURS, SYSTEM, full_name, is_part, is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.context import Context

@@ -20,7 +20,7 @@ import pytest
 from gpushare.kube.names import MEMORY
 from gpusharectl.installer.pki import (
     SERVER_SIDE,
-    WantedCertificate,
+    WantedCert,
     issue_certificate,
     make_authority,
 )
@@ -70,7 +70,7 @@ def _credentials(cluster: Cluster, folder: Path) -> tuple[ssl.SSLContext, bytes]
     authority = make_authority(now)
     host = f"{NAME}.{SPACE}.svc"
     pair = issue_certificate(
-        authority, WantedCertificate(NAME, host, SERVER_SIDE, (host,)), now
+        authority, WantedCert(NAME, host, SERVER_SIDE, (host,)), now
     )
     both = folder / "metrics-api.pem"
     both.touch(0o600)

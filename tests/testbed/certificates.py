@@ -8,7 +8,7 @@ from pathlib import Path
 from gpushare.kube.names import EXTENDER_SERVER_NAME
 from gpusharectl.installer.pki import (
     CLIENT_SIDE,
-    WantedCertificate,
+    WantedCert,
     issue_certificate,
     make_authority,
     plan_certificates,
@@ -51,7 +51,7 @@ class Certificates:
         """Put a client there that the right authority signed, long ago."""
         authority = read_pair(self.read(), "ca")
         assert authority
-        wanted = WantedCertificate("expired", "expired", CLIENT_SIDE)
+        wanted = WantedCert("expired", "expired", CLIENT_SIDE)
         long_ago = datetime.now(UTC) - timedelta(days=366)
         pair = issue_certificate(authority, wanted, long_ago)
         self.replace("expired.crt", pair.certificate_pem)
@@ -59,7 +59,7 @@ class Certificates:
 
     def stranger(self) -> None:
         """Put a client there that another authority signed, of the same name."""
-        wanted = WantedCertificate("stranger", "stranger", CLIENT_SIDE)
+        wanted = WantedCert("stranger", "stranger", CLIENT_SIDE)
         now = datetime.now(UTC)
         pair = issue_certificate(make_authority(now), wanted, now)
         self.replace("stranger.crt", pair.certificate_pem)

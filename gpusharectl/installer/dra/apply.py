@@ -34,8 +34,10 @@ from gpusharectl.installer.dra.objects import (
     list_slices,
     trusted_authorities,
 )
+from gpusharectl.installer.hosts import HostsPlan
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 from gpusharectl.installer.manifests import container_settings
+from gpusharectl.installer.nodes.cards import read_complaint
 from gpusharectl.installer.options import DRA, ON
 from gpusharectl.installer.progress import (
     InstallError,
@@ -61,21 +63,16 @@ _AS_ASKED = "127.0.0.1"
 
 @dataclass
 class DraSteps:
-    """The steps that switch DRA on, or renew what the API server trusts.
+    """The steps that switch DRA on, or renew what the API server trusts."""
 
-    ``own_authority`` returns this host's authority. ``look`` returns that of another
-    host, or why its claims would not be decided there.
-    """
-
-    context: Context
-    here: str
-    others: Sequence[str]
-    own_authority: Callable[[], bytes]
-    look: Callable[[str], bytes | Obstacle]
-    reason: Callable[[str], str]
-    """What a node's device plugin says."""
+    plan: HostsPlan
     authorities: dict[str, bytes] = field(default_factory=dict)
     """The authority of each host."""
+
+    @property
+    def context(self) -> Context:
+        """The context of the plan."""
+        return self.plan.context
 
     def hook(
         self, plugins: InstallStep, nodes: Callable[[], Sequence[str]], *, is_new: bool
@@ -88,7 +85,7 @@ class DraSteps:
         look = InstallStep(name, self.look_at_others, "DRA")
         offer = InstallStep("the ResourceSlices", lambda: self.wait_for(nodes()), "DRA")
         return InstallHook(
-            first=[look] if is_new and self.others else (),
+            first=[look] if is_new and self.plan.other_hosts else (),
             after_hosts=(
                 InstallStep("the webhook for claims", self.ask, "DRA"),
                 plugins,
@@ -119,8 +116,9 @@ class DraSteps:
 
     def look_at_others(self) -> None:
         """Read the other hosts' authorities; refuse where DRA cannot hold."""
-        for node in self.others:
-            seen = self.look(node)
+        others = self.context.others(self.plan.target)
+        for node in self.plan.other_hosts:
+            seen = others.look(node, self.plan.screen.say)
             if isinstance(seen, Obstacle):
                 raise InstallError(f"on {node}: {seen}")
             self.authorities[node] = seen
@@ -128,7 +126,7 @@ class DraSteps:
     def ask(self) -> None:
         """Let the API server ask the arbiter of each host, once all of them answer."""
         self.look_at_others()
-        self.authorities[self.here] = self.own_authority()
+        self.authorities[self.plan.facts.here] = self.plan.host.authority
         for node, text in self.authorities.items():
             if not text.strip():
                 raise InstallError(
@@ -168,7 +166,8 @@ class DraSteps:
         if well := [name for name in nodes if name not in late]:
             screen.say(f"{', '.join(well)}: cards are offered to claims too")
         reasons = [
-            f"{name}: no ResourceSlice yet. {self.reason(name)}" for name in late
+            f"{name}: no ResourceSlice yet. {read_complaint(objects, name)}"
+            for name in late
         ]
         screen.say("\n".join(reasons))
         if late and not well:

@@ -20,7 +20,7 @@ from gpusharectl.installer.dra.objects import (
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.nodes.facts import minor_version
 from gpusharectl.installer.options import InstallOptions
-from gpusharectl.installer.preflight import PreflightFinding, refusal, well
+from gpusharectl.installer.preflight import Judgment, refusal, well
 from gpusharectl.installer.rights import Right, may_get, resource_of_kind
 from gpusharectl.installer.survey import ClusterFacts
 
@@ -72,7 +72,7 @@ def read_dra(
 
 def judge_dra(
     facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Judgment]:
     """Judge DRA, with the settings that are kept filled in ``options``."""
     if options.dra:
         yield from _wanted(facts, options, seen)
@@ -82,11 +82,11 @@ def judge_dra(
     if seen.leftover and not seen.on:
         yield well(
             "what an earlier install has begun of DRA, or not taken back, is removed; "
-            "--dra switches it on",
+            "--dra switches it on"
         )
 
 
-def judge_used(used: Sequence[str], forced: str) -> Iterator[PreflightFinding]:
+def judge_used(used: Sequence[str], forced: str) -> Iterator[Judgment]:
     """Refuse to take the driver from pods, which kubelet could not end without it.
 
     ``forced`` is the command that does it all the same.
@@ -103,7 +103,7 @@ def judge_used(used: Sequence[str], forced: str) -> Iterator[PreflightFinding]:
 
 def _wanted(
     facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Judgment]:
     without = (
         "install with --no-dra" if facts.installed.dra else "install without --dra"
     )
@@ -127,9 +127,7 @@ def _wanted(
             "leave out --no-tls, or add --no-dra",
         )
     elif not facts.installed.tls:
-        yield well(
-            "DRA needs the certificates of --tls, so TLS is switched on too",
-        )
+        yield well("DRA needs the certificates of --tls, so TLS is switched on too")
     if facts.flavour is Flavour.K3S and len(facts.control_plane) > 1:
         yield refusal(
             "DRA on k3s with several servers is not supported: the API server has to "

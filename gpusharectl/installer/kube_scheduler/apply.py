@@ -84,8 +84,7 @@ def _roll_back(
     why = why.rstrip(".")
     if not plan and not host.unfinished:
         raise InstallError(
-            f"{why}; {LEFT}",
-            "mend kube-scheduler, then the same command",
+            f"{why}; {LEFT}", "mend kube-scheduler, then the same command"
         )
     before = () if plan else host.restore()
     if isinstance(before, Obstacle):

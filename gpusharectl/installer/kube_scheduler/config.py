@@ -39,7 +39,7 @@ configuration: None if it has no value. Profiles without a value are left out.""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedConfiguration:
+class WantedConfig:
     """What to write into the configuration."""
 
     extender: Json
@@ -81,7 +81,7 @@ def configuration_api(version: str) -> str:
     )
 
 
-def with_stanza(old: str | None, wanted: WantedConfiguration) -> str:
+def with_stanza(old: str | None, wanted: WantedConfig) -> str:
     """Return the configuration with the extender and everything else unchanged.
 
     The caller puts the file's name before an ``Obstacle``'s text.
@@ -261,7 +261,7 @@ def _manages_ours(extender: Json) -> bool:
     return any(str(each.get("name", "")).startswith(PREFIX) for each in managed)
 
 
-def _extender(wanted: WantedConfiguration) -> Json:
+def _extender(wanted: WantedConfig) -> Json:
     extender = (
         with_packing_weight(wanted.extender)
         if wanted.all_nodes

@@ -31,7 +31,7 @@ from gpusharectl.installer.kube_scheduler.api_server import why_elsewhere
 from gpusharectl.installer.kube_scheduler.config import (
     KIND,
     Percentages,
-    WantedConfiguration,
+    WantedConfig,
     configuration_api,
     is_weighted,
     names_extender,
@@ -463,7 +463,7 @@ class SchedulerFiles:
         if old is None:
             raise Obstacle(f"{self._starter.path} names {source}, which does not exist")
         known = self._known(state) if edited else {}
-        wanted = WantedConfiguration(
+        wanted = WantedConfig(
             desired.extender,
             api,
             former.flags,

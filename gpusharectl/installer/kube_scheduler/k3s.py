@@ -19,14 +19,7 @@ from yaml.nodes import ScalarNode
 
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
-from gpushare.yaml_edit import (
-    NotEditable,
-    YamlText,
-    child,
-    entries_of,
-    items_of,
-    load,
-)
+from gpushare.yaml_edit import NotEditable, YamlText, child, entries_of, items_of, load
 from gpusharectl.installer.kube_scheduler.config import CONFIG, parse_flags
 from gpusharectl.installer.kube_scheduler.files import Desired, FormerSetup
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts

@@ -24,12 +24,7 @@ from gpusharectl.installer.manifests import image_of, with_images
 from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes, why_unknown
 from gpusharectl.installer.nodes.pods import PodResults, check_pod, run_trials
 from gpusharectl.installer.options import CheckOptions
-from gpusharectl.installer.preflight import (
-    PreflightFinding,
-    Weight,
-    judge_node,
-    judge_rights,
-)
+from gpusharectl.installer.preflight import Judgment, Weight, judge_node, judge_rights
 from gpusharectl.installer.progress import InstallError
 from gpusharectl.installer.rights import (
     CHECK_RIGHTS,
@@ -226,9 +221,9 @@ def _unknown(why: str, *subjects: str) -> list[Check]:
     return [Check(about, ok=None, text=why) for about in subjects]
 
 
-def judge_trials(ran: PodResults) -> Iterator[PreflightFinding]:
+def judge_trials(ran: PodResults) -> Iterator[Judgment]:
     """Judge the answers of check pods for an install; equal nodes are one finding."""
-    nodes: dict[PreflightFinding, list[str]] = {}
+    nodes: dict[Judgment, list[str]] = {}
     for node, answer in ran.messages.items():
         # The trial of a workload that needs no card has no answer.
         for finding in _findings(judge_check_pod("", ran, node)) if answer else ():
@@ -239,14 +234,14 @@ def judge_trials(ran: PodResults) -> Iterator[PreflightFinding]:
         yield replace(finding, text=f"{where}: {finding.text}")
 
 
-def _findings(checks: Sequence[Check]) -> Iterator[PreflightFinding]:
+def _findings(checks: Sequence[Check]) -> Iterator[Judgment]:
     cards = next(check for check in checks if check.about == "cards")
     for check in checks:
         if check.ok is False:
             weight = Weight.WARNING if cards.ok else Weight.DOUBT
-            yield PreflightFinding(weight, check.text, check.remedy)
+            yield Judgment(weight, check.text, check.remedy)
     if cards.ok:
-        yield PreflightFinding(Weight.OK, cards.text)
+        yield Judgment(Weight.OK, cards.text)
 
 
 def is_older_image(failed: str) -> bool:
@@ -318,7 +313,7 @@ def _facts(objects: Objects) -> ClusterFacts:
     )
 
 
-def _is_well(finding: PreflightFinding) -> bool | None:
+def _is_well(finding: Judgment) -> bool | None:
     if finding.weight is Weight.OK:
         return True
     return False if finding.remedy else None

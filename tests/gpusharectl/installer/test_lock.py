@@ -115,9 +115,7 @@ def test_of_two_that_find_a_left_lease_one_has_it(world: InstalledCluster) -> No
         assert world.clock.now_s > 2 * LASTS_S
 
 
-def test_one_that_was_suspended_renews_no_others_lease(
-    world: InstalledCluster,
-) -> None:
+def test_one_that_was_suspended_renews_no_others_lease(world: InstalledCluster) -> None:
     mine = take(world, "suspended")
     world.objects.merge(LEASE, {"spec": {"holderIdentity": OTHER}})
     before = world.objects.get(LEASE)

@@ -23,7 +23,7 @@ from gpusharectl.installer.pki import (
     SCHEDULER,
     SERVER_SIDE,
     TlsFile,
-    WantedCertificate,
+    WantedCert,
     is_renewal_due,
     issue_certificate,
     join_bundle,
@@ -203,16 +203,14 @@ def test_a_key_of_another_kind_is_made_anew(files: Files) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        WantedCertificate(
-            "server", "x", SERVER_SIDE, (*EXTENDER.hosts, "10.0.0.7"), 65532
-        ),
-        WantedCertificate("server", "x", SERVER_SIDE),
-        WantedCertificate("server", "x", CLIENT_SIDE, EXTENDER.hosts),
+        WantedCert("server", "x", SERVER_SIDE, (*EXTENDER.hosts, "10.0.0.7"), 65532),
+        WantedCert("server", "x", SERVER_SIDE),
+        WantedCert("server", "x", CLIENT_SIDE, EXTENDER.hosts),
     ],
     ids=["more-hosts", "no-hosts", "another-purpose"],
 )
 def test_one_that_is_not_as_wanted_is_made_anew(
-    files: Files, wanted: WantedCertificate
+    files: Files, wanted: WantedCert
 ) -> None:
     planned = plan_certificates(files, NOW, [wanted, SCHEDULER])
     assert planned.keys() == SERVER
@@ -289,14 +287,14 @@ def test_what_is_broken_of_the_webhook_is_made_anew_as_a_whole(
 @pytest.mark.parametrize(
     "wanted",
     [
-        WantedCertificate("tls", "x", CLIENT_SIDE, (NAME,)),
-        WantedCertificate("tls", "x", SERVER_SIDE, ("gpushare-webhook.default.svc",)),
-        WantedCertificate("tls", "x", SERVER_SIDE),
+        WantedCert("tls", "x", CLIENT_SIDE, (NAME,)),
+        WantedCert("tls", "x", SERVER_SIDE, ("gpushare-webhook.default.svc",)),
+        WantedCert("tls", "x", SERVER_SIDE),
         None,
     ],
 )
 def test_a_webhooks_for_something_else_is_made_anew(
-    webhook: Files, wanted: WantedCertificate | None
+    webhook: Files, wanted: WantedCert | None
 ) -> None:
     authority = make_authority(NOW)
     other = {**webhook, "ca.crt": authority.certificate_pem}

@@ -24,7 +24,7 @@ from gpusharectl.installer.manifests import (
     load_manifests,
 )
 from gpusharectl.installer.options import ISOLATION_CHOICES, InstallOptions
-from gpusharectl.installer.preflight import PreflightFinding, Weight, group_findings
+from gpusharectl.installer.preflight import Judgment, Weight, group_findings
 from gpusharectl.installer.progress import Exit
 from tests.builders import card
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -169,17 +169,13 @@ def test_only_our_zero_goes(
 
 def test_what_is_equal_of_many_nodes_is_told_once() -> None:
     """All names of those where something is wrong; of the others the first ones."""
-    many = [
-        PreflightFinding(Weight.OK, f"node gpu-{number}: well") for number in range(12)
-    ]
+    many = [Judgment(Weight.OK, f"node gpu-{number}: well") for number in range(12)]
     bad = [
-        PreflightFinding(Weight.WARNING, f"node {name}: no driver")
-        for name in "abcdefghijk"
+        Judgment(Weight.WARNING, f"node {name}: no driver") for name in "abcdefghijk"
     ]
-    alone = PreflightFinding(Weight.OK, "you have all needed rights")
+    alone = Judgment(Weight.OK, "you have all needed rights")
     assert [
-        one.text
-        for one in group_findings([alone, *many, *bad, PreflightFinding(*OTHER)])
+        one.text for one in group_findings([alone, *many, *bad, Judgment(*OTHER)])
     ] == [
         alone.text,
         "nodes gpu-0, gpu-1, gpu-2 and 9 more: well",

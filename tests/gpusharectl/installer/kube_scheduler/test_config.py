@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from gpusharectl.installer.kube_scheduler.config import (
-    WantedConfiguration,
+    WantedConfig,
     configuration_api,
     configuration_of_flags,
     has_stanza,
@@ -42,10 +42,10 @@ KUBEADM_FLAGS = {
     "leader-elect": "true",
 }
 OURS = shipped_extender()
-WANTED = WantedConfiguration(OURS, "v1")
+WANTED = WantedConfig(OURS, "v1")
 
 
-def added(old: str | None, wanted: WantedConfiguration = WANTED) -> dict:
+def added(old: str | None, wanted: WantedConfig = WANTED) -> dict:
     text = with_stanza(old, wanted)
     assert has_stanza(text)
     return yaml.safe_load(text)
@@ -98,7 +98,7 @@ def test_last_flag_of_a_name_counts() -> None:
 
 
 def test_kubeconfig_only_where_none_is_told() -> None:
-    told = WantedConfiguration(OURS, "v1", kubeconfig="/k3s")
+    told = WantedConfig(OURS, "v1", kubeconfig="/k3s")
     assert added(HEAD, told)["clientConnection"] == {"kubeconfig": "/k3s"}
     qps = f"{HEAD}clientConnection: {{qps: 9}}\n"
     assert added(qps, told)["clientConnection"] == {"qps": 9, "kubeconfig": "/k3s"}
@@ -122,7 +122,7 @@ def test_flags_that_would_be_lost(flags: dict[str, str], words: str) -> None:
 
 def test_there_and_back() -> None:
     """All that was there stays, other extenders in their order; flags do not count."""
-    text = with_stanza(OWN, WantedConfiguration(OURS, "v1beta3", KUBEADM_FLAGS))
+    text = with_stanza(OWN, WantedConfig(OURS, "v1beta3", KUBEADM_FLAGS))
     found, expected = yaml.safe_load(text), yaml.safe_load(OWN)
     assert found.pop("extenders") == [*expected.pop("extenders"), OURS]
     assert found == expected
@@ -145,7 +145,7 @@ def test_comments_stay(other: str, end: str) -> None:
 
 def test_tls() -> None:
     files = {"caFile": "/t/ca.crt"}
-    text = with_stanza(HEAD, WantedConfiguration(OURS, "v1", tls=files))
+    text = with_stanza(HEAD, WantedConfig(OURS, "v1", tls=files))
     (found,) = yaml.safe_load(text)["extenders"]
     assert found["urlPrefix"] == "https://127.0.0.1:39999/scheduler"
     assert found["enableHTTPS"] is True

@@ -19,11 +19,7 @@ from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.options import WebhookOptions
 from gpusharectl.installer.progress import Exit
-from gpusharectl.installer.webhook.objects import (
-    CONFIGURATIONS,
-    SECRET,
-    SECRETS,
-)
+from gpusharectl.installer.webhook.objects import CONFIGURATIONS, SECRET, SECRETS
 from tests.gpusharectl.installer.fake_objects import copied
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
 from tests.gpusharectl.installer.trust_checking_objects import (
