@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from gpushare.kube import names
 from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
+from gpushare.kube.words import counted, listed
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.manifests import NVIDIA
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, minor_version
@@ -125,18 +126,14 @@ def _version(facts: ClusterFacts) -> Judgment:
         return refusal(f"{words} is too old: {_BOUNDS}", "upgrade the cluster first")
     if number > NEWEST:
         return warning(f"{words} is newer than the tested versions; {_BOUNDS}")
-    nodes = len(facts.control_plane)
     kind = str(facts.flavour)
     if facts.flavour is Flavour.MANAGED and facts.schedulers:
         # A managed control plane shows no such pods.
         kind = "kubeadm, seen from outside its control plane"
-    runtimes = (
-        ", ".join(dict.fromkeys(node.runtime.name for node in facts.nodes)) or "no node"
-    )
-    return well(
-        f"{words} · {kind} · {nodes} control-plane node"
-        f"{'' if nodes == 1 else 's'} · {runtimes}"
-    )
+    names_of = dict.fromkeys(node.runtime.name for node in facts.nodes)
+    runtimes = ", ".join(names_of) or "no node"
+    nodes = counted(len(facts.control_plane), "control-plane node")
+    return well(f"{words} · {kind} · {nodes} · {runtimes}")
 
 
 def judge_rights(facts: ClusterFacts) -> Judgment:
@@ -202,10 +199,10 @@ def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Judgme
             yield refuse_no_scheduler(facts)
         return
     if node is None:
-        listed = ", ".join(each.name for each in facts.nodes) or "none"
+        names_of = ", ".join(each.name for each in facts.nodes) or "none"
         yield refusal(
             "this host is not a node of the cluster in your kubeconfig (its nodes: "
-            f"{listed}); is this the right context?",
+            f"{names_of}); is this the right context?",
             "choose the cluster with --kubeconfig and --context, or use --this-node",
         )
     elif node.silent:
@@ -237,9 +234,9 @@ def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
     }
     if images and not options.image:
         first, *others = dict.fromkeys(images.values())
-        listed = ", ".join(f"{name} {image}" for name, image in images.items())
+        names_of = ", ".join(f"{name} {image}" for name, image in images.items())
         yield well(
-            f"the images stay: {listed}; --image changes all of them"
+            f"the images stay: {names_of}; --image changes all of them"
             if others
             else f"the image stays {first}; --image changes it"
         )
@@ -356,8 +353,8 @@ def _readiness(node: SurveyedNode) -> Judgment:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
         return warning(text, remedy)
-    listed = ", ".join(node.taints)
-    taints = f" · pods need a toleration for {listed}" if listed else ""
+    keys = ", ".join(node.taints)
+    taints = f" · pods need a toleration for {keys}" if keys else ""
     return well(f"Ready · {node.runtime.name}{taints}")
 
 
@@ -457,10 +454,8 @@ def group_findings(findings: Iterable[Judgment]) -> list[Judgment]:
         nodes.extend([node[1]] if node else [])
     grouped = []
     for finding, nodes in nodes_of.items():
-        names_of = ", ".join(nodes)
-        if len(nodes) > _MANY_NODES and finding.weight is Weight.OK:
-            few = ", ".join(nodes[:_FEW_NODES])
-            names_of = f"{few} and {len(nodes) - _FEW_NODES} more"
+        are_many = len(nodes) > _MANY_NODES and finding.weight is Weight.OK
+        names_of = listed(nodes, _FEW_NODES if are_many else len(nodes))
         start = f"node{'s' if len(nodes) > 1 else ''} {names_of}: " if nodes else ""
         grouped.append(replace(finding, text=f"{start}{finding.text}"))
     return grouped

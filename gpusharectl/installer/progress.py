@@ -20,6 +20,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpushare.kube.errors import ClusterError, Forbidden, Unreachable
+from gpushare.kube.words import listed
 from gpusharectl.output import UNKNOWN, age
 
 NOTHING_DONE = "nothing was changed"
@@ -80,15 +81,13 @@ def group_waits(waits: Sequence[Waiting]) -> list[Waiting]:
     by_what: dict[tuple[str, str], list[Waiting]] = {}
     for wait in waits:
         workload, on, _ = wait.who.partition(" on ")
-        by_what.setdefault((wait.what, f"{workload}{on}" if on else ""), []).append(
-            wait
-        )
+        start = f"{workload}{on}" if on else ""
+        by_what.setdefault((wait.what, start), []).append(wait)
     grouped = []
     for (_, start), same in by_what.items():
-        who = ", ".join(wait.who.removeprefix(start) for wait in same[:_NAMED])
-        more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
+        who = listed((wait.who.removeprefix(start) for wait in same), _NAMED)
         since = min((wait.since for wait in same if wait.since), default="")
-        grouped.append(replace(same[0], who=f"{start}{who}{more}", since=since))
+        grouped.append(replace(same[0], who=f"{start}{who}", since=since))
     return grouped
 
 

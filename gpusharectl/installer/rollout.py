@@ -17,6 +17,7 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.node_filters import find_bar, read_constraints, read_properties
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.nodes.facts import SurveyedNode, survey_node
 from gpusharectl.installer.progress import (
@@ -66,8 +67,7 @@ def apply_changed(
     for body in due:
         context.objects.apply(body)
     number = f"{len(due)} changed" if due else "none changed"
-    objects = f"{len(bodies)} object{'' if len(bodies) == 1 else 's'}"
-    context.screen.say(f"{objects}, {number}")
+    context.screen.say(f"{counted(len(bodies), 'object')}, {number}")
 
 
 def prune_step(

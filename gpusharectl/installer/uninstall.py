@@ -16,6 +16,7 @@ from gpushare.kube.errors import Forbidden, Invalid, NotFound
 from gpushare.kube.facts import OURS, SYSTEM, full_name, is_part, is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.dra.apply import PLUGIN, delete_slices
 from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_used
@@ -212,7 +213,7 @@ class UninstallPlan(HostsPlan):
         if not self.with_cards:
             self.screen.say("no pod holds a card")
             return
-        number = f"{len(self.with_cards)} pod{'' if len(self.with_cards) == 1 else 's'}"
+        number = counted(len(self.with_cards), "pod")
         lines = [f"  {name} on {node}" for node, name in self.with_cards[:_SHOWN]]
         if len(self.with_cards) > _SHOWN:
             lines.append(f"  and {len(self.with_cards) - _SHOWN} more")

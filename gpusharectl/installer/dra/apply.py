@@ -25,6 +25,7 @@ from gpushare.kube.facts import (
 from gpushare.kube.facts import read_environment as settings_of_pod
 from gpushare.kube.names import EXTENDER_CLAIMS_PORT
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import counted
 from gpushare.settings import PREFIX
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.dra.objects import (
@@ -227,7 +228,7 @@ def delete_slices(context: Context) -> None:
     objects = context.objects
     gone = [slice_ for slice_ in list_slices(objects) if objects.delete(Ref.of(slice_))]
     was_asking = objects.delete(CONFIGURATION)
-    number = f"{len(gone)} ResourceSlice{'' if len(gone) == 1 else 's'} deleted"
+    number = f"{counted(len(gone), 'ResourceSlice')} deleted"
     context.screen.say(f"{number}{f', {CONFIGURATION} deleted' if was_asking else ''}")
 
 

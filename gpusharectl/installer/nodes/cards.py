@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects
+from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, read_nodes
 from gpusharectl.installer.options import NO_TIER, InstallOptions
@@ -105,18 +106,14 @@ def shared_together(nodes: Sequence[SurveyedNode]) -> str:
     share = "node shares" if len(nodes) == 1 else "nodes share"
     cards = sum(node.cards.count for node in nodes if node.cards)
     units = sum(node.cards.units for node in nodes if node.cards)
-    return f"{len(nodes)} {share} {_counted(cards)}, {units} units"
+    return f"{len(nodes)} {share} {counted(cards, 'card')}, {units} units"
 
 
 def shared_by(node: SurveyedNode) -> str:
     """Return what a node shares: ``2 cards, 58 units``; n/a before it has reported."""
     if node.cards is None:
         return "n/a"
-    return f"{_counted(node.cards.count)}, {node.cards.units} units"
-
-
-def _counted(cards: int) -> str:
-    return f"{cards} card{'' if cards == 1 else 's'}"
+    return f"{counted(node.cards.count, 'card')}, {node.cards.units} units"
 
 
 def read_complaint(objects: Objects, node: str) -> str:

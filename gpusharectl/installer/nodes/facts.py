@@ -10,6 +10,7 @@ from gpushare.kube.annotations import decode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects
+from gpushare.kube.words import counted
 
 LABELLED = f'label {names.GPU_NODE_LABEL}: "true"'
 OUR_RESOURCES = (names.CORE, names.MEMORY)
@@ -216,9 +217,7 @@ def _signs(labels: Mapping[str, str], cards: SharedCards | None) -> tuple[str, .
     if _MODEL_LABEL in labels:
         signs.append(labels[_MODEL_LABEL])
     if cards and cards.count:
-        signs.append(
-            f"{cards.count} card{'' if cards.count == 1 else 's'} found before"
-        )
+        signs.append(f"{counted(cards.count, 'card')} found before")
     return tuple(signs)
 
 

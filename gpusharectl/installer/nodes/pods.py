@@ -22,6 +22,7 @@ from gpushare.kube.facts import (
     phase,
 )
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.manifests import image_of
 from gpusharectl.installer.nodes.facts import (
@@ -153,7 +154,7 @@ def failures_in_words(failed: Mapping[str, str]) -> str:
         by_reason.setdefault(why, []).append(node)
     reasons = [f"{', '.join(nodes)}: {why}" for why, nodes in by_reason.items()]
     rest = sum(map(len, list(by_reason.values())[_SHOWN:]))
-    more = [f"{rest} more node{'' if rest == 1 else 's'}"] if rest else []
+    more = [counted(rest, "more node")] if rest else []
     return "; ".join([*reasons[:_SHOWN], *more])
 
 
