@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +11,14 @@ from gpushare.addresses import find_free_address
 from tests.testbed.certificates import Certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant
+from tests.testbed.gunicorn_server import command_of
 from tests.testbed.manifests import documents, rights
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 from tests.testbed.waiting import wait_until
 
 USER = User("vcuda-extender")
-COMMAND = (
-    sys.executable,
-    "-m",
-    "gunicorn",
-    "--config",
-    "python:extender.gunicorn_conf",
-    "extender.main:build()",
-)
+COMMAND = command_of("extender")
 
 
 @dataclass

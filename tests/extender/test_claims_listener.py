@@ -1,7 +1,6 @@
 """The real extender's second listener: reviews of ResourceClaims, and nothing else."""
 
 import http.client
-import os
 import ssl
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,13 +11,11 @@ import pytest
 
 from gpushare.addresses import find_free_address
 from gpushare.kube.cluster import Json, Kind
-from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import allocation_json, card, claim_json, node_json, pod_json
-from tests.controlplane.extender import COMMAND
 from tests.extender.server.test_resource_claims_app import review
 from tests.testbed.certificates import Certificates, certificates
-from tests.testbed.process import Launcher
+from tests.testbed.gunicorn_server import running_server
 from tests.testbed.rest import Rest
 
 pytestmark = pytest.mark.processes
@@ -56,29 +53,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     held = certificates(folder / "tls")
     cluster = Embedded(bookmark_every_s=0.5)
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
-    inner, public, claims = (
-        find_free_address(),
-        find_free_address(),
-        find_free_address(),
-    )
-    launcher = Launcher(folder)
-    with ApiServerOnLoopback(cluster) as api:
-        settings = {
-            "GPUSHARE_KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
-            "GPUSHARE_LISTEN": str(inner),
-            "GPUSHARE_PUBLIC_LISTEN": str(public),
-            "GPUSHARE_CLAIMS_LISTEN": str(claims),
-            "GPUSHARE_CLAIMS_TLS_CERT": held.path("server.crt"),
-            "GPUSHARE_CLAIMS_TLS_KEY": held.path("server.key"),
-        }
-        process = launcher.start("extender", COMMAND, os.environ | settings)
-        asking = Rest(public.port, tls=False)
-        try:
-            process.wait_ready(lambda: asking.get("/readyz")[0] == 200)
-            yield Site(cluster, held, inner.port, claims.port, asking)
-        finally:
-            process.stop()
-            launcher.end_all()
+    claims = find_free_address()
+    settings = {
+        "CLAIMS_LISTEN": str(claims),
+        "CLAIMS_TLS_CERT": held.path("server.crt"),
+        "CLAIMS_TLS_KEY": held.path("server.key"),
+    }
+    with running_server(folder, "extender", cluster, settings) as server:
+        yield Site(cluster, held, server.port, claims.port, server.public)
 
 
 def test_each_listener_has_its_own_paths(site: Site) -> None:

@@ -17,16 +17,13 @@ from typing import Any
 import orjson
 import pytest
 
-from gpushare.addresses import find_free_address
 from gpushare.kube.cluster import Json, Kind
-from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json, pod_json
-from tests.controlplane.extender import COMMAND
 from tests.extender.extender_fixture import binding
 from tests.testbed.certificates import Certificates, certificates
-from tests.testbed.process import Launcher, Process
-from tests.testbed.rest import Rest
+from tests.testbed.gunicorn_server import running_server
+from tests.testbed.process import Process
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -53,25 +50,9 @@ def serving(
     """Run it as the DaemonSet does, with certificates over TLS; gives its port."""
     cluster = cluster or Embedded()
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
-    launcher = Launcher(folder)
-    inner, public = find_free_address(), find_free_address()
-    with ApiServerOnLoopback(cluster) as api:
-        settings = {
-            "GPUSHARE_KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
-            "GPUSHARE_LISTEN": str(inner),
-            "GPUSHARE_PUBLIC_LISTEN": str(public),
-            "GPUSHARE_THREADS": str(threads),
-        }
-        if held is not None:
-            settings |= {f"GPUSHARE_{k}": v for k, v in held.settings.items()}
-        process = launcher.start("extender", COMMAND, os.environ | settings)
-        asking = Rest(public.port, tls=False)
-        try:
-            process.wait_ready(lambda: asking.get("/readyz")[0] == 200)
-            yield inner.port, process
-        finally:
-            process.stop()
-            launcher.end_all()
+    settings = {"THREADS": str(threads), **(held.settings if held else {})}
+    with running_server(folder, "extender", cluster, settings) as server:
+        yield server.port, server.process
 
 
 @pytest.fixture(scope="module")

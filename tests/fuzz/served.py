@@ -1,23 +1,20 @@
 """The real servers under gunicorn, as child processes, and what is seen of them."""
 
 import http.client
-import os
 import ssl
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.addresses import find_free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
-from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json, pod_json
 from tests.fuzz.bodies import NODES, WAITING
 from tests.testbed.certificates import certificates
-from tests.testbed.process import Launcher, Process
+from tests.testbed.gunicorn_server import running_server
+from tests.testbed.process import Process
 from tests.testbed.rest import Rest
 
 JSON = {"Content-Type": "application/json"}
@@ -134,26 +131,10 @@ def _running(
     tls: ssl.SSLContext | None = None,
 ) -> Iterator[Served]:
     memory, uids = cluster()
-    address, public = find_free_address(), find_free_address()
-    conf, build = f"python:{package}.gunicorn_conf", f"{package}.main:build()"
-    command = [sys.executable, "-m", "gunicorn", "--config", conf, build]
-    launcher = Launcher(folder)
-    with ApiServerOnLoopback(memory) as api:
-        settings = {
-            "LISTEN": str(address),
-            "PUBLIC_LISTEN": str(public),
-            "KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
-            "LOG_FORMAT": "text",
-            **more,
-        }
-        environment = os.environ | {f"GPUSHARE_{k}": v for k, v in settings.items()}
-        process = launcher.start("server", command, environment)
-        found = Served(process, address.port, Rest(public.port, tls=False), tls, uids)
+    settings = {"LOG_FORMAT": "text", **more}
+    with running_server(folder, package, memory, settings) as server:
+        served = Served(server.process, server.port, server.public, tls, uids)
         try:
-            process.wait_ready(lambda: found.public.get("/readyz")[0] == 200)
-            yield found
+            yield served
         finally:
-            found.hang_up()
-            with suppress(ProcessLookupError):
-                process.stop()
-            launcher.end_all()
+            served.hang_up()

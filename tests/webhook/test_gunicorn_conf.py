@@ -1,10 +1,8 @@
 """The real webhook: gunicorn over TLS, as the Deployment starts it."""
 
 import http.client
-import os
 import socket
 import ssl
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -16,30 +14,20 @@ import pytest
 from cryptography import x509
 from jsonpatch import apply_patch
 
-from gpushare.addresses import find_free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json, pod_json
 from tests.testbed.certificates import Certificates, certificates
-from tests.testbed.process import Launcher
+from tests.testbed.gunicorn_server import command_of, running_server
 from tests.testbed.rest import Rest
 from tests.testbed.waiting import wait_until
 from tests.webhook.webhook_client import asked, steps_of
 
 pytestmark = pytest.mark.processes
 
-COMMAND = (
-    sys.executable,
-    "-m",
-    "gunicorn",
-    "--config",
-    "python:webhook.gunicorn_conf",
-    "webhook.main:build()",
-)
 BEFORE = (
-    *COMMAND[:4],
+    *command_of("webhook")[:4],
     "python:extender.webhook_conf",
     "extender.main:build_webhook()",
 )
@@ -78,34 +66,22 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, *options: str, words: tuple[str, ...] = COMMAND, **more: str
+    folder: Path, *options: str, words: tuple[str, ...] = (), **more: str
 ) -> Iterator[Served]:
     """Run it as the Deployment does, with these options of gunicorn and settings."""
     held = certificates(folder / "tls")
     cluster = Embedded(bookmark_every_s=0.5)
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
-    launcher = Launcher(folder)
-    listen, public = find_free_address(), find_free_address()
-    with ApiServerOnLoopback(cluster) as api:
-        settings = {
-            "LISTEN": str(listen),
-            "PUBLIC_LISTEN": str(public),
-            "TLS_CERT": held.path("server.crt"),
-            "TLS_KEY": held.path("server.key"),
-            "KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
-            "BITFUSION_CARD_MIB": "auto",
-            **more,
-        }
-        child = {f"GPUSHARE_{key}": value for key, value in settings.items()}
-        command = (*words[:3], *options, *words[3:])
-        process = launcher.start("webhook", command, os.environ | child)
-        found = Served(cluster, held, listen.port, Rest(public.port, tls=False))
-        try:
-            process.wait_ready(lambda: found.public.get("/readyz")[0] == 200)
-            yield found
-        finally:
-            process.stop()
-            launcher.end_all()
+    settings = {
+        "TLS_CERT": held.path("server.crt"),
+        "TLS_KEY": held.path("server.key"),
+        "BITFUSION_CARD_MIB": "auto",
+        **more,
+    }
+    with running_server(
+        folder, "webhook", cluster, settings, options=options, command=words
+    ) as server:
+        yield Served(cluster, held, server.port, server.public)
 
 
 @pytest.fixture(scope="module")
