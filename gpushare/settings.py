@@ -37,11 +37,11 @@ class Reading:
 
     environ: Mapping[str, str]
     complaints: list[str] = field(default_factory=list)
-    _asked: list[str] = field(default_factory=list)
+    _names_read: list[str] = field(default_factory=list)
 
     def text(self, name: str, default: str | None = None) -> str | None:
         """Read a string; an empty one counts as not set."""
-        self._asked.append(PREFIX + name)
+        self._names_read.append(PREFIX + name)
         return self.environ.get(PREFIX + name) or default
 
     def one_of(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
@@ -118,8 +118,8 @@ class Reading:
     def misspelt(self) -> None:
         """Complain about variables that look like a misspelt setting."""
         for name in sorted(self.environ):
-            if name.startswith(PREFIX) and name not in self._asked:
-                close = difflib.get_close_matches(name, self._asked, 1, _LIKE)
+            if name.startswith(PREFIX) and name not in self._names_read:
+                close = difflib.get_close_matches(name, self._names_read, 1, _LIKE)
                 if close:
                     self.complaints.append(
                         f"{name} is not a setting; did you mean {close[0]}?"

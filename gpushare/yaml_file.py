@@ -145,7 +145,7 @@ class YamlFile:
         ``example`` tells the user of an empty file what to write.
         """
         self._name = name
-        self._found: list[tuple[int, str]] = []
+        self._mistakes: list[tuple[int, str]] = []
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             self.root = None if node is None else self._tree(node, (), {})
@@ -191,12 +191,12 @@ class YamlFile:
         mark = node.start_mark
         place = f" {format_path(location)}:" if location else ""
         complaint = f"{self._name}:{mark.line + 1}:{place} {problem}"
-        self._found.append((mark.index, complaint))
+        self._mistakes.append((mark.index, complaint))
 
     def check(self) -> None:
         """Raise ``YamlError`` with all complaints so far, in the file's order."""
-        if self._found:
-            complaints = sorted(self._found, key=lambda one: one[0])
+        if self._mistakes:
+            complaints = sorted(self._mistakes, key=lambda one: one[0])
             raise YamlError(*dict.fromkeys(complaint for _, complaint in complaints))
 
     def _tree(self, node: yaml.Node, location: Location, seen: dict[int, Any]) -> Any:  # noqa: ANN401
@@ -228,13 +228,13 @@ class YamlFile:
         place = f"{self._name}:{mark.line + 1}:"
         if not isinstance(key, yaml.ScalarNode):
             problem = "the name of a field must be a text"
-            self._found.append((mark.index, f"{place} {problem}"))
+            self._mistakes.append((mark.index, f"{place} {problem}"))
             return False
         if key.value in tree:
             before = tree.keys_[key.value].start_mark.line + 1
             where = format_path((*location, key.value))
             problem = f"is there twice, first in line {before}; keep one"
-            self._found.append((mark.index, f"{place} {where}: {problem}"))
+            self._mistakes.append((mark.index, f"{place} {where}: {problem}"))
         tree.keys_[key.value] = key
         return True
 

@@ -33,7 +33,7 @@ class Hosts:
     def __init__(self) -> None:
         self._lock = Lock()
         self._allocatable: dict[NodeName, HostAmount] = {}
-        self._held: dict[NodeName, HostAmount] = {}
+        self._used: dict[NodeName, HostAmount] = {}
         self._free: dict[NodeName, HostAmount] = {}
         self._pods: dict[PodUID, tuple[NodeName, HostUse]] = {}
         self._kinds: dict[tuple[int, int], HostUse] = {}
@@ -52,7 +52,7 @@ class Hosts:
             has = self._allocatable.get(name)
             if has is None:
                 return None
-            free = self._free[name] = has - self._held.get(name, _NOTHING)
+            free = self._free[name] = has - self._used.get(name, _NOTHING)
             return free
 
     def allocatable(self, name: NodeName) -> HostAmount | None:
@@ -93,7 +93,7 @@ class Hosts:
                 self._subtract(before[0], before[1].amount)
             name = self._names.setdefault(name, name)
             self._pods[uid] = (name, host_use)
-            self._held[name] = self._held.get(name, _NOTHING) + amount
+            self._used[name] = self._used.get(name, _NOTHING) + amount
             self._touch(name)
 
     def release(self, uid: PodUID) -> None:
@@ -113,16 +113,16 @@ class Hosts:
             return None if changed is None else frozenset(changed)
 
     def _subtract(self, name: NodeName, amount: HostAmount) -> None:
-        rest = self._held.get(name, _NOTHING) - amount
+        rest = self._used.get(name, _NOTHING) - amount
         if rest == _NOTHING:
-            self._held.pop(name, None)
+            self._used.pop(name, None)
         else:
-            self._held[name] = rest
+            self._used[name] = rest
         self._touch(name)
 
     def _touch(self, name: NodeName) -> None:
         self._free.pop(name, None)
-        if name not in self._held and name not in self._allocatable:
+        if name not in self._used and name not in self._allocatable:
             self._names.pop(name, None)
         if self._changed is not None:
             self._changed.add(name)

@@ -159,7 +159,7 @@ class ClaimSearch:
         order = sorted(range(len(amounts)), key=lambda i: self._size(amounts[i]))
         self._claims = [(i, amounts[i]) for i in reversed(order)]
         self._cards: list[CardCapacity] = []
-        self._left = 0
+        self._steps_left = 0
         self._ways: dict[int, tuple[int, ...]] = {}
         self._failed: set[tuple[int, tuple[CardCapacity, ...]]] = set()
         self._no: Refusal | None = None
@@ -171,7 +171,7 @@ class ClaimSearch:
         """
         price = max(1, -(-len(cards) // _CARDS_A_STEP))
         most = max(len(self._claims), most_steps // price)
-        self._cards, self._left = list(cards), most
+        self._cards, self._steps_left = list(cards), most
         self._failed.clear()
         # Two bounds before the search: most refusals need no step of it.
         self._no = self._short_in_sum() or self._short_in_number()
@@ -179,7 +179,7 @@ class ClaimSearch:
         if self._no is None and self._fill(0):
             ways = tuple(self._ways[i] for i in range(len(self._claims)))
         no = self._no or NO_CARDS
-        return SearchResult(ways, no, (most - self._left) * price)
+        return SearchResult(ways, no, (most - self._steps_left) * price)
 
     def _size(self, amount: Amount) -> tuple[int, float]:
         return amount.cores // CORES_PER_CARD, max(
@@ -215,9 +215,9 @@ class ClaimSearch:
         """Place the claims from this one on; restore everything if that fails."""
         if depth == len(self._claims):
             return True
-        if not self._left:
+        if not self._steps_left:
             return False
-        self._left -= 1
+        self._steps_left -= 1
         # Cards that differ in name only are one state, so their orders are not tried.
         if self._failed and self._state(depth) in self._failed:
             return False
@@ -231,7 +231,7 @@ class ClaimSearch:
                 return True
             for i, card in zip(way, before, strict=True):
                 self._cards[i] = card
-            if not self._left:
+            if not self._steps_left:
                 # Of whole cards there may be more ways than can be looked at.
                 break
         self._failed.add(self._state(depth))
@@ -270,8 +270,8 @@ class ClaimSearch:
             for way in _choices(list(sizes.values()), number):
                 if sum(self._cards[i][1] for i in way) >= units:
                     yield way
-                elif self._left:
-                    self._left -= 1
+                elif self._steps_left:
+                    self._steps_left -= 1
                 else:
                     return
 
@@ -368,7 +368,7 @@ class Decider:
         self._request = request
         self._policy = policy
         self._steps = _MOST_STEPS_IN_ALL
-        self._found: dict[tuple[CardCapacity, ...], SearchResult] = {}
+        self._results: dict[tuple[CardCapacity, ...], SearchResult] = {}
 
     def place(self, node: Node) -> Placement | Refusal:
         """Choose the cards, as the function ``place`` does."""
@@ -431,10 +431,10 @@ class Decider:
         return join_shares(taken)
 
     def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
-        result = self._found.get(ranked)
+        result = self._results.get(ranked)
         if result is None:
             most = min(self._steps, _MOST_STEPS)
-            result = self._found[ranked] = self._search.run(ranked, most)
+            result = self._results[ranked] = self._search.run(ranked, most)
             self._steps = max(0, self._steps - result.steps)
         return result
 

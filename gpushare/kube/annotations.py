@@ -213,7 +213,7 @@ def decode_placement(
         uid, card, rest = usual.groups()
         if uid != pod.uid:
             return None
-        charged = _held(rest)
+        charged = _read_charge(rest)
         share = Share(CardUUID(intern(card)), charged.amount, charged.containers)
         return Placement(pod, node, (share,))
     body = Reader.parse(text, key)
@@ -243,7 +243,7 @@ read once, and all pods that hold as much share the result.
 
 
 @lru_cache(maxsize=1024)
-def _held(rest: str) -> Share:
+def _read_charge(rest: str) -> Share:
     return read_share(Reader.parse(f'{{"card":"-",{rest}}}', names.PLACEMENT))
 
 

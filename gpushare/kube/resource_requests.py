@@ -207,7 +207,7 @@ def effective_request(pod: Json) -> Amount:
 
 
 def _counted(container: Json) -> Amount:
-    amounts = _asked(container)
+    amounts = _amounts_of(container)
     return Amount(_number(amounts.get(names.CORE)), _number(amounts.get(names.MEMORY)))
 
 
@@ -259,7 +259,7 @@ def _bytes_for_units(resource: str, text: str, number: int) -> str:
 
 def _host_amount(spec: Json) -> HostAmount:
     cpu, memory = _peak(spec)
-    whole = _asked(spec)
+    whole = _amounts_of(spec)
     over = spec.get("overhead") or {}
     return HostAmount(
         (parse_thousandths(whole["cpu"]) if "cpu" in whole else cpu)
@@ -290,7 +290,7 @@ def _peak(spec: Json) -> tuple[int, int]:
 def _sum(containers: Iterable[Json]) -> tuple[int, int]:
     cpu = memory = 0
     for container in containers:
-        amounts = _asked(container)
+        amounts = _amounts_of(container)
         if "cpu" in amounts:
             cpu += parse_thousandths(amounts["cpu"])
         if "memory" in amounts:
@@ -298,7 +298,7 @@ def _sum(containers: Iterable[Json]) -> tuple[int, int]:
     return cpu, memory
 
 
-def _asked(thing: Json) -> Json:
+def _amounts_of(thing: Json) -> Json:
     """Return ``requests``, completed from ``limits``, which is the default of each."""
     resources = thing.get("resources")
     if not resources:

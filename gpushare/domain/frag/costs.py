@@ -348,7 +348,7 @@ class PricedNode:
             placed = place(request, node, policy)
             if not isinstance(placed, Placement):
                 return NEVER
-            milli = self._left(placed)
+            milli = self._milli_left(placed)
         else:
             # An untouched card is used up completely, so all are equal.
             milli = [(WHOLE, 0)] * sum(claim.whole_cards for claim in claims)
@@ -427,7 +427,7 @@ class PricedNode:
         worth = tables.worth(state.model, cards, untouched, host)
         return NodeWorth(worth, cards, untouched)
 
-    def _left(self, placed: Placement) -> list[tuple[int, int]]:
+    def _milli_left(self, placed: Placement) -> list[tuple[int, int]]:
         taken = placed.by_card()
         free = self.node.free
         cards = zip(self.node.cards, self.state.residuals, strict=True)
