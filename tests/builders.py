@@ -57,7 +57,7 @@ def cards(*units: int) -> tuple[Card, ...]:
 
 
 def node(
-    *its_cards: Card,
+    *node_cards: Card,
     name: str = "n",
     holds: Iterable[Placement] = (),
     nominated: Iterable[Placement] = (),
@@ -66,17 +66,17 @@ def node(
     """A node with these cards, or one of 29 units, and what is held of them."""
     return Node(
         NodeName(name),
-        its_cards or (card(),),
-        {held.pod.key: held for held in holds},
+        node_cards or (card(),),
+        {placed.pod.key: placed for placed in holds},
         {kept.pod.uid: kept for kept in nominated},
-        {asked.pod.uid: asked for asked in unplaced},
+        {pending.pod.uid: pending for pending in unplaced},
     )
 
 
-def ledger_of(*its_cards: Card, name: str = "n") -> Ledger:
+def ledger_of(*node_cards: Card, name: str = "n") -> Ledger:
     """A ledger of one node with these cards, or one of 29 units."""
     ledger = Ledger()
-    ledger.set_cards(NodeName(name), its_cards or (card(),))
+    ledger.set_cards(NodeName(name), node_cards or (card(),))
     return ledger
 
 
@@ -102,14 +102,14 @@ def request(
     host: HostAmount | None = None,
 ) -> PodRequest:
     """What a pod asks: one claim, or the claims given."""
-    found = (claim(units, cores),) if claims is None else tuple(claims)
-    return PodRequest(ref(name, priority=priority), found, policy, host=host)
+    asks = (claim(units, cores),) if claims is None else tuple(claims)
+    return PodRequest(ref(name, priority=priority), asks, policy, host=host)
 
 
 def apart(name: str = "pod", *units: int, priority: int = 0) -> PodRequest:
     """A pod with containers ``c0``, ``c1``... of these units, each its own claim."""
-    found = [claim(size, container=f"c{i}") for i, size in enumerate(units)]
-    return request(name, claims=found, priority=priority)
+    asks = [claim(size, container=f"c{i}") for i, size in enumerate(units)]
+    return request(name, claims=asks, priority=priority)
 
 
 def share(
@@ -132,8 +132,8 @@ def placement(
     shares: Sequence[Share] | None = None,
 ) -> Placement:
     """What a pod holds: one share, or the shares given."""
-    held = (share(on, units, cores),) if shares is None else tuple(shares)
-    return Placement(ref(name, priority=priority), NodeName(node), held)
+    parts = (share(on, units, cores),) if shares is None else tuple(shares)
+    return Placement(ref(name, priority=priority), NodeName(node), parts)
 
 
 def spec(
@@ -145,10 +145,10 @@ def spec(
 
 def policy(name: str = "first-fit", *, order: CardOrder = "index") -> Policy:
     """One of our policies, with a card order."""
-    found = PolicyChoice(card_order=order).policy(name)
-    if isinstance(found, Refusal):
-        raise TypeError(found.detail)
-    return found
+    chosen = PolicyChoice(card_order=order).policy(name)
+    if isinstance(chosen, Refusal):
+        raise TypeError(chosen.detail)
+    return chosen
 
 
 def container_json(
@@ -160,19 +160,19 @@ def container_json(
     restart: str | None = None,
 ) -> Json:
     """A container as the API server gives it: limits, and the same as requests."""
-    asked: dict[str, str] = {}
+    amounts: dict[str, str] = {}
     if mib is not None:
-        asked[names.MEMORY_MIB] = str(mib)
+        amounts[names.MEMORY_MIB] = str(mib)
     if units is not None:
-        asked[names.MEMORY] = str(units)
+        amounts[names.MEMORY] = str(units)
     if cores is not None:
-        asked[names.CORE] = str(cores)
-    found: Json = {"name": name, "image": "busybox"}
-    if asked:
-        found["resources"] = {"limits": dict(asked), "requests": dict(asked)}
+        amounts[names.CORE] = str(cores)
+    body: Json = {"name": name, "image": "busybox"}
+    if amounts:
+        body["resources"] = {"limits": dict(amounts), "requests": dict(amounts)}
     if restart is not None:
-        found["restartPolicy"] = restart
-    return found
+        body["restartPolicy"] = restart
+    return body
 
 
 def pod_json(
@@ -205,8 +205,9 @@ def pod_json(
         metadata["labels"] = dict(labels)
     if terminating:
         metadata["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    own = [container_json("main", units, cores)] if containers is None else containers
-    body: Json = {"containers": list(own)}
+    if containers is None:
+        containers = [container_json("main", units, cores)]
+    body: Json = {"containers": list(containers)}
     if init:
         body["initContainers"] = list(init)
     if node:
@@ -226,7 +227,7 @@ def pod_json(
 
 
 def bound_json(
-    held: Placement,
+    placed: Placement,
     *,
     key: str = names.PLACEMENT,
     phase: str = "Running",
@@ -234,21 +235,21 @@ def bound_json(
 ) -> Json:
     """The pod that holds this placement; its one container asks all of it."""
     return pod_json(
-        held.pod.name,
-        uid=held.pod.uid,
-        units=sum(one.amount.units for one in held.shares),
-        cores=sum(one.amount.cores for one in held.shares),
-        node=held.node,
+        placed.pod.name,
+        uid=placed.pod.uid,
+        units=sum(share.amount.units for share in placed.shares),
+        cores=sum(share.amount.cores for share in placed.shares),
+        node=placed.node,
         phase=phase,
-        priority=held.pod.priority,
-        annotations={key: encode_placement(held, AT)},
+        priority=placed.pod.priority,
+        annotations={key: encode_placement(placed, AT)},
         terminating=terminating,
     )
 
 
 def node_json(
     name: str = "n",
-    *its_cards: Card,
+    *node_cards: Card,
     annotations: Mapping[str, str] | None = None,
     version: str = "1",
 ) -> Json:
@@ -256,12 +257,12 @@ def node_json(
 
     An operator has cordoned those that are.
     """
-    own = dict(annotations or {})
-    if its_cards:
-        own.setdefault(names.CARDS, encode_cards(its_cards))
-    if cordoned := ",".join(each.uuid for each in its_cards if each.cordoned):
-        own.setdefault(names.CORDON, cordoned)
-    metadata = {"name": name, "resourceVersion": version, "annotations": own}
+    notes = dict(annotations or {})
+    if node_cards:
+        notes.setdefault(names.CARDS, encode_cards(node_cards))
+    if cordoned := ",".join(card.uuid for card in node_cards if card.cordoned):
+        notes.setdefault(names.CORDON, cordoned)
+    metadata = {"name": name, "resourceVersion": version, "annotations": notes}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
@@ -330,17 +331,17 @@ def with_claims(pod: Json, uses: Mapping[str, str]) -> Json:
     """Let containers of a pod use claims, each ``claim`` or ``claim/request``."""
     named = sorted({use.partition("/")[0] for use in uses.values()})
     pod["spec"]["resourceClaims"] = [
-        {"name": one, "resourceClaimName": one} for one in named
+        {"name": name, "resourceClaimName": name} for name in named
     ]
     for key in ("initContainers", "containers"):
         for container in pod["spec"].get(key, ()):
             if use := uses.get(container["name"]):
                 claim, _, request = use.partition("/")
-                its = {"name": claim} | ({"request": request} if request else {})
-                container.setdefault("resources", {})["claims"] = [its]
+                entry = {"name": claim} | ({"request": request} if request else {})
+                container.setdefault("resources", {})["claims"] = [entry]
     return pod
 
 
-def as_claim(held: Placement) -> Placement:
+def as_claim(placed: Placement) -> Placement:
     """The same placement, of a ResourceClaim."""
-    return replace(held, pod=replace(held.pod, is_claim=True))
+    return replace(placed, pod=replace(placed.pod, is_claim=True))

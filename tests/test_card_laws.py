@@ -54,13 +54,13 @@ def test_it_fits_exactly_where_those_cards_alone_would_do(
     page: Node, asks: PodRequest, chosen: Policy
 ) -> None:
     """The others stand in for nothing, and in nobody's way."""
-    found = place(asks, page, chosen)
+    decision = place(asks, page, chosen)
     alone = place(replace(asks, cards=None), only_wanted(page, asks), chosen)
     if isinstance(alone, Refusal):
-        assert isinstance(found, Refusal)
-        assert found.reason is alone.reason
+        assert isinstance(decision, Refusal)
+        assert decision.reason is alone.reason
     else:
-        assert found == alone
+        assert decision == alone
 
 
 @moderately
@@ -69,12 +69,12 @@ def test_it_is_never_on_another_card(
     page: Node, asks: PodRequest, chosen: Policy
 ) -> None:
     """And both decisions agree."""
-    found = place(asks, page, chosen)
+    decision = place(asks, page, chosen)
     no = find_refusal(asks, page, chosen)
-    assert isinstance(found, Refusal) == (no is not None)
-    if isinstance(found, Placement):
-        its = {card.uuid: card for card in page.cards}
-        assert not any(asks.limits(its[uuid]) for uuid in found.cards())
+    assert isinstance(decision, Refusal) == (no is not None)
+    if isinstance(decision, Placement):
+        by_uuid = {card.uuid: card for card in page.cards}
+        assert not any(asks.limits(by_uuid[uuid]) for uuid in decision.cards())
 
 
 @moderately
@@ -95,14 +95,14 @@ def test_whoever_is_evicted_makes_room_there(
     page: Node, asks: PodRequest, chosen: Policy
 ) -> None:
     """It fits afterwards, and nobody goes who has no share of such a card."""
-    found = choose_victims(asks, page, Victims(()), chosen)
-    if found is None:
+    decision = choose_victims(asks, page, Victims(()), chosen)
+    if decision is None:
         return
-    assert find_refusal(asks, page.without(set(found.uids)), chosen) is None
+    assert find_refusal(asks, page.without(set(decision.uids)), chosen) is None
     wanted = {card.uuid for card in page.cards if not asks.limits(card)}
-    for uid in found.uids:
-        held = page.placements.get(uid)
-        assert held is None or wanted & set(held.cards())
+    for uid in decision.uids:
+        placed = page.placements.get(uid)
+        assert placed is None or wanted & set(placed.cards())
 
 
 @moderately
@@ -136,5 +136,7 @@ def test_what_the_node_tells_of_its_cards_is_enough(
     page: Node, asks: PodRequest
 ) -> None:
     """Models and UUIDs survive the annotation."""
-    told = decode_cards(encode_cards(page.cards))
-    assert [asks.limits(card) for card in told] == [asks.limits(c) for c in page.cards]
+    cards_read = decode_cards(encode_cards(page.cards))
+    assert [asks.limits(card) for card in cards_read] == [
+        asks.limits(c) for c in page.cards
+    ]

@@ -80,7 +80,7 @@ claims = st.lists(amounts, min_size=1, max_size=4).map(
 def requests(names: Sequence[str] = PODS) -> st.SearchStrategy[PodRequest]:
     """Pods of one claim or several, each with priority 0 to 3."""
     return st.builds(
-        lambda name, found, priority: request(name, claims=found, priority=priority),
+        lambda name, asks, priority: request(name, claims=asks, priority=priority),
         st.sampled_from(names),
         claims,
         st.integers(0, 3),
@@ -157,10 +157,10 @@ def pages(draw: st.DrawFn) -> Node:
         unplaced=draw(st.lists(strays, max_size=2)),
     )
     chosen = draw(policies)
-    for number, asked in enumerate(draw(st.lists(requests(), max_size=6))):
-        held = place(request(f"held{number}", claims=asked.claims), page, chosen)
-        if isinstance(held, Placement):
-            page = page.with_placement(held)
+    for number, pending in enumerate(draw(st.lists(requests(), max_size=6))):
+        placed = place(request(f"held{number}", claims=pending.claims), page, chosen)
+        if isinstance(placed, Placement):
+            page = page.with_placement(placed)
     return page
 
 
@@ -175,12 +175,12 @@ def a_cluster(sizes_of: Sequence[Sequence[int]]) -> Ledger:
 clusters = st.tuples(sizes, sizes, sizes).map(a_cluster)
 
 
-def ours(ledger: Ledger, asked: PodRequest, name: NodeName, chosen: Policy) -> None:
+def ours(ledger: Ledger, pending: PodRequest, name: NodeName, chosen: Policy) -> None:
     """Reserve as bind does: what is held elsewhere is given up first."""
-    held = ledger.placement(asked.pod.uid)
-    if held is not None and held.node != name:
-        ledger.release(asked.pod.uid)
-    ledger.reserve(asked, name, chosen)
+    placed = ledger.placement(pending.pod.uid)
+    if placed is not None and placed.node != name:
+        ledger.release(pending.pod.uid)
+    ledger.reserve(pending, name, chosen)
 
 
 words = st.one_of(
@@ -211,16 +211,16 @@ def tell(ledger: Ledger, word: tuple[object, ...]) -> None:
             known = () if page is None else page.cards
             ledger.set_cards(
                 NodeName(name),
-                [replace(one, cordoned=i in closed) for i, one in enumerate(known)],
+                [replace(card, cordoned=i in closed) for i, card in enumerate(known)],
             )
         case ("release", str(name)):
             ledger.release(ref(name).uid)
         case ("cancel", str(name)):
             ledger.cancel(ref(name).uid)
         case ("record", str(name)):
-            held = ledger.placement(ref(name).uid)
-            if held is not None:
-                ledger.record(held)
+            placed = ledger.placement(ref(name).uid)
+            if placed is not None:
+                ledger.record(placed)
         case ("cards", str(name), list(units)):
             ledger.set_cards(NodeName(name), cards(*units))
         case ("forget", str(name)):
@@ -230,33 +230,33 @@ def tell(ledger: Ledger, word: tuple[object, ...]) -> None:
 @moderately
 @given(clusters, st.lists(words, max_size=30))
 def test_no_card_is_ever_over_placed(
-    ledger: Ledger, said: list[tuple[object, ...]]
+    ledger: Ledger, story: list[tuple[object, ...]]
 ) -> None:
     """Whatever is reserved, released, cordoned, bound without us, in any order."""
-    for word in said:
+    for word in story:
         tell(ledger, word)
         for page in ledger.nodes():
-            for one in page.cards:
-                cores, units = page.charged.get(one.uuid, (0, 0))
-                assert Amount(cores, units).fits(one.capacity)
+            for there in page.cards:
+                cores, units = page.charged.get(there.uuid, (0, 0))
+                assert Amount(cores, units).fits(there.capacity)
 
 
 @moderately
 @given(clusters, st.lists(words, max_size=20), requests(["new"]), nodes, policies)
 def test_what_is_reserved_is_free_wherever_the_unplaced_pods_are(
     ledger: Ledger,
-    said: list[tuple[object, ...]],
-    asked: PodRequest,
+    story: list[tuple[object, ...]],
+    pending: PodRequest,
     name: NodeName,
     chosen: Policy,
 ) -> None:
     """They may all be on the very card, and it is open and there."""
-    for word in said:
+    for word in story:
         tell(ledger, word)
-    found = ledger.reserve(asked, name, chosen)
+    decision = ledger.reserve(pending, name, chosen)
     page = ledger.node(name)
-    if isinstance(found, Placement) and page is not None:
-        for uuid in found.cards():
+    if isinstance(decision, Placement) and page is not None:
+        for uuid in decision.cards():
             assert Amount().fits(page.free[uuid])
 
 
@@ -264,65 +264,69 @@ def test_what_is_reserved_is_free_wherever_the_unplaced_pods_are(
 @given(clusters, st.lists(words, max_size=20), st.booleans(), strays, nodes)
 def test_a_pod_is_charged_on_the_node_where_it_was_seen_last(
     ledger: Ledger,
-    said: list[tuple[object, ...]],
+    story: list[tuple[object, ...]],
     is_known: bool,
-    asked: PodRequest,
+    pending: PodRequest,
     name: NodeName,
 ) -> None:
     """And on no other, whether its card is known or not."""
-    for word in said:
+    for word in story:
         tell(ledger, word)
     if is_known:
-        ledger.record(Placement(asked.pod, name, ()))
+        ledger.record(Placement(pending.pod, name, ()))
     else:
-        ledger.record_unplaced(asked, name)
-    uid = asked.pod.uid
-    its = [n.name for n in ledger.nodes() if uid in {*n.placements, *n.unplaced}]
-    assert its == [name]
+        ledger.record_unplaced(pending, name)
+    uid = pending.pod.uid
+    names_there = [
+        n.name for n in ledger.nodes() if uid in {*n.placements, *n.unplaced}
+    ]
+    assert names_there == [name]
 
 
 @moderately
 @given(clusters, st.lists(words, max_size=20), st.randoms())
 def test_replaying_pods_and_nodes_rebuilds_the_ledger(
-    ledger: Ledger, said: list[tuple[object, ...]], chance: Random
+    ledger: Ledger, story: list[tuple[object, ...]], chance: Random
 ) -> None:
     """From their JSON alone, in any order: it is never a source of truth."""
-    for word in said:
+    for word in story:
         tell(ledger, word)
-    told: list[Told] = [
+    news: list[Told] = [
         *(
-            (PodInformer, bound_json(one))
+            (PodInformer, bound_json(placed))
             for page in ledger.nodes()
-            for one in held(page)
+            for placed in held(page)
         ),
         *(
-            (PodInformer, bare_json(one, page.name))
+            (PodInformer, bare_json(pending, page.name))
             for page in ledger.nodes()
-            for one in page.unplaced.values()
+            for pending in page.unplaced.values()
         ),
         *((NodeInformer, node_json(page.name, *page.cards)) for page in ledger.nodes()),
     ]
-    chance.shuffle(told)
+    chance.shuffle(news)
     again = Ledger()
     books = sinks(again)
-    for book, thing in told:
+    for book, thing in news:
         books[book].apply(event("ADDED", thing))
-    assert {one.name: one for one in again.nodes()} == {
-        one.name: one for one in ledger.nodes()
+    assert {node.name: node for node in again.nodes()} == {
+        node.name: node for node in ledger.nodes()
     }
 
 
-def bare_json(asked: PodRequest, name: NodeName) -> Json:
+def bare_json(pending: PodRequest, name: NodeName) -> Json:
     """A pod that somebody else has bound: no annotation says on which card."""
     return pod_json(
-        asked.pod.name,
+        pending.pod.name,
         containers=[
-            container_json(one.containers[0].name, one.amount.units, one.amount.cores)
-            for one in asked.claims
+            container_json(
+                part.containers[0].name, part.amount.units, part.amount.cores
+            )
+            for part in pending.claims
         ],
         node=name,
-        priority=asked.pod.priority,
-        annotations={CONTAINERS: APART} if len(asked.claims) > 1 else None,
+        priority=pending.pod.priority,
+        annotations={CONTAINERS: APART} if len(pending.claims) > 1 else None,
     )
 
 
@@ -350,7 +354,7 @@ def test_nominations_are_a_function_of_what_the_api_server_holds(
     pods: list[tuple[int, bool, str]], chance: Random
 ) -> None:
     """Nodes first or pods first, nominees before or after their victims."""
-    told: list[Told] = [
+    news: list[Told] = [
         (NodeInformer, node_json(name, *cards(29, 20))) for name in ("n0", "n1")
     ]
     for number, (priority, going, nominated) in enumerate(pods):
@@ -359,22 +363,22 @@ def test_nominations_are_a_function_of_what_the_api_server_holds(
             thing = pod_json(name, units=12, priority=priority, nominated=nominated)
         else:
             where = "n0" if number % 2 else "n1"
-            one = place(
+            there = place(
                 request(name, 15, priority=priority),
                 node(*cards(29, 20), name=where),
                 POLICIES["first-fit"],
             )
-            assert isinstance(one, Placement)
-            thing = bound_json(one, terminating=going)
-        told.append((PodInformer, thing))
+            assert isinstance(there, Placement)
+            thing = bound_json(there, terminating=going)
+        news.append((PodInformer, thing))
     kept = []
     for _ in range(2):
         ledger = Ledger()
         books = sinks(ledger)
-        for book, thing in told:
+        for book, thing in news:
             books[book].apply(event("ADDED", thing))
-        kept.append({one.name: one.nominations for one in ledger.nodes()})
-        chance.shuffle(told)
+        kept.append({node.name: node.nominations for node in ledger.nodes()})
+        chance.shuffle(news)
     assert kept[0] == kept[1]
 
 
@@ -387,40 +391,40 @@ def test_cards_come_back_from_their_annotation(shared: list[Card]) -> None:
 
 @moderately
 @given(placements)
-def test_placements_come_back_from_their_annotation(found: Placement) -> None:
+def test_placements_come_back_from_their_annotation(placed: Placement) -> None:
     """decode(encode(x)) == x."""
-    text = encode_placement(found, AT)
-    assert decode_placement(text, found.pod, found.node) == found
+    text = encode_placement(placed, AT)
+    assert decode_placement(text, placed.pod, placed.node) == placed
 
 
 @moderately
 @given(pages(), singles, policies)
 def test_the_frontier_answers_as_place_does(
-    page: Node, asked: PodRequest, chosen: Policy
+    page: Node, pending: PodRequest, chosen: Policy
 ) -> None:
     """Filter's one comparison and bind's decision never differ, words included."""
-    decision = place(asked, page, chosen)
-    no = page.summary.refusal(asked.claims[0])
+    decision = place(pending, page, chosen)
+    no = page.summary.refusal(pending.claims[0])
     assert no == (decision if isinstance(decision, Refusal) else None)
 
 
 @moderately
 @given(pages(), requests(["new"]), policies)
-def test_filter_and_bind_agree(page: Node, asked: PodRequest, chosen: Policy) -> None:
+def test_filter_and_bind_agree(page: Node, pending: PodRequest, chosen: Policy) -> None:
     """For several claims too: what filter lets through, bind can place."""
-    decision = place(asked, page, chosen)
-    no = find_refusal(asked, page, chosen)
+    decision = place(pending, page, chosen)
+    no = find_refusal(pending, page, chosen)
     assert (no is None) is isinstance(decision, Placement)
 
 
 @moderately
 @given(fresh, st.lists(parts, min_size=2, max_size=4), policies)
 def test_parts_of_a_card_never_make_a_whole_one(
-    page: Node, asked: list[tuple[int, int]], chosen: Policy
+    page: Node, amounts: list[tuple[int, int]], chosen: Policy
 ) -> None:
     """However many cores they are: only their own units are charged, and read back."""
-    its = [claim(*one, container=f"c{i}") for i, one in enumerate(asked)]
-    decision = place(request("new", claims=its), page, chosen)
+    asks = [claim(*pair, container=f"c{i}") for i, pair in enumerate(amounts)]
+    decision = place(request("new", claims=asks), page, chosen)
     if isinstance(decision, Refusal):
         return
     assert not any(share.is_whole for share in decision.shares)
@@ -428,27 +432,29 @@ def test_parts_of_a_card_never_make_a_whole_one(
     again = decode_placement(text, decision.pod, decision.node)
     assert again == decision
     charged = page.with_placement(again).charged
-    total = sum((one.amount for one in its), Amount())
-    sums = [Amount(*one) for one in charged.values()]
+    total = sum((wanted_claim.amount for wanted_claim in asks), Amount())
+    sums = [Amount(*amount) for amount in charged.values()]
     assert sum(sums, Amount()) == total
 
 
 @moderately
 @given(pages(), requests(["new"]), policies)
 def test_a_placement_holds_what_was_asked(
-    page: Node, asked: PodRequest, chosen: Policy
+    page: Node, pending: PodRequest, chosen: Policy
 ) -> None:
     """No more and no less, on cards of the node, each named once."""
-    decision = place(asked, page, chosen)
+    decision = place(pending, page, chosen)
     if isinstance(decision, Refusal):
         return
     named = decision.cards()
     assert len(set(named)) == len(named)
     assert set(named) <= page.free.keys()
-    shares = [one for one in asked.claims if not one.whole_cards]
-    whole = sum(one.whole_cards for one in asked.claims)
-    wanted = sum((one.amount for one in shares), Amount())
-    taken = sum((one.amount for one in decision.shares), Amount())
+    shares = [
+        wanted_claim for wanted_claim in pending.claims if not wanted_claim.whole_cards
+    ]
+    whole = sum(wanted_claim.whole_cards for wanted_claim in pending.claims)
+    wanted = sum((part.amount for part in shares), Amount())
+    taken = sum((part.amount for part in decision.shares), Amount())
     assert taken.cores == wanted.cores + 100 * whole
     assert taken.units >= wanted.units
     after = page.with_placement(decision)
@@ -480,11 +486,11 @@ def test_whole_cards_are_never_of_two_sizes(
         )
     )
     claims = request("new", units, 100 * number).claims
-    page_cards = {one.uuid: one for one in page.cards}
+    page_cards = {card.uuid: card for card in page.cards}
     alone = place(request("new", claims=claims), page, chosen)
     kinds: dict[str, list[int]] = {}
-    for one in page.untouched:
-        kinds.setdefault(one.kind, []).append(one.units)
+    for whole_card in page.untouched:
+        kinds.setdefault(whole_card.kind, []).append(whole_card.units)
     enough = any(
         len(sizes) >= number and sum(sorted(sizes)[-number:]) >= units
         for sizes in kinds.values()
@@ -492,20 +498,20 @@ def test_whole_cards_are_never_of_two_sizes(
     assert isinstance(alone, Placement) is enough
     share = request("new", 1, 1).claims
     beside = place(request("new", claims=claims + share), page, chosen)
-    for found in (alone, beside):
-        if isinstance(found, Placement):
-            whole = {one.card for one in found.shares if one.amount.cores == 100}
+    for decision in (alone, beside):
+        if isinstance(decision, Placement):
+            whole = {part.card for part in decision.shares if part.amount.cores == 100}
             assert len({page_cards[uuid].kind for uuid in whole}) == 1
 
 
 @moderately
 @given(pages(), singles)
 def test_whether_a_claim_fits_is_no_matter_of_policy(
-    page: Node, asked: PodRequest
+    page: Node, pending: PodRequest
 ) -> None:
     """Policies choose among what fits."""
     answers = {
-        isinstance(place(asked, page, policy(name, order=order)), Placement)
+        isinstance(place(pending, page, policy(name, order=order)), Placement)
         for name in POLICIES
         for order in ("index", "uuid")
     }
@@ -517,51 +523,52 @@ def test_whether_a_claim_fits_is_no_matter_of_policy(
     pages(), st.lists(st.integers(1, 20), min_size=2, max_size=4), policies, policies
 )
 def test_whether_several_claims_fit_is_no_matter_of_policy(
-    page: Node, units: list[int], one: Policy, other: Policy
+    page: Node, units: list[int], chosen: Policy, other: Policy
 ) -> None:
     """The search finds a way where there is one."""
-    asked = apart("new", *units)
-    first, second = place(asked, page, one), place(asked, page, other)
+    pending = apart("new", *units)
+    first, second = place(pending, page, chosen), place(pending, page, other)
     assert isinstance(first, Placement) is isinstance(second, Placement)
 
 
 @moderately
 @given(clusters, st.lists(changes, max_size=25), requests(["new"]), policies)
 def test_a_kept_answer_is_the_fresh_one(
-    ledger: Ledger, said: list[tuple[object, ...]], asked: PodRequest, chosen: Policy
+    ledger: Ledger, story: list[tuple[object, ...]], pending: PodRequest, chosen: Policy
 ) -> None:
     """Asked at any moments in between, it is what judging every node now would say.
 
     Also where only the nodes' names are asked about, until the answer is kept.
     """
     fitting, by_name = KeptAnswers(ledger), KeptAnswers(ledger)
-    for word in [*said, ("ask",)]:
+    for word in [*story, ("ask",)]:
         tell(ledger, word)
         if word == ("ask",):
-            answer = fitting.answer(asked, chosen)
+            answer = fitting.answer(pending, chosen)
             fresh = {
-                page.name: find_refusal(asked, page, chosen) for page in ledger.nodes()
+                page.name: find_refusal(pending, page, chosen)
+                for page in ledger.nodes()
             }
             assert answer.fits == {name for name, no in fresh.items() if no is None}
-            told = {(no, n) for no, names in answer.refused.items() for n in names}
-            assert told == {(no, name) for name, no in fresh.items() if no}
-            assert by_name.answer(asked, chosen, [*fresh]) == answer
+            news = {(no, n) for no, names in answer.refused.items() for n in names}
+            assert news == {(no, name) for name, no in fresh.items() if no}
+            assert by_name.answer(pending, chosen, [*fresh]) == answer
 
 
 @moderately
 @given(pages(), singles, policies)
 def test_what_is_released_is_as_if_it_had_never_been(
-    page: Node, asked: PodRequest, chosen: Policy
+    page: Node, pending: PodRequest, chosen: Policy
 ) -> None:
     """No counter drifts."""
     ledger = Ledger()
     ledger.set_cards(page.name, page.cards)
-    for one in held(page):
-        ledger.record(one)
+    for placed in held(page):
+        ledger.record(placed)
     for asked_here in page.unplaced.values():
         ledger.record_unplaced(asked_here, page.name)
     before = ledger.node(page.name)
     uid = ref("new").uid
-    ledger.reserve(PodRequest(ref("new"), asked.claims), page.name, chosen)
+    ledger.reserve(PodRequest(ref("new"), pending.claims), page.name, chosen)
     ledger.release(uid)
     assert ledger.node(page.name) == before

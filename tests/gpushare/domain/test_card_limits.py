@@ -21,25 +21,25 @@ MIXED = node(P4, T4, card(2, 29), card(3, 60, model="Tesla T4"))
 
 
 def wants(
-    asked: PodRequest, *, models: Sequence[str] = (), uuids: Sequence[str] = ()
+    pending: PodRequest, *, models: Sequence[str] = (), uuids: Sequence[str] = ()
 ) -> PodRequest:
-    return replace(asked, cards=CardSelector.of(models, uuids))
+    return replace(pending, cards=CardSelector.of(models, uuids))
 
 
-def cards_of(found: object) -> tuple[str, ...]:
-    return found.cards()
+def cards_of(decision: object) -> tuple[str, ...]:
+    return decision.cards()
 
 
-def why(asked: PodRequest, page: Node) -> str:
+def why(pending: PodRequest, page: Node) -> str:
     """Both decisions refuse, with the same words."""
-    no = find_refusal(asked, page, FIRST_FIT)
-    assert no == place(asked, page, FIRST_FIT)
+    no = find_refusal(pending, page, FIRST_FIT)
+    assert no == place(pending, page, FIRST_FIT)
     assert no is not None
     return refusal_text(no)
 
 
 @pytest.mark.parametrize(
-    ("models", "uuids", "card_"),
+    ("models", "uuids", "uuid"),
     [
         (["Tesla T4"], [], "GPU-1"),
         ([], ["GPU-2"], "GPU-2"),
@@ -48,11 +48,11 @@ def why(asked: PodRequest, page: Node) -> str:
     ],
 )
 def test_the_first_card_that_it_may_have(
-    models: list[str], uuids: list[str], card_: str
+    models: list[str], uuids: list[str], uuid: str
 ) -> None:
-    asked = wants(request(units=10), models=models, uuids=uuids)
-    assert cards_of(place(asked, MIXED, FIRST_FIT)) == (card_,)
-    assert find_refusal(asked, MIXED, FIRST_FIT) is None
+    pending = wants(request(units=10), models=models, uuids=uuids)
+    assert cards_of(place(pending, MIXED, FIRST_FIT)) == (uuid,)
+    assert find_refusal(pending, MIXED, FIRST_FIT) is None
 
 
 FULL = node(P4, T4, holds=[placement("a", 1, 50, 1)])
@@ -60,7 +60,7 @@ NO = "No shared cards that baidu.com/vcuda-models allows"
 
 
 @pytest.mark.parametrize(
-    ("asked", "lists", "page", "text"),
+    ("pending", "lists", "page", "text"),
     [
         (
             *(request(units=20, cores=1), {"models": ["T4", "Tesla T4"]}, FULL),
@@ -85,15 +85,15 @@ NO = "No shared cards that baidu.com/vcuda-models allows"
     ids=["full", "both lists", "whole", "apart", "none here", "sick", "cordoned"],
 )
 def test_the_refusal_says_of_which_cards_it_speaks(
-    asked: PodRequest, lists: dict[str, list[str]], page: Node, text: str
+    pending: PodRequest, lists: dict[str, list[str]], page: Node, text: str
 ) -> None:
-    assert why(wants(asked, **lists), page) == text
+    assert why(wants(pending, **lists), page) == text
 
 
 def test_lists_that_shut_nothing_out_are_not_blamed() -> None:
     """The plain words then, so that the event counts such nodes with the others."""
-    asked = wants(request(units=99), models=["Tesla*"])
-    assert why(asked, MIXED) == "Insufficient baidu.com/vcuda-memory on one card"
+    pending = wants(request(units=99), models=["Tesla*"])
+    assert why(pending, MIXED) == "Insufficient baidu.com/vcuda-memory on one card"
     closed = node(card(0, healthy=False), card(1, model="A10", cordoned=True))
     assert why(wants(request(units=1), models=["T4"]), closed) == "No shared cards"
 
@@ -104,18 +104,18 @@ def test_a_node_is_chosen_that_has_them() -> None:
         node(T4, name="b"),
         node(T4, name="c", holds=[placement("x", 1, 60, node="c")]),
     ]
-    asked = wants(request(units=20), models=["Tesla T4"])
-    found = schedule(asked, pages, FIRST_FIT)
-    assert (found.node, found.cards()) == ("b", ("GPU-1",))
+    pending = wants(request(units=20), models=["Tesla T4"])
+    decision = schedule(pending, pages, FIRST_FIT)
+    assert (decision.node, decision.cards()) == ("b", ("GPU-1",))
     refused = schedule(wants(request(units=61), models=["Tesla T4"]), pages, FIRST_FIT)
     assert [no.limits for no in refused.values()] == [(Limit.MODELS,), (), ()]
 
 
 def test_kept_answers_tell_wishes_apart() -> None:
     ledger = Ledger()
-    its: dict[str, Card] = {"a": P4, "b": T4}
-    for name, one in its.items():
-        ledger.set_cards(NodeName(name), [one])
+    cards_of_nodes: dict[str, Card] = {"a": P4, "b": T4}
+    for name, only_card in cards_of_nodes.items():
+        ledger.set_cards(NodeName(name), [only_card])
     fitting = KeptAnswers(ledger)
     plain = request(units=5)
     assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}

@@ -43,8 +43,8 @@ names = st.text().filter(lambda text: not text.strip().startswith("!"))
 )
 def test_a_model(entry: str, meant: list[str], others: list[str]) -> None:
     """The whole name; a star at either end; case, blanks and the vendor are nothing."""
-    found = CardSelector.of(models=[entry])
-    assert [one for one in (*meant, *others) if found.allows(P4, one)] == meant
+    selector = CardSelector.of(models=[entry])
+    assert [model for model in (*meant, *others) if selector.allows(P4, model)] == meant
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_card(uuid: str, entries: list[str], others: list[str]) -> None:
 )
 def test_a_model_that_is_denied(models: str, had: list[str], denied: list[str]) -> None:
     """All others are had; denied wins over allowed, and an unknown one may be it."""
-    found = CardSelector.of(models=models.split(","))
-    assert [one for one in (*had, *denied) if found.allows(P4, one)] == had
-    assert {found.against(P4, one) for one in denied} == {(Limit.MODELS,)}
-    assert {found.against(P4, one) for one in had} <= {()}
+    selector = CardSelector.of(models=models.split(","))
+    assert [model for model in (*had, *denied) if selector.allows(P4, model)] == had
+    assert {selector.against(P4, model) for model in denied} == {(Limit.MODELS,)}
+    assert {selector.against(P4, model) for model in had} <= {()}
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_model_that_is_denied(models: str, had: list[str], denied: list[str]) 
     ],
 )
 def test_a_card_that_is_denied(uuids: list[str], uuid: str, had: bool) -> None:
-    found = CardSelector.of(uuids=uuids)
-    assert found.allows(uuid, "") == had
-    assert found.against(uuid, "") == (() if had else (Limit.UUIDS,))
+    selector = CardSelector.of(uuids=uuids)
+    assert selector.allows(uuid, "") == had
+    assert selector.against(uuid, "") == (() if had else (Limit.UUIDS,))
 
 
 def test_both_lists_must_agree() -> None:

@@ -20,8 +20,8 @@ N = NodeName("n")
 
 def asking(cpu: str = "", memory: str = "", **more: object) -> Json:
     """A container that asks this of its node."""
-    asked = {"cpu": cpu, "memory": memory}
-    requests = {name: value for name, value in asked.items() if value}
+    amounts = {"cpu": cpu, "memory": memory}
+    requests = {name: value for name, value in amounts.items() if value}
     return {"name": "c", "resources": {"requests": requests}, **more}
 
 
@@ -34,7 +34,7 @@ SIDECAR = asking("1", restartPolicy="Always")
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "found"),
+    ("read", "text", "rounded"),
     [
         *(
             (parse_thousandths, "2", 2000),
@@ -59,9 +59,9 @@ SIDECAR = asking("1", restartPolicy="Always")
     ],
 )
 def test_cpu_and_memory_are_rounded_up(
-    read: Callable[[object], int], text: object, found: int
+    read: Callable[[object], int], text: object, rounded: int
 ) -> None:
-    assert read(text) == found
+    assert read(text) == rounded
 
 
 @pytest.mark.parametrize("text", ["-1", "much", "", "1.5.2", "-1m", "-1Gi", None])
@@ -73,7 +73,7 @@ def test_what_is_no_quantity_is_none(text: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "amount"),
+    ("amounts", "amount"),
     [
         (pod(asking("500m", "1Gi"), asking("1")), (1500, 1024)),
         (pod({"name": "c"}), (0, 0)),
@@ -90,10 +90,10 @@ def test_what_is_no_quantity_is_none(text: object) -> None:
     ],
 )
 def test_what_a_pod_asks_of_its_node(
-    asked: Json, amount: tuple[int, int] | None
+    amounts: Json, amount: tuple[int, int] | None
 ) -> None:
     """Its peak: containers and sidecars, or an init container that asks more."""
-    assert RequestedResources(asked).host() == (amount and HostAmount(*amount))
+    assert RequestedResources(amounts).host() == (amount and HostAmount(*amount))
 
 
 def test_what_is_not_asked_is_never_short() -> None:
@@ -145,8 +145,8 @@ def test_pods_without_cards_have_their_part(followed: FollowedCluster) -> None:
 def test_pods_that_ask_the_same_share_what_is_kept(followed: FollowedCluster) -> None:
     """A hundred thousand pods are of few kinds."""
     uids = [followed.hear(name, "2")["metadata"]["uid"] for name in "ab"]
-    one, other = (followed.hosts.pod(PodUID(uid)) for uid in uids)
-    assert one is other is not None
+    first_pod, other = (followed.hosts.pod(PodUID(uid)) for uid in uids)
+    assert first_pod is other is not None
 
 
 def test_a_pod_that_is_gone_frees(followed: FollowedCluster) -> None:

@@ -43,8 +43,8 @@ def cluster(**units: int) -> Ledger:
 class Counting:
     """A judge that remembers whom it was asked about."""
 
-    def __init__(self, asked: PodRequest) -> None:
-        self.asked = asked
+    def __init__(self, pending: PodRequest) -> None:
+        self.asked = pending
         self.seen: list[str] = []
 
     def __call__(self, page: Node) -> Refusal | None:
@@ -107,11 +107,11 @@ def test_one_shape_is_judged_once_for_all_its_pods() -> None:
 
 def test_an_answer_is_a_value() -> None:
     ledger = cluster(a=29, b=29, c=5)
-    fitting, asked = KeptAnswers(ledger), request(units=20)
-    before = fitting.answer(asked, FIRST_FIT)
+    fitting, pending = KeptAnswers(ledger), request(units=20)
+    before = fitting.answer(pending, FIRST_FIT)
     ledger.record(placement("p", 0, 10, node="a"))
     ledger.set_cards(NodeName("c"), [card()])
-    after = fitting.answer(asked, FIRST_FIT)
+    after = fitting.answer(pending, FIRST_FIT)
     assert after.fits == {"b", "c"}
     assert after.refused == {Refusal(Reason.MEMORY): {"a"}}
     assert before.fits == {"a", "b"}
@@ -121,10 +121,10 @@ def test_an_answer_is_a_value() -> None:
 def test_an_answer_that_stays_the_same_is_not_copied() -> None:
     """Most changes of a node change no verdict, and the sets are large."""
     ledger = cluster(a=29, b=5)
-    fitting, asked = KeptAnswers(ledger), request(units=20)
-    before = fitting.answer(asked, FIRST_FIT)
+    fitting, pending = KeptAnswers(ledger), request(units=20)
+    before = fitting.answer(pending, FIRST_FIT)
     ledger.record(placement("p", 0, 1, node="a"))
-    assert fitting.answer(asked, FIRST_FIT) is before
+    assert fitting.answer(pending, FIRST_FIT) is before
 
 
 def test_a_judge_that_fails_leaves_the_answer_to_be_mended() -> None:
@@ -166,8 +166,12 @@ def test_a_new_shape_is_judged_on_the_names_that_are_asked() -> None:
     """On all nodes only after as many names; kube-scheduler asks about some of many."""
     ledger = cluster(a=29, b=10, c=29)
     fitting, judge = KeptAnswers(ledger), Counting(request(units=20))
-    for asked, fits, judged in (("ab", "a", "ab"), ("bx", "", "b"), ("c", "ac", "abc")):
-        answer = fitting.judged("shape", judge, [NodeName(name) for name in asked])
+    for pending, fits, judged in (
+        ("ab", "a", "ab"),
+        ("bx", "", "b"),
+        ("c", "ac", "abc"),
+    ):
+        answer = fitting.judged("shape", judge, [NodeName(name) for name in pending])
         assert (answer.fits, judge.seen) == ({*fits}, [*judged])
         judge.seen.clear()
     assert fitting.judged("shape", judge, [NodeName("c")]).fits == {"a", "c"}
@@ -178,8 +182,8 @@ def test_names_that_one_filter_asks_again_do_not_count() -> None:
     """It may judge several times; else each pod of a new shape would drive one out."""
     fitting, judge = KeptAnswers(cluster(a=29, b=10)), Counting(request(units=20))
     first, second = request(), request()
-    for asked, asking in (("ab", first), ("a", first), ("b", first), ("ab", second)):
-        fitting.judged("shape", judge, [NodeName(name) for name in asked], asking)
+    for pending, asking in (("ab", first), ("a", first), ("b", first), ("ab", second)):
+        fitting.judged("shape", judge, [NodeName(name) for name in pending], asking)
     assert judge.seen == [*"ab", *"a", *"b", *"ab"]
     fitting.judged("shape", judge, [NodeName("a")], request())
     assert judge.seen[6:] == []
@@ -340,14 +344,16 @@ def ratio() -> Callable[[PodRequest], float]:
     for number in range(100):
         name = f"node-{number:03d}"
         uuids = [f"GPU-{number:08x}-{i:04x}" for i in range(8)]
-        its = [card(i, 94, uuid=u, model=f"A{i % 2}") for i, u in enumerate(uuids)]
-        ledger.set_cards(NodeName(name), its)
-        held = [share(u, random.randint(5, 40), random.randint(5, 30)) for u in uuids]
-        ledger.record(placement(f"held-{name}", node=name, shares=held))
+        node_cards = [
+            card(i, 94, uuid=u, model=f"A{i % 2}") for i, u in enumerate(uuids)
+        ]
+        ledger.set_cards(NodeName(name), node_cards)
+        shares = [share(u, random.randint(5, 40), random.randint(5, 30)) for u in uuids]
+        ledger.record(placement(f"held-{name}", node=name, shares=shares))
     fitting = KeptAnswers(ledger)
     fitting.answer(request(units=3), FIRST_FIT)  # Each node sums itself up once.
     fits = work(lambda: fitting.answer(request(units=4), FIRST_FIT))
-    return lambda asked: work(lambda: fitting.answer(asked, FIRST_FIT)) / fits
+    return lambda pending: work(lambda: fitting.answer(pending, FIRST_FIT)) / fits
 
 
 def limited(**lists: list[str]) -> PodRequest:
@@ -358,7 +364,7 @@ SOME = [f"GPU-{n:08x}" for n in range(90, 122)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "most"),
+    ("pending", "most"),
     [
         pytest.param(request(units=5), 1.1, id="fits"),
         pytest.param(request(units=1000), 1.6, id="too large"),
@@ -376,7 +382,7 @@ SOME = [f"GPU-{n:08x}" for n in range(90, 122)]
     ],
 )
 def test_what_a_new_shape_costs(
-    ratio: Callable[[PodRequest], float], asked: PodRequest, most: float
+    ratio: Callable[[PodRequest], float], pending: PodRequest, most: float
 ) -> None:
     """Refusals cost what a fit costs, and nothing costs hundreds of times as much."""
-    assert ratio(asked) <= most
+    assert ratio(pending) <= most

@@ -111,8 +111,8 @@ def test_a_plan_for_a_pod_that_is_there_already_counts_for_nothing() -> None:
             ledger.record_unplaced(request("a", 20), N)
         else:
             ledger.reserve(request("a", 20), N, FIRST_FIT)
-        found = ledger.reserve(request("b", 20), N, FIRST_FIT, [placement("a", 1, 20)])
-        assert found == (Refusal(Reason.MEMORY) if unplaced else placement("b", 1, 20))
+        placed = ledger.reserve(request("b", 20), N, FIRST_FIT, [placement("a", 1, 20)])
+        assert placed == (Refusal(Reason.MEMORY) if unplaced else placement("b", 1, 20))
 
 
 def test_what_is_asked_of_an_unknown_node_does_not_make_it_known() -> None:
@@ -129,13 +129,13 @@ def test_a_reservation_can_be_cancelled_until_it_is_confirmed() -> None:
     ledger.reserve(request("a", 20), N, FIRST_FIT)
     ledger.cancel(ref("a").uid)
     assert left(ledger.node(N)).units == 29
-    held = ledger.reserve(request("a", 20), N, FIRST_FIT)
-    assert isinstance(held, Placement)
-    ledger.record(held)
+    placed = ledger.reserve(request("a", 20), N, FIRST_FIT)
+    assert isinstance(placed, Placement)
+    ledger.record(placed)
     assert not ledger.reservations()
     ledger.cancel(ref("a").uid)
-    assert ledger.placement(ref("a").uid) == held
-    assert ledger.release(ref("a").uid) == held
+    assert ledger.placement(ref("a").uid) == placed
+    assert ledger.release(ref("a").uid) == placed
     assert ledger.release(ref("a").uid) is None
     assert left(ledger.node(N)) == Amount(100, 29)
 
@@ -175,9 +175,9 @@ def test_a_nomination_keeps_room_from_others() -> None:
     assert ledger.nominated() == {N}
     equal = request("equal", 10, priority=5)
     assert ledger.reserve(equal, N, FIRST_FIT) == Refusal(Reason.MEMORY)
-    own = request("kept", 20, priority=5)
-    assert isinstance(ledger.reserve(own, N, FIRST_FIT), Placement)
-    ledger.release(own.pod.uid)
+    own_placement = request("kept", 20, priority=5)
+    assert isinstance(ledger.reserve(own_placement, N, FIRST_FIT), Placement)
+    ledger.release(own_placement.pod.uid)
     higher = request("higher", 29, priority=6)
     assert isinstance(ledger.reserve(higher, N, FIRST_FIT), Placement)
 
@@ -218,13 +218,13 @@ def room(ledger: Ledger, name: NodeName = N) -> list[int]:
 def test_a_pod_on_no_card_is_charged_on_every_card_of_its_node() -> None:
     """Until a placement is recorded or it ends; each change is in the journal."""
     ledger = ledger_of(*cards(29, 16))
-    for found, rooms in ((True, [29, 7]), (False, [20, 7])):
+    for placed, rooms in ((True, [29, 7]), (False, [20, 7])):
         position = now(ledger)
         ledger.record_unplaced(request("a", 9), N)
         assert room(ledger) == [20, 7]
         assert ledger.holders() == {ref("a").uid}
         assert ledger.placement(ref("a").uid) is None
-        if found:
+        if placed:
             ledger.record(placement("a", 1, 9))
         assert room(ledger) == rooms
         assert changes(ledger, position) == {N}
@@ -296,8 +296,8 @@ def test_parts_of_100_cores_are_charged_their_own_memory(first: str) -> None:
     ledger = ledger_of(card(0, 16))
     parts = [claim(4, 60, container="x"), claim(4, 40, container="y")]
     both = [request("parts", claims=parts), request("stranger", 8)]
-    for asked in both if first == "parts" else reversed(both):
-        assert isinstance(ledger.reserve(asked, N, FIRST_FIT), Placement)
+    for pending in both if first == "parts" else reversed(both):
+        assert isinstance(ledger.reserve(pending, N, FIRST_FIT), Placement)
     assert left(ledger.node(N)) == Amount(0, 0)
 
 

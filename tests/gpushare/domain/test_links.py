@@ -47,10 +47,12 @@ def linked(*scores: int, units: Sequence[int] = ()) -> tuple[Card, ...]:
     return with_scores(cards(*(units or [64] * number)), scores)
 
 
-def holding(its_cards: tuple[Card, ...], *held: int) -> Node:
+def holding(its_cards: tuple[Card, ...], *placements: int) -> Node:
     """A node on which one pod has some cards."""
-    shares = [share(its_cards[i].uuid, its_cards[i].units, 100) for i in held]
-    return node(*its_cards, holds=[placement("held", shares=shares)] if held else [])
+    shares = [share(its_cards[i].uuid, its_cards[i].units, 100) for i in placements]
+    return node(
+        *its_cards, holds=[placement("held", shares=shares)] if placements else []
+    )
 
 
 def given_cards(page: Node, number: int, policy: Policy = FIRST_FIT) -> list[int]:
@@ -64,30 +66,30 @@ def partitions(
     free: Sequence[int], number: int, first: tuple[int, ...]
 ) -> Iterator[Sets]:
     """All partitions into sets of one size and a rest; ``first`` stay together."""
-    for one in combinations(free, number):
-        if not set(first) <= set(one):
+    for row in combinations(free, number):
+        if not set(first) <= set(row):
             continue
-        rest = [i for i in free if i not in one]
+        rest = [i for i in free if i not in row]
         if len(rest) < number:
-            yield (one,)
+            yield (row,)
         for others in partitions(rest, number, ()):
-            yield (one, *others)
+            yield (row, *others)
 
 
-def score(its_cards: Sequence[Card], one: Sequence[int]) -> int:
-    return sum(its_cards[a].links[b] for a, b in combinations(sorted(one), 2))
+def score(its_cards: Sequence[Card], row: Sequence[int]) -> int:
+    return sum(its_cards[a].links[b] for a, b in combinations(sorted(row), 2))
 
 
 def by_search(its_cards: Sequence[Card], number: int) -> tuple[int, ...]:
     """The set by the rule, taken from all partitions; cards by size."""
     least = its_cards[number - 1].units
-    pool = [i for i, one in enumerate(its_cards) if one.units >= least]
+    pool = [i for i, row in enumerate(its_cards) if row.units >= least]
     larger = tuple(i for i in pool if its_cards[i].units > least)
-    found = (
-        (sum(score(its_cards, one) for one in sets), score(its_cards, sets[0]), sets[0])
+    decision = (
+        (sum(score(its_cards, row) for row in sets), score(its_cards, sets[0]), sets[0])
         for sets in partitions(pool, number, larger)
     )
-    return max(found, key=lambda one: (one[0], one[1], [-i for i in one[2]]))[2]
+    return max(decision, key=lambda row: (row[0], row[1], [-i for i in row[2]]))[2]
 
 
 @st.composite
@@ -96,9 +98,9 @@ def nodes(draw: st.DrawFn) -> tuple[tuple[Card, ...], int]:
     sizes = draw(st.lists(st.sampled_from([64, 64, 64, 96]), min_size=2, max_size=8))
     units = sorted(sizes, reverse=True)
     number = draw(st.integers(2, len(units)))
-    told = st.sampled_from([0, 10, 20, 50, 110, 250])
+    listed = st.sampled_from([0, 10, 20, 50, 110, 250])
     count = len(list(pairs(len(units))))
-    scores = draw(st.lists(told, min_size=count, max_size=count))
+    scores = draw(st.lists(listed, min_size=count, max_size=count))
     return linked(*scores, units=units), number
 
 
@@ -108,7 +110,7 @@ def test_the_set_is_of_the_best_partition(drawn: tuple[tuple[Card, ...], int]) -
     """Of all partitions the highest sum, then the best set, then the given order."""
     its_cards, number = drawn
     chosen = choose_best_set(its_cards, number, its_cards)
-    assert tuple(one.index for one in chosen) == by_search(its_cards, number)
+    assert tuple(row.index for row in chosen) == by_search(its_cards, number)
 
 
 @given(nodes(), st.randoms(use_true_random=False))
@@ -120,16 +122,16 @@ def test_the_order_of_the_list_does_not_matter(
     order = list(range(len(its_cards)))
     random.shuffle(order)
     turned = [its_cards[i] for i in order]
-    listed = [replace(one, links=tuple(one.links[i] for i in order)) for one in turned]
-    ranked = sorted(listed, key=lambda one: one.index)
+    listed = [replace(row, links=tuple(row.links[i] for i in order)) for row in turned]
+    ranked = sorted(listed, key=lambda row: row.index)
     chosen = choose_best_set(ranked, number, listed)
     expected = choose_best_set(its_cards, number, its_cards)
-    assert [one.uuid for one in chosen] == [one.uuid for one in expected]
+    assert [row.uuid for row in chosen] == [row.uuid for row in expected]
 
 
 @pytest.mark.parametrize("policy", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
 @pytest.mark.parametrize(
-    ("held", "number", "expected"),
+    ("placements", "number", "expected"),
     [
         pytest.param((), 2, [2, 3], id="two links and one PCIe switch"),
         pytest.param((2, 3), 2, [6, 7], id="the next pair"),
@@ -140,9 +142,9 @@ def test_the_order_of_the_list_does_not_matter(
     ],
 )
 def test_a_hybrid_cube_mesh(
-    held: tuple[int, ...], number: int, expected: list[int], policy: Policy
+    placements: tuple[int, ...], number: int, expected: list[int], policy: Policy
 ) -> None:
-    assert given_cards(holding(DGX_1, *held), number, policy) == expected
+    assert given_cards(holding(DGX_1, *placements), number, policy) == expected
 
 
 def test_the_sets_that_are_left_count() -> None:
@@ -200,7 +202,7 @@ def test_without_links_the_order_is_as_before(its_cards: tuple[Card, ...]) -> No
 def test_a_closed_card_belongs_to_no_set() -> None:
     """Its row stays in the list, so that the others keep theirs."""
     closed = tuple(
-        replace(one, healthy=one.index != 2, cordoned=one.index == 7) for one in DGX_1
+        replace(row, healthy=row.index != 2, cordoned=row.index == 7) for row in DGX_1
     )
     assert given_cards(node(*closed), 2) == [0, 3]
 
@@ -232,10 +234,10 @@ def test_of_many_sets_only_the_best_are_compared(
     compared = set()
     rest = links._Partitions.rest
 
-    def noted(search: links._Partitions, left: frozenset[int]) -> int:
-        if len(left) == number - 2:
-            compared.add(left)
-        return rest(search, left)
+    def noted(search: links._Partitions, free_cards: frozenset[int]) -> int:
+        if len(free_cards) == number - 2:
+            compared.add(free_cards)
+        return rest(search, free_cards)
 
     monkeypatch.setattr(links._Partitions, "rest", noted)
     chance = Random(1)
@@ -251,25 +253,25 @@ def test_instances_have_no_links_whatever_is_listed() -> None:
         card(1, 64),
         *(card(i, 8, parent="GPU-9") for i in range(2, 6)),
     )
-    told = with_scores(both, [250] * len(list(pairs(6))))
-    assert [len(one.links) for one in told] == [6, 6, 0, 0, 0, 0]
-    assert read_scores(told)[:1] == (250,)
-    assert given_cards(node(*told), 2) == [0, 1]
+    listed = with_scores(both, [250] * len(list(pairs(6))))
+    assert [len(row.links) for row in listed] == [6, 6, 0, 0, 0, 0]
+    assert read_scores(listed)[:1] == (250,)
+    assert given_cards(node(*listed), 2) == [0, 1]
 
 
 def test_the_scores_of_full_cards_are_written_as_they_were_read() -> None:
     """Wherever instances stand in the list: the extender's page lists them again."""
     mixed = card(0, 8, parent="GPU-9"), card(1, 64), card(2, 8, parent="GPU-9")
-    told = with_scores((*mixed, card(3, 64)), [7, 50, 8, 9, 250, 6])
-    assert read_scores(told) == (7, 0, 8, 9, 250, 6)
+    listed = with_scores((*mixed, card(3, 64)), [7, 50, 8, 9, 250, 6])
+    assert read_scores(listed) == (7, 0, 8, 9, 250, 6)
 
 
 @pytest.mark.parametrize(("number", "shared"), [(16, True), (17, False)])
 def test_nodes_of_one_kind_share_their_rows(number: int, shared: bool) -> None:
     """But for those of many cards, which a node makes up and which take much memory."""
     scores = [(a * 17 + b) % 10_000 for a, b in pairs(number)]
-    one, other = (with_scores(cards(*[64] * number), [*scores]) for _ in range(2))
-    assert (one[0].links is other[0].links) is shared
+    row, other = (with_scores(cards(*[64] * number), [*scores]) for _ in range(2))
+    assert (row[0].links is other[0].links) is shared
 
 
 def test_each_claim_has_a_set_of_its_own() -> None:
@@ -293,8 +295,8 @@ def test_of_nodes_that_are_as_full_the_better_links_win(policy: Policy) -> None:
     pcie = node(*linked(10, 20, 50), name="b")
     nvlink = node(*linked(10, 110, 10), name="c")
     for number, best in ((1, "a"), (2, "c"), (3, "c")):
-        asked = request("pod", cores=100 * number)
-        assert choose_node(asked, [plain, pcie, nvlink], policy).name == best
+        pending = request("pod", cores=100 * number)
+        assert choose_node(pending, [plain, pcie, nvlink], policy).name == best
     assert choose_node(request("pod", cores=200), [plain, pcie], policy).name == "b"
 
 
@@ -311,16 +313,16 @@ def test_a_moved_pod_lands_where_links_are_better() -> None:
     pair, nodes = request("pair", cores=200), [node(*cards(64, 64), name="b")]
     nodes += [node(*linked(10), name="c"), node(*linked(250), name="d")]
     both = [share(0, 64, 100), share(1, 64, 100)]
-    held = placement("pair", node="a", shares=both)
-    full = node(*cards(64, 64), name="a", holds=[held])
+    placements = placement("pair", node="a", shares=both)
+    full = node(*cards(64, 64), name="a", holds=[placements])
     uid = pair.pod.uid
     situation = Situation((full, *nodes), {uid: Movable(pair)})
     world = LandingPrediction(request("large", 64), situation, FIRST_FIT)
-    closed = [replace(one, cordoned=True) for one in full.cards]
-    state = world.begin(node(*closed, name="a", holds=[held]))
-    found = world.moved(uid, state, world.without(uid, state))
-    assert found is not None
-    assert found[0].landing.node == "d"
+    closed = [replace(row, cordoned=True) for row in full.cards]
+    state = world.begin(node(*closed, name="a", holds=[placements]))
+    decision = world.moved(uid, state, world.without(uid, state))
+    assert decision is not None
+    assert decision[0].landing.node == "d"
     wanted = schedule(pair, nodes, FIRST_FIT)
     assert isinstance(wanted, Placement)
     assert wanted.node == "d"

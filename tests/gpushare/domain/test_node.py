@@ -68,7 +68,7 @@ def test_a_closed_card_offers_nothing_and_its_pods_stay_charged(
     """It counts neither as room nor as used: the node is as full as its open cards."""
     page = node(card(0, 29, **how), card(1, 16), holds=[placement("a", 0, 20, 5)])
     assert list(page.free) == ["GPU-1"]
-    assert [one.uuid for one in page.untouched] == ["GPU-1"]
+    assert [room.uuid for room in page.untouched] == ["GPU-1"]
     assert page.summary.cards == 1
     assert page.fullness == 0.0
     assert dict(page.charged) == {"GPU-0": (5, 20)}
@@ -81,12 +81,12 @@ def test_untouched_is_a_card_of_which_nobody_holds_anything() -> None:
         holds=[placement("a", 0, 1), placement("b", 1, 0, 1)],
         nominated=[placement("c", 2, 1)],
     )
-    assert [one.uuid for one in page.untouched] == ["GPU-3"]
+    assert [room.uuid for room in page.untouched] == ["GPU-3"]
     assert page.with_unplaced(request("d", 1)).untouched == ()
 
 
 @pytest.mark.parametrize(
-    ("held", "fullness"),
+    ("holder", "fullness"),
     [
         ([], 0.0),
         ([placement("a", 0, 10, 0)], 0.25),
@@ -96,8 +96,8 @@ def test_untouched_is_a_card_of_which_nobody_holds_anything() -> None:
     ],
     ids=["empty", "by units", "by cores", "over-placed counts as full", "full"],
 )
-def test_fullness_is_the_fuller_part(held: list[Placement], fullness: float) -> None:
-    page = node(*cards(20, 20), holds=held)
+def test_fullness_is_the_fuller_part(holder: list[Placement], fullness: float) -> None:
+    page = node(*cards(20, 20), holds=holder)
     assert page.fullness == fullness
 
 
@@ -107,7 +107,7 @@ def test_a_page_on_which_a_pod_stands_nowhere_is_seen_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "possible"),
+    ("holder", "possible"),
     [
         (placement("a", 1, 40), True),
         (placement("a", "GPU-9", 4), False),
@@ -125,8 +125,8 @@ def test_a_page_on_which_a_pod_stands_nowhere_is_seen_as_it_is() -> None:
         "more than a card in parts",
     ],
 )
-def test_which_placements_are_possible_here(held: Placement, possible: bool) -> None:
-    assert node(*cards(29, 29)).could_hold(held) is possible
+def test_which_placements_are_possible_here(holder: Placement, possible: bool) -> None:
+    assert node(*cards(29, 29)).could_hold(holder) is possible
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_which_placements_are_possible_here(held: Placement, possible: bool) -> 
     ids=["none", "one", "twins", "staircase", "beaten", "below zero", "full"],
 )
 def test_the_frontier(free: list[tuple[int, int]], kept: list[tuple[int, int]]) -> None:
-    found = frontier(Amount(*room) for room in free)
-    assert found == tuple(Amount(*room) for room in kept)
+    rooms = frontier(Amount(*room) for room in free)
+    assert rooms == tuple(Amount(*room) for room in kept)
 
 
 FRAGMENTED = summarize([Amount(90, 5), Amount(20, 25)], [])
@@ -192,7 +192,7 @@ LESS = placement("less", 1, 20, 99)
 def test_free_is_what_a_pod_with_one_core_could_have(
     pages: list[Node], largest: tuple[str, int] | None, without_cores: int
 ) -> None:
-    found = find_free_units(pages)
-    block = found.largest
+    free = find_free_units(pages)
+    block = free.largest
     assert (block and (str(block), block.free.units)) == largest
-    assert found.without_cores == without_cores
+    assert free.without_cores == without_cores

@@ -82,17 +82,21 @@ def test_the_seeds_cards_fill_up(
     sizes: tuple[int, ...], pods: str, where: dict[str, str]
 ) -> None:
     """Seed 001: the next card only when the first is too full; 94 of 94 is full."""
-    asked = dict(pod.split("=") for pod in pods.split())
-    found = arrive(cards(*sizes), {name: int(size) for name, size in asked.items()})
-    assert found == {place: set(names) for place, names in where.items()}
+    pending = dict(pod.split("=") for pod in pods.split())
+    decision = arrive(
+        cards(*sizes), {name: int(size) for name, size in pending.items()}
+    )
+    assert decision == {place: set(names) for place, names in where.items()}
 
 
 @pytest.mark.parametrize("order", list(permutations(["a", "b", "c"])), ids="".join)
 def test_the_seeds_two_cards_in_every_order_of_arrival(order: tuple[str, ...]) -> None:
     pods = {"a": 4, "b": 20, "c": 20}
     where = arrive(cards(29, 29), pods, order)
-    held = sorted(sorted(pods[name] for name in them) for them in where.values())
-    assert held == [[4, 20], [20]]
+    units_on_cards = sorted(
+        sorted(pods[name] for name in them) for them in where.values()
+    )
+    assert units_on_cards == [[4, 20], [20]]
 
 
 def test_the_seeds_own_cards() -> None:
@@ -123,7 +127,7 @@ def test_the_policy_chooses_among_cards_that_fit(chosen: Policy, uuid: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("page", "asked", "reason"),
+    ("page", "pending", "reason"),
     [
         (Node(node().name), request(units=1), Reason.NO_CARDS),
         (node(card(healthy=False)), request(units=1), Reason.NO_CARDS),
@@ -139,11 +143,11 @@ def test_the_policy_chooses_among_cards_that_fit(chosen: Policy, uuid: str) -> N
     ids=["no annotation", "all sick", "memory", "core", "both", "untouched"],
 )
 def test_why_a_node_cannot_take_a_pod(
-    page: Node, asked: PodRequest, reason: Reason
+    page: Node, pending: PodRequest, reason: Reason
 ) -> None:
-    assert place(asked, page, FIRST_FIT) == Refusal(reason)
-    assert find_refusal(asked, page, FIRST_FIT) == Refusal(reason)
-    assert schedule(asked, [page], FIRST_FIT) == {page.name: Refusal(reason)}
+    assert place(pending, page, FIRST_FIT) == Refusal(reason)
+    assert find_refusal(pending, page, FIRST_FIT) == Refusal(reason)
+    assert schedule(pending, [page], FIRST_FIT) == {page.name: Refusal(reason)}
 
 
 @pytest.mark.parametrize(
@@ -189,25 +193,25 @@ def test_apart_containers_have_one_share_of_each_card() -> None:
     decision = place(apart("p", 20, 20), page, FIRST_FIT)
     assert decision.cards() == ("GPU-0", "GPU-1")
     decision = place(apart("p", 4, 20), page, FIRST_FIT)
-    (held,) = decision.shares
-    assert held.amount == Amount(0, 24)
-    assert [one.name for one in held.containers] == ["c0", "c1"]
+    (only_share,) = decision.shares
+    assert only_share.amount == Amount(0, 24)
+    assert [part.name for part in only_share.containers] == ["c0", "c1"]
 
 
 @pytest.mark.parametrize("chosen", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
 def test_taste_does_not_decide_whether_several_claims_fit(chosen: Policy) -> None:
     page = node(*cards(29, 29), holds=[placement("a", 0, 19), placement("b", 1, 9)])
     for sizes in ((8, 15), (15, 8)):
-        asked = apart("p", *sizes)
-        assert find_refusal(asked, page, chosen) is None
-        decision = place(asked, page, chosen)
+        pending = apart("p", *sizes)
+        assert find_refusal(pending, page, chosen) is None
+        decision = place(pending, page, chosen)
         assert isinstance(decision, Placement)
         assert left(page.with_placement(decision), 0) == Amount(100, 2)
         assert left(page.with_placement(decision), 1) == Amount(100, 5)
 
 
 @pytest.mark.parametrize(
-    ("page", "units", "found"),
+    ("page", "units", "refused"),
     [
         (node(*cards(94, 29)), 60, {"GPU-0": 60, "GPU-1": 29}),
         (
@@ -219,13 +223,13 @@ def test_taste_does_not_decide_whether_several_claims_fit(chosen: Policy) -> Non
     ids=["the large one", "the untouched one"],
 )
 def test_a_share_and_a_whole_card_leave_each_other_the_card_they_need(
-    page: Node, units: int, found: dict[str, int]
+    page: Node, units: int, refused: dict[str, int]
 ) -> None:
     """Which card is best is a matter of taste; whether the pod fits is not."""
     claims = [claim(units, container="s"), claim(0, 100, container="w")]
     for ordered in (claims, claims[::-1]):
         decision = place(request("p", claims=ordered), page, FIRST_FIT)
-        assert {one.card: one.amount.units for one in decision.shares} == found
+        assert {part.card: part.amount.units for part in decision.shares} == refused
 
 
 def test_a_pod_without_claims_is_placed_with_no_shares() -> None:
@@ -249,7 +253,7 @@ def test_schedule_takes_the_best_node(chosen: Policy, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("containers", "sizes", "held"),
+    ("containers", "sizes", "shares"),
     [
         ("a=200/40", "29 29", "0:a=100/29 1:a=100/11"),
         ("a=100/5 b=100/5", "29 29", "0:a=100/5 1:b=100/5"),
@@ -261,22 +265,22 @@ def test_schedule_takes_the_best_node(chosen: Policy, name: str) -> None:
     ids=["both", "one each", "a card divided", "beyond its card", "init", "memory"],
 )
 def test_containers_share_out_whole_cards(
-    containers: str, sizes: str, held: str
+    containers: str, sizes: str, shares: str
 ) -> None:
     """Cores in kubelet's order of admission, units from the container's own cards.
 
     What an init container had, later ones may have again.
     """
-    asked = re.findall(r"(\w+)=(\d+)/(\d+)", containers)
-    amounts = [ContainerAmount(n, Amount(int(c), int(u))) for n, c, u in asked]
+    pending = re.findall(r"(\w+)=(\d+)/(\d+)", containers)
+    amounts = [ContainerAmount(n, Amount(int(c), int(u))) for n, c, u in pending]
     page = cards(*map(int, sizes.split()))
     whole = Claim(Amount(100 * len(page)), tuple(amounts), frozenset({"init"}))
-    found = [
-        f"{number}:{one.name}={one.amount.cores}/{one.amount.units}"
+    decision = [
+        f"{number}:{part.name}={part.amount.cores}/{part.amount.units}"
         for number, share in enumerate(share_whole_cards(whole, page))
-        for one in share.containers
+        for part in share.containers
     ]
-    assert found == held.split()
+    assert decision == shares.split()
 
 
 def mig(index: int, profile: str, units: int) -> Card:
@@ -301,12 +305,12 @@ SMALL = [mig(102, "2g.10gb", 39)]
 def test_whole_cards_of_one_claim_are_alike(
     cards: list[Card], units: int, cores: int, on: list[str] | None
 ) -> None:
-    found = place(request("pod", units, cores), node(*cards), FIRST_FIT)
+    decision = place(request("pod", units, cores), node(*cards), FIRST_FIT)
     if on is None:
-        assert found == Refusal(Reason.UNTOUCHED_CARDS)
+        assert decision == Refusal(Reason.UNTOUCHED_CARDS)
     else:
-        assert isinstance(found, Placement)
-        assert sorted(found.cards()) == on
+        assert isinstance(decision, Placement)
+        assert sorted(decision.cards()) == on
 
 
 def test_a_search_does_not_mix_sizes() -> None:
@@ -321,8 +325,8 @@ def search(
     amounts: list[tuple[int, int]], spots: list[CardCapacity], most: int = 500
 ) -> SearchResult:
     """Look for a way for shares of (units, cores)."""
-    asked = [Amount(cores, units) for units, cores in amounts]
-    return ClaimSearch(asked).run(spots, most)
+    pending = [Amount(cores, units) for units, cores in amounts]
+    return ClaimSearch(pending).run(spots, most)
 
 
 def bare(*units: int) -> list[CardCapacity]:
@@ -331,8 +335,10 @@ def bare(*units: int) -> list[CardCapacity]:
 
 
 def test_a_search_gives_each_claim_its_cards() -> None:
-    found = search([(8, 0), (15, 0), (0, 200)], [*bare(29, 29), (False, 23, 100, "")])
-    assert found.ways == ((2,), (2,), (0, 1))
+    decision = search(
+        [(8, 0), (15, 0), (0, 200)], [*bare(29, 29), (False, 23, 100, "")]
+    )
+    assert decision.ways == ((2,), (2,), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -350,17 +356,17 @@ def test_a_search_gives_each_claim_its_cards() -> None:
 def test_a_search_says_what_was_short(
     amounts: list[tuple[int, int]], spots: list[CardCapacity], no: Reason
 ) -> None:
-    found = search(amounts, spots)
-    assert (found.ways, found.no) == (None, Refusal(no))
+    decision = search(amounts, spots)
+    assert (decision.ways, decision.no) == (None, Refusal(no))
 
 
 def test_twins_are_tried_once() -> None:
     """Two shares of 14 leave no card room for the one of 12."""
-    asked = [*[(14, 0)] * 8, (12, 0)]
-    hopeless = search(asked, bare(*[39] * 4))
+    pending = [*[(14, 0)] * 8, (12, 0)]
+    hopeless = search(pending, bare(*[39] * 4))
     assert hopeless.ways is None
     assert hopeless.steps < 60
-    differing = search(asked, bare(*range(35, 39)), 100_000)
+    differing = search(pending, bare(*range(35, 39)), 100_000)
     assert differing.ways is None
     assert differing.steps < 300
 
@@ -378,8 +384,8 @@ def test_shares_that_are_too_large_are_not_searched_for(
     amounts: list[tuple[int, int]], spots: list[CardCapacity]
 ) -> None:
     """There is enough in all, and no card takes two of them, or more than two."""
-    found = search(amounts, spots)
-    assert (found.ways, found.steps) == (None, 0)
+    decision = search(amounts, spots)
+    assert (decision.ways, decision.steps) == (None, 0)
     assert search(amounts, [*spots, *bare(94)]).ways
 
 
@@ -402,9 +408,9 @@ def test_a_search_among_cards_of_many_sizes_has_an_end(
 ) -> None:
     """A node says its sizes itself; of 64 cards there are 10^11 ways to choose ten."""
     spots = [(True, 1000 + i, 100, "") for i in range(cards_in_all)]
-    found = search(amounts, spots, 500)
-    assert found.ways is None
-    assert 400 < found.steps <= 500
+    decision = search(amounts, spots, 500)
+    assert decision.ways is None
+    assert 400 < decision.steps <= 500
 
 
 def test_ways_that_would_have_too_few_cards_cost_nothing() -> None:
@@ -416,15 +422,20 @@ def test_ways_that_would_have_too_few_cards_cost_nothing() -> None:
 
 def test_a_step_among_many_cards_counts_as_several() -> None:
     """It looks at each card; three claims take three steps."""
-    found = {number: search([(1, 60)] * 3, bare(*[29] * number)) for number in (16, 64)}
-    assert {number: each.steps for number, each in found.items()} == {16: 3, 64: 12}
+    decision = {
+        number: search([(1, 60)] * 3, bare(*[29] * number)) for number in (16, 64)
+    }
+    assert {number: result.steps for number, result in decision.items()} == {
+        16: 3,
+        64: 12,
+    }
 
 
 def test_a_search_without_steps_tries_each_claim_once() -> None:
     """As on the nodes that filter comes to last; several cards make a step dear."""
-    found = search([(1, 60)] * 3, bare(*[29] * 64), 0)
-    assert found.ways is not None
-    assert len(set(found.ways)) == 3
+    decision = search([(1, 60)] * 3, bare(*[29] * 64), 0)
+    assert decision.ways is not None
+    assert len(set(decision.ways)) == 3
 
 
 @settings(max_examples=200, deadline=None)
@@ -443,15 +454,15 @@ def test_a_search_without_steps_tries_each_claim_once() -> None:
 def test_a_search_finds_a_way_wherever_there_is_one(
     amounts: list[tuple[int, int]], spots: list[CardCapacity]
 ) -> None:
-    asked = [pair for pair in amounts if any(pair)]
+    pending = [pair for pair in amounts if any(pair)]
     there_is = any(
         all(
-            sum(a[0] for a, i in zip(asked, way, strict=True) if i == number) <= units
-            and sum(a[1] for a, i in zip(asked, way, strict=True) if i == number)
+            sum(a[0] for a, i in zip(pending, way, strict=True) if i == number) <= units
+            and sum(a[1] for a, i in zip(pending, way, strict=True) if i == number)
             <= cores
             for number, (_, units, cores, _) in enumerate(spots)
             if number in way
         )
-        for way in product(range(len(spots)), repeat=len(asked))
+        for way in product(range(len(spots)), repeat=len(pending))
     )
-    assert (search(asked, spots).ways is not None) == there_is
+    assert (search(pending, spots).ways is not None) == there_is

@@ -11,14 +11,14 @@ from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import card, node, placement, policy, request
 
 
-def best(chosen: Policy, left: list[tuple[int, int]]) -> int:
+def best(chosen: Policy, rooms: list[tuple[int, int]]) -> int:
     """The index of the card liked best, from (cores, units) left on each."""
-    ranks = [chosen.rank(card(i), Amount(*room)) for i, room in enumerate(left)]
+    ranks = [chosen.rank(card(i), Amount(*room)) for i, room in enumerate(rooms)]
     return ranks.index(min(ranks))
 
 
 @pytest.mark.parametrize(
-    ("name", "left", "index"),
+    ("name", "rooms", "index"),
     [
         ("first-fit", [(10, 10), (90, 90), (5, 5)], 0),
         ("best-fit", [(10, 10), (90, 90), (5, 5)], 2),
@@ -31,9 +31,9 @@ def best(chosen: Policy, left: list[tuple[int, int]]) -> int:
     ],
 )
 def test_the_card_liked_best(
-    name: str, left: list[tuple[int, int]], index: int
+    name: str, rooms: list[tuple[int, int]], index: int
 ) -> None:
-    assert best(policy(name), left) == index
+    assert best(policy(name), rooms) == index
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_the_node_score(name: str, scores: list[int]) -> None:
     Without somebody who has learned, frag is best-fit.
     """
     pages = [node(card(units=100), holds=[placement(units=n)]) for n in (1, 50, 100)]
-    found = [POLICIES[name].node_score(page) for page in [node(), *pages]]
-    assert found == scores
+    by_node = [POLICIES[name].node_score(page) for page in [node(), *pages]]
+    assert by_node == scores
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -66,7 +66,7 @@ def test_the_score_stays_within_kube_schedulers_range(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "wish", "found"),
+    ("choice", "wish", "chosen"),
     [
         (PolicyChoice(), None, ("first-fit", "index")),
         (PolicyChoice("spread", "uuid"), None, ("spread", "uuid")),
@@ -74,11 +74,11 @@ def test_the_score_stays_within_kube_schedulers_range(name: str) -> None:
     ],
 )
 def test_a_pods_wish_goes_before_the_clusters_choice(
-    choice: PolicyChoice, wish: str | None, found: tuple[str, str]
+    choice: PolicyChoice, wish: str | None, chosen: tuple[str, str]
 ) -> None:
     """The default is as seed 001 states placement; the card order is the cluster's."""
     policy = choice.policy(wish)
-    assert (policy.name, policy.card_order) == found
+    assert (policy.name, policy.card_order) == chosen
 
 
 @pytest.mark.parametrize(

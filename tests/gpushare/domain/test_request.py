@@ -56,25 +56,25 @@ def test_the_effective_request(containers: list[ContainerSpec], amount: Amount) 
 
 def test_together_containers_are_one_claim() -> None:
     """What an init container held, later ones may have again."""
-    found = build_claims(
+    built = build_claims(
         [init(4), sidecar(1), spec("idle"), spec("b", 3, 5)], apart=False
     )
-    (one,) = found
-    assert (one.amount, one.passing) == (Amount(5, 4), {"init"})
-    assert [(held.name, held.amount) for held in one.containers] == [
+    (only_claim,) = built
+    assert (only_claim.amount, only_claim.passing) == (Amount(5, 4), {"init"})
+    assert [(amounts.name, amounts.amount) for amounts in only_claim.containers] == [
         *(("init", Amount(0, 4)), ("side", Amount(0, 1)), ("b", Amount(5, 3)))
     ]
 
 
 def test_apart_each_container_that_asks_is_a_claim() -> None:
-    found = build_claims([init(0), sidecar(2), spec("a", 3), spec("idle")], apart=True)
-    assert found == (claim(2, container="side"), claim(3, container="a"))
+    built = build_claims([init(0), sidecar(2), spec("a", 3), spec("idle")], apart=True)
+    assert built == (claim(2, container="side"), claim(3, container="a"))
 
 
 def test_apart_with_an_init_container_that_asks_is_refused() -> None:
     """kubelet would hand its ids on to containers of other cards."""
-    found = build_claims([init(1), spec("a", 3)], apart=True)
-    assert found == Refusal(
+    built = build_claims([init(1), spec("a", 3)], apart=True)
+    assert built == Refusal(
         Reason.INVALID, "containers cannot be apart when an init container asks"
     )
 
@@ -82,10 +82,10 @@ def test_apart_with_an_init_container_that_asks_is_refused() -> None:
 def test_only_so_many_containers_may_be_apart() -> None:
     """Room for all is looked for on every node; who asks nothing does not count."""
     many = [spec(f"c{n}", 1) for n in range(MOST_APART)]
-    found = build_claims([*many, spec("idle")], apart=True)
-    assert len(found) == MOST_APART
-    found = build_claims([*many, spec("more", 1)], apart=True)
-    assert found.detail.startswith("17 containers ask and are to be apart; at most 16")
+    built = build_claims([*many, spec("idle")], apart=True)
+    assert len(built) == MOST_APART
+    built = build_claims([*many, spec("more", 1)], apart=True)
+    assert built.detail.startswith("17 containers ask and are to be apart; at most 16")
     assert not isinstance(build_claims([*many, spec("more", 1)], apart=False), Refusal)
 
 
@@ -98,10 +98,10 @@ def test_cores_in_between_are_refused_with_the_remedy(
     cores: int, remedy: str, apart: bool
 ) -> None:
     """One and a half cards cannot be had; the refusal says what can."""
-    found = build_claims([spec("a", 1, cores)], apart=apart)
-    assert found.reason is Reason.INVALID
-    assert f"{cores} cores" in found.detail
-    assert remedy in found.detail
+    built = build_claims([spec("a", 1, cores)], apart=apart)
+    assert built.reason is Reason.INVALID
+    assert f"{cores} cores" in built.detail
+    assert remedy in built.detail
 
 
 def test_cores_count_over_the_whole_pod() -> None:

@@ -10,7 +10,7 @@ HELD = placement("held", 0, 11, 30)
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "said"),
+    ("there", "asked", "complaint"),
     [
         (node(card(0, 20)), (10, 20), ""),
         (node(card(0, 20), holds=[HELD]), (70, 9), ""),
@@ -39,17 +39,19 @@ HELD = placement("held", 0, 11, 30)
         ),
     ],
 )
-def test_one_card(there: Node, asked: tuple[int, int], said: str) -> None:
+def test_one_card(there: Node, asked: tuple[int, int], complaint: str) -> None:
     """All that is charged or kept counts; the sentence says what is left."""
     wanted = placement("c", 0, asked[1], asked[0])
-    assert why_no_room(there, wanted) == (said and f"card GPU-0 of node n {said}")
+    assert why_no_room(there, wanted) == (
+        complaint and f"card GPU-0 of node n {complaint}"
+    )
 
 
 def test_nobody_shares_a_card_with_100_cores() -> None:
     """However few units were asked beside them."""
     whole = placement("w", 0, 1, 100)
-    said = why_no_room(node(holds=[whole]), placement("c", 0, 1))
-    assert said.endswith("has 0 units left, not 1")
+    complaint = why_no_room(node(holds=[whole]), placement("c", 0, 1))
+    assert complaint.endswith("has 0 units left, not 1")
 
 
 def test_parts_that_make_100_cores_need_no_card_alone() -> None:

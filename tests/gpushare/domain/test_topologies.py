@@ -23,10 +23,10 @@ def test_the_hybrid_cube_mesh() -> None:
 def test_two_cards_a_switch_and_a_half_a_processor(
     name: str, pair: int, processor: int, far: int
 ) -> None:
-    found = score_topology(name, 8)
-    assert not isinstance(found, str)
-    told = dict(zip(combinations(range(8), 2), found, strict=True))
-    assert (told[0, 1], told[0, 3], told[3, 4], told[6, 7]) == (
+    scored = score_topology(name, 8)
+    assert not isinstance(scored, str)
+    given = dict(zip(combinations(range(8), 2), scored, strict=True))
+    assert (given[0, 1], given[0, 3], given[3, 4], given[6, 7]) == (
         pair,
         processor,
         far,
@@ -65,11 +65,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("told", "words"), WRONG.values(), ids=WRONG)
-def test_complaints_say_what_to_give(told: object, words: str) -> None:
-    found = score_topology(told, 3)
-    assert isinstance(found, str)
-    assert found.startswith(words)
+@pytest.mark.parametrize(("given", "words"), WRONG.values(), ids=WRONG)
+def test_complaints_say_what_to_give(given: object, words: str) -> None:
+    complaint = score_topology(given, 3)
+    assert isinstance(complaint, str)
+    assert complaint.startswith(words)
 
 
 def test_rows_are_of_three_cards() -> None:

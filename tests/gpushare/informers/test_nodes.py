@@ -32,7 +32,7 @@ def test_a_node_that_is_gone_is_forgotten() -> None:
     book.replace(iter([page(*listed)]))
     book.apply(event("DELETED", listed[0]))
     book.replace(iter([page(listed[2])]))
-    assert [one.name for one in ledger.nodes()] == ["c"]
+    assert [record.name for record in ledger.nodes()] == ["c"]
     assert [book.knows(NodeName(name)) for name in "abc"] == [False, False, True]
 
 
@@ -86,8 +86,8 @@ def test_of_very_many_cards_that_are_not_there_some_are_told(
     cordon = {names.CORDON: ",".join(f"GPU-{number}" for number in range(10, 500))}
     node = node_json("n", card(0), annotations=cordon)
     NodeInformer(Ledger()).apply(event("ADDED", node))
-    (told,) = caplog.records
-    assert vars(told)["cards"].split(",")[::19] == ["GPU-10", "GPU-117"]
+    (messages,) = caplog.records
+    assert vars(messages)["cards"].split(",")[::19] == ["GPU-10", "GPU-117"]
 
 
 def test_a_cordon_before_the_cards_is_no_slip(caplog: pytest.LogCaptureFixture) -> None:

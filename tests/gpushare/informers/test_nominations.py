@@ -62,7 +62,7 @@ def after(*pods: Json, cards: int = 1) -> tuple[Ledger, PodInformer]:
 def kept(ledger: Ledger) -> dict[str, str]:
     """For whom which card is kept on the node."""
     page = ledger.node(N)
-    return {one.pod.name: ",".join(one.cards()) for one in page.nominations.values()}
+    return {pod.pod.name: ",".join(pod.cards()) for pod in page.nominations.values()}
 
 
 OLD = leaving("old", 0, 20)
@@ -105,8 +105,8 @@ def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
     ledger, book = after(leaving("old", 0, 20), nominee())
     book.apply(event("DELETED", leaving("old", 0, 20)))
     assert not isinstance(ledger.reserve(request("b", 10), N, FIRST_FIT), Placement)
-    own = request("vip", 20, priority=10)
-    assert isinstance(ledger.reserve(own, N, FIRST_FIT), Placement)
+    own_node = request("vip", 20, priority=10)
+    assert isinstance(ledger.reserve(own_node, N, FIRST_FIT), Placement)
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,9 @@ def test_an_event_without_our_annotation_erases_nothing(
 
 
 def test_a_relist_drops_what_is_gone(followed: FollowedCluster) -> None:
-    held = [bound_json(placement(name, 0, 5)) for name in "abc"]
-    followed.hear(*held)
-    followed.relist(held[0], held[2])
+    placed = [bound_json(placement(name, 0, 5)) for name in "abc"]
+    followed.hear(*placed)
+    followed.relist(placed[0], placed[2])
     assert followed.free[0] == 19
     assert followed.gone == [ref("b").uid]
 
@@ -124,7 +124,7 @@ def test_a_pod_bound_without_a_placement_is_counted(
     assert caplog.records == []
     followed.hear(pod_json("a", units=4, node="n"), pod_json("b", node="n"))
     followed.hear(pod_json("z", units=0, node="n"), pod_json("p", units=4))
-    assert [one.pod.name for one in followed.pods.without_placement()] == ["a"]
+    assert [record.pod.name for record in followed.pods.without_placement()] == ["a"]
     assert [r.message for r in caplog.records] == ["pod bound without a placement"]
     followed.pods.apply(event("DELETED", pod_json("a", units=4, node="n")))
     assert followed.pods.without_placement() == ()
@@ -134,13 +134,13 @@ def test_a_pod_made_again_under_its_name_is_another(followed: FollowedCluster) -
     old = pod_json("a", uid="uid-1", units=4)
     followed.hear(old, pod_json("a", uid="uid-2", units=4))
     followed.pods.apply(event("DELETED", old))
-    found = followed.pods.find("default", "a")
-    assert found.pod.uid == "uid-2"
+    record = followed.pods.find("default", "a")
+    assert record.pod.uid == "uid-2"
 
 
 def test_only_pods_that_ask_for_cards_are_kept(followed: FollowedCluster) -> None:
     followed.hear(pod_json("plain"), pod_json("gpu", units=4), pod_json("z", units=0))
-    assert [one.pod.name for one in followed.pods.records()] == ["gpu", "z"]
+    assert [record.pod.name for record in followed.pods.records()] == ["gpu", "z"]
     assert followed.pods.find("default", "plain") is None
 
 
@@ -222,7 +222,9 @@ def pod(
 ) -> Json:
     """A pod of 20 units bound to n, with these placements and annotations."""
     both = ((names.PLACEMENT, plan), (names.ACTUAL, actual))
-    notes = {key: encode_placement(one, AT) for key, one in both if one is not None}
+    notes = {
+        key: encode_placement(record, AT) for key, record in both if record is not None
+    }
     notes |= more.pop("notes", {})
     return pod_json("a", **({"units": 20} | more), node="n", annotations=notes)
 
@@ -238,7 +240,7 @@ ODD = {names.CONTAINERS: "asunder"}
 
 
 @pytest.mark.parametrize(
-    ("told", "free", "missed"),
+    ("messages", "free", "missed"),
     [
         pytest.param(pod(), [9, 9], True, id="nothing"),
         pytest.param(pod(PLAN), [9, 29], False, id="plan"),
@@ -261,14 +263,14 @@ ODD = {names.CONTAINERS: "asunder"}
     ],
 )
 def test_the_most_believable_placement_is_charged(
-    told: Json, free: list[int], missed: bool
+    messages: Json, free: list[int], missed: bool
 ) -> None:
     """Whatever its user makes of its annotations, in any order, by watch or list."""
-    for things in permutations([told, TWO, TWO]):
+    for things in permutations([messages, TWO, TWO]):
         followed = FollowedCluster(*things)
         assert followed.free == free
         followed.hear(*things)
-        followed.relist(told)
+        followed.relist(messages)
         assert followed.free == free
         assert bool(followed.pods.without_placement()) == missed
 

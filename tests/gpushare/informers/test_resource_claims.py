@@ -57,9 +57,9 @@ class Site:
 
     def units(self) -> dict[str, int]:
         """What is charged to each card."""
-        found = self.ledger.node(N)
-        assert found is not None
-        return {uuid: units for uuid, (_, units) in found.charged.items() if units}
+        stored = self.ledger.node(N)
+        assert stored is not None
+        return {uuid: units for uuid, (_, units) in stored.charged.items() if units}
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def site() -> Site:
 
 
 def read(body: Json) -> ResourceClaim:
-    found = read_resource_claim(body)
-    assert found is not None
-    return found
+    stored = read_resource_claim(body)
+    assert stored is not None
+    return stored
 
 
 def allocated(
@@ -172,15 +172,15 @@ def test_the_same_question_after_the_card_got_sick(site: Site) -> None:
     assert reserve(site, body).startswith("card GPU-0 of node n is sick")
     site.book.set_cards(N, cards(10, 20))
     site.seen(body)
-    said = "card GPU-0 of node n has 10 units left, not 15"
-    assert reserve(site, body) == site.book.why_not(read(body)) == said
+    complaint = "card GPU-0 of node n has 10 units left, not 15"
+    assert reserve(site, body) == site.book.why_not(read(body)) == complaint
 
 
 def test_a_full_card_is_refused_with_what_is_left(site: Site) -> None:
     """The sentence names card, what is left and what was asked."""
     site.seen(allocated("a", units=11))
-    said = reserve(site, allocated("b", units=20))
-    assert said == "card GPU-0 of node n has 9 units left, not 20"
+    complaint = reserve(site, allocated("b", units=20))
+    assert complaint == "card GPU-0 of node n has 9 units left, not 20"
     assert site.units() == {"GPU-0": 11}
 
 
@@ -323,12 +323,12 @@ def test_a_list_counts_whatever_its_version(site: Site) -> None:
     assert site.units() == {}
 
 
-@pytest.mark.parametrize("found", [None, {"metadata": {"uid": "another"}}])
-def test_a_late_reservation_of_a_claim_that_is_gone(site: Site, found: Json) -> None:
+@pytest.mark.parametrize("stored", [None, {"metadata": {"uid": "another"}}])
+def test_a_late_reservation_of_a_claim_that_is_gone(site: Site, stored: Json) -> None:
     """Another claim of the name is not it."""
     assert not reserve(site, allocated(units=8))
     site.now = UNCONFIRMED_S + 1
-    site.book.settle(site.book.overdue()[0], found)
+    site.book.settle(site.book.overdue()[0], stored)
     assert site.units() == {}
 
 
@@ -402,9 +402,9 @@ def test_a_claim_seen_before_its_node(site: Site) -> None:
     """It is charged on its card when the node's cards come."""
     site.seen(claim_json("m", allocation_json("gpu-7", units=5, node="m")))
     site.book.set_cards(NodeName("m"), (card(7, 20),))
-    found = site.ledger.node(NodeName("m"))
-    assert found is not None
-    assert found.free[CardUUID("GPU-7")].units == 15
+    stored = site.ledger.node(NodeName("m"))
+    assert stored is not None
+    assert stored.free[CardUUID("GPU-7")].units == 15
 
 
 def test_a_device_without_a_card_is_kept_and_logged(
@@ -520,13 +520,13 @@ class World:
     def on_cards(self) -> Iterator[tuple[str, int]]:
         """What the API server's claims, and the ledger's pods, have of each card."""
         for body in self.stored.values():
-            if (found := read_resource_claim(body)) is not None:
-                yield found.devices[0].name.upper(), found.devices[0].amount.units
-        held = self.site.ledger.node(N)
-        assert held is not None
-        for one in held.placements.values():
-            if not one.pod.is_claim:
-                yield from ((s.card, s.amount.units) for s in one.shares)
+            if (stored := read_resource_claim(body)) is not None:
+                yield stored.devices[0].name.upper(), stored.devices[0].amount.units
+        node = self.site.ledger.node(N)
+        assert node is not None
+        for placed in node.placements.values():
+            if not placed.pod.is_claim:
+                yield from ((s.card, s.amount.units) for s in placed.shares)
 
 
 @settings(max_examples=300)
@@ -540,8 +540,8 @@ def test_no_card_is_ever_above_its_units(
         name = f"c{number}"
         match step:
             case "bind":
-                asked = request(f"p{number}", units, 1)
-                world.site.ledger.reserve(asked, N, FIRST_FIT)
+                pending = request(f"p{number}", units, 1)
+                world.site.ledger.reserve(pending, N, FIRST_FIT)
             case "claim":
                 world.claim(name, f"gpu-{device}", units)
             case "store":
@@ -551,8 +551,8 @@ def test_no_card_is_ever_above_its_units(
             case _:
                 getattr(world, step)()
         sums = dict.fromkeys(("GPU-0", "GPU-1"), 0)
-        for uuid, held in world.on_cards():
-            sums[uuid] += held
+        for uuid, placed in world.on_cards():
+            sums[uuid] += placed
         assert max(sums.values()) <= 20
 
 

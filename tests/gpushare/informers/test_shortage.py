@@ -22,11 +22,16 @@ ZONES = {"full": "a", "empty": "b"}
 
 def said(pod: Json, *nodes: Node, zones: Mapping[str, str] = ZONES) -> str:
     properties = {
-        one.name: read_properties(
-            {"metadata": {"name": one.name, "labels": {"zone": zones[one.name]}}}
+        each_node.name: read_properties(
+            {
+                "metadata": {
+                    "name": each_node.name,
+                    "labels": {"zone": zones[each_node.name]},
+                }
+            }
         )
-        for one in nodes
-        if one.name in zones
+        for each_node in nodes
+        if each_node.name in zones
     }
     return str(find_shortage(read_pod_record(pod), nodes, PolicyChoice(), properties))
 
@@ -38,7 +43,7 @@ def tied(units: int, zone: str) -> Json:
 
 
 def apart(*units: int) -> Json:
-    containers = [container_json(f"c{n}", each) for n, each in enumerate(units)]
+    containers = [container_json(f"c{n}", size) for n, size in enumerate(units)]
     return pod_json(containers=containers, annotations={names.CONTAINERS: names.APART})
 
 
@@ -107,9 +112,9 @@ def test_what_can_never_run_is_said_first(
     pod: Json, nodes: Sequence[Node], words: str
 ) -> None:
     """Whatever is free now."""
-    found = said(pod, *nodes)
-    assert found.startswith(words)
-    assert "so it can never run here" in found
+    reason = said(pod, *nodes)
+    assert reason.startswith(words)
+    assert "so it can never run here" in reason
 
 
 @pytest.mark.parametrize(

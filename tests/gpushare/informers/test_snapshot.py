@@ -37,7 +37,7 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
         unplaced=[request("lost", 5, 2, priority=1)],
     )
     shown = write_snapshot([page, node(name="a")], [], PolicyChoice("spread", "uuid"))
-    (_, found) = shown.pop("nodes")
+    (_, shown_node) = shown.pop("nodes")
     block = {"node": "a", "card": "GPU-0", "index": 0, "cores": 100, "units": 29}
     assert shown == {
         "v": 1,
@@ -47,7 +47,7 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
         "units_without_cores": 0,
         "pending": [],
     }
-    told = [
+    listed = [
         (0, True, False, {"cores": 93, "units": 2}),
         (1, False, False, None),
         (2, True, True, None),
@@ -55,7 +55,7 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
     lists = {"policy": None, "models": None, "uuids": None}
     lost = {"uid": "uid-lost", "name": "lost", "priority": 1}
     whose = {"namespace": "default", "priority": 0}
-    assert found == {
+    assert shown_node == {
         "name": "n",
         "cards": [
             {
@@ -67,7 +67,7 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
                 "model": "Tesla P4",
                 "free": free,
             }
-            for index, healthy, cordoned, free in told
+            for index, healthy, cordoned, free in listed
         ],
         "pods": [{**A, "shares": [shown_share(5, 20)]}],
         "unplaced": [{**(whose | lists), **lost, "claims": [{"cores": 2, "units": 5}]}],
@@ -86,13 +86,13 @@ def test_pods_that_wait_for_a_card_are_pending() -> None:
         pod_json("odd", cores=150),
     )
     choice = PolicyChoice("spread", "uuid")
-    told = write_snapshot([], [read_pod_record(pod) for pod in pods], choice)
-    waits, odd = told["pending"]
+    listed = write_snapshot([], [read_pod_record(pod) for pod in pods], choice)
+    waits, odd = listed["pending"]
     claims = [{"cores": 1, "units": 4}]
     lists = {"policy": "spread", "models": ("a10", "t4"), "uuids": None}
     assert waits == {**A, "claims": claims, **lists}
     assert odd["refusal"].startswith("Invalid vcuda request: 150 cores")
-    assert read_snapshot(orjson.dumps(told)).choice == choice
+    assert read_snapshot(orjson.dumps(listed)).choice == choice
 
 
 def served(*pages: Node, choice: PolicyChoice | None = None) -> bytes:
@@ -123,7 +123,7 @@ def test_links_are_told_once_for_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "field"),
+    ("shown_node", "field"),
     [
         (b"<html>", "snapshot"),
         (b"[]", "snapshot"),
@@ -134,9 +134,9 @@ def test_links_are_told_once_for_the_node() -> None:
         (body(nodes=[{"name": "n", "cards": []}]), "snapshot.nodes[0].pods"),
     ],
 )
-def test_another_answer_is_malformed(found: bytes, field: str) -> None:
+def test_another_answer_is_malformed(shown_node: bytes, field: str) -> None:
     with pytest.raises(Malformed) as caught:
-        read_snapshot(found)
+        read_snapshot(shown_node)
     assert caught.value.field == field
 
 
@@ -149,13 +149,13 @@ def test_claims_are_shown_apart_from_pods() -> None:
         kept.pod.uid: (),
     }
     shown = write_snapshot([page], [], PolicyChoice(), {meant.pod.key}, users)
-    (found,) = shown["nodes"]
-    assert [pod["name"] for pod in found["pods"]] == ["a"]
-    assert [(c["name"], c["reserved"]) for c in found["claims"]] == [
+    (shown_node,) = shown["nodes"]
+    assert [pod["name"] for pod in shown_node["pods"]] == ["a"]
+    assert [(c["name"], c["reserved"]) for c in shown_node["claims"]] == [
         ("kept", False),
         ("meant", True),
     ]
-    assert found["cards"][0]["free"] == {"cores": 93, "units": 1}
+    assert shown_node["cards"][0]["free"] == {"cores": 93, "units": 1}
     again = read_snapshot(orjson.dumps(shown))
     assert again.nodes == (page,)
     assert again.reserved == {"uid-meant"}
@@ -171,5 +171,5 @@ def test_the_pods_of_a_claim_may_be_unknown() -> None:
 
 def test_a_node_without_claims_says_nothing_of_them() -> None:
     """So nothing changes for who does not use them."""
-    (found,) = write_snapshot([node()], [], PolicyChoice())["nodes"]
-    assert "claims" not in found
+    (shown_node,) = write_snapshot([node()], [], PolicyChoice())["nodes"]
+    assert "claims" not in shown_node

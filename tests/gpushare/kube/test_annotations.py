@@ -218,9 +218,9 @@ def test_a_placement_may_have_every_card_of_a_node_and_a_part_for_16_containers(
     None
 ):
     """As many as ``why_too_many`` allows. A change of the node looks at all of them."""
-    held = decode_placement(placement_text(*[one_share()] * 464), ref(), N)
-    assert held
-    assert len(held.shares) == 464
+    placed = decode_placement(placement_text(*[one_share()] * 464), ref(), N)
+    assert placed
+    assert len(placed.shares) == 464
 
 
 def test_a_placement_with_another_pods_uid_counts_for_nothing() -> None:
@@ -244,8 +244,11 @@ def test_a_placement_with_another_pods_uid_counts_for_nothing() -> None:
             "key.shares: has 465 shares; a pod can have 464",
         ),
         *(
-            (placement_text(one_share(containers={"a": held})), "containers.a: must be")
-            for held in ([1], 1, [-1, 1], [1, "1"], [True, 1])
+            (
+                placement_text(one_share(containers={"a": placed})),
+                "containers.a: must be",
+            )
+            for placed in ([1], 1, [-1, 1], [1, "1"], [True, 1])
         ),
     ],
 )
@@ -296,7 +299,7 @@ def test_what_only_looks_like_it_is_broken(right: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "asked", "read"),
+    ("units", "wanted", "read"),
     [
         pytest.param(8, APART, [(60, 4), (40, 4)], id="parts"),
         pytest.param(16, APART, [(100, 16)], id="apart-since-it-was-bound"),
@@ -305,44 +308,44 @@ def test_what_only_looks_like_it_is_broken(right: str, wrong: str) -> None:
     ],
 )
 def test_what_an_earlier_version_has_added_up(
-    units: int, asked: PodRequest, read: list[tuple[int, int]]
+    units: int, wanted: PodRequest, read: list[tuple[int, int]]
 ) -> None:
     """Its sum of parts is no whole card; a whole card stays one, whatever is asked."""
-    its = [one.containers[0] for one in APART.claims]
-    share = Share(CardUUID("GPU-0"), Amount(100, units), tuple(its))
+    containers = [part.containers[0] for part in APART.claims]
+    share = Share(CardUUID("GPU-0"), Amount(100, units), tuple(containers))
     text = encode_placement(Placement(ref(), N, (share,)), "")
-    found, complaint = read_placements({names.PLACEMENT: text}, ref(), asked, N)
+    read_back, complaint = read_placements({names.PLACEMENT: text}, ref(), wanted, N)
     assert not complaint
-    amounts = [share.amount for share in found[names.PLACEMENT].shares]
-    assert amounts == [Amount(*one) for one in read]
+    amounts = [share.amount for share in read_back[names.PLACEMENT].shares]
+    assert amounts == [Amount(*part) for part in read]
 
 
 def test_pods_that_hold_as_much_share_what_is_kept() -> None:
     """A hundred thousand pods are of few kinds; each has its card, and no more."""
-    found = []
+    read_back = []
     for name in ("GPU-0", "GPU-1"):
-        held = (ContainerAmount("main", Amount(1, 4)),)
-        share = Share(CardUUID(name), Amount(1, 4), held)
+        placed = (ContainerAmount("main", Amount(1, 4)),)
+        share = Share(CardUUID(name), Amount(1, 4), placed)
         text = encode_placement(Placement(ref(), N, (share,)), "")
         read = decode_placement(text, ref(), N)
         assert read is not None
-        found += read.shares
-    one, other = found
-    assert one.card != other.card
-    assert one.containers is other.containers
-    assert one.amount is other.amount
+        read_back += read.shares
+    part, other = read_back
+    assert part.card != other.card
+    assert part.containers is other.containers
+    assert part.amount is other.amount
 
 
 def words(**lists: str) -> str:
     """Why a pod with these lists is refused."""
     keys = {"models": names.MODELS, "uuids": names.UUIDS}
-    found = read_card_selector({keys[name]: text for name, text in lists.items()})
-    assert isinstance(found, Refusal)
-    return refusal_text(found)
+    read_back = read_card_selector({keys[name]: text for name, text in lists.items()})
+    assert isinstance(read_back, Refusal)
+    return refusal_text(read_back)
 
 
 @pytest.mark.parametrize(
-    ("notes", "found"),
+    ("notes", "read_back"),
     [
         (
             {names.MODELS: " Tesla P4,,A10* , ", names.UUIDS: "GPU-1"},
@@ -355,8 +358,10 @@ def words(**lists: str) -> str:
         ({names.POLICY: "spread"}, None),
     ],
 )
-def test_lists_with_commas(notes: dict[str, str], found: CardSelector | None) -> None:
-    assert read_card_selector(notes) == found
+def test_lists_with_commas(
+    notes: dict[str, str], read_back: CardSelector | None
+) -> None:
+    assert read_card_selector(notes) == read_back
 
 
 @pytest.mark.parametrize("text", ["", " ", ",", " , ,"])
@@ -382,10 +387,10 @@ def test_what_can_name_no_card_is_refused(limits: str, entries: str, why: str) -
     """In few words that are fit for an event: kube-scheduler formats a percent sign."""
     for limit in limits.split():
         for entry in entries.split("|"):
-            found = words(**{limit: f"GPU-0,{entry}"})
-            assert why in found
-            assert "%" not in found
-            assert len(found) < 300
+            read_back = words(**{limit: f"GPU-0,{entry}"})
+            assert why in read_back
+            assert "%" not in read_back
+            assert len(read_back) < 300
 
 
 def test_a_list_has_an_end() -> None:
@@ -401,9 +406,9 @@ def test_links_are_listed_once_for_each_pair() -> None:
     uneven = with_scores(shared, (250, 10, 30))
     assert orjson.loads(encode_cards(uneven))["links"] == [250, 10, 30]
     assert orjson.loads(encode_cards(with_scores(shared, (50, 50, 50))))["links"] == 50
-    for told in (uneven, with_scores(shared, (50, 50, 50))):
-        assert decode_cards(encode_cards(told)) == told
-        assert find_broken_links(encode_cards(told)) == ""
+    for listed in (uneven, with_scores(shared, (50, 50, 50))):
+        assert decode_cards(encode_cards(listed)) == listed
+        assert find_broken_links(encode_cards(listed)) == ""
     assert encode_cards(with_scores(shared, (0, 0, 0))) == encode_cards(shared)
 
 
@@ -416,7 +421,7 @@ def test_a_reader_from_before_links_reads_the_cards_as_they_are() -> None:
     old = encode_cards(shared)
     new = orjson.loads(encode_cards(with_scores(shared, (250, 10, 30))))
     assert {key: new[key] for key in ("v", "cards")} == orjson.loads(old)
-    assert all(one.links == () for one in decode_cards(old))
+    assert all(part.links == () for part in decode_cards(old))
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [made]}
 
 
-def covered(one: dict[str, Any]) -> set[str]:
-    (found,) = read_budgets([one], pods())
-    return {uid.removeprefix("uid-") for uid in found.pods}
+def covered(body: dict[str, Any]) -> set[str]:
+    (read,) = read_budgets([body], pods())
+    return {uid.removeprefix("uid-") for uid in read.pods}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_what_is_not_allowed_yet_is_not_allowed(
     more: dict[str, Any], allowed: int, names: set[str]
 ) -> None:
     """The API server has counted a pod whose disruption is under way already."""
-    (found,) = read_budgets([budget({"matchLabels": {"app": "web"}}, **more)], pods())
+    (read,) = read_budgets([budget({"matchLabels": {"app": "web"}}, **more)], pods())
     uids = frozenset(f"uid-{name}" for name in names)
-    assert found == Budget(uids, allowed)
+    assert read == Budget(uids, allowed)
 
 
 @pytest.mark.parametrize(

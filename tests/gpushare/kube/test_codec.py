@@ -28,15 +28,15 @@ APART = {names.CONTAINERS: names.APART}
 
 
 def asked(pod: Json) -> PodRequest:
-    found = codec.read_pod_request(pod, codec.read_pod_ref(pod))
-    assert isinstance(found, PodRequest)
-    return found
+    read = codec.read_pod_request(pod, codec.read_pod_ref(pod))
+    assert isinstance(read, PodRequest)
+    return read
 
 
 def detail(pod: Json) -> str:
-    found = codec.read_pod_request(pod, codec.read_pod_ref(pod))
-    assert found.reason is Reason.INVALID
-    return found.detail
+    read = codec.read_pod_request(pod, codec.read_pod_ref(pod))
+    assert read.reason is Reason.INVALID
+    return read.detail
 
 
 def changed(pod: Json, path: str, value: Any) -> Json:
@@ -51,9 +51,9 @@ def changed(pod: Json, path: str, value: Any) -> Json:
 
 def test_the_words_of_each_refusal() -> None:
     """Fixed, so that the event counts nodes together; never a percent sign."""
-    found = {reason: codec.refusal_text(Refusal(reason, "x")) for reason in Reason}
+    read = {reason: codec.refusal_text(Refusal(reason, "x")) for reason in Reason}
     core, memory = names.CORE, names.MEMORY
-    assert found == {
+    assert read == {
         Reason.MEMORY: f"Insufficient {memory} on one card",
         Reason.CORE: f"Insufficient {core} on one card",
         Reason.CORE_AND_MEMORY: f"Insufficient {core} and {memory} on one card",
@@ -91,7 +91,7 @@ def test_the_words_of_each_refusal() -> None:
 )
 def test_what_a_pod_asks(pod: Json, amounts: list[Amount]) -> None:
     """Quantities in any notation, by the effective request of contracts 5."""
-    assert [one.amount for one in asked(pod).claims] == amounts
+    assert [first.amount for first in asked(pod).claims] == amounts
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_either_requests_or_limits_may_stand_alone(resources: Json) -> None:
 )
 def test_requests_that_no_card_can_meet(asks: Json, words: str) -> None:
     """Refused with what is wrong and, where there is one, the remedy."""
-    found = detail(pod_json(**asks))
-    assert found.startswith(words)
-    assert "%" not in found
+    read = detail(pod_json(**asks))
+    assert read.startswith(words)
+    assert "%" not in read
 
 
 def test_an_absurd_request_is_refused_in_few_words() -> None:
@@ -180,9 +180,13 @@ def test_malformed_pods_name_the_field(path: str, value: object, below: str) -> 
 
 
 def test_a_bound_pods_record() -> None:
-    held = placement("web", 1, 4, 1, priority=3)
-    record = codec.read_pod_record(bound_json(held))
-    assert (record.pod, record.node, record.placement) == (held.pod, held.node, held)
+    placed = placement("web", 1, 4, 1, priority=3)
+    record = codec.read_pod_record(bound_json(placed))
+    assert (record.pod, record.node, record.placement) == (
+        placed.pod,
+        placed.node,
+        placed,
+    )
     assert record.asks
     assert not any((record.terminal, record.terminating, record.nominated))
     wish = pod_json(units=4, priority=7, annotations={names.POLICY: "spread"})
@@ -190,8 +194,8 @@ def test_a_bound_pods_record() -> None:
     null = changed(pod_json(), "metadata.deletionTimestamp", None)
     assert not codec.read_pod_record(null).terminating
     waits = pod_json(terminating=True, nominated="n", labels={"app": "x"})
-    found = codec.read_pod_record(waits)
-    assert (found.terminating, found.nominated, found.labels) == (
+    read = codec.read_pod_record(waits)
+    assert (read.terminating, read.nominated, read.labels) == (
         *(True, "n", {"app": "x"}),
     )
 
@@ -236,7 +240,7 @@ def test_an_actual_placement_that_is_not_believed(actual: str, complaint: str) -
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "read"),
     [
         ("", []),
         ("GPU-0", ["GPU-0"]),
@@ -247,8 +251,8 @@ def test_an_actual_placement_that_is_not_believed(actual: str, complaint: str) -
     ],
     ids=["nothing", "one", "two", "untidy", "commas alone", "owners"],
 )
-def test_a_list_with_commas(text: str, found: list[str]) -> None:
-    assert sorted(codec.read_uuids(text)) == found
+def test_a_list_with_commas(text: str, read: list[str]) -> None:
+    assert sorted(codec.read_uuids(text)) == read
 
 
 def test_a_nodes_cards() -> None:
@@ -275,8 +279,10 @@ def test_a_nodes_cards() -> None:
     ],
 )
 def test_an_annotation_that_means_nothing_is_told(key: str, meant: str) -> None:
-    (told,) = codec.find_unknown_annotations(pod_json(units=1, annotations={key: "x"}))
-    assert told.startswith(f"the annotation {key} is unknown here; {meant}")
+    (message,) = codec.find_unknown_annotations(
+        pod_json(units=1, annotations={key: "x"})
+    )
+    assert message.startswith(f"the annotation {key} is unknown here; {meant}")
 
 
 def test_annotations_that_mean_something_or_are_of_others_are_not_told() -> None:
@@ -302,7 +308,7 @@ def test_cores_that_apart_could_have_are_told_of_it() -> None:
         "have a card of its own"
     )
     apart = pod_json(containers=two, annotations={names.CONTAINERS: names.APART})
-    assert [one.amount.cores for one in asked(apart).claims] == [100, 80]
+    assert [first.amount.cores for first in asked(apart).claims] == [100, 80]
 
 
 WHOLE = container_json("a", 1, 100)
@@ -325,31 +331,31 @@ def test_apart_is_named_only_where_it_would_do(other: Json, *, named: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("group", "found"),
+    ("group", "read"),
     [(None, ""), ({}, ""), ({"podGroupName": "gang"}, "default/gang")],
 )
-def test_the_scheduling_group_of_a_pod(group: Json | None, found: str) -> None:
+def test_the_scheduling_group_of_a_pod(group: Json | None, read: str) -> None:
     """PodGroups of one name in two namespaces are two."""
     pod = changed(pod_json(units=4), "spec.schedulingGroup", group)
-    assert codec.read_scheduling_group(pod) == found
+    assert codec.read_scheduling_group(pod) == read
     assert codec.read_scheduling_group(pod_json()) == ""
 
 
 def test_pods_of_a_deployment_share_their_labels() -> None:
     """A hundred thousand pods would have as many dictionaries of the same texts."""
     few, others = {"app": "a", "pod-template-hash": "5d"}, {"app": "a"}
-    one, two, three = (
+    first, two, three = (
         codec.read_pod_record(pod_json(name, labels=labels)).labels
         for name, labels in (("a", few), ("b", dict(few)), ("c", others))
     )
-    assert one is two
-    assert (one, three) == (few, others)
+    assert first is two
+    assert (first, three) == (few, others)
     assert codec.read_pod_record(pod_json("a")).labels is codec.NO_LABELS
 
 
 def test_many_labels_are_not_kept() -> None:
     """Any user can create pods; what is kept beside them is bounded."""
     many = {f"l{number}": "x" for number in range(17)}
-    one, two = (codec.read_pod_record(pod_json(n, labels=many)).labels for n in "ab")
-    assert one == two == many
-    assert one is not two
+    first, two = (codec.read_pod_record(pod_json(n, labels=many)).labels for n in "ab")
+    assert first == two == many
+    assert first is not two

@@ -54,6 +54,6 @@ def test_what_each_word_means_for_a_write(
     kinds: tuple[type[ClusterError], ...], retryable: bool, definite: bool
 ) -> None:
     """Only when no answer came may the write have taken place all the same."""
-    assert {(each.retryable, each.definite) for each in kinds} == {
+    assert {(kind.retryable, kind.definite) for kind in kinds} == {
         (retryable, definite)
     }

@@ -33,8 +33,8 @@ def test_a_condition(thing: Json, holds: bool | None) -> None:
     """Only ``True`` is ready; a missing condition is not ``False``."""
     assert facts.holds(thing, "Ready") is holds
     assert facts.is_ready(thing) is (holds is True)
-    said = facts.condition(thing, "Ready").get("status")
-    assert facts.is_silent(thing) is (said == "Unknown")
+    status = facts.condition(thing, "Ready").get("status")
+    assert facts.is_silent(thing) is (status == "Unknown")
 
 
 def test_a_pod_that_says_nothing() -> None:

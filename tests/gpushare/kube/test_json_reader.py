@@ -29,7 +29,7 @@ def reader() -> Reader:
 def test_what_is_there_is_read() -> None:
     assert reader().optional_integer("minus") == -3
     assert reader().object("inner").object("deep").integer("text") == 7
-    assert [one.raw for one in reader().objects("list")] == THING["list"]
+    assert [item.raw for item in reader().objects("list")] == THING["list"]
     assert reader().texts("b/") == {"b/x": "1", "b/y": "2"}
 
 

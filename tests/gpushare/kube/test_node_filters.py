@@ -27,18 +27,18 @@ def required(*terms: Json) -> Json:
 
 
 def expression(key: str, operator: str, *values: str) -> Json:
-    one = {"key": key, "operator": operator, "values": list(values)}
-    return {"matchExpressions": [one]}
+    rule = {"key": key, "operator": operator, "values": list(values)}
+    return {"matchExpressions": [rule]}
 
 
 def said(spec: Json, of: Json | None = None) -> str | None:
-    found = find_bar(read_properties(of or node()), read_constraints({"spec": spec}))
-    return found and found.message
+    barred = find_bar(read_properties(of or node()), read_constraints({"spec": spec}))
+    return barred and barred.message
 
 
 def because(spec: Json, of: Json | None = None) -> str | None:
-    found = find_bar(read_properties(of or node()), read_constraints({"spec": spec}))
-    return found and found.reason
+    barred = find_bar(read_properties(of or node()), read_constraints({"spec": spec}))
+    return barred and barred.reason
 
 
 AFFINITY = {
@@ -119,7 +119,7 @@ def test_tolerations_that_compare(
 
 
 @pytest.mark.parametrize(
-    ("asked", "room", "slots", "words"),
+    ("wanted", "room", "slots", "words"),
     [
         ((1, 1), (1, 1), None, []),
         ((2, 1), (1, 1), None, ["Insufficient cpu"]),
@@ -133,21 +133,21 @@ def test_tolerations_that_compare(
     ],
 )
 def test_what_a_node_lacks(
-    asked: tuple[int, int],
+    wanted: tuple[int, int],
     room: tuple[int, int] | None,
     slots: int | None,
     words: list[str],
 ) -> None:
     """What is not known limits nothing; what is not asked for is never lacking."""
     has = None if room is None else HostAmount(*room)
-    assert list(find_lacks(HostAmount(*asked), has, slots)) == words
+    assert list(find_lacks(HostAmount(*wanted), has, slots)) == words
 
 
 CORE, MEMORY = "baidu.com/vcuda-core", "baidu.com/vcuda-memory"
 
 
 @pytest.mark.parametrize(
-    ("asked", "room", "lacking"),
+    ("wanted", "room", "lacking"),
     [
         ((1, 1), (1, 1), []),
         ((2, 1), (1, 1), [CORE]),
@@ -158,12 +158,12 @@ CORE, MEMORY = "baidu.com/vcuda-core", "baidu.com/vcuda-memory"
     ],
 )
 def test_what_a_node_lacks_of_cards_in_sum(
-    asked: tuple[int, int], room: tuple[int, int] | None, lacking: list[str]
+    wanted: tuple[int, int], room: tuple[int, int] | None, lacking: list[str]
 ) -> None:
     """All that is short is named, as kube-scheduler does."""
     has = None if room is None else Amount(*room)
     words = [f"Insufficient {resource}" for resource in lacking]
-    assert list(find_lacks_in_sum(Amount(*asked), has)) == words
+    assert list(find_lacks_in_sum(Amount(*wanted), has)) == words
 
 
 REASONS = {

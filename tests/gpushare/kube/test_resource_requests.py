@@ -65,9 +65,9 @@ def read(pod: Any) -> Any:
 @given(SPEC)
 def test_the_key_has_all_that_is_asked(spec: Any) -> None:
     """Containers and the host's amounts, and each complaint, word for word."""
-    found = key({"spec": spec})
-    if found is not None:
-        alike = {"spec": orjson.loads(found)}
+    read_key = key({"spec": spec})
+    if read_key is not None:
+        alike = {"spec": orjson.loads(read_key)}
         assert read(alike) == read({"spec": spec})
         assert (
             RequestedResources(alike)._host()
@@ -96,9 +96,9 @@ def test_pods_read_before_make_no_difference(before: Any, spec: Any) -> None:
 @given(SPEC)
 def test_a_readable_pod_counts_in_sum_as_its_containers_do(spec: Any) -> None:
     """Together by kube-scheduler's formula; what it does not take counts as nothing."""
-    found = read({"spec": spec})
-    if isinstance(found, list):
-        assert effective_request({"spec": spec}) == peak_amount(found)
+    read_key = read({"spec": spec})
+    if isinstance(read_key, list):
+        assert effective_request({"spec": spec}) == peak_amount(read_key)
 
 
 def test_what_a_pod_counts_in_sum() -> None:
@@ -111,10 +111,10 @@ def test_what_a_pod_counts_in_sum() -> None:
 
 
 def test_names_and_images_are_not_in_the_key() -> None:
-    one, other = pod_json("a", units=4), pod_json("b", units=4)
+    first, other = pod_json("a", units=4), pod_json("b", units=4)
     other["spec"]["containers"][0] |= {"image": "x", "env": [{"name": "A"}]}
     other["spec"]["nodeName"] = "n"
-    assert key(one) == key(other) != key(pod_json("a", units=5))
+    assert key(first) == key(other) != key(pod_json("a", units=5))
 
 
 @pytest.mark.parametrize("pod", [{}, {"spec": None}, {"spec": []}])
@@ -140,9 +140,9 @@ def test_large_pods_are_not_kept() -> None:
     pod = pod_json(units=4)
     pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
     before = len(resource_requests._KINDS)
-    asked = read_pod_request(pod, read_pod_ref(pod))
-    assert asked.host == HostAmount(1000, 0)
-    assert [claim.amount.units for claim in asked.claims] == [4]
+    read_request = read_pod_request(pod, read_pod_ref(pod))
+    assert read_request.host == HostAmount(1000, 0)
+    assert [claim.amount.units for claim in read_request.claims] == [4]
     assert len(resource_requests._KINDS) == before
 
 

@@ -59,41 +59,41 @@ def random_case(seed: int) -> Case:
     whole = dice.choice((0, 0, 0, 0, 1, 2))
     names = [f"n{number}" for number in range(dice.randint(1, 3))]
     homes = [dice.choice(names) for _ in sizes]
-    asked, held = {}, []
-    own = [
+    requests, placements = {}, []
+    own_cards = [
         card(i, units, cordoned=dice.random() < 0.05) for i, units in enumerate(sizes)
     ]
-    free = {one.uuid: [one.units, 100] for one in own}
+    free = {each_node.uuid: [each_node.units, 100] for each_node in own_cards}
     for number in range(dice.randint(4, 8)):
         units, cores = dice.randint(1, 5), dice.choice((1, 1, 10, 30))
-        at = dice.choice(own)
-        left = free[at.uuid]
-        if units > left[0] or cores > left[1]:
+        at = dice.choice(own_cards)
+        rest = free[at.uuid]
+        if units > rest[0] or cores > rest[1]:
             continue
-        left[0] -= units
-        left[1] -= cores
+        rest[0] -= units
+        rest[1] -= cores
         name, priority = f"p{number}", dice.choice((0, 0, 0, 5, 20))
         host = HostAmount(dice.choice((0, 0, 1000)))
-        asked[name] = request(name, units, cores, priority=priority, host=host)
+        requests[name] = request(name, units, cores, priority=priority, host=host)
         where = homes[at.index]
-        held.append(
+        placements.append(
             placement(name, at.index, units, cores, node=where, priority=priority)
         )
     nodes = [
         node(
-            *(one for one in own if homes[one.index] == name),
+            *(each_node for each_node in own_cards if homes[each_node.index] == name),
             name=name,
-            holds=[one for one in held if one.node == name],
+            holds=[each_node for each_node in placements if each_node.node == name],
         )
         for name in names
         if name in homes
     ]
-    cpu = {one.name: dice.choice((500, 1500, 5000, 5000)) for one in nodes}
+    cpu = {each_node.name: dice.choice((500, 1500, 5000, 5000)) for each_node in nodes}
     hosts = Hosts()
-    for one in nodes:
-        hosts.set_allocatable(one.name, HostAmount(cpu[one.name]))
+    for each_node in nodes:
+        hosts.set_allocatable(each_node.name, HostAmount(cpu[each_node.name]))
     movable = {}
-    for name, asks in asked.items():
+    for name, asks in requests.items():
         uid = PodUID(f"uid-{name}")
         if dice.random() < 0.95:
             fit = [n for n in names if dice.random() < 0.95]
@@ -113,14 +113,16 @@ def random_case(seed: int) -> Case:
 
 
 def policy_of(case: Case) -> Policy:
-    found = case.situation.choice.policy(None)
-    assert isinstance(found, Policy)
-    return found
+    plan = case.situation.choice.policy(None)
+    assert isinstance(plan, Policy)
+    return plan
 
 
-def marked(one: Node, shut: Callable[[CardUUID], bool]) -> Node:
-    own = (replace(c, cordoned=c.cordoned or shut(c.uuid)) for c in one.cards)
-    return replace(one, cards=tuple(own))
+def marked(each_node: Node, shut: Callable[[CardUUID], bool]) -> Node:
+    own_cards = (
+        replace(c, cordoned=c.cordoned or shut(c.uuid)) for c in each_node.cards
+    )
+    return replace(each_node, cards=tuple(own_cards))
 
 
 class Played:
@@ -134,9 +136,9 @@ class Played:
     @property
     def key(self) -> object:
         return frozenset(
-            (uid, name, held.cards())
-            for name, one in self.nodes.items()
-            for uid, held in one.placements.items()
+            (uid, name, placements.cards())
+            for name, each_node in self.nodes.items()
+            for uid, placements in each_node.placements.items()
         )
 
     def fits(self, target: frozenset[CardUUID], name: NodeName) -> bool:
@@ -157,20 +159,22 @@ class Played:
     def lands(self, pod: Movable) -> Placement | None:
         asks = replace(pod.request, pod=replace(pod.request.pod, uid=PodUID("new")))
         open_to = [
-            one
-            for name, one in self.nodes.items()
+            each_node
+            for name, each_node in self.nodes.items()
             if pod.may_use(name) and self.has_cpu(asks, name)
         ]
-        found = schedule(asks, open_to, policy_of(self.case))
-        return found if isinstance(found, Placement) else None
+        plan = schedule(asks, open_to, policy_of(self.case))
+        return plan if isinstance(plan, Placement) else None
 
     def evicted(self, uid: PodUID) -> "Played":
-        (name,) = (n for n, one in self.nodes.items() if uid in one.placements)
+        (name,) = (
+            n for n, each_node in self.nodes.items() if uid in each_node.placements
+        )
         asks = self.case.situation.movable[uid].request
         assert asks.host is not None
-        left = {**self.nodes, name: self.nodes[name].without({uid})}
+        rest = {**self.nodes, name: self.nodes[name].without({uid})}
         return Played(
-            self.case, left, {**self.cpu, name: self.cpu[name] + asks.host.cpu_milli}
+            self.case, rest, {**self.cpu, name: self.cpu[name] + asks.host.cpu_milli}
         )
 
     def moved(self, uid: PodUID) -> "Played | None":
@@ -185,24 +189,24 @@ class Played:
         asks = self.case.situation.movable[at.pod.uid].request
         assert asks.host is not None
         nodes = {**self.nodes, at.node: self.nodes[at.node].with_placement(at)}
-        left = self.cpu[at.node] - asks.host.cpu_milli
-        return Played(self.case, nodes, {**self.cpu, at.node: left})
+        rest = self.cpu[at.node] - asks.host.cpu_milli
+        return Played(self.case, nodes, {**self.cpu, at.node: rest})
 
 
 def start(case: Case, target: frozenset[CardUUID] = frozenset()) -> Played:
     nodes = {
-        one.name: marked(one, lambda uuid: uuid in target)
-        for one in case.situation.nodes
+        each_node.name: marked(each_node, lambda uuid: uuid in target)
+        for each_node in case.situation.nodes
     }
     return Played(case, nodes, case.cpu)
 
 
 def targets(case: Case) -> Iterator[tuple[NodeName, frozenset[CardUUID]]]:
     count = max(1, case.asks.claims[0].whole_cards)
-    for one in case.situation.nodes:
-        if case.situation.may_use(one.name):
-            for chosen in combinations([c for c in one.cards if c.open], count):
-                yield one.name, frozenset(c.uuid for c in chosen)
+    for each_node in case.situation.nodes:
+        if case.situation.may_use(each_node.name):
+            for chosen in combinations([c for c in each_node.cards if c.open], count):
+                yield each_node.name, frozenset(c.uuid for c in chosen)
 
 
 def allowed(case: Case) -> list[PodUID]:
@@ -211,14 +215,14 @@ def allowed(case: Case) -> list[PodUID]:
         uid
         for uid, pod in case.situation.movable.items()
         if pod.request.pod.priority <= case.asks.pod.priority
-        and all(each.allowed for each in facts.budgets if uid in each.pods)
+        and all(budget.allowed for budget in facts.budgets if uid in budget.pods)
     ]
 
 
 def cost(case: Case, moves: Iterable[PodUID]) -> tuple[int, int]:
     pods = [case.situation.movable[uid].request for uid in moves]
-    units = sum(one.claims[0].amount.units for one in pods)
-    return max((one.pod.priority for one in pods), default=0), units
+    units = sum(each_node.claims[0].amount.units for each_node in pods)
+    return max((each_node.pod.priority for each_node in pods), default=0), units
 
 
 def cheapest(case: Case, most: int) -> tuple[int, tuple[int, int]] | None:
@@ -245,15 +249,15 @@ Level = dict[object, tuple[tuple[PodUID, ...], Played]]
 
 
 def one_more(case: Case, level: Level) -> Level:
-    found: Level = {}
+    plan: Level = {}
     for moves, at in level.values():
         for uid in allowed(case):
             then = at.moved(uid)
             if then is not None:
-                way, known = (*moves, uid), found.get(then.key)
+                way, known = (*moves, uid), plan.get(then.key)
                 if known is None or cost(case, way) < cost(case, known[0]):
-                    found[then.key] = way, then
-    return found
+                    plan[then.key] = way, then
+    return plan
 
 
 def carry_out(case: Case, plan: MovePlan) -> None:
@@ -261,10 +265,10 @@ def carry_out(case: Case, plan: MovePlan) -> None:
     ledger = Ledger()
     closed = set(plan.cards)
     assert closed.issuperset(plan.placement.cards())
-    for one in case.situation.nodes:
-        ledger.set_cards(one.name, marked(one, closed.__contains__).cards)
-        for held in one.placements.values():
-            ledger.record(held)
+    for each_node in case.situation.nodes:
+        ledger.set_cards(each_node.name, marked(each_node, closed.__contains__).cards)
+        for placements in each_node.placements.values():
+            ledger.record(placements)
     for move in plan.moves:
         uid = move.pod.uid
         assert ledger.release(uid) == move.source
@@ -272,12 +276,14 @@ def carry_out(case: Case, plan: MovePlan) -> None:
         where = move.landing.node
         assert case.situation.movable[uid].may_use(where)
         assert ledger.reserve(asks, where, policy_of(case)) == move.landing
-        for one in ledger.nodes():
-            assert all(min(left.units, left.cores) >= 0 for left in one.free.values())
-    for one in case.situation.nodes:
-        ledger.set_cards(one.name, one.cards)
-    found = ledger.reserve(case.asks, plan.node, policy_of(case))
-    assert isinstance(found, Placement)
+        for each_node in ledger.nodes():
+            assert all(
+                min(rest.units, rest.cores) >= 0 for rest in each_node.free.values()
+            )
+    for each_node in case.situation.nodes:
+        ledger.set_cards(each_node.name, each_node.cards)
+    decision = ledger.reserve(case.asks, plan.node, policy_of(case))
+    assert isinstance(decision, Placement)
 
 
 def test_no_sequence_of_evictions_is_shorter_or_cheaper() -> None:
@@ -285,22 +291,22 @@ def test_no_sequence_of_evictions_is_shorter_or_cheaper() -> None:
     lengths, chains = Counter[int](), 0
     for seed in range(CLUSTERS):
         case = random_case(seed)
-        found = plan_moves(case.asks, case.situation, Bounds(MOVES))
+        plan = plan_moves(case.asks, case.situation, Bounds(MOVES))
         best = cheapest(case, MOVES)
-        assert found.exact
-        if isinstance(found, NoPlan):
+        assert plan.exact
+        if isinstance(plan, NoPlan):
             expected = best and best[0]
-            assert expected == (0 if found.why is NoPlanReason.FITS else None), (
+            assert expected == (0 if plan.why is NoPlanReason.FITS else None), (
                 seed,
-                found,
+                plan,
             )
             continue
-        moved = [move.pod.uid for move in found.moves]
-        assert best == (len(moved), cost(case, moved)), (seed, found, best)
-        carry_out(case, found)
+        moved = [move.pod.uid for move in plan.moves]
+        assert best == (len(moved), cost(case, moved)), (seed, plan, best)
+        carry_out(case, plan)
         lengths[len(moved)] += 1
-        on_it = {u for move in found.moves for u in move.source.cards()}
-        chains += not on_it <= set(found.cards)
+        on_it = {u for move in plan.moves for u in move.source.cards()}
+        chains += not on_it <= set(plan.cards)
     # Else the random clusters would not test what they are for.
     assert min(lengths[1], lengths[2], lengths[3], chains) >= 5, (lengths, chains)
 
@@ -310,42 +316,42 @@ def situation(*nodes: Node, stay: Iterable[str] = (), **more: Any) -> Situation:
     movable = {
         uid: Movable(
             request(
-                held.pod.name,
-                held.shares[0].amount.units,
-                held.shares[0].amount.cores,
-                priority=held.pod.priority,
+                placements.pod.name,
+                placements.shares[0].amount.units,
+                placements.shares[0].amount.cores,
+                priority=placements.pod.priority,
             )
         )
-        for one in nodes
-        for uid, held in one.placements.items()
-        if held.pod.name not in stay
+        for each_node in nodes
+        for uid, placements in each_node.placements.items()
+        if placements.pod.name not in stay
     }
     return Situation(nodes, movable, **more)
 
 
 def split(**big: Any) -> Node:
     """Two cards of 8 units with 5 free on each: 2 and 1 are held, and 3."""
-    held = [placement("a", 0, 2, 10, **big), placement("b", 0, 1, 10)]
-    return node(*cards(8, 8), holds=[*held, placement("c", 1, 3, 10)])
+    placements = [placement("a", 0, 2, 10, **big), placement("b", 0, 1, 10)]
+    return node(*cards(8, 8), holds=[*placements, placement("c", 1, 3, 10)])
 
 
-def moves_of(found: MovePlan | NoPlan) -> list[tuple[str, tuple[CardUUID, ...]]]:
-    assert isinstance(found, MovePlan), found
-    return [(move.pod.name, move.landing.cards()) for move in found.moves]
+def moves_of(plan: MovePlan | NoPlan) -> list[tuple[str, tuple[CardUUID, ...]]]:
+    assert isinstance(plan, MovePlan), plan
+    return [(move.pod.name, move.landing.cards()) for move in plan.moves]
 
 
 def test_the_pod_with_the_fewest_units_moves() -> None:
     """Of the single moves that suffice; the target's cards and placement are named."""
-    found = plan_moves(request("w", 6, 10), situation(split()))
-    assert moves_of(found) == [("b", ("GPU-1",))]
-    assert isinstance(found, MovePlan)
-    assert (found.node, found.cards, found.exact) == ("n", ("GPU-0",), True)
-    assert found.placement.cards() == ("GPU-0",)
+    plan = plan_moves(request("w", 6, 10), situation(split()))
+    assert moves_of(plan) == [("b", ("GPU-1",))]
+    assert isinstance(plan, MovePlan)
+    assert (plan.node, plan.cards, plan.exact) == ("n", ("GPU-0",), True)
+    assert plan.placement.cards() == ("GPU-0",)
 
 
 def test_a_lower_priority_goes_before_fewer_units() -> None:
     """The most important pod of a plan counts first."""
-    one = node(
+    each_node = node(
         *cards(8, 8),
         holds=[
             placement("a", 0, 2, 10),
@@ -353,14 +359,14 @@ def test_a_lower_priority_goes_before_fewer_units() -> None:
             placement("c", 1, 3, 10, priority=5),
         ],
     )
-    found = plan_moves(request("w", 6, 10, priority=5), situation(one))
-    assert moves_of(found) == [("a", ("GPU-1",))]
+    plan = plan_moves(request("w", 6, 10, priority=5), situation(each_node))
+    assert moves_of(plan) == [("a", ("GPU-1",))]
 
 
-def alone(name: str, uuid: str, units: int, pod: str, held: int) -> Node:
+def alone(name: str, uuid: str, units: int, pod: str, placements: int) -> Node:
     """A node of one card, and one pod on it."""
-    own = placement(pod, uuid, held, 1, node=name)
-    return node(card(0, units, uuid=uuid), name=name, holds=[own])
+    own_cards = placement(pod, uuid, placements, 1, node=name)
+    return node(card(0, units, uuid=uuid), name=name, holds=[own_cards])
 
 
 def test_another_pod_moves_first_where_the_first_one_could_not_land() -> None:
@@ -371,8 +377,8 @@ def test_another_pod_moves_first_where_the_first_one_could_not_land() -> None:
         alone("n3", "C", 4, "r", 1),
     )
     full = situation(*nodes, stay="r")
-    found = plan_moves(request("w", 8, 1), full)
-    assert moves_of(found) == [("q", ("C",)), ("p", ("B",))]
+    plan = plan_moves(request("w", 8, 1), full)
+    assert moves_of(plan) == [("q", ("C",)), ("p", ("B",))]
     cut = plan_moves(request("w", 8, 1), full, Bounds(chain_steps=0))
     assert isinstance(cut, NoPlan)
     assert (cut.why, cut.exact) == (NoPlanReason.NO_PLAN, False)
@@ -380,13 +386,13 @@ def test_another_pod_moves_first_where_the_first_one_could_not_land() -> None:
 
 def test_whole_cards_are_emptied_together() -> None:
     """Of sets of two cards, that with the fewest pods."""
-    held = [placement(f"p{i}", on, 1, 1) for i, on in enumerate((0, 0, 1, 2))]
-    one = node(*cards(8, 8, 8), holds=held)
-    found = plan_moves(request("w", 0, 200), situation(one))
-    assert isinstance(found, MovePlan)
-    assert found.cards == ("GPU-1", "GPU-2")
-    assert moves_of(found) == [("p2", ("GPU-0",)), ("p3", ("GPU-0",))]
-    last = apply_moves((one,), found.moves)[0]
+    placements = [placement(f"p{i}", on, 1, 1) for i, on in enumerate((0, 0, 1, 2))]
+    each_node = node(*cards(8, 8, 8), holds=placements)
+    plan = plan_moves(request("w", 0, 200), situation(each_node))
+    assert isinstance(plan, MovePlan)
+    assert plan.cards == ("GPU-1", "GPU-2")
+    assert moves_of(plan) == [("p2", ("GPU-0",)), ("p3", ("GPU-0",))]
+    last = apply_moves((each_node,), plan.moves)[0]
     assert {c.uuid for c in last.untouched} == {"GPU-1", "GPU-2"}
 
 
@@ -402,13 +408,13 @@ def test_a_pod_of_whole_cards_moves_as_one() -> None:
     others = [card(i, 8, uuid=f"B{i}") for i in range(2)]
     n2 = node(*others, card(2, 6, uuid="B2"), name="n2", holds=[])
     movable = {pair.pod.uid: Movable(request("pair", 0, 200))}
-    held = placement("held", "B2", 6, 1, node="n2")
-    spent = replace(n2, placements={held.pod.uid: held})
+    placements = placement("held", "B2", 6, 1, node="n2")
+    spent = replace(n2, placements={placements.pod.uid: placements})
     only_n1 = may_use(["n1"])
-    found = plan_moves(
+    plan = plan_moves(
         request("w", 0, 200), Situation((n1, spent), movable, may_use=only_n1)
     )
-    assert moves_of(found) == [("pair", ("B0", "B1"))]
+    assert moves_of(plan) == [("pair", ("B0", "B1"))]
 
 
 def test_a_card_that_has_grown_is_free_with_the_pod_that_had_all_of_it() -> None:
@@ -418,29 +424,29 @@ def test_a_card_that_has_grown_is_free_with_the_pod_that_had_all_of_it() -> None
     n2 = node(card(0, 20, uuid="B0"), name="n2")
     movable = {whole.pod.uid: Movable(request("whole", 0, 100))}
     only_n1 = may_use(["n1"])
-    found = plan_moves(
+    plan = plan_moves(
         request("w", 18, 10), Situation((n1, n2), movable, may_use=only_n1)
     )
-    assert moves_of(found) == [("whole", ("B0",))]
+    assert moves_of(plan) == [("whole", ("B0",))]
 
 
 def test_room_on_a_part_of_a_card_is_made_alike() -> None:
     """A MIG instance is a card; whole ones of one profile go together."""
     parts = [card(i, 8, uuid=f"M{i}", model="A 1g.8gb", parent="P") for i in range(3)]
-    held = [placement("a", "M0", 2, 1), placement("b", "M1", 2, 1)]
-    one = node(*parts, card(3, 8, uuid="F"), holds=held)
-    found = plan_moves(request("w", 0, 200), situation(one))
-    assert isinstance(found, MovePlan)
-    assert len(found.moves) == 1
-    assert set(found.cards) <= {"M0", "M1", "M2"}
+    placements = [placement("a", "M0", 2, 1), placement("b", "M1", 2, 1)]
+    each_node = node(*parts, card(3, 8, uuid="F"), holds=placements)
+    plan = plan_moves(request("w", 0, 200), situation(each_node))
+    assert isinstance(plan, MovePlan)
+    assert len(plan.moves) == 1
+    assert set(plan.cards) <= {"M0", "M1", "M2"}
 
 
 def a_claim() -> Node:
-    held = placement("c", 0, 5, 10)
+    placements = placement("c", 0, 5, 10)
     return node(
         *cards(8, 8),
         holds=[
-            replace(held, pod=replace(held.pod, is_claim=True)),
+            replace(placements, pod=replace(placements.pod, is_claim=True)),
             placement("d", 1, 5, 10),
         ],
     )
@@ -506,10 +512,10 @@ def test_why_there_is_no_plan(
     asks: PodRequest, where: Situation, why: NoPlanReason
 ) -> None:
     """Each reason is a value of its own, with a sentence."""
-    found = plan_moves(asks, where)
-    assert isinstance(found, NoPlan)
-    assert (found.why, found.exact) == (why, True)
-    assert found.words
+    plan = plan_moves(asks, where)
+    assert isinstance(plan, NoPlan)
+    assert (plan.why, plan.exact) == (why, True)
+    assert plan.words
 
 
 @pytest.mark.parametrize(
@@ -523,35 +529,35 @@ def test_why_there_is_no_plan(
 )
 def test_another_pod_moves_if_one_is_protected(facts: EvictionFacts) -> None:
     """By a disruption budget, or because its binding was not seen yet."""
-    found = plan_moves(request("w", 6, 10), situation(split(), facts=facts))
-    assert moves_of(found) == [("a", ("GPU-1",))]
+    plan = plan_moves(request("w", 6, 10), situation(split(), facts=facts))
+    assert moves_of(plan) == [("a", ("GPU-1",))]
 
 
 def test_a_budget_allows_one_move_after_the_other() -> None:
     """Each pod is replaced before the next one is evicted."""
     facts = EvictionFacts(budgets=[Budget(frozenset({UID_A, UID_B}), 1)])
     full = situation(split(), stay="c", facts=facts)
-    found = plan_moves(request("w", 8, 10), full)
-    assert [name for name, _ in moves_of(found)] == ["b", "a"]
+    plan = plan_moves(request("w", 8, 10), full)
+    assert [name for name, _ in moves_of(plan)] == ["b", "a"]
 
 
 def test_what_is_kept_for_a_nominated_pod_stays_kept() -> None:
     """No replacement lands there, and the waiting pod does not get it."""
-    one = split()
+    each_node = split()
     kept = placement("k", 1, 5, 1, priority=50)
-    full = replace(one, nominations={kept.pod.uid: kept})
-    found = plan_moves(request("w", 6, 10), situation(full))
-    assert isinstance(found, NoPlan)
-    assert found.why is NoPlanReason.NO_PLAN
+    full = replace(each_node, nominations={kept.pod.uid: kept})
+    plan = plan_moves(request("w", 6, 10), situation(full))
+    assert isinstance(plan, NoPlan)
+    assert plan.why is NoPlanReason.NO_PLAN
 
 
 def test_what_is_kept_for_a_less_important_pod_keeps_none_away() -> None:
     """A replacement lands there, as the extender lets it."""
-    one = split()
+    each_node = split()
     kept = placement("k", 1, 5, 1, priority=-1)
-    full = replace(one, nominations={kept.pod.uid: kept})
-    found = plan_moves(request("w", 6, 10), situation(full, stay="c"))
-    assert moves_of(found) == [("b", ("GPU-1",))]
+    full = replace(each_node, nominations={kept.pod.uid: kept})
+    plan = plan_moves(request("w", 6, 10), situation(full, stay="c"))
+    assert moves_of(plan) == [("b", ("GPU-1",))]
 
 
 @pytest.mark.parametrize("after_end", [False, True])
@@ -571,10 +577,10 @@ def test_a_landing_that_depends_on_when_the_pod_ends_is_not_planned(
     n2 = node(card(0, 2, uuid="C"), name="n2")
     movable = {UID_A: Movable(request("a", 2, 1, host=host), after_end=after_end)}
     choice = PolicyChoice("spread")
-    found = plan_moves(
+    plan = plan_moves(
         request("w", 8, 1), Situation((n1, n2), movable, choice, EvictionFacts(hosts))
     )
     if after_end:
-        assert moves_of(found) == [("a", ("B",))]
+        assert moves_of(plan) == [("a", ("B",))]
     else:
-        assert isinstance(found, NoPlan)
+        assert isinstance(plan, NoPlan)

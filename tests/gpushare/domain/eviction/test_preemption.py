@@ -69,7 +69,7 @@ def asks(units: int = 0, cores: int = 0, milli: int = 0) -> PodRequest:
 
 
 def choose(
-    asked: PodRequest,
+    pending: PodRequest,
     page: Node,
     proposal: Victims,
     *budgets: Budget,
@@ -85,8 +85,8 @@ def choose(
         [PodUID(f"uid-{name}") for name in reserved],
         lambda uid: times.get(uid.removeprefix("uid-"), ""),
     )
-    asked = replace(asked, host=asked.host or HostAmount())
-    return choose_victims(asked, page, proposal, FIRST_FIT, facts)
+    pending = replace(pending, host=pending.host or HostAmount())
+    return choose_victims(pending, page, proposal, FIRST_FIT, facts)
 
 
 def on(pods: str, *sizes: int) -> Node:
@@ -95,17 +95,17 @@ def on(pods: str, *sizes: int) -> Node:
     That is 20 units of card 0 at priority 5, else 1; ``~`` nominated, ``@?`` unplaced.
     """
     holds, kept, lost = [], [], []
-    for name, card_, how, units, priority in re.findall(
+    for name, number, how, units, priority in re.findall(
         r"(\w+)@(\S)(=|~)(\d+)(?:/(\d+))?", pods
     ):
         rank = int(priority or 1)
-        if card_ == "?":
+        if number == "?":
             lost.append(request(name, int(units), priority=rank))
         else:
-            held = low(name, int(card_), int(units), rank)
-            (holds if how == "=" else kept).append(held)
-    found = cards(*(sizes or (29, 29)))
-    return node(*found, holds=holds, nominated=kept, unplaced=lost)
+            placed = low(name, int(number), int(units), rank)
+            (holds if how == "=" else kept).append(placed)
+    chosen_victims = cards(*(sizes or (29, 29)))
+    return node(*chosen_victims, holds=holds, nominated=kept, unplaced=lost)
 
 
 FRAGMENTED = on("a0@0=10 b0@0=15 a1@1=20 b1@1=5")
@@ -121,7 +121,7 @@ OLD, NEW = "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"
 
 
 @pytest.mark.parametrize(
-    ("asked", "page", "named", "chosen"),
+    ("pending", "page", "named", "chosen"),
     [
         pytest.param(*row, id=about)
         for about, *row in (
@@ -172,9 +172,11 @@ OLD, NEW = "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"
         )
     ],
 )
-def test_who_is_evicted(asked: PodRequest, page: Node, named: str, chosen: str) -> None:
-    found = choose(asked, page, victims(*named.split()))
-    assert found == (victims(*chosen.split()) if chosen else None)
+def test_who_is_evicted(
+    pending: PodRequest, page: Node, named: str, chosen: str
+) -> None:
+    chosen_victims = choose(pending, page, victims(*named.split()))
+    assert chosen_victims == (victims(*chosen.split()) if chosen else None)
 
 
 def test_a_proposals_violations_are_kept_with_it() -> None:
@@ -192,8 +194,8 @@ def test_the_card_with_the_least_important_pods_is_cleared(
 ) -> None:
     """Highest priority first, as kube-scheduler compares nodes."""
     holds = [low("a", 0, 20, priorities[0]), low("b", 1, 20, priorities[1])]
-    found = choose(asks(20), node(*cards(29, 29), holds=holds), victims("x"))
-    assert found == victims("x", chosen)
+    chosen_victims = choose(asks(20), node(*cards(29, 29), holds=holds), victims("x"))
+    assert chosen_victims == victims("x", chosen)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,8 @@ def test_evictions_beyond_a_budget(budgets: list[Budget], beyond: str) -> None:
 def test_the_age_of_victims(pods: str, units: int, chosen: str) -> None:
     """As kube-scheduler has it: what runs longer is worth more."""
     started = {"old": OLD, "new": NEW, "y": NEW, "z": NEW}
-    found = choose(asks(units), on(pods, 29), victims("x"), started=started)
-    assert found == victims(*chosen.split())
+    chosen_victims = choose(asks(units), on(pods, 29), victims("x"), started=started)
+    assert chosen_victims == victims(*chosen.split())
 
 
 @pytest.mark.parametrize(
@@ -263,8 +265,8 @@ def test_pods_without_shares_stand_where_their_priority_is(
 ) -> None:
     """One that nobody knows yet is as important as it can be: it stays in front."""
     book, page = hosts(1000, **pods), on("a@0=20/5", 29)
-    found = choose(asks(20), page, victims("hog", "daemon"), book=book)
-    assert found == victims(*order.split())
+    chosen_victims = choose(asks(20), page, victims("hog", "daemon"), book=book)
+    assert chosen_victims == victims(*order.split())
 
 
 @pytest.mark.parametrize(
@@ -287,14 +289,16 @@ def test_victims_for_cpu_and_card(
 ) -> None:
     """None goes without need; the highest priority counts before the number."""
     book = hosts(10, light=(0, 1), **has)
-    found = choose(asks(12, milli=4), on(pods, 16, 16), victims(named), book=book)
-    assert found == victims(*chosen.split())
+    chosen_victims = choose(
+        asks(12, milli=4), on(pods, 16, 16), victims(named), book=book
+    )
+    assert chosen_victims == victims(*chosen.split())
 
 
 def test_where_the_host_is_unknown_the_whole_proposal_stays() -> None:
     """Nobody can tell what each of its pods was named for."""
-    found = choose(asks(24), FRAGMENTED, victims("a0", "b1"), book=Hosts())
-    assert {"uid-a0", "uid-b1"} < set(found.uids)
+    chosen_victims = choose(asks(24), FRAGMENTED, victims("a0", "b1"), book=Hosts())
+    assert {"uid-a0", "uid-b1"} < set(chosen_victims.uids)
 
 
 @pytest.mark.parametrize(
@@ -311,35 +315,35 @@ def test_a_reservation_is_no_victim_unless_it_is_named(
     cores: int, reserved: list[str], named: str, chosen: str
 ) -> None:
     """kube-scheduler may not know the pod there, and would refuse the whole answer."""
-    asked = asks(0 if cores else 20, cores)
-    found = choose(asked, GHOST, victims(named), reserved=reserved)
-    assert found == (victims(*chosen.split()) if chosen else None)
+    pending = asks(0 if cores else 20, cores)
+    chosen_victims = choose(pending, GHOST, victims(named), reserved=reserved)
+    assert chosen_victims == (victims(*chosen.split()) if chosen else None)
 
 
 @pytest.mark.parametrize(
-    ("named", "counted", "told"),
+    ("named", "counted", "counted_by_others"),
     [("hog", 1, 1), ("hog", 0, 0), ("hog a", 2, 1), ("hog daemon", 2, 2)],
 )
 def test_budgets_of_pods_without_shares_are_carried(
-    named: str, counted: int, told: int
+    named: str, counted: int, counted_by_others: int
 ) -> None:
     """By kube-scheduler's count, less that of pods which need not go."""
     page = on("a@0=4 b@1=16 stays@0=12/99", 16, 16)
     proposal = victims(*named.split(), violations=counted)
     book = hosts(2, hog=(1, 1), daemon=(1, 1), a=(0, 1), b=(0, 1))
     both = 2 if "daemon" in named else 1
-    asked = asks(16, milli=both)
-    found = choose(asked, page, proposal, budget(0, "a"), book=book)
-    assert "uid-b" in found.uids
-    assert found.budget_violations == told
+    pending = asks(16, milli=both)
+    chosen_victims = choose(pending, page, proposal, budget(0, "a"), book=book)
+    assert "uid-b" in chosen_victims.uids
+    assert chosen_victims.budget_violations == counted_by_others
 
 
 def test_a_violation_that_is_known_is_not_carried_too() -> None:
     """kube-scheduler counted it, because the budget goes to the more important pod."""
     book, shared = hosts(1000, hog=(1, 1)), budget(1, "a", "hog")
     proposal = victims("hog", violations=1)
-    found = choose(asks(20), on("a@0=20/5", 29), proposal, shared, book=book)
-    assert found == victims("a", "hog", violations=1)
+    chosen_victims = choose(asks(20), on("a@0=20/5", 29), proposal, shared, book=book)
+    assert chosen_victims == victims("a", "hog", violations=1)
 
 
 @st.composite
@@ -349,17 +353,17 @@ def crowds(draw: st.DrawFn) -> tuple[Node, dict[str, tuple[int, int]], Hosts]:
     Beside it CPU and priority of each pod.
     """
     sizes = draw(st.lists(st.integers(4, 16), min_size=1, max_size=3))
-    left = dict(enumerate(sizes))
+    rooms = dict(enumerate(sizes))
     holds = []
     for number in range(draw(st.integers(1, 6))):
-        on = draw(st.sampled_from(sorted(left)))
-        units = draw(st.integers(0, left[on]))
+        on = draw(st.sampled_from(sorted(rooms)))
+        units = draw(st.integers(0, rooms[on]))
         if units:
-            left[on] -= units
+            rooms[on] -= units
             priority = draw(st.sampled_from([0, 1, 1, 2, 3, 50]))
             holds.append(low(f"t{number}", on, units, priority))
     beside = draw(st.integers(0, 2))
-    priorities = {held.pod.uid: held.pod.priority for held in holds}
+    priorities = {placed.pod.uid: placed.pod.priority for placed in holds}
     priorities |= {f"uid-s{n}": draw(st.integers(0, 3)) for n in range(beside)}
     pods = {uid: (draw(st.integers(0, 4)), rank) for uid, rank in priorities.items()}
     full = sum(milli for milli, _ in pods.values())
@@ -368,24 +372,26 @@ def crowds(draw: st.DrawFn) -> tuple[Node, dict[str, tuple[int, int]], Hosts]:
 
 
 def by_totals(
-    asked: PodRequest, page: Node, pods: dict[str, tuple[int, int]]
+    pending: PodRequest, page: Node, pods: dict[str, tuple[int, int]]
 ) -> Victims | None:
     """Choose as kube-scheduler does: by the node's totals, the least important."""
-    host = asked.host or HostAmount()
-    capacity = sum(one.units for one in page.cards)
-    units = {uid: held.shares[0].amount.units for uid, held in page.placements.items()}
+    host = pending.host or HostAmount()
+    capacity = sum(each_card.units for each_card in page.cards)
+    units = {
+        uid: placed.shares[0].amount.units for uid, placed in page.placements.items()
+    }
 
     def fits(there: Collection[str]) -> bool:
         taken = sum(units.get(PodUID(uid), 0) for uid in there)
         busy = sum(pods[uid][0] for uid in there)
         return (
-            taken + asked.claims[0].amount.units <= capacity
+            taken + pending.claims[0].amount.units <= capacity
             and busy + host.cpu_milli <= full
         )
 
     full = sum(milli for milli, _ in pods.values())
-    there = [uid for uid, (_, rank) in pods.items() if rank >= asked.pod.priority]
-    lower = [uid for uid, (_, rank) in pods.items() if rank < asked.pod.priority]
+    there = [uid for uid, (_, rank) in pods.items() if rank >= pending.pod.priority]
+    lower = [uid for uid, (_, rank) in pods.items() if rank < pending.pod.priority]
     if not fits(there):
         return None
     named = []
@@ -409,33 +415,37 @@ def test_no_eviction_is_without_need(
     known here.
     """
     page, pods, book = crowd
-    asked = asks(units, milli=milli)
-    proposal = by_totals(asked, page, pods)
+    pending = asks(units, milli=milli)
+    proposal = by_totals(pending, page, pods)
     if proposal is None:
         return
 
     def enough(gone: Collection[str]) -> bool:
         freed = sum(pods[uid][0] for uid in gone)
-        card_free = place(asked, page.without(gone), FIRST_FIT)
+        card_free = place(pending, page.without(gone), FIRST_FIT)
         return milli <= freed and isinstance(card_free, Placement)
 
     def cost(gone: Collection[str]) -> tuple[int, int, int]:
         ranks = [pods[uid][1] for uid in gone]
         return (max(ranks), sum(rank + 2**31 for rank in ranks), len(ranks))
 
-    found = choose(asked, page, proposal, book=book)
-    lower = {uid for uid, (_, rank) in pods.items() if rank < asked.pod.priority}
-    if found is None:
+    chosen_victims = choose(pending, page, proposal, book=book)
+    lower = {uid for uid, (_, rank) in pods.items() if rank < pending.pod.priority}
+    if chosen_victims is None:
         assert not enough(lower)
         return
-    ranks = [pods[uid][1] for uid in found.uids]
+    ranks = [pods[uid][1] for uid in chosen_victims.uids]
     assert all(first >= then for first, then in pairwise(ranks))
-    assert set(found.uids) <= lower
-    assert enough(found.uids)
-    assert not any(enough(set(found.uids) - {uid}) for uid in found.uids)
-    if found != proposal:
+    assert set(chosen_victims.uids) <= lower
+    assert enough(chosen_victims.uids)
+    assert not any(
+        enough(set(chosen_victims.uids) - {uid}) for uid in chosen_victims.uids
+    )
+    if chosen_victims != proposal:
         known = lower & {*page.placements, *proposal.uids}
-        others = (gone for gone in some_of(known) if cost(gone) < cost(found.uids))
+        others = (
+            gone for gone in some_of(known) if cost(gone) < cost(chosen_victims.uids)
+        )
         assert not any(enough(gone) for gone in others)
 
 
@@ -450,20 +460,20 @@ def some_of(uids: Collection[str]) -> Iterator[frozenset[PodUID]]:
 def shared(dice: Random) -> tuple[Node, list[Budget]]:
     """A node of 2 to 4 cards, pods on one card or on two whole ones, and budgets."""
     sizes = [dice.choice([8, 12, 16]) for _ in range(dice.randint(2, 4))]
-    left, holds = dict(enumerate(sizes)), []
+    rooms, holds = dict(enumerate(sizes)), []
     for number in range(dice.randint(2, 7)):
         name, priority = f"t{number}", dice.choice([0, 1, 1, 2, 3, 50])
-        whole = [index for index, units in left.items() if units == sizes[index]]
+        whole = [index for index, units in rooms.items() if units == sizes[index]]
         if len(whole) > 1 and dice.random() < 0.1:
-            parts = [share(index, left.pop(index), 100) for index in whole[:2]]
+            parts = [share(index, rooms.pop(index), 100) for index in whole[:2]]
             holds.append(placement(name, shares=parts, priority=priority))
-        elif left:
-            index = dice.choice(list(left))
-            units = dice.randint(1, left[index])
-            left[index] -= units
-            left = {one: room for one, room in left.items() if room}
+        elif rooms:
+            index = dice.choice(list(rooms))
+            units = dice.randint(1, rooms[index])
+            rooms[index] -= units
+            rooms = {each_card: room for each_card, room in rooms.items() if room}
             holds.append(low(name, index, units, priority))
-    uids = [held.pod.uid for held in holds]
+    uids = [placed.pod.uid for placed in holds]
     budgets = [
         Budget(
             frozenset(uid for uid in uids if dice.random() < 0.5), dice.randint(0, 2)
@@ -493,27 +503,31 @@ def test_no_other_victims_are_cheaper(claims: Callable[[Random], list[Claim]]) -
     dice = Random(38)
     for _ in range(400):
         page, budgets = shared(dice)
-        asked = request("asks", claims=claims(dice), priority=10)
-        if find_refusal(asked, page, FIRST_FIT) is None:
+        pending = request("asks", claims=claims(dice), priority=10)
+        if find_refusal(pending, page, FIRST_FIT) is None:
             continue
-        found, best = (
-            choose(asked, page, victims(), *budgets),
-            cheapest(page, budgets, asked),
+        chosen_victims, best = (
+            choose(pending, page, victims(), *budgets),
+            cheapest(page, budgets, pending),
         )
-        assert (found and cost_of(found.uids, page, budgets)) == best
+        assert (chosen_victims and cost_of(chosen_victims.uids, page, budgets)) == best
 
 
 def cheapest(
-    page: Node, budgets: Sequence[Budget], asked: PodRequest
+    page: Node, budgets: Sequence[Budget], pending: PodRequest
 ) -> tuple[int, ...] | None:
     """The least cost of all sets of pods of lower priority that are enough."""
-    held = page.placements.values()
-    lower = {one.pod.uid for one in held if one.pod.priority < asked.pod.priority}
+    holders = page.placements.values()
+    lower = {
+        placed.pod.uid
+        for placed in holders
+        if placed.pod.priority < pending.pod.priority
+    }
     return min(
         (
             cost_of(gone, page, budgets)
             for gone in some_of(lower)
-            if find_refusal(asked, page.without(gone), FIRST_FIT) is None
+            if find_refusal(pending, page.without(gone), FIRST_FIT) is None
         ),
         default=None,
     )
@@ -536,8 +550,8 @@ def test_the_search_for_cheaper_victims_has_an_end() -> None:
     """
     holds = [low(f"t{n}", n % 8, 2, priority=n - 99) for n in range(96)]
     page = node(*cards(*[24] * 8), holds=holds)
-    asked = apart("asks", 12, 12, 12, 12, priority=10)
-    assert work(lambda: choose(asked, page, victims())) < 10**6
+    pending = apart("asks", 12, 12, 12, 12, priority=10)
+    assert work(lambda: choose(pending, page, victims())) < 10**6
     assert [tries_on_each(nodes) for nodes in (0, 1, 100, 500)] == [300, 300, 100, 50]
 
 
@@ -546,9 +560,9 @@ def test_a_node_that_cannot_help_takes_one_look() -> None:
     holds = [low(f"t{n}", n % 8, 2) for n in range(80)]
     holds += [low(f"stays{n}", n, 2, priority=99) for n in range(8)]
     page = node(*cards(*[24] * 8), holds=holds)
-    asked = apart("asks", *[11] * 15, 23, priority=10)
-    judged = work(lambda: choose(asked, page, victims()))
-    assert choose(asked, page, victims()) is None
+    pending = apart("asks", *[11] * 15, 23, priority=10)
+    judged = work(lambda: choose(pending, page, victims()))
+    assert choose(pending, page, victims()) is None
     assert judged < 20_000
 
 
@@ -576,8 +590,8 @@ def test_budgets_are_counted_as_kube_scheduler_counts_them(
 ) -> None:
     """Over all victims, also where one with cards and one without share a budget."""
     page, pods, book = crowd
-    asked = asks(units, milli=milli)
-    proposal = by_totals(asked, page, pods)
+    pending = asks(units, milli=milli)
+    proposal = by_totals(pending, page, pods)
     if proposal is None:
         return
     some = st.frozensets(st.sampled_from(sorted(pods)).map(PodUID))
@@ -585,15 +599,15 @@ def test_budgets_are_counted_as_kube_scheduler_counts_them(
     budgets = data.draw(st.lists(one_budget, max_size=2))
     named = as_kube_scheduler_counts(proposal.uids, budgets)
     proposal = Victims(proposal.uids, named)
-    found = choose(asked, page, proposal, *budgets, book=book)
-    if found is not None:
-        counted = as_kube_scheduler_counts(found.uids, budgets)
-        assert found.budget_violations == counted
+    chosen_victims = choose(pending, page, proposal, *budgets, book=book)
+    if chosen_victims is not None:
+        counted = as_kube_scheduler_counts(chosen_victims.uids, budgets)
+        assert chosen_victims.budget_violations == counted
 
 
 def test_a_claim_is_no_victim() -> None:
     """What it holds stays charged, however low its priority looks."""
-    held = as_claim(low("claim", 0, 20, priority=0))
-    page = node(card(0, 29), holds=[held, low("pod", 0, 9)])
+    claim = as_claim(low("claim", 0, 20, priority=0))
+    page = node(card(0, 29), holds=[claim, low("pod", 0, 9)])
     assert choose(asks(9), page, victims("pod")) == victims("pod")
     assert choose(asks(10), page, victims("pod")) is None

@@ -36,8 +36,8 @@ def test_a_page_that_is_as_it_was_is_not_looked_at(
 
     def look(cls: type[PricedNode], page: Node, *more: object) -> PricedNode:
         seen.append(page)
-        found: PricedNode = made(cls, page, *more)
-        return found
+        priced: PricedNode = made(cls, page, *more)
+        return priced
 
     monkeypatch.setattr(PricedNode, "of", classmethod(look))
     monkeypatch.setattr(ledger, "_LONGEST_JOURNAL", 10)
@@ -110,7 +110,9 @@ def test_one_pod_that_comes_and_goes_changes_no_price() -> None:
             tables.append(cluster.packer.tables)
             cluster.bind(asked(f"one-{name}", 50), name)
     flips = sum(before is not now for before, now in pairwise(tables))
-    prices = {tuple(each.block_prices.items()) for each in tables if each is not None}
+    prices = {
+        tuple(table.block_prices.items()) for table in tables if table is not None
+    }
     assert len(prices) > 1, "blocks did get scarce"
     assert flips < len(prices)
 

@@ -57,10 +57,10 @@ def page_of(seen: dict[str, Any]) -> Node:
 def request_of(ask: dict[str, Any]) -> PodRequest:
     models, cards = ask.get("models"), ask["cards"]
     whole = claim(WHOLE * cards, 100 * cards)
-    one = whole if ask["milli"] == WHOLE else claim(ask["milli"], 0)
+    asked_claim = whole if ask["milli"] == WHOLE else claim(ask["milli"], 0)
     return PodRequest(
         PodRef(PodUID("u"), "d", "asking"),
-        (one,) if cards else (),
+        (asked_claim,) if cards else (),
         cards=CardSelector.of(models=models) if models else None,
         host=HostAmount(ask.get("cpu", 0), ask.get("memory", 0)),
     )
@@ -113,12 +113,12 @@ def card_of(standing: PricedNode, request: PodRequest) -> int:
     """The position of the card that costs least, or of the first whole one."""
     if not request.claims:
         return -1
-    (asked,) = request.claims
-    page, uuids = standing.node, [each.uuid for each in standing.node.cards]
-    if asked.whole_cards:
+    (share_claim,) = request.claims
+    page, uuids = standing.node, [card.uuid for card in standing.node.cards]
+    if share_claim.whole_cards:
         return uuids.index(page.untouched[0].uuid)
-    found = standing.share_costs(asked, request.host)
-    _, uuid = min((cost, look.cards[0]) for cost, look in found)
+    by_group = standing.share_costs(share_claim, request.host)
+    _, uuid = min((cost, look.cards[0]) for cost, look in by_group)
     return uuids.index(uuid)
 
 
@@ -128,7 +128,7 @@ ASKED = HostAmount(4000, 1024)
 
 def apart(*units: int) -> PodRequest:
     """A pod of several containers, each with a share of its own."""
-    claims = tuple(claim(each, 1) for each in units)
+    claims = tuple(claim(size, 1) for size in units)
     return PodRequest(PodRef(PodUID("apart"), "d", "apart"), claims, host=ASKED)
 
 
@@ -160,8 +160,8 @@ def test_a_search_asks_for_no_costs(
     assert find_refusal(apart(30, 30, 30, 30), page, pair.policy) is None
     assert calls == []
     # In the order of the claims 5 goes beside 60 on either: only a search finds it.
-    found = place(apart(5, 60, 60), page, pair.policy)
-    assert isinstance(found, Placement)
+    by_group = place(apart(5, 60, 60), page, pair.policy)
+    assert isinstance(by_group, Placement)
     assert len(calls) <= 3
 
 
@@ -178,8 +178,8 @@ def test_containers_apart_are_priced_as_they_are_placed(pair: Cluster) -> None:
             taken = dice.choice([0, dice.randrange(90)])
             pair.ledger.release(PodUID(f"uid-c{at}"))
             if taken:
-                held = placement(f"c{at}", f"c-{at}", taken, 1, node="c")
-                pair.ledger.record(held)
+                placed = placement(f"c{at}", f"c-{at}", taken, 1, node="c")
+                pair.ledger.record(placed)
         pair.hosts.set_allocatable(C, HostAmount(dice.randrange(5, 30) * 1000, 10**6))
         page = pair.ledger.node(C)
         assert page is not None
@@ -204,7 +204,7 @@ def test_parts_that_make_a_card_are_priced_together(pair: Cluster) -> None:
     page = pair.ledger.node(C)
     assert page is not None
     wanted = ((4, 100), (30, 60), (20, 40))
-    claims = [claim(*one, container=f"c{at}") for at, one in enumerate(wanted)]
+    claims = [claim(*amounts, container=f"c{at}") for at, amounts in enumerate(wanted)]
     pod = request(claims=claims)
     placed = place(pod, page, pair.policy)
     assert isinstance(placed, Placement)
@@ -219,10 +219,10 @@ def cost_of(there: PricedNode, placed: Placement) -> float:
     taken = placed.by_card()
     page, tables, state = there.node, there.tables, there.state
     after, rests, used = [], [], 0.0
-    for one, residual in zip(page.cards, state.residuals, strict=True):
+    for card_, residual in zip(page.cards, state.residuals, strict=True):
         rest = residual
-        if one.uuid in taken:
-            rest = milli_free(one, page.free[one.uuid] - taken[one.uuid])
+        if card_.uuid in taken:
+            rest = milli_free(card_, page.free[card_.uuid] - taken[card_.uuid])
             rests.append(rest)
             used += tables.rest_worth(residual) - tables.rest_worth(rest)
         after.append(rest)
@@ -332,8 +332,8 @@ def test_what_changes_while_it_is_priced_is_priced_again(
 def test_room_that_is_kept_for_a_pod_is_room_for_it(pair: Cluster) -> None:
     """Its nomination must not stand in its own way, as it does not in filter's."""
     me = asked("me", 100, 60)
-    held = Placement(me.pod, A, (share("a-0", 100, 60),))
-    pair.ledger.nominate(A, {me.pod.uid: held})
+    placed = Placement(me.pod, A, (share("a-0", 100, 60),))
+    pair.ledger.nominate(A, {me.pod.uid: placed})
     pair.bind(asked("one", 100, 60), "a")
     full = [asked(f"f{at}", 100, 60) for at in range(2)]
     for pod in full:

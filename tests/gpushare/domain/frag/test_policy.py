@@ -63,15 +63,15 @@ class Cluster:
         self.packer.learn()
 
     def bind(self, pod: PodRequest, name: str) -> Placement:
-        held = self.ledger.reserve(pod, NodeName(name), self.policy)
-        assert isinstance(held, Placement)
-        return held
+        placed = self.ledger.reserve(pod, NodeName(name), self.policy)
+        assert isinstance(placed, Placement)
+        return placed
 
     def where(self, pod: PodRequest) -> tuple[str, tuple[str, ...]] | None:
-        found = schedule(pod, self.ledger.nodes(), self.policy)
-        if not isinstance(found, Placement):
+        decision = schedule(pod, self.ledger.nodes(), self.policy)
+        if not isinstance(decision, Placement):
             return None
-        return found.node, found.cards()
+        return decision.node, decision.cards()
 
 
 def gpus(name: str, count: int = 2, units: int = 100, model: str = "T4") -> list[Card]:
@@ -213,14 +213,14 @@ changes = st.one_of(
 @settings(max_examples=100)
 @given(st.lists(changes, min_size=15, max_size=50))
 def test_it_finds_what_a_look_at_every_node_finds(
-    said: list[tuple[str, object, object]],
+    words: list[tuple[str, object, object]],
 ) -> None:
     """Whatever is built, forgotten, learnt, placed and ended in between."""
     cluster = Cluster(n0=gpus("n0"), n1=gpus("n1", 4), n2=gpus("n2", 1))
     for name in NAMES[:3]:
         cluster.hosts.set_allocatable(name, HostAmount(16_000, 16 * 1024))
     cluster.packer.learn()
-    for number, (word, about, what) in enumerate(said):
+    for number, (word, about, what) in enumerate(words):
         match word, about, what:
             case "build", (str(name), int(count), int(units)), str(model):
                 cluster.ledger.set_cards(
@@ -246,19 +246,19 @@ def _found(
     cluster: Cluster, pod: PodRequest, among: Iterable[NodeName]
 ) -> NodeName | None:
     """Ask the packer, and hold its answer up against a look at each node."""
-    asked = list(among)
-    found = cluster.packer.best(pod, asked, cluster.policy)
+    names = list(among)
+    decision = cluster.packer.best(pod, names, cluster.policy)
     tables = cluster.packer.tables
     assert tables is not None
     costs = []
-    for name in asked:
+    for name in names:
         page = cluster.ledger.node(name)
         if page is not None:
             there = PricedNode.of(page, cluster.hosts.free(name), tables)
             costs.append((there.cost(pod, cluster.policy), name))
     least = min(costs, default=(NEVER, None))
-    assert found == (None if least[0] == NEVER else least[1])
-    return found
+    assert decision == (None if least[0] == NEVER else least[1])
+    return decision
 
 
 def _place(cluster: Cluster, pod: PodRequest, uid: str) -> None:
@@ -268,8 +268,8 @@ def _place(cluster: Cluster, pod: PodRequest, uid: str) -> None:
     named = PodRequest(
         PodRef(PodUID(uid), "d", uid), pod.claims, cards=pod.cards, host=pod.host
     )
-    held = cluster.ledger.reserve(named, name, cluster.policy)
-    assert isinstance(held, Placement)
+    placed = cluster.ledger.reserve(named, name, cluster.policy)
+    assert isinstance(placed, Placement)
     cluster.hosts.hold(PodUID(uid), name, pod.host or HostAmount())
 
 

@@ -142,8 +142,7 @@ def test_a_ramp_is_its_sum(
     """Σ w·min(G, X/a), and a kind that asks nothing is never limited."""
     free = math.inf if room is None else max(room, 0)
     plainly = sum(
-        weight * (min(cards, free / asked) if asked else cards)
-        for asked, weight in kinds
+        weight * (min(cards, free / rate) if rate else cards) for rate, weight in kinds
     )
     assert Ramp.of(kinds).worth(cards, room) == pytest.approx(plainly)
 
@@ -160,8 +159,8 @@ def test_a_ladder_is_its_sum(
     """Σ w·min(B, ⌊X/c⌋)."""
     free = math.inf if room is None else max(room, 0)
     plainly = sum(
-        weight * (min(blocks, free // asked) if asked else blocks)
-        for asked, weight in kinds
+        weight * (min(blocks, free // rate) if rate else blocks)
+        for rate, weight in kinds
     )
     assert Ladder.of(kinds).worth(blocks, room) == pytest.approx(plainly)
 
@@ -250,8 +249,8 @@ def _worth(
         if price > 0:
             total += number * shape.milli
             if shape.models is None or node.model in shape.models:
-                asked = (shape.cpu_milli / price, shape.memory_mib / price)
-                kinds.append((float(number * shape.milli), *asked))
+                rate = (shape.cpu_milli / price, shape.memory_mib / price)
+                kinds.append((float(number * shape.milli), *rate))
     full = sum(tables.curve[max(0, residual) // 10] for residual in node.residuals)
     by_cpu = sum(w * min(full, _most(node.cpu_milli, a)) for w, a, _ in kinds)
     by_memory = sum(w * min(full, _most(node.memory_mib, b)) for w, _, b in kinds)
@@ -279,5 +278,5 @@ def _sizes(seen: Seen) -> Counter[int]:
     return sizes
 
 
-def _most(free: int | None, asked: float) -> float:
-    return math.inf if free is None or not asked else max(free, 0) / asked
+def _most(free: int | None, rate: float) -> float:
+    return math.inf if free is None or not rate else max(free, 0) / rate

@@ -50,17 +50,17 @@ models = st.sampled_from([("T4",), ("V100",), ("T4", "A10")])
 @given(histograms, cards_left, models, hosts, pods_asked)
 def test_a_pod_costs_at_least_its_floor(
     seen: Mapping[PodShape, int],
-    left: list[tuple[int, int]],
+    rooms: list[tuple[int, int]],
     kinds: Sequence[str],
     free: HostAmount | None,
     pod: PodRequest,
 ) -> None:
     """Whatever was learned, and whatever is scarce; else the best might be missed."""
     page = node(
-        *(card(i, 100, model=kinds[i % len(kinds)]) for i in range(len(left))),
+        *(card(i, 100, model=kinds[i % len(kinds)]) for i in range(len(rooms))),
         holds=[
             placement(f"p{i}", i, 100 - units, 100 - cores)
-            for i, (units, cores) in enumerate(left)
+            for i, (units, cores) in enumerate(rooms)
             if (units, cores) != (100, 100)
         ],
     )
@@ -89,9 +89,9 @@ class Looks:
         patch.setattr(PricedNode, "cost", price)
 
     def taken(self) -> tuple[int, int]:
-        found = self.estimated, self.priced
+        counts = self.estimated, self.priced
         self.estimated = self.priced = 0
-        return found
+        return counts
 
 
 NAMES = [NodeName(f"n{number:03}") for number in range(200)]
@@ -112,8 +112,8 @@ def used(names: list[NodeName] = NAMES, *, scarce: bool = False) -> Cluster:
         for at in range(4):
             taken = dice.choice([0, 100, *SIZES])
             if taken:
-                held = placement(f"{name}-{at}", f"{name}-{at}", taken, 1, node=name)
-                cluster.ledger.record(held)
+                placed = placement(f"{name}-{at}", f"{name}-{at}", taken, 1, node=name)
+                cluster.ledger.record(placed)
     ask = [asked("p", size, host=cpus(number)) for number, size in enumerate(SIZES)]
     cluster.see(*ask, asked("w", 100, 100, cpus(9)), times=30)
     tables = cluster.packer.tables
@@ -170,7 +170,7 @@ def test_containers_apart_are_priced_on_few_nodes(
     cluster, looks = used(), Looks(monkeypatch)
     ref = PodRef(PodUID("u"), "d", "apart")
     for units in ((47, 32), (30, 30, 30), (20, 20, 20, 20)):
-        pod = PodRequest(ref, tuple(claim(each, 1) for each in units))
+        pod = PodRequest(ref, tuple(claim(size, 1) for size in units))
         assert cluster.packer.best(pod, NAMES, cluster.policy) is not None
         _, priced = looks.taken()
         assert priced <= 20
@@ -195,9 +195,9 @@ def test_what_is_forgotten_is_found_again(
             there = PricedNode.of(page, cluster.hosts.free(name), tables)
             costs.append((there.cost(pod, cluster.policy), name))
         least = min(costs)
-        found = cluster.packer.best(pod, names, cluster.policy)
-        assert found == (None if least[0] == NEVER else least[1])
-        if found is not None and dice.random() < 0.5:
-            cluster.bind(pod, found)
+        counts = cluster.packer.best(pod, names, cluster.policy)
+        assert counts == (None if least[0] == NEVER else least[1])
+        if counts is not None and dice.random() < 0.5:
+            cluster.bind(pod, counts)
             tables = cluster.packer.tables
             assert tables is not None

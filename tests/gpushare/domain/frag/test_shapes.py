@@ -16,7 +16,7 @@ def test_what_no_pod_can_ask_is_refused(milli: int, cards: int, cpu: int) -> Non
 
 
 def test_what_idles_where() -> None:
-    found = pool(
+    capacity = pool(
         [
             state(1000, 1000, 1000, -40, model="T4"),
             state(1000, 1000, 1000, 1000, 1000, 300, model="T4"),
@@ -25,8 +25,15 @@ def test_what_idles_where() -> None:
         ],
         11,
     )
-    assert found.idle == {"T4": 8300, "A10": 500, "": 0}
-    assert found.idle_cards == 8.8
-    assert found.idle_of(["A10", "unheard of"]) == 0.5
-    assert [found.blocks(cards) for cards in (1, 2, 3, 4, 5, 6)] == [8, 3, 2, 1, 1, 0]
-    assert (found.cards, found.cpu_milli, found.memory_mib) == (11, None, None)
+    assert capacity.idle == {"T4": 8300, "A10": 500, "": 0}
+    assert capacity.idle_cards == 8.8
+    assert capacity.idle_of(["A10", "unheard of"]) == 0.5
+    assert [capacity.blocks(cards) for cards in (1, 2, 3, 4, 5, 6)] == [
+        8,
+        3,
+        2,
+        1,
+        1,
+        0,
+    ]
+    assert (capacity.cards, capacity.cpu_milli, capacity.memory_mib) == (11, None, None)

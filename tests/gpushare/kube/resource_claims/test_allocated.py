@@ -28,15 +28,17 @@ UUIDS = st.one_of(
 @given(st.lists(UUIDS, unique=True, min_size=1))
 def test_each_card_has_a_name_of_its_own(uuids: list[str]) -> None:
     """Each is a DNS label, and no two are the same."""
-    found = [name_device(CardUUID(uuid)) for uuid in uuids]
-    assert all(LABEL.fullmatch(name) for name in found)
-    assert len(set(found)) == len(found)
+    names = [name_device(CardUUID(uuid)) for uuid in uuids]
+    assert all(LABEL.fullmatch(name) for name in names)
+    assert len(set(names)) == len(names)
 
 
 def test_cards_that_differ_in_capitals_have_different_names() -> None:
     """Simulated cards may be called anything."""
-    found = {name_device(CardUUID(one)) for one in ("GPU-a", "gpu-a", "GPU-A", "Gpu-a")}
-    assert len(found) == 4
+    names = {
+        name_device(CardUUID(uuid)) for uuid in ("GPU-a", "gpu-a", "GPU-A", "Gpu-a")
+    }
+    assert len(names) == 4
 
 
 def test_a_claim_with_everything() -> None:
@@ -64,9 +66,9 @@ def test_memory_is_rounded_up_to_units(memory: str, units: int) -> None:
     allocation = allocation_json()
     result = allocation["devices"]["results"][0]
     result["consumedCapacity"]["memory"] = memory
-    found = read_resource_claim(claim_json("c", allocation))
-    assert found is not None
-    assert found.devices[0].amount.units == units
+    names = read_resource_claim(claim_json("c", allocation))
+    assert names is not None
+    assert names.devices[0].amount.units == units
 
 
 def without_results(claim: Json) -> Json:
@@ -107,9 +109,9 @@ def test_results_of_other_drivers_are_left_out() -> None:
     results.insert(
         0, {"request": "net", "driver": "net.io", "pool": "x", "device": "d"}
     )
-    found = read_resource_claim(claim)
-    assert found is not None
-    assert [device.name for device in found.devices] == ["gpu-1"]
+    names = read_resource_claim(claim)
+    assert names is not None
+    assert [device.name for device in names.devices] == ["gpu-1"]
 
 
 RESULT = "status.allocation.devices.results[0]"

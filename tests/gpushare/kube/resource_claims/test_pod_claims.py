@@ -22,8 +22,8 @@ def test_the_claims_of_a_pod() -> None:
             "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "p-x1"}]
         },
     }
-    found = {"own": "mine", "made": "p-x1", "not-yet": ""}
-    assert read_claim_names(pod) == found
+    names = {"own": "mine", "made": "p-x1", "not-yet": ""}
+    assert read_claim_names(pod) == names
     assert read_claim_names({"spec": {}}) == {}
 
 

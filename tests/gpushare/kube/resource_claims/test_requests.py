@@ -21,7 +21,7 @@ MODEL = 'device.attributes["vcuda.baidu.com"].model == "Tesla P4"'
 
 
 def selectors(*expressions: str) -> list[Json]:
-    return [{"cel": {"expression": one}} for one in expressions]
+    return [{"cel": {"expression": card}} for card in expressions]
 
 
 def class_of(*expressions: str) -> Json:
@@ -39,8 +39,8 @@ CLASSES: Mapping[str, Json | None] = {
 
 
 def exactly(name: str = "card", class_name: str = "vcuda", **more: Any) -> Json:
-    asked = {"capacity": {"requests": {"memory": "5Gi", "cores": "20"}}}
-    return {"name": name, "exactly": {"deviceClassName": class_name} | asked | more}
+    capacity_ = {"capacity": {"requests": {"memory": "5Gi", "cores": "20"}}}
+    return {"name": name, "exactly": {"deviceClassName": class_name} | capacity_ | more}
 
 
 def asked(*requests: Json, constraints: tuple[Json, ...] = ()) -> CardRequests:
@@ -53,8 +53,8 @@ def asked(*requests: Json, constraints: tuple[Json, ...] = ()) -> CardRequests:
 def test_what_is_asked_of_a_card() -> None:
     """With the slice's defaults where nothing is said."""
     plain = {"name": "b", "exactly": {"deviceClassName": "vcuda"}}
-    (one,) = asked(exactly()).cards
-    assert (one.name, one.amount, one.never, one.not_judged) == (
+    (card,) = asked(exactly()).cards
+    assert (card.name, card.amount, card.never, card.not_judged) == (
         "card",
         Amount(20, 20),
         "",
@@ -75,9 +75,9 @@ def test_what_is_asked_of_a_card() -> None:
 )
 def test_a_selector_of_the_class_is_named(class_name: str, names: list[str]) -> None:
     """But for the one form that says that the device is ours."""
-    (one,) = asked(exactly(class_name=class_name)).cards
-    assert len(one.not_judged) == bool(names)
-    assert all(name in one.not_judged[0] for name in names)
+    (card,) = asked(exactly(class_name=class_name)).cards
+    assert len(card.not_judged) == bool(names)
+    assert all(name in card.not_judged[0] for name in names)
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,19 @@ def test_a_selector_of_the_class_is_named(class_name: str, names: list[str]) -> 
     ],
 )
 def test_what_is_not_judged_of_a_request_is_said(more: Json, names: list[str]) -> None:
-    (one,) = asked(exactly(**more)).cards
-    assert len(one.not_judged) == bool(names)
-    assert all(name in one.not_judged[0] for name in names)
+    (card,) = asked(exactly(**more)).cards
+    assert len(card.not_judged) == bool(names)
+    assert all(name in card.not_judged[0] for name in names)
 
 
 def test_other_drivers_devices_are_no_cards() -> None:
     """They are named beside ours; alone they are nothing of ours."""
     for class_name in ("nvidia", "unknown", "none"):
         assert asked(exactly(class_name=class_name)) == CardRequests()
-    found = asked(exactly(), exactly("nic", "nvidia"), exactly("any", "unknown"))
-    assert [one.name for one in found.cards] == ["card"]
-    assert "request nic is for devices of another driver" in found.not_judged
-    assert any("DeviceClass unknown" in text for text in found.not_judged)
+    read = asked(exactly(), exactly("nic", "nvidia"), exactly("any", "unknown"))
+    assert [card.name for card in read.cards] == ["card"]
+    assert "request nic is for devices of another driver" in read.not_judged
+    assert any("DeviceClass unknown" in text for text in read.not_judged)
     mine = exactly(class_name="unknown", selectors=selectors(OURS))
     assert len(asked(mine).cards) == 1
 
@@ -121,10 +121,10 @@ def test_our_class_may_be_missing_or_unreadable(
     """Not known is said; a class that is not there says that no card can be meant."""
     claim = claim_json()
     claim["spec"]["devices"] = {"requests": [exactly()]}
-    (one,) = read_card_requests(claim, classes).cards
-    assert bool(one.never) is bool(classes)
-    assert bool(one.not_judged) is not bool(classes)
-    assert "DeviceClass vcuda" in (one.never or one.not_judged[0])
+    (card,) = read_card_requests(claim, classes).cards
+    assert bool(card.never) is bool(classes)
+    assert bool(card.not_judged) is not bool(classes)
+    assert "DeviceClass vcuda" in (card.never or card.not_judged[0])
 
 
 @pytest.mark.parametrize(
@@ -136,20 +136,20 @@ def test_our_class_may_be_missing_or_unreadable(
     ],
 )
 def test_what_no_card_can_be(capacity: Json, never: str) -> None:
-    (one,) = asked(exactly(capacity={"requests": capacity})).cards
-    assert bool(one.never) is bool(never)
-    assert never in one.never
+    (card,) = asked(exactly(capacity={"requests": capacity})).cards
+    assert bool(card.never) is bool(never)
+    assert never in card.never
 
 
 def test_alternatives_are_judged_one_by_one() -> None:
     """Each under the name that the allocation would have."""
     big = {"name": "big"} | exactly()["exactly"]
     small = {"name": "small", "deviceClassName": "vcuda"}
-    found = asked({"name": "card", "firstAvailable": [big, small]})
-    amounts = {one.name: one.amount.units for one in found.cards}
+    read = asked({"name": "card", "firstAvailable": [big, small]})
+    amounts = {card.name: card.amount.units for card in read.cards}
     assert amounts == {"card/big": 20, "card/small": 1}
-    assert len(found.not_judged) == 1
-    assert "firstAvailable" in found.not_judged[0]
+    assert len(read.not_judged) == 1
+    assert "firstAvailable" in read.not_judged[0]
     claim = claim_json()
     claim["spec"]["devices"] = {"requests": [{"name": "a", "firstAvailable": [small]}]}
     assert read_class_names(claim) == {"vcuda"}
@@ -161,7 +161,7 @@ def test_requests_that_must_be_of_one_card_count_as_one() -> None:
 
     def found() -> dict[str, Amount]:
         cards = read_card_requests(claim, CLASSES).cards
-        return {one.name: one.amount for one in cards}
+        return {card.name: card.amount for card in cards}
 
     assert found() == {"card-1+card-2": Amount(21, 12)}
     assert read_card_requests(claim, CLASSES).not_judged == ()
@@ -183,8 +183,8 @@ def test_requests_that_must_be_of_one_card_count_as_one() -> None:
 
 def test_a_constraint_that_is_not_judged_is_said() -> None:
     apart = {"requests": ["a", "b"], "distinctAttribute": "vcuda.baidu.com/uuid"}
-    found = asked(exactly("a"), exactly("b"), constraints=(apart,))
-    assert "different values of vcuda.baidu.com/uuid" in found.not_judged[0]
+    read = asked(exactly("a"), exactly("b"), constraints=(apart,))
+    assert "different values of vcuda.baidu.com/uuid" in read.not_judged[0]
 
 
 def test_one_card_has_the_conditions_of_all_its_requests() -> None:
@@ -192,8 +192,8 @@ def test_one_card_has_the_conditions_of_all_its_requests() -> None:
     full = {"key": "vcuda.baidu.com/full", "operator": "Exists"}
     first = exactly("a", tolerations=[full], selectors=selectors(MODEL))
     same = {"matchAttribute": "vcuda.baidu.com/uuid"}
-    (one,) = asked(first, exactly("b"), constraints=(same,)).cards
-    assert (one.name, len(one.not_judged), one.tolerations) == ("a+b", 1, ())
+    (card,) = asked(first, exactly("b"), constraints=(same,)).cards
+    assert (card.name, len(card.not_judged), card.tolerations) == ("a+b", 1, ())
     second = exactly("b", tolerations=[full])
-    (one,) = asked(first, second, constraints=(same,)).cards
-    assert one.tolerations == (("vcuda.baidu.com/full", "Exists", "", ""),)
+    (card,) = asked(first, second, constraints=(same,)).cards
+    assert card.tolerations == (("vcuda.baidu.com/full", "Exists", "", ""),)

@@ -40,7 +40,7 @@ def test_several_parts_are_of_one_card() -> None:
     made = write_template([Amount(cores=20, units=8), Amount(cores=1, units=4)])
     assert made["metadata"]["name"] == "vcuda-m8-c20-m4-c1"
     devices = made["spec"]["spec"]["devices"]
-    assert [one["name"] for one in devices["requests"]] == ["card-1", "card-2"]
+    assert [entry["name"] for entry in devices["requests"]] == ["card-1", "card-2"]
     (constraint,) = devices["constraints"]
     assert constraint["requests"] == ["card-1", "card-2"]
     assert constraint["matchAttribute"] == "vcuda.baidu.com/uuid"
@@ -62,13 +62,13 @@ def test_a_name_has_its_parts_and_no_others(parts: list[Amount]) -> None:
             write_template(parts)
         return
     assert read_template_name(name) == tuple(parts)
-    asked = [
-        one["exactly"]["capacity"]["requests"]
-        for one in write_template(parts)["spec"]["spec"]["devices"]["requests"]
+    requests = [
+        entry["exactly"]["capacity"]["requests"]
+        for entry in write_template(parts)["spec"]["spec"]["devices"]["requests"]
     ]
     assert parts == [
-        Amount(parse_whole(one["cores"]), parse_mebibytes(one["memory"]) // 256)
-        for one in asked
+        Amount(parse_whole(entry["cores"]), parse_mebibytes(entry["memory"]) // 256)
+        for entry in requests
     ]
 
 
