@@ -20,7 +20,7 @@ from gpushare.yaml_edit import (
     indented,
     item_lines,
     items_of,
-    load,
+    load_yaml,
 )
 
 
@@ -59,7 +59,7 @@ class Document:
     @property
     def value(self) -> Any:  # noqa: ANN401
         """The object as data."""
-        return load(yaml.serialize(self.root))
+        return load_yaml(yaml.serialize(self.root))
 
     def patch(self, steps: Sequence[Step], condition: str) -> None:
         """Make the steps of a JSON patch under a condition, a pipeline of templates."""

@@ -40,12 +40,12 @@ class NotEditable(ValueError):
     """The text is not YAML, or its form does not allow an edit; says why."""
 
 
-def load(text: str) -> Any:  # noqa: ANN401
+def load_yaml(text: str) -> Any:  # noqa: ANN401
     """Parse a text of one document as plain data; ``NotEditable`` if it is no YAML."""
     return _parse(text, yaml.load)
 
 
-def load_all(text: str) -> list[Any]:
+def load_documents(text: str) -> list[Any]:
     """Parse the documents that are not empty; ``NotEditable`` if it is no YAML."""
     documents: list[Any] = _parse(text, lambda *of: list(yaml.load_all(*of)))
     return [document for document in documents if document is not None]
@@ -213,7 +213,7 @@ class YamlText:
         ``flow`` is the addition with its brackets; ``indent`` is that of the lines
         below a key without a value.
         """
-        node, column = child(parent, key), parent.start_mark.column
+        node, column = child_of(parent, key), parent.start_mark.column
         if node is not None and node.start_mark.index != node.end_mark.index:
             if _is_block(node):
                 self.add_after(node, node.start_mark.column, lines)
@@ -237,7 +237,7 @@ class YamlText:
     def _drop(
         self, parent: MappingNode, key: str, is_gone: Callable[[Node], bool]
     ) -> None:
-        value = child(parent, key)
+        value = child_of(parent, key)
         spans, flow = _spans_of(value), not _is_block(value)
         gone = [span for span in spans if is_gone(span[0])]
         if gone and len(gone) == len(spans) and (parent.flow_style or not flow):
@@ -338,7 +338,7 @@ def items_of(node: Node | None) -> Sequence[Node]:
     return node.value if isinstance(node, SequenceNode) else ()
 
 
-def child(node: Node | None, *path: str) -> Node | None:
+def child_of(node: Node | None, *path: str) -> Node | None:
     """Return the value under a path of names; None if there is none."""
     for name in path:
         values = [value for key, value in entries_of(node) if key.value == name]

@@ -171,13 +171,13 @@ def rows_of(
         .with_transformation(_columns(columns, keys))
     )
     for index, query in enumerate(columns):
-        asked = _target(Query(query.expr), index).instant()
-        shown.with_target(asked.format(PromQueryFormat.TABLE))
+        target = _target(Query(query.expr), index).instant()
+        shown.with_target(target.format(PromQueryFormat.TABLE))
     return shown
 
 
 def _columns(columns: Sequence[Query], keys: Sequence[str]) -> DataTransformerConfig:
-    names = {f"Value #{_letter(i)}": one.legend for i, one in enumerate(columns)}
+    names = {f"Value #{_letter(i)}": column.legend for i, column in enumerate(columns)}
     places = {name: place for place, name in enumerate([*keys, *names])}
     return DataTransformerConfig(
         id_val="organize",
@@ -190,9 +190,9 @@ def _columns(columns: Sequence[Query], keys: Sequence[str]) -> DataTransformerCo
 
 
 def _target(query: Query, index: int) -> prometheus.Dataquery:
-    asked = prometheus.Dataquery().expr(query.expr).ref_id(_letter(index))
-    asked.datasource(SOURCE)
-    return asked.legend_format(query.legend) if query.legend else asked
+    target = prometheus.Dataquery().expr(query.expr).ref_id(_letter(index))
+    target.datasource(SOURCE)
+    return target.legend_format(query.legend) if query.legend else target
 
 
 def _letter(index: int) -> str:

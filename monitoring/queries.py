@@ -68,7 +68,7 @@ def used_of_allotted(used: str, allotted: str) -> str:
 def free_units() -> str:
     """Return how many units are free on open cards that have a free core."""
     free = " - ".join(
-        booked(one) for one in (UNITS, PLACED, "vcuda_card_unknown_units")
+        booked(metric) for metric in (UNITS, PLACED, "vcuda_card_unknown_units")
     )
     is_open = f"(1 - {booked('vcuda_card_cordoned')})"
     has_cores = f"({booked('vcuda_card_placed_cores')} < bool 100)"

@@ -18,7 +18,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import PRODUCT, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
-from gpushare.yaml_edit import load_all
+from gpushare.yaml_edit import load_documents
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import packing_configuration
 from gpusharectl.installer.options import (
@@ -168,7 +168,7 @@ def _is(body: Json, target: Json) -> bool:
 def read_documents(root: Traversable, path: str) -> list[Any]:
     """Return what a file of the manifests holds; its path is from their folder on."""
     text = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
-    return load_all(text)
+    return load_documents(text)
 
 
 def compose_install(

@@ -23,7 +23,7 @@ from gpushare.yaml_edit import (
     Field,
     NotEditable,
     YamlText,
-    child,
+    child_of,
     entries_of,
     items_of,
     text_of,
@@ -172,30 +172,30 @@ class _Migration:
 
     def _enter(self, node: MappingNode) -> None:
         """Take down which object the following is about."""
-        kind, name = text_of(child(node, "kind")), child(node, "metadata", "name")
+        kind, name = text_of(child_of(node, "kind")), child_of(node, "metadata", "name")
         if kind and name is not None:
-            namespace = text_of(child(node, "metadata", "namespace"))
+            namespace = text_of(child_of(node, "metadata", "namespace"))
             slash = f"{namespace}/" if namespace else ""
             self._object = f"{kind} {slash}{text_of(name)}"
             self._start = node.start_mark.index
 
     def _look(self, node: MappingNode, parent: Node | None) -> None:
         """Rewrite a pod, a container outside of pods, or limits."""
-        kind = text_of(child(node, "kind"))
-        if isinstance(child(node, "containers"), SequenceNode):
-            is_spec = child(parent, "spec") is node
-            self._pod(node, child(parent, "metadata") if is_spec else None)
+        kind = text_of(child_of(node, "kind"))
+        if isinstance(child_of(node, "containers"), SequenceNode):
+            is_spec = child_of(parent, "spec") is node
+            self._pod(node, child_of(parent, "metadata") if is_spec else None)
         elif id(node) in self._understood:
             # A container of a pod.
             return
-        elif isinstance(child(node, "resources"), MappingNode):
+        elif isinstance(child_of(node, "resources"), MappingNode):
             self._convert([self._container(node, Role.APP, hami=False)])
         elif kind == "ResourceQuota":
-            self._limits(child(node, "spec", "hard"), _IN_QUOTAS)
+            self._limits(child_of(node, "spec", "hard"), _IN_QUOTAS)
         elif kind == "LimitRange":
-            for item in items_of(child(node, "spec", "limits")):
+            for item in items_of(child_of(node, "spec", "limits")):
                 for name in _IN_LIMIT_RANGES:
-                    self._limits(child(item, name), ("",))
+                    self._limits(child_of(item, name), ("",))
 
     def _check_place(self, name: ScalarNode) -> None:
         """Report a resource of another system in a place that is not known."""
@@ -284,18 +284,18 @@ class _Migration:
 
     def _pod(self, spec: MappingNode, metadata: Node | None) -> None:
         """Rewrite a pod or its template: containers, annotations, scheduler."""
-        written = child(metadata, "annotations")
+        written = child_of(metadata, "annotations")
         annotations = {
             name.value: text_of(value) for name, value in entries_of(written)
         }
-        scheduler = text_of(child(spec, "schedulerName"))
+        scheduler = text_of(child_of(spec, "schedulerName"))
         hami = systems.is_hami(annotations, scheduler)
         containers = [
             self._container(node, _role(node, key), hami=hami)
             for key in ("initContainers", "containers")
-            for node in items_of(child(spec, key))
+            for node in items_of(child_of(spec, key))
         ]
-        count = text_of(child(metadata, "labels", _SEVERAL))
+        count = text_of(child_of(metadata, "labels", _SEVERAL))
         if count not in ("", "0", "1"):
             text = f"the pod's label {_SEVERAL} asks for parts of {count} cards"
             self._refuse(containers, f"{text}; here they are parts of one card")
@@ -306,7 +306,7 @@ class _Migration:
 
     def _container(self, node: Node, role: Role, *, hami: bool) -> _Container:
         """Read what a container asks for, in its limits and in its requests."""
-        lists = [child(node, "resources", key) for key in ("limits", "requests")]
+        lists = [child_of(node, "resources", key) for key in ("limits", "requests")]
         every = [name.value for resources in lists for name, _ in entries_of(resources)]
         hami = hami or self._is_hami(every)
         self._understood.add(id(node))
@@ -318,7 +318,7 @@ class _Migration:
         ]
         flat = [field for _, some in fields for field in some]
         wanted = _renamed_count(lists, flat) or self._wanted(flat, every)
-        return _Container(text_of(child(node, "name")), node, role, fields, wanted)
+        return _Container(text_of(child_of(node, "name")), node, role, fields, wanted)
 
     def _wanted(self, fields: Sequence[_Field], every: Iterable[str]) -> Amount | str:
         numbers: dict[Part, int] = {}
@@ -401,8 +401,8 @@ class _Migration:
                 if (foreign or _OTHER_COUNT.match(name.value)) and not known:
                     text = "no node offers it here, so the pod would wait; remove it"
                     self._report_field(name, text, container.name)
-        for item in items_of(child(container.node, "env")):
-            variable = child(item, "name")
+        for item in items_of(child_of(container.node, "env")):
+            variable = child_of(item, "name")
             denied = text_of(variable).startswith(_DENIED_VARIABLES)
             if denied and isinstance(variable, ScalarNode):
                 text = "remove it: it overrides the card, and the webhook denies it"
@@ -483,7 +483,7 @@ def _renamed_count(lists: Iterable[Node | None], fields: Sequence[_Field]) -> st
 def _role(node: Node, key: str) -> Role:
     if key == "containers":
         return Role.APP
-    stays = text_of(child(node, "restartPolicy")) == "Always"
+    stays = text_of(child_of(node, "restartPolicy")) == "Always"
     return Role.SIDECAR if stays else Role.INIT
 
 

@@ -19,7 +19,9 @@ def _stale_after_s(every_s: float) -> float:
 def _blind() -> str:
     """Return an expression for groups that fail or are late for their own interval."""
     lines = ["vcuda_collector_success == 0"]
-    late = sorted((_stale_after_s(one.every_s), one.name) for one in READINGS)
+    late = sorted(
+        (_stale_after_s(reading.every_s), reading.name) for reading in READINGS
+    )
     for after_s, groups in groupby(late, key=lambda pair: pair[0]):
         names = "|".join(name for _, name in groups)
         when = f'vcuda_collect_timestamp_seconds{{group=~"{names}"}}'

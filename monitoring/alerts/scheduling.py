@@ -160,7 +160,9 @@ _BOOKS = (
 def _of_webhook(wrapped: str) -> str:
     """Select the webhook's targets, by job or by label."""
     marks = ("job", "app_kubernetes_io_name")
-    return "\n  or ".join(wrapped.format(f'up{{{one}=~"{_WEBHOOK}"}}') for one in marks)
+    return "\n  or ".join(
+        wrapped.format(f'up{{{mark}=~"{_WEBHOOK}"}}') for mark in marks
+    )
 
 
 _ADMISSION = (

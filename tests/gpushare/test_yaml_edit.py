@@ -7,7 +7,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.yaml_edit import NotEditable, YamlText, child, items_of, load, load_all
+from gpushare.yaml_edit import (
+    NotEditable,
+    YamlText,
+    child_of,
+    items_of,
+    load_documents,
+    load_yaml,
+)
 
 FORMS = {
     "block": "a:\n- x # one\n# end\nb: 1\n",
@@ -31,9 +38,9 @@ def test_an_item_there_and_back(text: str, item: Any) -> None:
     old = YamlText(text)
     old.add_item(old.document, "a", item)
     new = YamlText(old.edited())
-    before = load(text)
-    assert load(new.text) == {**before, "a": [*(before.get("a") or ()), item]}
-    new.drop_items(new.document, "a", items_of(child(new.document, "a"))[-1:])
+    before = load_yaml(text)
+    assert load_yaml(new.text) == {**before, "a": [*(before.get("a") or ()), item]}
+    new.drop_items(new.document, "a", items_of(child_of(new.document, "a"))[-1:])
     assert new.edited() == text
 
 
@@ -68,10 +75,10 @@ def test_fields_go_and_nothing_else(
         body, default_flow_style=flow, default_style=style, sort_keys=False
     )
     text = YamlText(dumped.rstrip("\n") + end)
-    before = load(text.text)["in"]
+    before = load_yaml(text.text)["in"]
     kept = {name: value for name, value in before.items() if name not in gone}
     text.drop_entries(text.document, "in", gone)
-    after = load(text.edited())
+    after = load_yaml(text.edited())
     assert (after.pop("in", {}) or {}) == kept
     assert list(after.values()) in ([1, 2], ["1", "2"])
 
@@ -81,7 +88,7 @@ def test_fields_are_rewritten_in_their_lines() -> None:
     text = YamlText("a: &all\n  x: &n '1' # one\n  y: |\n    2\n\n  z: 3\nb: *all\n")
     new = {"x": [("v", "5"), ("w", "6")], "y": [("u", "*")], "z": []}
     for key in ("a", "b"):
-        text.rewrite_fields(child(text.document, key), new)
+        text.rewrite_fields(child_of(text.document, key), new)
     assert text.edited() == (
         "a: &all\n  v: &n '5' # one\n  w: '6'\n  u: \"*\"\n\nb: *all\n"
     )
@@ -103,7 +110,7 @@ def test_an_alias_ends_where_it_stands() -> None:
 def test_what_is_further_in_comes_first() -> None:
     """Several additions after one line, whatever their order."""
     text = YamlText("a:\n  b:\n    - c\n")
-    inner = child(text.document, "a")
+    inner = child_of(text.document, "a")
     text.add_item(text.document, "z", "2")
     text.add_entries(inner, "y", {"k": "1"})
     text.add_item(inner, "b", "d")
@@ -115,7 +122,7 @@ def test_two_edits_of_one_place_are_refused() -> None:
     with pytest.raises(NotEditable, match="share one anchor"):
         text.rewrite_fields(text.document, {"a": [("a", "2")], "b": [("b", "3")]})
     text = YamlText("a:\n  b: 1\n")
-    text.replace(child(text.document, "a", "b"), "2")
+    text.replace(child_of(text.document, "a", "b"), "2")
     text.drop_entries(text.document, "a", "b")
     with pytest.raises(NotEditable, match="share one anchor"):
         text.edited()
@@ -144,6 +151,6 @@ def test_not_editable(text: str, words: str) -> None:
 
 def test_plain_data() -> None:
     """A value that YAML cannot read is refused, too."""
-    assert load_all("a: 1\n---\n# none\n---\n- b\n") == [{"a": 1}, ["b"]]
+    assert load_documents("a: 1\n---\n# none\n---\n- b\n") == [{"a": 1}, ["b"]]
     with pytest.raises(NotEditable, match="day is out of range"):
-        load("a: 2026-02-30")
+        load_yaml("a: 2026-02-30")

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpushare.informers.resource_claims import UNCONFIRMED_S
-from gpushare.yaml_edit import NotEditable, load
+from gpushare.yaml_edit import NotEditable, load_yaml
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, HostPath
 
 KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
@@ -99,6 +99,6 @@ def _flag(files: HostFiles, name: str) -> str:
 def parse_yaml_file(content: bytes | None) -> Any:  # noqa: ANN401
     """Return a file's YAML; empty if it has none."""
     try:
-        return load((content or b"").decode()) or {}
+        return load_yaml((content or b"").decode()) or {}
     except (NotEditable, UnicodeDecodeError):
         return {}

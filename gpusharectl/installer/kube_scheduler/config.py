@@ -21,7 +21,7 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PREFIX, PREFIX
-from gpushare.yaml_edit import NotEditable, YamlText, child, items_of, load_all
+from gpushare.yaml_edit import NotEditable, YamlText, child_of, items_of, load_documents
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 
 GROUP = "kubescheduler.config.k8s.io"
@@ -142,7 +142,7 @@ def _cut(text: str) -> str:
         read_configuration(text).get(_EXTENDERS) or (),
     )
     root = yaml_text.document
-    items = items_of(child(root, _EXTENDERS))
+    items = items_of(child_of(root, _EXTENDERS))
     ours = [
         item for item, body in zip(items, extenders, strict=False) if _is_ours(body)
     ]
@@ -176,7 +176,7 @@ def with_packing_weight(extender: Json) -> Json:
 def read_configuration(text: str) -> Json:
     """Parse a configuration; an ``Obstacle`` says why the text is none."""
     try:
-        documents = load_all(text)
+        documents = load_documents(text)
     except NotEditable as error:
         raise Obstacle(str(error)) from error
     if len(documents) != 1 or not isinstance(documents[0], dict):

@@ -19,7 +19,14 @@ from yaml.nodes import ScalarNode
 
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
-from gpushare.yaml_edit import NotEditable, YamlText, child, entries_of, items_of, load
+from gpushare.yaml_edit import (
+    NotEditable,
+    YamlText,
+    child_of,
+    entries_of,
+    items_of,
+    load_yaml,
+)
 from gpusharectl.installer.kube_scheduler.config import CONFIG, parse_flags
 from gpusharectl.installer.kube_scheduler.files import Desired, FormerSetup
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
@@ -202,7 +209,7 @@ def parse_k3s_settings(text: str | None) -> dict[str, Any]:
         return {}
     try:
         entries = entries_of(YamlText(text).document)
-        body: dict[str, Any] = load(text)
+        body: dict[str, Any] = load_yaml(text)
     except NotEditable as error:
         raise Obstacle(str(error)) from error
     for key, meaning in _TWICE.items():
@@ -279,7 +286,7 @@ def _with_argument(text: str, argument: str) -> str:
     body = parse_k3s_settings(text)
     yaml_text, key = YamlText(text), _key(body)
     root = yaml_text.document
-    node = child(root, key)
+    node = child_of(root, key)
     word = yaml_text.raw_value(root, key) if node else ""
     if not word or not (isinstance(node, ScalarNode) or word.startswith("*")):
         yaml_text.add_item(root, key, argument)
@@ -295,7 +302,7 @@ def _with_argument(text: str, argument: str) -> str:
 def _in_brackets(word: str, value: str) -> str:
     """Return a word as it stands, or quoted where it means something else in a list."""
     with suppress(NotEditable):
-        if load(f"[{word}]") == [value]:
+        if load_yaml(f"[{word}]") == [value]:
             return word
     return json.dumps(value)
 
@@ -310,7 +317,7 @@ def _without_argument(text: str, additions: Additions) -> str:
     for key in _KEYS:
         ours = [
             item
-            for item in items_of(child(root, key))
+            for item in items_of(child_of(root, key))
             if isinstance(item, ScalarNode) and _is_added(item.value, additions)
         ]
         yaml_text.drop_items(root, key, ours)
@@ -365,7 +372,7 @@ class K3sScheduler(HostScheduler):
             return planned
         for each in planned:
             if each.path == self._files.config:
-                used = load((each.after or b"").decode())
+                used = load_yaml((each.after or b"").decode())
                 path = used["clientConnection"]["kubeconfig"]
                 if self._host.read(path) is None:
                     return Obstacle(

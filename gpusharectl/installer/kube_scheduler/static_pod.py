@@ -17,7 +17,14 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import PREFIX
-from gpushare.yaml_edit import NotEditable, YamlText, child, items_of, load, text_of
+from gpushare.yaml_edit import (
+    NotEditable,
+    YamlText,
+    child_of,
+    items_of,
+    load_yaml,
+    text_of,
+)
 from gpusharectl.installer.kube_scheduler.config import CONFIG, parse_flags
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 
@@ -41,15 +48,15 @@ class SchedulerPod:
         """Parse a manifest; the caller puts its path before an ``Obstacle``'s text."""
         try:
             yaml = YamlText(text)
-            root, body = yaml.document, load(text)
+            root, body = yaml.document, load_yaml(text)
         except NotEditable as error:
             raise Obstacle(f"{error}; {REMEDY}") from error
-        metadata, spec = child(root, "metadata"), child(root, "spec")
+        metadata, spec = child_of(root, "metadata"), child_of(root, "spec")
         if body.get("kind") != "Pod":
             raise Obstacle(f"is not a Pod, its kind is {body.get('kind')}; {REMEDY}")
         if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
             raise Obstacle(f"is a Pod without metadata or without a spec; {REMEDY}")
-        container = _scheduler(items_of(child(spec, "containers")))
+        container = _scheduler(items_of(child_of(spec, "containers")))
         if container is None:
             raise Obstacle(
                 f"has no container {PROGRAM} that runs the program {PROGRAM} directly, "
@@ -88,7 +95,7 @@ class SchedulerPod:
         """
         nodes, before = [], ""
         for key in ("command", "args"):
-            for node in items_of(child(self.container, key)):
+            for node in items_of(child_of(self.container, key)):
                 if not isinstance(node, ScalarNode):
                     continue
                 if node.value.startswith(f"{CONFIG_FLAG}=") or before == CONFIG_FLAG:
@@ -133,8 +140,8 @@ def command_words(main: Json) -> list[str]:
 
 def _scheduler(containers: Sequence[Node]) -> MappingNode | None:
     for node in containers:
-        if text_of(child(node, "name")) == PROGRAM:
-            command = items_of(child(node, "command"))
+        if text_of(child_of(node, "name")) == PROGRAM:
+            command = items_of(child_of(node, "command"))
             first = str(command[0].value) if command else PROGRAM
             runs_it = PurePosixPath(first).name == PROGRAM
             return node if isinstance(node, MappingNode) and runs_it else None
@@ -207,8 +214,8 @@ def restore_static_pod(manifest: str, additions: Additions) -> str:
     _drop_flag(pod, additions)
     pod.yaml.drop_entries(pod.metadata, "annotations", (STAMP, FORMER))
     for parent, key in ((pod.container, _MOUNTS), (pod.spec, "volumes")):
-        items = items_of(child(parent, key))
-        ours = [item for item in items if text_of(child(item, "name")) == VOLUME]
+        items = items_of(child_of(parent, key))
+        ours = [item for item in items if text_of(child_of(item, "name")) == VOLUME]
         pod.yaml.drop_items(parent, key, ours)
     return _checked(pod, additions, lambda pod, _: pod.config != additions.config)
 
@@ -251,7 +258,7 @@ def _add_flag(pod: SchedulerPod, additions: Additions) -> dict[str, str]:
         node = nodes[-1][1]
         pod.yaml.replace(node, additions.like(node))
         return {FORMER: pod.yaml.raw(node)}
-    key = "args" if items_of(child(pod.container, "args")) else "command"
+    key = "args" if items_of(child_of(pod.container, "args")) else "command"
     pod.yaml.add_item(pod.container, key, f"{CONFIG_FLAG}={additions.config}")
     return {}
 
@@ -315,7 +322,7 @@ def _without_additions(body: Json, additions: Additions) -> Json:
     for holder, key in ((main, "volumeMounts"), (spec, "volumes")):
         kept = [each for each in holder.get(key) or [] if each.get("name") != VOLUME]
         holder[key] = kept or None
-    before = [] if former is None else [load(former)]
+    before = [] if former is None else [load_yaml(former)]
     for key in ("command", "args"):
         main[key] = [
             new
