@@ -109,7 +109,7 @@ def _injection(
     chooser = InjectionChooser(
         settings.inject, settings.cdi_dirs, lambda: status, root=settings.host_root
     )
-    chooser.look(card.uuid for card in real)
+    chooser.choose_for(card.uuid for card in real)
     return {
         "by": chooser.chosen,
         "because": chooser.because,

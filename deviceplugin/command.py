@@ -14,9 +14,8 @@ from deviceplugin.settings import DevicePluginSettings
 from gpushare import process
 from gpushare.cards.combined import CombinedCards
 from gpushare.cards.deadline import DeadlineCalls
-from gpushare.cards.limits import DriverLimits
 from gpushare.cards.node_settings import inventory_source, simulated_source
-from gpushare.cards.nvml_cards import DEADLINE_S, NvmlCards
+from gpushare.cards.nvml_cards import DEADLINE_S, DriverLimits, NvmlCards
 
 
 @click.group()

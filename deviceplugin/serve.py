@@ -46,7 +46,7 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.startup_taint import StartupTaint
 from deviceplugin.watcher import CollidingCardsError, Watcher
-from gpushare.cards.limits import DriverLimits
+from gpushare.cards.nvml_cards import DriverLimits
 from gpushare.cards.source import CardSource, DriverLost
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector

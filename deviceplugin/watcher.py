@@ -54,12 +54,12 @@ class Watcher:
         Raises ``CollidingCardsError`` if cards would have the same device ids.
         """
         while not stop.is_set():
-            if self.look():
+            if self.look_for_cards():
                 return True
             stop.wait(every_s)
         return False
 
-    def look(self) -> bool:
+    def look_for_cards(self) -> bool:
         """Look for cards once; return whether any card was ever found."""
         try:
             on_node = self.source.cards()
@@ -106,7 +106,7 @@ class Watcher:
 
     def _round(self) -> None:
         try:
-            self.look()
+            self.look_for_cards()
         except CollidingCardsError as error:
             logger.error("cards left out", extra={"because": str(error)})  # noqa: TRY400
         self.read()
@@ -156,13 +156,13 @@ class Watcher:
         sick = others | self.health.sick().keys()
         cards = self.offer.cards
         well = cards.as_found(card.uuid for card in cards.all if card.uuid not in sick)
-        self.chooser.look(card.uuid for card in well if card.known_to_driver)
+        self.chooser.choose_for(card.uuid for card in well if card.known_to_driver)
 
     def _choose_isolation(self) -> None:
         """Choose for the cards that are well, by how they are injected."""
         sick = self.health.sick().keys() | self.offer.missing
         every = self.offer.found
-        self.isolation.look([card for card in every if card.uuid not in sick])
+        self.isolation.choose_for([card for card in every if card.uuid not in sick])
         self.offer.set_isolation(self.isolation.tier, self.isolation.kept_mib)
 
     def _publish(self) -> None:

@@ -30,13 +30,7 @@ from exporter.telemetry.fields import (
     XID_ERRORS,
     Field,
 )
-from exporter.usage import (
-    CardUse,
-    ContainerUse,
-    OveruseTally,
-    Usage,
-    is_over,
-)
+from exporter.usage import CardUse, ContainerUse, OveruseTally, Usage, is_over
 from gpushare.cards.source import FoundCard
 from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, CardUUID

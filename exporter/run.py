@@ -85,7 +85,7 @@ def run_exporter(
 
 def start_exporter(made: ExporterParts, stop: Event) -> list[Thread]:
     """Choose groups and fields, then start all threads."""
-    made.file_watcher.look()
+    made.file_watcher.read_fields()
     return start_threads(made.loops.items(), stop)
 
 
@@ -99,7 +99,7 @@ def assemble_exporter(
     sampler = Sampler(telemetry, store, procfs, look_every_s=look_every_s)
     watcher = FieldFileWatcher(settings.flags, settings.fields_file, sampler, store)
     loops: dict[str, Loop] = {
-        "look": sampler.look,
+        "look": sampler.look_for_cards,
         **{
             f"read {group.name}": partial(sampler.sample, group)
             for group in groups_read()
@@ -182,9 +182,9 @@ class FieldFileWatcher:
     def run(self, stop: Event, every_s: float) -> None:
         """Look at the file every so often until ``stop`` is set."""
         while not stop.wait(every_s):
-            self.look()
+            self.read_fields()
 
-    def look(self) -> None:
+    def read_fields(self) -> None:
         """Apply the file if it changed."""
         try:
             raw = self._read()

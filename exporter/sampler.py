@@ -99,7 +99,7 @@ class Rounds:
 
 
 class Sampler:
-    """One loop for each thread: ``look``, and ``sample`` for each group.
+    """One loop for each thread: ``look_for_cards``, and ``sample`` for each group.
 
     A loop ends when ``stop`` is set and ``wake`` was called.
     """
@@ -142,7 +142,7 @@ class Sampler:
             self._woken += 1
             self._wakeup.notify_all()
 
-    def look(self, stop: Event) -> None:
+    def look_for_cards(self, stop: Event) -> None:
         """Look for cards every so often.
 
         It ends before ``stop`` is set if only a new process can have the cards back.

@@ -119,7 +119,7 @@ class InjectionChooser:
         can_look = sees_host(self._root)
         return lost_files(self._folders, self._root) if can_look else {}
 
-    def look(self, cards: Iterable[CardUUID]) -> None:
+    def choose_for(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
         self._lost = self._lost_now()

@@ -223,7 +223,7 @@ class IsolationChooser:
         """MiB of each card that are kept back for the overhead of limits."""
         return 0 if self.tier == "none" else self._limits.kept_mib
 
-    def look(self, cards: Sequence[FoundCard]) -> None:
+    def choose_for(self, cards: Sequence[FoundCard]) -> None:
         """Check these cards, which are well otherwise."""
         if self._choice == "none" or not cards:
             return

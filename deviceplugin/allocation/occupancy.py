@@ -15,14 +15,7 @@ from deviceplugin.cards.devices import (
     placement_from,
     placement_of_unknown_pod,
 )
-from gpushare.domain.model import (
-    Amount,
-    CardUUID,
-    NodeName,
-    Placement,
-    PodRef,
-    PodUID,
-)
+from gpushare.domain.model import Amount, CardUUID, NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 from gpushare.kubelet.node_pods import NodePods
 from gpushare.kubelet.pods import Allocated, ListedDevices, NodePod, PodName

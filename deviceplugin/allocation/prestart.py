@@ -81,7 +81,7 @@ class PreStart:
     limits: HardLimits
     """How large limits are that are written down anew."""
 
-    def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
+    def let_start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
         # Whose devices they are: kubelet and the records say it, and the API server
         # which pod that is.

@@ -12,22 +12,13 @@ from threading import Event
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.cards.advertised import Offer
-from deviceplugin.cards.devices import (
-    Cards,
-)
-from gpushare.domain.model import (
-    Placement,
-    PodUID,
-)
+from deviceplugin.cards.devices import Cards
+from gpushare.domain.model import Placement, PodUID
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
-from gpushare.kubelet.node_pods import (
-    KubeletSilentError,
-    NodePods,
-    PodResources,
-)
+from gpushare.kubelet.node_pods import KubeletSilentError, NodePods, PodResources
 from gpushare.kubelet.pods import (
     UNKNOWN_POD,
     ListedDevices,

@@ -39,7 +39,7 @@ class _Reasons:
         self.shown: dict[CardUUID, str] = {}
         self._other: dict[CardUUID, tuple[str, int]] = {}
 
-    def look(self, sick: Mapping[CardUUID, str]) -> None:
+    def take(self, sick: Mapping[CardUUID, str]) -> None:
         """Take over the reasons of one look."""
         before, waiting = self.shown, self._other
         self.shown, self._other = {}, {}
@@ -104,7 +104,7 @@ class Offer:
         """Take over which cards are sick, each with the reason; once in each look."""
         with self._changed:
             shown = self._reasons.shown
-            self._reasons.look(sick)
+            self._reasons.take(sick)
             if dict(sick) != self._sick or self._reasons.shown != shown:
                 self._sick = dict(sick)
                 self._publish()

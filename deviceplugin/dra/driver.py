@@ -76,9 +76,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
     """Why nothing is prepared; empty while the driver is on."""
 
     def NodePrepareResources(  # noqa: N802
-        self,
-        request: dra.NodePrepareResourcesRequest,
-        context: grpc.ServicerContext,
+        self, request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra.NodePrepareResourcesResponse:
         """Prepare each claim; kubelet insists on an answer about each."""
         del context
@@ -98,9 +96,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         return answer
 
     def NodeUnprepareResources(  # noqa: N802
-        self,
-        request: dra.NodeUnprepareResourcesRequest,
-        context: grpc.ServicerContext,
+        self, request: dra.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra.NodeUnprepareResourcesResponse:
         """Take back each claim, also one that is unknown here."""
         del context
@@ -117,9 +113,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         return answer
 
     def NodeWatchResources(  # noqa: N802
-        self,
-        request: health.NodeWatchResourcesRequest,
-        context: grpc.ServicerContext,
+        self, request: health.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[health.NodeWatchResourcesResponse]:
         """Send the health of all cards now, at each change, and every so often."""
         del request

@@ -17,12 +17,7 @@ from threading import Lock
 from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
 from deviceplugin.allocation.records import ALLOCATION
 from deviceplugin.allocation.response import REGION
-from gpushare.domain.model import (
-    CardUUID,
-    NodeName,
-    Placement,
-    PodUID,
-)
+from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
 from gpushare.files import replace_file
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kubelet.claim_records import (

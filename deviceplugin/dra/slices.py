@@ -148,11 +148,7 @@ def build_slices(
         "uid": uid,
         "controller": True,
     }
-    pool = {
-        "name": node,
-        "generation": generation,
-        "resourceSliceCount": len(parts),
-    }
+    pool = {"name": node, "generation": generation, "resourceSliceCount": len(parts)}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -184,10 +180,7 @@ def _capacity(
     value: str, default: str, *, least: str, step: str, most: str = ""
 ) -> Json:
     valid = {"min": least, "step": step} | ({"max": most} if most else {})
-    return {
-        "value": value,
-        "requestPolicy": {"default": default, "validRange": valid},
-    }
+    return {"value": value, "requestPolicy": {"default": default, "validRange": valid}}
 
 
 def own_slices(node: str) -> str:

@@ -117,7 +117,7 @@ class DevicePlugin(Service):
                 raise NotYetError("busy with other containers; ask again")
             try:
                 ids = list(request.devices_ids)
-                self._parts.prestart.start(self.offer.cards, self.resource, ids)
+                self._parts.prestart.let_start(self.offer.cards, self.resource, ids)
             finally:
                 self._starting.release()
         return pb.PreStartContainerResponse()

@@ -92,13 +92,15 @@ class AmdTelemetry:
         """
         folder = self._root / CARDS
         try:
-            places = self._calls.run_one("places", partial(_places, self._root))
+            places = self._calls.make_one("places", partial(_places, self._root))
         except DeadlineExceeded as error:
             raise NoCardsYet(f"{folder}: {error}") from error
         if not places:
             raise NoCardsYet(f"{folder} shows no card of the amdgpu driver")
         described, left_out = _indexed(
-            self._calls.run({place: partial(_described, place) for place in places})
+            self._calls.make_all(
+                {place: partial(_described, place) for place in places}
+            )
         )
         with self._knowing:
             for place, card in described:
@@ -112,7 +114,7 @@ class AmdTelemetry:
         """Return amdgpu's version; empty if it came with the kernel, or hangs."""
         path = self._root / "sys/module/amdgpu/version"
         with suppress(DeadlineExceeded):
-            return self._calls.run_one("version", partial(read_text_or_nothing, path))
+            return self._calls.make_one("version", partial(read_text_or_nothing, path))
         return ""
 
     def read(
@@ -144,7 +146,7 @@ class AmdTelemetry:
         with self._knowing:
             places = [(uuid, place) for uuid, (place, _) in self._known.items()]
         calls = {(group, uuid): partial(ask, place) for uuid, place in places}
-        answers = self._calls.run(calls).items()
+        answers = self._calls.make_all(calls).items()
         return answered(
             kind, ((uuid, answer) for (_, uuid), answer in answers), file_error_text
         )

@@ -45,9 +45,7 @@ GROUPS = (
     FieldGroup(FAULTS, 60.0, "ECC errors, remapped rows, PCIe replays, vGPU licence"),
     FieldGroup(NVLINK, 60.0, "NVLink traffic"),
     FieldGroup(
-        ALLOTMENT,
-        5.0,
-        "what was allotted to containers, by placements and claims",
+        ALLOTMENT, 5.0, "what was allotted to containers, by placements and claims"
     ),
     FieldGroup(KUBELET, 60.0, "whether kubelet's record agrees with the placements"),
     FieldGroup(

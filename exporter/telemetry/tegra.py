@@ -89,8 +89,8 @@ class TegraTelemetry:
     def cards(self) -> FoundCards:
         """Look for the GPU; ``NoCardsYet`` on a node that is no Jetson."""
         try:
-            by_files = self._calls.run_one("card", partial(_found, self._root))
-            memory_mib = self._calls.run_one("host memory", self._memory_mib)
+            by_files = self._calls.make_one("card", partial(_found, self._root))
+            memory_mib = self._calls.make_one("host memory", self._memory_mib)
         except DeadlineExceeded as error:
             raise NoCardsYet(f"the files of a Jetson's GPU: {error}") from error
         named = self._named()
@@ -141,7 +141,7 @@ class TegraTelemetry:
             return {}
         # Another thread shares a call of the same name.
         name = ("group", group)
-        answer = self._calls.run({name: ask})[name]
+        answer = self._calls.make_all({name: ask})[name]
         return answered(kind, [(card.uuid, answer)], file_error_text)
 
     def _memory_mib(self) -> int:

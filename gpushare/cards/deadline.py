@@ -34,7 +34,7 @@ class DeadlineCalls:
         self._lock = threading.Lock()
         self._open: dict[Hashable, _DeadlineCall] = {}
 
-    def run(
+    def make_all(
         self, calls: Mapping[Name, Callable[[], Answer]]
     ) -> dict[Name, Answer | Exception]:
         """Make all calls; return each one's answer, exception or ``DeadlineExceeded``.
@@ -54,9 +54,9 @@ class DeadlineCalls:
         self._start_all(new)
         return {name: self._answer(call) for name, call in wanted.items()}
 
-    def run_one(self, name: Hashable, function: Callable[[], Answer]) -> Answer:
+    def make_one(self, name: Hashable, function: Callable[[], Answer]) -> Answer:
         """Make one call; raise its exception, or ``DeadlineExceeded``."""
-        answer = self.run({name: function})[name]
+        answer = self.make_all({name: function})[name]
         if isinstance(answer, Exception):
             raise answer
         return answer

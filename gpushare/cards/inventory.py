@@ -224,7 +224,7 @@ class InventoryCards(WrittenSource):
 
     def readings(self) -> Sequence[CardReading]:
         """Look for each card's device nodes, and read its memory in use."""
-        answers = self._calls.run(
+        answers = self._calls.make_all(
             {listed.card.uuid: partial(_reading, listed) for listed in self._cards}
         )
         return [

@@ -104,7 +104,7 @@ class CardLinks:
         """Make the calls that have no answer yet; return those that failed."""
         failed: dict[_Question, Exception] = {}
         new = {name: call for name, call in calls.items() if name not in self._known}
-        for name, answer in self._calls.run(new).items():
+        for name, answer in self._calls.make_all(new).items():
             if isinstance(answer, Exception):
                 failed[name] = answer
             else:

@@ -61,11 +61,7 @@ _BROKEN = frozenset(
 """Errors of a driver that no longer serves this process: it was upgraded, or the
 container has lost its access to the device nodes."""
 _LIMITS_KNOWN = frozenset(
-    {
-        pynvml.NVML_SUCCESS,
-        pynvml.NVML_ERROR_NOT_FOUND,
-        pynvml.NVML_ERROR_NO_PERMISSION,
-    }
+    {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 )
 _WORDS = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
@@ -478,12 +474,12 @@ class Session:
         """Return the handle of each card that answered once."""
         return dict(self._handles)
 
-    def look(self, count: int) -> dict[int, Described | Exception]:
+    def describe_cards(self, count: int) -> dict[int, Described | Exception]:
         """Describe what is in each place of the driver's list; each may fail.
 
         ``NoDriver`` if the driver went meanwhile.
         """
-        answers = self._calls.run(
+        answers = self._calls.make_all(
             {place: partial(describe, place) for place in range(count)}
         )
         for answer in answers.values():
@@ -579,7 +575,7 @@ class Session:
             if not new:
                 return
             try:
-                self._faults = self._faults or self._calls.run_one("set", FaultSet)
+                self._faults = self._faults or self._calls.make_one("set", FaultSet)
             except (NoDriver, DeadlineExceeded) as error:
                 self._note(str(error))
                 return
@@ -587,7 +583,7 @@ class Session:
             calls = {
                 ("register", u): partial(register, handle) for u, handle in new.items()
             }
-            for (_, uuid), answer in self._calls.run(calls).items():
+            for (_, uuid), answer in self._calls.make_all(calls).items():
                 if isinstance(answer, Exception):
                     self._faults.in_use |= isinstance(answer, DeadlineExceeded)
                     self._note_silent(uuid, answer)
@@ -606,7 +602,7 @@ class Session:
             self._registered = set()
         self._register()
         if not useless.in_use:
-            self._calls.run({"free": useless.free})
+            self._calls.make_all({"free": useless.free})
 
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,7 @@ class NvmlCards:
         if session is None:
             raise NoCardsYet("the driver was released")
         handles = session.handles()
-        answers = self._calls.run(
+        answers = self._calls.make_all(
             {
                 (about, card.uuid): partial(question, card.uuid, handles[card.uuid])
                 for card in listed
@@ -148,7 +148,7 @@ class NvmlCards:
         if self._session is None:
             return ""
         try:
-            return self._calls.run_one("version", nvml.version)
+            return self._calls.make_one("version", nvml.version)
         except (nvml.NoDriver, DeadlineExceeded):
             return ""
 
@@ -196,7 +196,7 @@ class NvmlCards:
         if self._closed.is_set():
             raise nvml.NoDriver("this source was closed")
         if not self._is_open:
-            self._calls.run_one("start", self._start)
+            self._calls.make_one("start", self._start)
         self._session = Session(self._calls)
         return self._session
 
@@ -213,7 +213,7 @@ class NvmlCards:
             session.end()
             self._ended.append(session)
             # It may hang as any other call; nothing here depends on its end.
-            self._calls.run({nvml.RELEASE: self._release_ended})
+            self._calls.make_all({nvml.RELEASE: self._release_ended})
 
     def _release_ended(self) -> None:
         while self._ended:
@@ -235,7 +235,7 @@ class NvmlCards:
         return self._take(answers)
 
     def _ask_each(self, session: Session) -> _Answers:
-        return session.look(self._calls.run_one("count", nvml.count))
+        return session.describe_cards(self._calls.make_one("count", nvml.count))
 
     def _failures(self, answers: _Answers) -> dict[str, Exception]:
         """Return which cards failed, and how; one that is no longer listed is lost.
@@ -371,3 +371,30 @@ def _reading(card: FoundCard, answer: int | Exception | None) -> CardReading:
     return CardReading(
         card.uuid, None if answer is None else min(answer, card.memory_mib)
     )
+
+
+class DriverLimits:
+    """Asks the driver that a ``NvmlCards`` of this process has opened.
+
+    ``calls`` are those of that one, which closes the driver only when none is made.
+    """
+
+    def __init__(self, calls: DeadlineCalls | None = None) -> None:
+        self._calls = calls or DeadlineCalls(DEADLINE_S)
+
+    def version(self) -> str:
+        """Return the driver's version; empty if it does not answer."""
+        try:
+            return self._calls.make_one("version", nvml.version)
+        except (nvml.NoDriver, DeadlineExceeded):
+            return ""
+
+    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+        """Return why the driver cannot limit memory on each card; empty where it can.
+
+        A card that does not answer cannot have limits either.
+        """
+        answers = self._calls.make_all(
+            {uuid: partial(nvml.why_no_limits, uuid) for uuid in uuids}
+        )
+        return {uuid: str(answer) for uuid, answer in answers.items()}

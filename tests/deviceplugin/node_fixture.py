@@ -283,7 +283,9 @@ class NodeFixture:
 
     def start_container(self, resource: str, ids: Sequence[str]) -> None:
         """Make PreStartContainer's check, or raise ``NotYetError``."""
-        self.serving.parts.prestart.start(self.serving.parts.offer.cards, resource, ids)
+        self.serving.parts.prestart.let_start(
+            self.serving.parts.offer.cards, resource, ids
+        )
 
     def tell_running(self, *names: str) -> None:
         """Write what kubelet writes of pods that run, and let the plugin see it."""

@@ -168,7 +168,7 @@ def test_no_cards_and_what_is_left_out_are_told_once(
     for now in (none, none, replace(found, left_out=(mig,)), found, none):
         for _ in range(2):
             watched.source.found = now
-            watched.watcher.look()
+            watched.watcher.look_for_cards()
     words = "there is no card on this node"
     assert because(caplog, "no cards to share yet") == [words, words]
     assert because(caplog, "card left out") == ["it is in MIG mode"]
@@ -189,7 +189,7 @@ def test_cards_of_one_key_stop_the_start(watched: WatcherFixture) -> None:
 def test_such_a_card_that_comes_later_is_not_offered(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     before = watched.ids()
     watched.source.found = FoundCards((*watched.source.found.cards, twin()))
     run_a_round(watched)
@@ -200,7 +200,7 @@ def test_such_a_card_that_comes_later_is_not_offered(
 def test_a_lost_card_is_sick_until_three_good_readings(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.watcher.read()
     assert watched.metric(A) == 0
     watched.source.failures = {A: "the driver has lost it"}
@@ -233,7 +233,7 @@ def test_a_driver_that_goes_takes_all_cards(watched: WatcherFixture) -> None:
 def test_a_fault_makes_its_card_sick(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.hear(Xid(B, 13), Xid(A, 79))
     assert list(watched.sick()) == [A]
     assert "XID 79" in watched.sick()[A]
@@ -242,10 +242,10 @@ def test_a_fault_makes_its_card_sick(
 
 
 def test_a_fault_outlives_the_process(watched: WatcherFixture) -> None:
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.hear(Xid(A, 79))
     again = WatcherFixture(watched.folder)
-    again.watcher.look()
+    again.watcher.look_for_cards()
     again.watcher.read()
     assert list(again.sick()) == [A]
     again.source.load = "second"
@@ -257,7 +257,7 @@ def test_an_operator_clears_a_fault(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of an unknown card it stays: the card may come back. That is told once."""
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.hear(Xid(A, 79), Xid(B, 79))
     watched.source.failures = {B: "lost"}
     watched.watcher.read()
@@ -280,7 +280,7 @@ def test_an_order_that_cannot_be_taken_off(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.hear(Xid(A, 79))
     watched.write(clear=A)
 
@@ -296,7 +296,7 @@ def test_an_order_that_cannot_be_taken_off(
 
 
 def test_an_operator_cordons_a_card(watched: WatcherFixture) -> None:
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.write(cordon=f"{A},")
     watched.watcher.apply_annotations()
     assert [card.cordoned for card in watched.offer.cards.all] == [True, False]
@@ -309,7 +309,7 @@ def test_who_is_on_a_sick_card_is_named(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They go on, or fail, and somebody has to decide about them."""
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.on = {A: {"pods": ["default/b", "default/a"], "claims": []}}
     watched.source.failures = {A: "lost"}
     watched.watcher.read()
@@ -354,7 +354,7 @@ def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
     watched = WatcherFixture(tmp_path, inject="cdi", isolation="auto")
     cgroup_2(tmp_path)
     watched.specify(A, B)
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
 
     def tiers(looks: int) -> list[tuple[str, int]]:
         seen = []
@@ -387,7 +387,7 @@ def test_a_sick_card_is_not_checked_for_its_tier(tmp_path: Path) -> None:
     watched = WatcherFixture(tmp_path, inject="cdi", isolation="auto")
     cgroup_2(tmp_path)
     watched.specify(A, B)
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     watched.source.failures = {B: "the driver has lost it"}
     watched.limits.why = {B: "it answers nothing"}
     for _ in range(5):
@@ -415,7 +415,7 @@ def test_a_card_that_fails_its_check_is_given_to_nobody(tmp_path: Path) -> None:
     watched = WatcherFixture(tmp_path, inject="cdi", isolation="driver")
     cgroup_2(tmp_path)
     watched.specify(A, B)
-    watched.watcher.look()
+    watched.watcher.look_for_cards()
     isolation = watched.watcher.isolation
     a, b = watched.offer.found
     assert isolation.why_refused([a]).endswith("driver: not checked yet")

@@ -6,12 +6,7 @@ from typing import Any
 
 from exporter.owners.owner_pods import Owner, OwnerPods, read_owner_pod
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
-from exporter.telemetry.base import (
-    CardAnswer,
-    ProcessesAnswer,
-    ProcessUse,
-    SmSource,
-)
+from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse, SmSource
 from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, Field
 from exporter.usage import ContainerUse, Usage
 from gpushare.cards.source import FoundCard, FoundCards

@@ -110,7 +110,7 @@ class SamplerFixture:
     def working(self, *groups: FieldGroup) -> Iterator[None]:
         """Run the threads of these groups, and the one that looks for cards."""
         stop = Event()
-        threads = [Thread(target=self.sampler.look, args=(stop,))]
+        threads = [Thread(target=self.sampler.look_for_cards, args=(stop,))]
         threads += [
             Thread(target=self.sampler.sample, args=(one, stop)) for one in groups
         ]

@@ -54,8 +54,7 @@ def orin(root: Path) -> TegraTree:
     tree.zones(cpu_thermal=51000, gpu_thermal=48500, tj_thermal=52000)
     tree.memory(62840, 50000)
     tree.write(
-        "sys/firmware/devicetree/base/model",
-        "NVIDIA Jetson AGX Orin Developer Kit\0",
+        "sys/firmware/devicetree/base/model", "NVIDIA Jetson AGX Orin Developer Kit\0"
     )
     tree.clients(
         "user                  VLLM::EngineCor  1792595   4096000K",

@@ -124,7 +124,7 @@ def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
     flags = Flags(on=frozenset({"pcie", "retired", "profiling"}))
     made, telemetry = assembled(flags=flags)
     assert (driver.calls(), made.store.read().found) == (before, None)
-    made.file_watcher.look()
+    made.file_watcher.read_fields()
     made.sampler.look_once()
     for group in groups_read():
         assert made.sampler.sample_once(group.name), group.name
@@ -297,11 +297,11 @@ class FieldFileFixture:
         self.board = SnapshotStore()
         sampler = Sampler(ScriptedTelemetry(), self.board, ProcFs())
         self.watcher = FieldFileWatcher(flags or Flags(), path, sampler, self.board)
-        self.watcher.look()
+        self.watcher.read_fields()
 
     def shows(self, *names: str) -> bool:
         """Look again; whether just these fields are shown, and there is no trouble."""
-        self.watcher.look()
+        self.watcher.read_fields()
         shown = {one.name for one in self.board.read().fields}
         return shown == set(names) and not self.trouble
 
@@ -388,7 +388,7 @@ def test_a_bad_file_changes_nothing_and_is_told_once(
     else:
         path.write_bytes(raw)
     for _ in range(3):
-        fixture.watcher.look()
+        fixture.watcher.read_fields()
     assert {one.name for one in fixture.board.read().fields} == {f.GPU_UTIL}
     assert fixture.trouble == f"{path}: {because}; the fields chosen before stay"
     assert caplog.messages == ["the file of fields is not valid"]

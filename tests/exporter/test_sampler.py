@@ -126,7 +126,7 @@ def test_a_driver_that_comes_and_goes(caplog: Log) -> None:
 def test_a_lost_driver_ends_the_look(fixture: SamplerFixture, caplog: Log) -> None:
     """Only a new process can have the cards back."""
     fixture.telemetry.breaks["cards"] = DriverLost("it was loaded anew")
-    fixture.sampler.look(Event())
+    fixture.sampler.look_for_cards(Event())
     assert caplog.messages == ["driver lost, the process ends"]
 
 

@@ -17,8 +17,7 @@ from threading import Event, Thread
 from typing import Self
 
 from gpushare.cards.deadline import DeadlineCalls
-from gpushare.cards.limits import DriverLimits
-from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.nvml_cards import DriverLimits, NvmlCards
 from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import CardUUID
 from tests.machine import sanitizer

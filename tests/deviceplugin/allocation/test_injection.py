@@ -91,7 +91,7 @@ def test_auto(
     caplog.set_level(logging.INFO)
     chooser = InjectionChooser("auto", [folder], lambda: node)
     for _ in range(2):
-        chooser.look([ONE, TWO])
+        chooser.choose_for([ONE, TWO])
     assert (chooser.chosen, chooser.held_back) == (chosen, {})
     [(by, because)] = said(caplog)
     assert by == chosen
@@ -108,16 +108,16 @@ def test_what_was_chosen_holds_while_the_node_is_not_told_of(
             "auto", [folder], lambda: told["now"], tmp_path / "inject"
         )
 
-    chooser().look([ONE])
+    chooser().choose_for([ONE])
     again = chooser()
     # kubelet calls the version of a runtime that does not answer Unknown.
     for told["now"] in ({}, status(runtime="containerd://Unknown")):
         for _ in range(4):
-            again.look([ONE])
+            again.choose_for([ONE])
         assert again.chosen == "cdi"
     told["now"] = status("v1.30.9", handlers=PLAIN)
     for _ in range(3):
-        again.look([ONE])
+        again.choose_for([ONE])
     assert again.chosen == "nodes"
     told["now"] = {}
     assert chooser().chosen == "nodes"
@@ -135,12 +135,12 @@ def test_a_specification_that_is_not_yet_there_after_a_reboot(
 ) -> None:
     """``/var/run/cdi`` is empty then; another runtime is another matter."""
     file = tmp_path / "inject"
-    InjectionChooser("auto", [folder], status, file).look([ONE])
+    InjectionChooser("auto", [folder], status, file).choose_for([ONE])
     (folder / "nvidia.json").unlink()
     again = InjectionChooser("auto", [folder], lambda: status(runtime=runtime), file)
     seen = []
     for _ in chosen:
-        again.look([ONE])
+        again.choose_for([ONE])
         seen.append(again.chosen)
     assert seen == chosen
 
@@ -148,12 +148,12 @@ def test_a_specification_that_is_not_yet_there_after_a_reboot(
 def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     new = CardUUID("GPU-3")
     chooser = InjectionChooser("auto", [folder, folder / "none"], status)
-    chooser.look([ONE, new])
+    chooser.choose_for([ONE, new])
     assert chooser.chosen == "cdi"
     assert list(chooser.held_back) == [new]
     assert "has nvidia.com/gpu=GPU-3" in chooser.held_back[new]
     (folder / "more.yaml").write_text(yaml.safe_dump(spec_of(new)))
-    chooser.look([ONE, new])
+    chooser.choose_for([ONE, new])
     assert chooser.held_back == {}
 
 
@@ -162,21 +162,21 @@ def test_an_instance_that_is_newer_than_the_specification(folder: Path) -> None:
     instance = CardUUID("MIG-7cf0b881")
     (folder / "mig.json").write_text(json.dumps(spec_of("1:0")))
     chooser = InjectionChooser("auto", [folder], status)
-    chooser.look([ONE, instance])
+    chooser.choose_for([ONE, instance])
     assert (chooser.chosen, list(chooser.held_back)) == ("cdi", [instance])
     (folder / "mig.json").write_text(json.dumps(spec_of("1:0", instance)))
-    chooser.look([ONE, instance])
+    chooser.choose_for([ONE, instance])
     assert chooser.held_back == {}
 
 
 def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
     """Somebody may be writing the specification anew."""
     chooser = InjectionChooser("auto", [folder], status)
-    chooser.look([ONE, TWO])
+    chooser.choose_for([ONE, TWO])
     (folder / "nvidia.json").write_text(json.dumps(spec_of(ONE)))
     held = []
     for _ in range(3):
-        chooser.look([ONE, TWO])
+        chooser.choose_for([ONE, TWO])
         held.append(list(chooser.held_back))
     assert held == [[], [], [TWO]]
     assert chooser.chosen == "cdi"
@@ -195,12 +195,12 @@ def test_a_specification_whose_files_are_gone(folder: Path, *, common: bool) -> 
         part["containerEdits"] = {"mounts": [library]}
     (folder / "nvidia.json").write_text(json.dumps(body))
     chooser = InjectionChooser("auto", [folder], status, root=root)
-    chooser.look([ONE, TWO])
+    chooser.choose_for([ONE, TWO])
     assert (chooser.chosen, chooser.held_back) == ("cdi", {})
     assert "cannot be seen" not in chooser.because
     (root / "usr/lib/libcuda.so.550").unlink()
     for _ in range(3):
-        chooser.look([ONE, TWO])
+        chooser.choose_for([ONE, TWO])
     assert chooser.chosen == "env"
     assert chooser.because.endswith("names /lib/libcuda.so.550, which does not exist")
 
@@ -214,7 +214,7 @@ def test_files_that_cannot_be_seen_are_said_to_be_unknown(folder: Path) -> None:
     (folder / "part/proc").mkdir(parents=True)
     for root in (Path("/"), folder / "part"):
         chooser = InjectionChooser("auto", [folder], status, root=root)
-        chooser.look([ONE])
+        chooser.choose_for([ONE])
         assert chooser.chosen == "cdi"
         assert "whether the files that it names exist cannot be seen" in chooser.because
 
@@ -225,7 +225,7 @@ def test_a_choice_of_the_operators_stands(
 ) -> None:
     caplog.set_level(logging.INFO)
     chooser = InjectionChooser(choice, [tmp_path], dict)
-    chooser.look([ONE])
+    chooser.choose_for([ONE])
     assert chooser.chosen == choice
     assert chooser.held_back == {}
     [(_, because)] = said(caplog)
@@ -239,7 +239,7 @@ def test_cudas_nodes_are_looked_for_at_each_call(
     """The driver makes them when CUDA is first used, and an update removes them."""
     tools, uvm = "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm"
     chooser = InjectionChooser("nodes", [], status, root=tmp_path)
-    chooser.look([ONE])
+    chooser.choose_for([ONE])
     # The host's /dev cannot be seen, so nothing is known to be missing.
     assert chooser.missing_nodes() == set()
     (tmp_path / "dev").mkdir()
@@ -266,5 +266,5 @@ def test_nodes_of_another_dev_say_nothing(
     (tmp_path / "dev/nvidiactl").touch()
     below = tmp_path if root == "below" else Path(root)
     chooser = InjectionChooser(choice, [], status, root=below)
-    chooser.look([ONE])
+    chooser.choose_for([ONE])
     assert chooser.missing_nodes() == set()

@@ -29,13 +29,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import container_json, pod_json
-from tests.deviceplugin.node_fixture import (
-    UUIDS,
-    M,
-    NodeFixture,
-    found_card,
-    inside,
-)
+from tests.deviceplugin.node_fixture import UUIDS, M, NodeFixture, found_card, inside
 from tests.testbed.waiting import wait_until
 
 NODE = NodeLimitSupport(driver="615.38.02", cgroup2=True, injection="cdi")
@@ -261,7 +255,7 @@ def test_auto_offers_no_less_while_a_pod_may_hold_a_card(
         comes(node)
         prepare(tmp_path)
         isolation = node.serving.watcher.isolation
-        isolation.look(node.serving.parts.offer.found)
+        isolation.choose_for(node.serving.parts.offer.found)
         assert (isolation.tier, isolation.kept_mib) == ("none", 0)
         for pod in node.cluster.list_page(Kind.PODS, limit=9).items:
             node.end_pod(pod["metadata"]["name"])

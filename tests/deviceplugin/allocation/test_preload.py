@@ -374,9 +374,7 @@ def test_the_limit_of_another_version(
     assert AllocationRecords(tmp_path).limit(record) == limit
 
 
-def test_without_the_library_nothing_is_offered_or_restarted(
-    node: NodeFixture,
-) -> None:
+def test_without_the_library_nothing_is_offered_or_restarted(node: NodeFixture) -> None:
     """As with an image for another processor; never something weaker."""
     pod = node.bind("a", 4, 1)
     node.run(pod)

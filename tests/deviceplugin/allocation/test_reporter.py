@@ -22,12 +22,7 @@ from gpushare.kubelet.node_pods import KubeletSilentError
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation.test_isolation import prepare
 from tests.deviceplugin.allocation.test_prestart import raising, start
-from tests.deviceplugin.node_fixture import (
-    NODE,
-    NodeFixture,
-    because,
-    found_card,
-)
+from tests.deviceplugin.node_fixture import NODE, NodeFixture, because, found_card
 from tests.testbed.waiting import wait_until
 
 

@@ -10,12 +10,7 @@ from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import allocation_json, container_json, pod_json, with_claims
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
-from tests.deviceplugin.dra.dra_fixture import (
-    DraNode,
-    device_of,
-    env_of,
-    host_path,
-)
+from tests.deviceplugin.dra.dra_fixture import DraNode, device_of, env_of, host_path
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
 from tests.machine import needs
 

@@ -102,7 +102,7 @@ def test_the_exporter_reads_the_plugins_folder(tmp_path: Path) -> None:
     Folder(tmp_path).prepare("c")
     given = ExporterSettings(NODE, state_dir=tmp_path)
     made = assemble_exporter(given, ScriptedTelemetry(found_card(0)), cluster)
-    made.file_watcher.look()
+    made.file_watcher.read_fields()
     made.sampler.look_once()
     stop = Event()
     Thread(target=made.loops["follow pods"], args=(stop,), daemon=True).start()

@@ -7,12 +7,7 @@ import pytest
 
 from exporter.telemetry import fields
 from exporter.telemetry.amd import AmdTelemetry
-from exporter.telemetry.base import (
-    CardAnswer,
-    ProcessesAnswer,
-    ProcessUse,
-    SmSource,
-)
+from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse, SmSource
 from exporter.telemetry.fields import FB_TOTAL, FIELDS, GPU_UTIL
 from gpushare.cards.source import LeftOut, NoCardsYet
 from gpushare.domain.model import CardUUID

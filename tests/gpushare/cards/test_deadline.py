@@ -37,19 +37,19 @@ def hanging() -> Iterator[Hanging]:
 def test_each_gets_its_answer_or_what_it_raised() -> None:
     questions = {"good": partial(int, "1"), "bad": partial(int, "x")}
     calls = DeadlineCalls(FOREVER_S)
-    answers = calls.run(questions)
+    answers = calls.make_all(questions)
     assert list(answers) == ["good", "bad"]
     assert answers["good"] == 1
     assert isinstance(answers["bad"], ValueError)
     with pytest.raises(ValueError, match="invalid literal"):
-        calls.run_one("bad", questions["bad"])
+        calls.make_one("bad", questions["bad"])
 
 
 def test_one_that_hangs_is_late_alone(hanging: Hanging) -> None:
     questions: dict[str, Any] = {"hangs": hanging, "answers": partial(str, "here")}
     calls = DeadlineCalls(0.05)
     answers = wait_until(
-        lambda: calls.run(questions),
+        lambda: calls.make_all(questions),
         "an answer in time, which a busy machine may be late for",
         accept=lambda seen: seen["answers"] == "here",
     )
@@ -62,7 +62,7 @@ def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
     calls = DeadlineCalls(0.05)
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
-            calls.run_one("card", hanging)
+            calls.make_one("card", hanging)
     wait_until(lambda: hanging.begun, "the question's own thread")
     assert hanging.begun == 1
     hanging.let_go.set()
@@ -75,7 +75,7 @@ def patiently(calls: DeadlineCalls) -> str:
     """Ask until there is an answer: a busy machine is late itself."""
     while True:
         try:
-            return calls.run_one("card", lambda: "fresh")
+            return calls.make_one("card", lambda: "fresh")
         except DeadlineExceeded:
             continue
 
@@ -83,7 +83,7 @@ def patiently(calls: DeadlineCalls) -> str:
 def test_threads_share_one_question(hanging: Hanging) -> None:
     calls = DeadlineCalls(FOREVER_S)
     with ThreadPoolExecutor() as pool:
-        asked = [pool.submit(calls.run_one, "card", hanging) for _ in range(3)]
+        asked = [pool.submit(calls.make_one, "card", hanging) for _ in range(3)]
         hanging.let_go.set()
     assert [one.result() for one in asked] == ["late answer"] * 3
 
@@ -95,15 +95,15 @@ def test_one_that_cannot_be_begun_is_late_just_now() -> None:
     try:
         for _ in range(2):
             with pytest.raises(DeadlineExceeded, match="not asked: can't start new"):
-                calls.run_one("card", lambda: "told")
+                calls.make_one("card", lambda: "told")
     finally:
         threading.stack_size(usual)
-    assert calls.run_one("card", lambda: "told") == "told"
+    assert calls.make_one("card", lambda: "told") == "told"
 
 
 def test_answers_that_come_at_once_cost_one_thread() -> None:
     questions = dict.fromkeys(range(8), threading.get_ident)
-    answers = DeadlineCalls(FOREVER_S, held_up_s=FOREVER_S).run(questions)
+    answers = DeadlineCalls(FOREVER_S, held_up_s=FOREVER_S).make_all(questions)
     assert len(set(answers.values())) == 1
 
 
@@ -113,7 +113,7 @@ def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
     met = threading.Barrier(3)
     questions: dict[str, Any] = {"hangs": hanging, "hangs too": other}
     questions |= {f"meets {number}": met.wait for number in range(3)}
-    answers = DeadlineCalls(1).run(questions)
+    answers = DeadlineCalls(1).make_all(questions)
     other.let_go.set()
     assert sum(isinstance(answer, DeadlineExceeded) for answer in answers.values()) == 2
     assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}
@@ -128,9 +128,9 @@ def test_who_waits_for_all_others_waits_for_those_that_begin_meanwhile(
         calls.wait_for_others("wait")
         over.set()
 
-    calls.run({"first": hanging})
-    calls.run({"wait": wait})
-    calls.run({"later": later})
+    calls.make_all({"first": hanging})
+    calls.make_all({"wait": wait})
+    calls.make_all({"later": later})
     hanging.let_go.set()
     assert not over.wait(0.1)
     later.let_go.set()

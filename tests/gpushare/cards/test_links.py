@@ -134,8 +134,7 @@ def test_all_cards_on_switches_are_joined_by_all_their_links(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "function",
-    [ANCESTOR, "DeviceGetNvLinkState", "DeviceGetNvLinkRemotePciInfo"],
+    "function", [ANCESTOR, "DeviceGetNvLinkState", "DeviceGetNvLinkRemotePciInfo"]
 )
 def test_what_a_driver_does_not_have_is_not_known(
     driver: StubDriver, source: NvmlCards, function: str
@@ -154,10 +153,7 @@ def test_a_driver_that_does_not_tell_kinds_tells_cards(
 
 @pytest.mark.parametrize("code", [LOST, pynvml.NVML_ERROR_UNKNOWN])
 def test_a_call_that_failed_is_made_again(
-    driver: StubDriver,
-    source: NvmlCards,
-    code: int,
-    caplog: pytest.LogCaptureFixture,
+    driver: StubDriver, source: NvmlCards, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until then only the pairs of this card are not known; it is logged once."""
     driver.fail(UUIDS[5], "DeviceGetNvLinkState", code)

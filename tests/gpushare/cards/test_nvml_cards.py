@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from gpushare.cards import nvml
-from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.nvml_cards import DriverLimits, NvmlCards
 from gpushare.cards.source import (
     CardReading,
     DriverLost,
@@ -127,7 +127,7 @@ def test_each_loading_has_its_name(tmp_path: Path) -> None:
 
 ALONE = """
 from gpushare.cards.source import NoCardsYet
-from gpushare.cards.nvml_cards import NvmlCards
+from gpushare.cards.nvml_cards import DriverLimits, NvmlCards
 try:
     print([card.uuid for card in NvmlCards().cards().cards])
 except NoCardsYet as error:
@@ -472,3 +472,32 @@ def test_a_driver_that_is_not_loaded_is_waited_for(timed: Pair, clock: Clock) ->
     for _ in range(3):
         assert len(source.cards().left_out) == 2
         clock.now += 1000
+
+
+ONE, TWO = CardUUID(P4.uuid), CardUUID(TITAN.uuid)
+
+
+def test_a_driver_with_limits(tmp_path: Path) -> None:
+    mig = stub_card(2, mig=True)
+    with pair(tmp_path, P4, TITAN, mig) as (driver, source):
+        source.cards()
+        driver.set_version("615.38.02")
+        limits, third = DriverLimits(), CardUUID(mig.uuid)
+        assert limits.version() == "615.38.02"
+        assert limits.refused([ONE, third]) == {ONE: "", third: "it is in MIG mode"}
+        driver.fail(TITAN.uuid, "DeviceGetMemoryLimits", NOT_SUPPORTED)
+        driver.lose(P4.uuid)
+        told = limits.refused([ONE, TWO])
+        assert "GPU is lost" in told[ONE]
+        assert told[TWO].startswith("NVML answers for its memory limits: ")
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_driver_without_them(tmp_path: Path, *, opened: bool) -> None:
+    with pair(tmp_path, P4, old=True) as (_, source):
+        if opened:
+            source.cards()
+        limits = DriverLimits()
+        assert bool(limits.version()) == opened
+        why = "the driver's NVML has no memory limits" if opened else "unloaded"
+        assert why in limits.refused([ONE])[ONE]
