@@ -127,7 +127,6 @@ class Cluster(Protocol):
         field_selector: str = "",
     ) -> ListPage:
         """Read one page over all namespaces; ``Gone`` when the token is too old."""
-        ...
 
     def watch(
         self,
@@ -144,29 +143,24 @@ class Cluster(Protocol):
         silent for longer than ``timeout_s`` and a grace. ``.close()`` of the iterator
         ends the watch.
         """
-        ...
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; ``namespace`` is empty for nodes. ``NotFound``."""
-        ...
 
     def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
         """Add an object, and return it as it was stored, or would be by ``dry_run``.
 
         ``AlreadyExists`` when there is one of its name, ``InvalidObject``.
         """
-        ...
 
     def replace(self, kind: Kind, body: Json) -> Json:
         """Replace the object of the same name, and return it as it was stored.
 
         ``Conflict`` when its ``resourceVersion`` is no longer that of ``body``.
         """
-        ...
 
     def delete(self, kind: Kind, namespace: str, name: str) -> object:
         """Delete an object; ``NotFound`` when there is none."""
-        ...
 
     def bind(
         self,
@@ -183,7 +177,6 @@ class Cluster(Protocol):
         that the result is unknown. A binding to a node that does not exist is accepted,
         as by the real API server (contracts 1.5).
         """
-        ...
 
     def annotate(
         self,
@@ -198,7 +191,6 @@ class Cluster(Protocol):
 
         ``namespace`` is empty for nodes. None as a value removes the key.
         """
-        ...
 
     def set_taints(
         self, node: str, taints: Sequence[Json], resource_version: str
@@ -207,7 +199,6 @@ class Cluster(Protocol):
 
         ``Conflict`` when its ``resourceVersion`` is another one now; ``NotFound``.
         """
-        ...
 
     def evict(self, pod: PodTarget) -> None:
         """Delete the pod by the Eviction API, with its own grace; budgets count.
@@ -215,7 +206,6 @@ class Cluster(Protocol):
         ``Throttled`` while a PodDisruptionBudget allows no disruption, ``Conflict``
         when the pod has another UID, ``NotFound`` when it is gone.
         """
-        ...
 
     def event(
         self,
@@ -231,7 +221,6 @@ class Cluster(Protocol):
 
         ``component`` on node ``host`` is the source; kubectl shows both under From.
         """
-        ...
 
 
 def patch_of_marks(

@@ -45,22 +45,18 @@ class Objects(Protocol):
 
     def version(self) -> str:
         """Return the API server's version, such as ``v1.36.3``."""
-        ...
 
     def serves(self, api_version: str, kind: str) -> bool:
         """Return whether the API server knows this kind at this version."""
-        ...
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:
         """Return whether RBAC allows ``verb`` on ``pods`` or ``daemonsets.apps``.
 
         A subresource comes after a slash: ``pods/portforward``.
         """
-        ...
 
     def get(self, ref: Ref) -> Json | None:
         """Read one object; None if there is none."""
-        ...
 
     def list(
         self,
@@ -75,19 +71,15 @@ class Objects(Protocol):
 
         Without a namespace it reads all namespaces.
         """
-        ...
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
         """Apply on the server, taking over all fields; return the result."""
-        ...
 
     def create(self, body: Json, *, dry_run: bool = False) -> Json:
         """Create an object; ``AlreadyExists``. A dry run returns what it would be."""
-        ...
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
         """Merge a patch into an object; None as a value removes a field."""
-        ...
 
     def json_patch(
         self,
@@ -98,17 +90,14 @@ class Objects(Protocol):
         dry_run: bool = False,
     ) -> Json:
         """Change an object by a JSON patch; return the result."""
-        ...
 
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
         """Delete an object and, in the background, its dependents; False if none."""
-        ...
 
     def log(
         self, namespace: str, pod: str, container: str = "", *, lines: int = 50
     ) -> str:
         """Read the last lines of a container's log."""
-        ...
 
     def fetch(
         self,
@@ -123,4 +112,3 @@ class Objects(Protocol):
 
         ``tls`` is the context for a port with TLS, and the server's name.
         """
-        ...

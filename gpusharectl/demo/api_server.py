@@ -75,10 +75,10 @@ def _read_bytes(headers: Message, stream: BufferedIOBase) -> bytes:
     raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
 
 
-def _drain(stream: BufferedIOBase, left: int) -> None:
+def _drain(stream: BufferedIOBase, remaining: int) -> None:
     # If the connection were closed now, the client would be reset before it reads why.
-    while left > 0 and (read := stream.read(min(left, _CHUNK))):
-        left -= len(read)
+    while remaining > 0 and (read := stream.read(min(remaining, _CHUNK))):
+        remaining -= len(read)
 
 
 logger = logging.getLogger(__name__)

@@ -202,15 +202,15 @@ class ApiVerbs:
         self, request: ApiRequest
     ) -> Mapping[str, Callable[[ApiRequest], ApiAnswer]]:
         place = request.place
-        one = {"GET": self._get, "PUT": self._put, "PATCH": self._patch}
+        of_object = {"GET": self._get, "PUT": self._put, "PATCH": self._patch}
         match place.name, place.subresource:
             case "", _:
                 get = self._start_watch if request.flag("watch") else self._list
                 return {"GET": get, "POST": self._post}
             case _, "":
-                return one | {"DELETE": self._delete}
+                return of_object | {"DELETE": self._delete}
             case _, "status" if place.kind in STATUS_APART:
-                return one
+                return of_object
             case _, "binding" if place.kind is Kind.PODS:
                 return {"POST": self._bind}
             case _, "eviction" if place.kind is Kind.PODS:

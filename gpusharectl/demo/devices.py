@@ -170,7 +170,11 @@ class Devices:
         to containers that are ``running``. ``ValueError`` for a pod that no API server
         accepts.
         """
-        containers = [one for one in limits_of(Reader(pod)) if one.name not in running]
+        containers = [
+            container
+            for container in limits_of(Reader(pod))
+            if container.name not in running
+        ]
         uid = pod["metadata"]["uid"]
         reusable: dict[str, set[str]] = {}
         with self._turn:
@@ -190,7 +194,9 @@ class Devices:
                 self._holdings.end(uid)
                 because = f"Allocate failed due to {error}, which is unexpected"
                 return Rejection("UnexpectedAdmissionError", because)
-        return {one.name: self._given(uid, one.name) for one in containers}
+        return {
+            container.name: self._given(uid, container.name) for container in containers
+        }
 
     def start(self, uid: str, container: str) -> ContainerConfig:
         """Ask the plugins before a container's start or restart; return what it gets.

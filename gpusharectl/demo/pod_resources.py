@@ -74,12 +74,12 @@ class Holdings:
             self._taken.setdefault(resource, set()).update(ids)
 
     def record(
-        self, uid: str, container: str, resource: str, held: AllocatedDevices
+        self, uid: str, container: str, resource: str, devices: AllocatedDevices
     ) -> None:
         """Record what a container holds."""
         with self._lock:
             containers = self._held.setdefault(uid, {})
-            containers.setdefault(container, {})[resource] = held
+            containers.setdefault(container, {})[resource] = devices
 
     def untake(self) -> None:
         """Release everything that is taken and not recorded."""
@@ -101,8 +101,8 @@ class Holdings:
         self._taken = {}
         for containers in self._held.values():
             for resources in containers.values():
-                for resource, held in resources.items():
-                    self._taken.setdefault(resource, set()).update(held.ids)
+                for resource, devices in resources.items():
+                    self._taken.setdefault(resource, set()).update(devices.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,10 @@ class PodResourcesServer(PodResourcesListerServicer):
         ):
             devices = [
                 ContainerDevices(resource_name=resource, device_ids=[device_id])
-                for resource, held in self._holdings.of(metadata["uid"], name).items()
-                for device_id in held.ids
+                for resource, recorded in self._holdings.of(
+                    metadata["uid"], name
+                ).items()
+                for device_id in recorded.ids
             ]
             resources.containers.append(ContainerResources(name=name, devices=devices))
         return resources

@@ -66,7 +66,6 @@ class ApiServer(ApiConnection):
         continue_token: str = "",
         field_selector: str = "",
     ) -> ListPage:
-        """Read one page; see ``Cluster``."""
         query = _set(
             limit=str(limit),
             fieldSelector=field_selector,
@@ -91,7 +90,6 @@ class ApiServer(ApiConnection):
         timeout_s: float,
         field_selector: str = "",
     ) -> Iterator[WatchEvent]:
-        """Follow changes; see ``Cluster``."""
         query = _set(
             watch="true",
             allowWatchBookmarks="true",
@@ -107,24 +105,20 @@ class ApiServer(ApiConnection):
             yield event
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
-        """Read one object; see ``Cluster``."""
         path = kind.resource.object(namespace, name)
         return self._read(path, timeout_s=self.GET_TIMEOUT_S)
 
     def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
-        """Add an object; see ``Cluster``."""
         path = kind.resource.collection(body["metadata"].get("namespace", ""))
         return self._send("POST", path, body, JSON, _DRY_RUN if dry_run else None)
 
     def replace(self, kind: Kind, body: Json) -> Json:
-        """Replace an object; see ``Cluster``."""
         metadata = body["metadata"]
         namespace = metadata.get("namespace", "")
         path = kind.resource.object(namespace, metadata["name"])
         return self._send("PUT", path, body)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete an object; see ``Cluster``."""
         path = kind.resource.object(namespace, name)
         self._exchange("DELETE", path, timeout_s=self.WRITE_TIMEOUT_S)
 
@@ -136,7 +130,6 @@ class ApiServer(ApiConnection):
         *,
         timeout_s: float,
     ) -> None:
-        """Bind and annotate in one write; see ``Cluster``."""
         metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         body = {
             "apiVersion": "v1",
@@ -156,17 +149,14 @@ class ApiServer(ApiConnection):
         *,
         labels: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Merge annotations; see ``Cluster``."""
         self._merge(kind, namespace, name, patch_of_marks(annotations, labels))
 
     def set_taints(
         self, node: str, taints: Sequence[Json], resource_version: str
     ) -> None:
-        """Replace the taints; see ``Cluster``."""
         self._merge(Kind.NODES, "", node, patch_of_taints(taints, resource_version))
 
     def evict(self, pod: PodTarget) -> None:
-        """Delete by the Eviction API; see ``Cluster``."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -186,7 +176,6 @@ class ApiServer(ApiConnection):
         component: str = COMPONENT,
         host: str = "",
     ) -> None:
-        """Write an event about a pod; see ``Cluster``."""
         source = {"component": component, "host": host}
         body = pod_event(pod, kind, reason, message, source, datetime.now(UTC))
         path = Kind.EVENTS.resource.collection(pod.namespace)
@@ -246,12 +235,10 @@ class ApiObjects(ApiConnection):
         self._known: dict[tuple[str, str], Resource] = {}
 
     def version(self) -> str:
-        """Return the API server's version; see ``Objects``."""
         with translating_errors():
             return str(self._ask("/version")["gitVersion"])
 
     def serves(self, api_version: str, kind: str) -> bool:
-        """Return whether it knows this kind; see ``Objects``."""
         try:
             self._resource(api_version, kind)
         except NotFound:
@@ -259,7 +246,6 @@ class ApiObjects(ApiConnection):
         return True
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:
-        """Ask whether this client may do it; see ``Objects``."""
         whole, _, subresource = resource.partition("/")
         plural, _, group = whole.partition(".")
         attributes = {
@@ -280,7 +266,7 @@ class ApiObjects(ApiConnection):
             return bool(answer["status"]["allowed"])
 
     def get(self, ref: Ref) -> Json | None:
-        """Read one object; see ``Objects``. None also for a kind that is not served.
+        """None also for a kind that is not served.
 
         An aggregated API that is down raises ``Unavailable``.
         """
@@ -298,7 +284,6 @@ class ApiObjects(ApiConnection):
         label_selector: str = "",
         field_selector: str = "",
     ) -> Sequence[Json]:
-        """Read all objects of a kind; see ``Objects``."""
         path = self._resource(api_version, kind).collection(namespace)
         query = _set(labelSelector=label_selector, fieldSelector=field_selector)
         try:
@@ -310,14 +295,12 @@ class ApiObjects(ApiConnection):
         return tuple({**api_kind, **item} for item in items)
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
-        """Apply on the server's side; see ``Objects``."""
         query = {**_OURS, "force": "true", **(_DRY_RUN if dry_run else {})}
         with _well_formed():
             path = self._path(Ref.of(body))
         return self._send("PATCH", path, body, _APPLY, query)
 
     def create(self, body: Json, *, dry_run: bool = False) -> Json:
-        """Add an object; see ``Objects``."""
         query = {**_OURS, **(_DRY_RUN if dry_run else {})}
         with _well_formed():
             where = body["metadata"].get("namespace", "")
@@ -326,7 +309,6 @@ class ApiObjects(ApiConnection):
         return self._send("POST", path, body, JSON, query)
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
-        """Merge a patch into an object; see ``Objects``."""
         path = self._path(ref, subresource)
         return self._send("PATCH", path, patch, _MERGE, _OURS)
 
@@ -338,13 +320,11 @@ class ApiObjects(ApiConnection):
         subresource: str = "",
         dry_run: bool = False,
     ) -> Json:
-        """Change an object by a JSON patch; see ``Objects``."""
         path = self._path(ref, subresource)
         query = {**_OURS, **(_DRY_RUN if dry_run else {})}
         return self._send("PATCH", path, [*map(dict, steps)], _JSON_PATCH, query)
 
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
-        """Delete an object; see ``Objects``."""
         options: Json = {"propagationPolicy": "Background"}
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
@@ -357,7 +337,6 @@ class ApiObjects(ApiConnection):
     def log(
         self, namespace: str, pod: str, container: str = "", *, lines: int = 50
     ) -> str:
-        """Read the last lines that a container has written; see ``Objects``."""
         query = {"tailLines": str(lines)}
         if container:
             query["container"] = container
@@ -374,10 +353,6 @@ class ApiObjects(ApiConnection):
         *,
         tls: tuple[ssl.SSLContext, str] | None = None,
     ) -> bytes:
-        """GET a page from a pod's loopback, by port-forward; see ``Objects``.
-
-        ``tls`` is the context for a port that wants TLS, and the server's name.
-        """
         ref = Ref("v1", "Pod", pod, namespace)
         return fetch_page(self._api, ref, port, path, tls=tls)
 

@@ -106,7 +106,7 @@ class Embedded:
         field_selector: str = "",
         label_selector: str = "",
     ) -> Iterator[WatchEvent]:
-        """Follow changes; see ``Cluster``. Errors in the arguments are raised at once.
+        """Follow changes. Errors in the arguments are raised at once.
 
         Version ``""`` or ``"0"`` begins with all objects, as ``ADDED``.
         """
@@ -141,7 +141,6 @@ class Embedded:
             yield from _events(changes, selector)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
-        """Read one object; see ``Cluster``."""
         return _present(kind, name, self._store.read(kind, _key(kind, namespace, name)))
 
     def create(self, kind: Kind, body: Json, *, dry_run: bool = False) -> Json:
@@ -233,8 +232,6 @@ class Embedded:
         *,
         timeout_s: float = 0.0,  # noqa: ARG002
     ) -> None:
-        """Bind and annotate in one write; see ``Cluster``."""
-
         def rule(current: Json | None) -> Json:
             stored = _present(Kind.PODS, pod.name, current)
             rules.check_precondition(stored, pod.uid)
@@ -251,17 +248,14 @@ class Embedded:
         *,
         labels: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Merge annotations; see ``Cluster``."""
         self.patch(kind, namespace, name, patch_of_marks(annotations, labels))
 
     def set_taints(
         self, node: str, taints: Sequence[Json], resource_version: str
     ) -> None:
-        """Replace the taints; see ``Cluster``."""
         self.patch(Kind.NODES, "", node, patch_of_taints(taints, resource_version))
 
     def evict(self, pod: PodTarget) -> None:
-        """Delete by the Eviction API; see ``Cluster``."""
         stored_pod = self.get(Kind.PODS, pod.namespace, pod.name)
         rules.check_precondition(stored_pod, pod.uid)
         if not rules.spares_budgets(stored_pod):
@@ -287,7 +281,6 @@ class Embedded:
         component: str = COMPONENT,
         host: str = "",
     ) -> None:
-        """Write an event about a pod; see ``Cluster``."""
         source = {"component": component, "host": host}
         body = pod_event(pod, kind, reason, message, source, self._now())
         self.create(Kind.EVENTS, body)
