@@ -191,21 +191,17 @@ class ProbeResult:
     words: str = ""
 
 
+@dataclass
 class WebhookSteps:
     """The steps of one plan; ``again`` is the command that goes on."""
 
-    def __init__(
-        self,
-        context: Context,
-        plan: WebhookPlan,
-        changes: Sequence[ObjectChange],
-        again: str,
-    ) -> None:
-        self._context = context
-        self._plan = plan
-        self._changing = {change.ref for change in changes}
-        self._again = again
-        self._writer = GuardedWriter(context.objects, dict(plan.seen))
+    context: Context
+    plan: WebhookPlan
+    changes: Sequence[ObjectChange]
+    again: str
+
+    def __post_init__(self) -> None:
+        self._writer = GuardedWriter(self.context.objects, dict(self.plan.seen))
 
     def hook(self) -> InstallHook:
         """Return the certificate, which its pods mount, and the configurations.
@@ -213,9 +209,9 @@ class WebhookSteps:
         These come when every replica is as it is now.
         """
         certificate = InstallStep("the webhook's certificate", self.certify, "TLS")
-        wait = partial(wait_for_rollout, self._context, [DEPLOYMENT])
+        wait = partial(wait_for_rollout, self.context, [DEPLOYMENT])
         return InstallHook(
-            before_objects=[certificate] if self._plan.secret else (),
+            before_objects=[certificate] if self.plan.secret else (),
             after_cards=(
                 InstallStep("the webhook's rollout", wait, "Waiting"),
                 InstallStep("the webhook's configurations", self.ask, "Webhook"),
@@ -224,11 +220,11 @@ class WebhookSteps:
 
     def certify(self) -> None:
         """Write a new certificate, after the caBundle has its authority."""
-        for body in self._plan.trusting:
+        for body in self.plan.trusting:
             self._writer.put(body)
-        if self._plan.secret:
-            self._writer.put(self._plan.secret)
-        self._context.screen.say(f"written: {SECRET}")
+        if self.plan.secret:
+            self._writer.put(self.plan.secret)
+        self.context.screen.say(f"written: {SECRET}")
 
     def ask(self) -> None:
         """Let the API server ask the webhook, and trust no former authority.
@@ -236,18 +232,19 @@ class WebhookSteps:
         If it has not asked before, it asks about the probe pod only, until that proves
         that it reaches the webhook.
         """
-        plan, screen = self._plan, self._context.screen
+        plan, screen = self.plan, self.context.screen
         new = [body for body in plan.asking if Ref.of(body) in plan.new]
+        changing = {change.ref for change in self.changes}
         due = [
             body
             for body in plan.asking
-            if body not in new and (plan.trusting or Ref.of(body) in self._changing)
+            if body not in new and (plan.trusting or Ref.of(body) in changing)
         ]
         self._apply([*due, *map(narrow_to_probe, new)])
         result = self._probe()
         if result.reached is False:
             for body in new:
-                self._context.objects.delete(Ref.of(body))
+                self.context.objects.delete(Ref.of(body))
             stays = (
                 "The API server does not call it, so pods are created as before"
                 if len(new) == len(plan.asking)
@@ -259,7 +256,7 @@ class WebhookSteps:
                 f"{result.words}. {stays}. The usual cause is a firewall between the "
                 "two",
                 f"open port {names.WEBHOOK_PORT} of the pods to the control plane, "
-                f"then:\n  {self._again}",
+                f"then:\n  {self.again}",
             )
         self._apply(new)
         if result.reached is None:
@@ -276,20 +273,20 @@ class WebhookSteps:
 
         def look() -> list[Waiting]:
             nonlocal last
-            last = probe_webhook(self._context.objects)
+            last = probe_webhook(self.context.objects)
             what = f"its connection to the webhook: {last.words}"
             return [Waiting("the API server", what)] if last.reached is False else []
 
-        self._context.until(look, REACHED_WITHIN_S)
+        self.context.until(look, REACHED_WITHIN_S)
         return last
 
     def _apply(self, bodies: Iterable[Json]) -> None:
         for body in bodies:
-            if self._plan.seen:
+            if self.plan.seen:
                 self._writer.put(body)
             else:
                 # cert-manager may write to them at any time.
-                self._context.objects.apply(body)
+                self.context.objects.apply(body)
 
 
 def find_webhook_objects(context: Context) -> tuple[Ref, ...]:
