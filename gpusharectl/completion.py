@@ -23,7 +23,7 @@ _WITHIN_S = 3.0
 """Whoever presses TAB waits for it."""
 
 
-def node_names(
+def complete_nodes(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the nodes that share cards."""
@@ -34,14 +34,14 @@ def node_names(
     return _offered(sharing, begun)
 
 
-def all_node_names(
+def complete_all_nodes(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer all nodes, for a command that is used before they share cards."""
     return _offered([facts.name_of(node) for node in _all(context, Kind.NODES)], begun)
 
 
-def card_names(
+def complete_cards(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the cards of the node named before, by index and by UUID."""
@@ -59,7 +59,7 @@ def card_names(
     return [item for item in items if item.value.startswith(begun)]
 
 
-def pod_names(
+def complete_pods(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer pods that name gpushare's resources.
@@ -79,7 +79,7 @@ def pod_names(
     return [CompletionItem(name) for name in pods]
 
 
-def namespace_names(
+def complete_namespaces(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Offer the namespaces of pods that name gpushare's resources."""

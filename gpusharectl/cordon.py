@@ -20,7 +20,7 @@ from gpushare.kube.errors import Conflict
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.completion import card_names, node_names
+from gpusharectl.completion import complete_cards, complete_nodes
 from gpusharectl.output import fit_to_show
 from gpusharectl.state.read import list_all
 
@@ -262,8 +262,8 @@ def _cleared(name: str, card: Card, *, changed: bool) -> Iterator[str]:
 def _command(name: str, order: Order, text: str) -> click.Command:
     @click.command(name, epilog=_CODES, help=text)
     @access_options
-    @click.argument("node", shell_complete=node_names)
-    @click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+    @click.argument("node", shell_complete=complete_nodes)
+    @click.argument("cards", nargs=-1, required=True, shell_complete=complete_cards)
     def command(
         node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
     ) -> None:

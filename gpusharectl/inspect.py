@@ -52,10 +52,10 @@ from rich.live import Live
 
 from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.completion import namespace_names, node_names
+from gpusharectl.completion import complete_namespaces, complete_nodes
 from gpusharectl.installer.kube_scheduler.drift import host_troubles
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
-from gpusharectl.output import Words, encode, give, screen
+from gpusharectl.output import Words, encode, open_console, print_data
 from gpusharectl.state.read import explain_missing_node, read_state
 from gpusharectl.state.render import draw_overview, draw_parts
 from gpusharectl.state.view import Overview, build_overview, filter_namespace
@@ -72,10 +72,10 @@ _CODES = (
     "--namespace",
     metavar="NAME",
     help="Only pods of this namespace, and the cards that they hold.",
-    shell_complete=namespace_names,
+    shell_complete=complete_namespaces,
 )
 @click.option(
-    "--node", metavar="NAME", help="Only this node.", shell_complete=node_names
+    "--node", metavar="NAME", help="Only this node.", shell_complete=complete_nodes
 )
 @click.option(
     "-w", "--watch", is_flag=True, help="Show it again every 5 seconds, until Ctrl-C."
@@ -109,7 +109,7 @@ def inspect(  # noqa: PLR0913
     as_data = output in ("json", "yaml")
     if watch and (as_data or not sys.stdout.isatty()):
         raise click.UsageError("--watch is for a terminal, and not for data")
-    console = screen()
+    console = open_console()
 
     wide = output == "wide"
 
@@ -124,7 +124,7 @@ def inspect(  # noqa: PLR0913
 
         seen = _watch(console, read, frame) if watch else read()
     if as_data:
-        give(encode(seen), str(output))
+        print_data(encode(seen), str(output))
     else:
         draw_overview(console, seen, wide=wide, verbose=verbose)
 

@@ -106,7 +106,7 @@ def _card_data(card: Card) -> Data:
     }
 
 
-def give(data: object, output: str) -> None:
+def print_data(data: object, output: str) -> None:
     """Print data as JSON if ``output`` is ``json``, else as YAML."""
     if output == "json":
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
@@ -117,7 +117,7 @@ def give(data: object, output: str) -> None:
 _UNLIMITED = 100_000
 
 
-def screen() -> Console:
+def open_console() -> Console:
     """Return the console of standard output; into a pipe no line is wrapped."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
 
@@ -153,7 +153,7 @@ class Hanging:
             begin = Text(" " * begin.cell_len)
 
 
-def step(text: str, indent: int = 4, *, wrap: bool = False) -> RenderableType:
+def draw_step(text: str, indent: int = 4, *, wrap: bool = False) -> RenderableType:
     """Return a next step after an arrow; a command is not wrapped, to be copied.
 
     ``wrap`` wraps it too, for a screen that is drawn again and again.
@@ -190,7 +190,7 @@ class Words(Text):
         return self
 
 
-def bar(capacity: int, units: Sequence[int], width: int = 40) -> Words:
+def draw_bar(capacity: int, units: Sequence[int], width: int = 40) -> Words:
     """Draw a card as a bar: a fill for each pod, dots for what is free.
 
     Each pod gets at least one cell, at the cost of the largest; of more pods than
@@ -199,20 +199,20 @@ def bar(capacity: int, units: Sequence[int], width: int = 40) -> Words:
     cells = _cells(capacity, units, width)
     text = Words()
     for number, count in enumerate(cells):
-        text.append_text(fill(number, count))
+        text.append_text(draw_fill(number, count))
     return text.append(_FREE * (width - sum(cells)), "dim")
 
 
-def legend(units: Mapping[str, int]) -> Words:
+def draw_legend(units: Mapping[str, int]) -> Words:
     """Name each pod after its fill, with its units."""
     text = Words()
     for number, name in enumerate(units):
-        text.append("  " if number else "").append_text(fill(number))
+        text.append("  " if number else "").append_text(draw_fill(number))
         text.append(f" {name} {units[name]}")
     return text
 
 
-def fill(number: int, cells: int = 1) -> Words:
+def draw_fill(number: int, cells: int = 1) -> Words:
     """Return cells with the fill of a bar's piece of this number."""
     which = number % len(_FILLS)
     return Words(_FILLS[which] * cells, _COLOURS[which])
@@ -250,7 +250,7 @@ _STEPS = (
 """Up to how many seconds: the unit and its size, and the unit of the rest."""
 
 
-def age(moment: str, now: datetime) -> str:
+def format_age(moment: str, now: datetime) -> str:
     """Return how long ago something was, as kubectl writes it: ``45s``, ``3m20s``.
 
     The source is ``k8s.io/apimachinery/pkg/util/duration``.
@@ -286,19 +286,19 @@ def gib(mib: float | None) -> str:
     return f"<{_LEAST}" if 0 < number < _LEAST else f"{number:.2f}" if number else "0"
 
 
-def size(mib: float) -> str:
+def format_size(mib: float) -> str:
     """Write MiB with its unit, for a sentence.
 
-    >>> size(300.4), size(1280)
+    >>> format_size(300.4), format_size(1280)
     ('300 MiB', '1.25 GiB')
     """
-    return f"{max(1, round(mib))} MiB" if mib < _GIB else f"{plain(mib)} GiB"
+    return f"{max(1, round(mib))} MiB" if mib < _GIB else f"{plain_gib(mib)} GiB"
 
 
-def plain(mib: float) -> str:
+def plain_gib(mib: float) -> str:
     """Write MiB as GiB, for a sentence that names the unit.
 
-    >>> plain(12800), plain(0)
+    >>> plain_gib(12800), plain_gib(0)
     ('12.5', '0')
     """
     return f"{mib / _GIB:.2f}".rstrip("0").rstrip(".")
@@ -315,23 +315,23 @@ def rounded(number: float | None) -> str:
     return "<1" if 0 < number < 1 else str(round(number))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a duration as kubectl does.
 
-    >>> duration(7800)
+    >>> format_duration(7800)
     '130m'
     """
     then = datetime(2000, 1, 1, tzinfo=UTC)
-    return age(then.isoformat(), then + timedelta(seconds=seconds))
+    return format_age(then.isoformat(), then + timedelta(seconds=seconds))
 
 
-def column(text: str, width: int, tail: int | None = None) -> str:
+def fit_column(text: str, width: int, tail: int | None = None) -> str:
     """Make a text exactly ``width`` cells wide.
 
     A text that is too long is cut before its last ``tail`` cells, or in the middle.
 
-    >>> column("bert-7b5f9c6d4b-x2x7k", 12), column("Tesla P100", 6, 0), column("a", 3)
-    ('bert-7…x2x7k', 'Tesla…', 'a  ')
+    >>> fit_column("bert-7b5f9c6d4b-x2x7k", 12), fit_column("Tesla P100", 6, 0)
+    ('bert-7…x2x7k', 'Tesla…')
     """
     if cell_len(text) <= width:
         return set_cell_size(text, width)
@@ -341,19 +341,19 @@ def column(text: str, width: int, tail: int | None = None) -> str:
     return set_cell_size(f"{begin}{_CUT}{end}", width)
 
 
-def columns(texts: Sequence[str], width: int) -> list[str]:
+def fit_columns(texts: Sequence[str], width: int) -> list[str]:
     """Make texts ``width`` cells wide; cut them where most of them stay different.
 
     That is in the middle, or as near to it as possible.
 
-    >>> columns(["gpu-a-of-the-rack", "gpu-b-of-the-rack"], 9)
+    >>> fit_columns(["gpu-a-of-the-rack", "gpu-b-of-the-rack"], 9)
     ['gpu-a…ack', 'gpu-b…ack']
     """
     middle = (width - 1) // 2
     different = len(set(texts))
-    best, most = [column(text, width) for text in texts], 0
+    best, most = [fit_column(text, width) for text in texts], 0
     for tail in sorted(range(max(0, width)), key=lambda tail: abs(tail - middle)):
-        cut = [column(text, width, tail) for text in texts]
+        cut = [fit_column(text, width, tail) for text in texts]
         kept = len(set(cut))
         if kept > most:
             best, most = cut, kept
@@ -404,7 +404,7 @@ class ObjectChange:
         return "".join(difflib.unified_diff(old, new, fromfile, tofile))
 
 
-def object_changes(
+def find_changes(
     objects: Objects, manifests: Iterable[Json]
 ) -> tuple[ObjectChange, ...]:
     """Return what applying would change, by the API server's dry run.

@@ -24,7 +24,7 @@ from gpushare.kube import facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.output import fit_to_show, give
+from gpusharectl.output import fit_to_show, print_data
 from gpusharectl.state.read import is_demo
 
 _VERSION = 1
@@ -87,7 +87,7 @@ def version(output: str | None, kubeconfig: str | None, context: str | None) -> 
         error = caught
     data = _data(parts_read)
     if output:
-        give(data, output)
+        print_data(data, output)
     else:
         for line in _lines(data):
             click.echo(fit_to_show(line))

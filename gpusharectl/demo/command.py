@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gpusharectl.demo.cluster import CannotStartError, DemoCluster
 from gpusharectl.demo.story import HELD, SCENES, NotAsExpectedError, Story
-from gpusharectl.output import screen
+from gpusharectl.output import open_console
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
@@ -36,7 +36,7 @@ extender and device plugin.
 )
 def demo(*, keep: bool) -> None:
     """Show what this software does, without a GPU, a cluster or root."""
-    console = screen()
+    console = open_console()
     if not keep:
         _leave(tell_story(console))
     stop = Event()

@@ -10,7 +10,7 @@ from datetime import datetime
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
-from gpusharectl.output import UNKNOWN, age
+from gpusharectl.output import UNKNOWN, format_age
 
 
 def ready_of(pod: Reader) -> str:
@@ -130,7 +130,7 @@ def make_table(
 
 
 def _born(thing: Reader, now: datetime) -> str:
-    return age(thing.object("metadata").optional_text("creationTimestamp"), now)
+    return format_age(thing.object("metadata").optional_text("creationTimestamp"), now)
 
 
 def _name(thing: Reader) -> str:
@@ -197,7 +197,7 @@ def _event(event: Reader, now: datetime) -> Cells:
     about = event.optional_object("involvedObject")
     last = event.optional_text("lastTimestamp") or event.optional_text("eventTime")
     return (
-        age(last, now),
+        format_age(last, now),
         event.optional_text("type"),
         event.optional_text("reason"),
         f"{about.optional_text('kind').lower()}/{about.optional_text('name')}",

@@ -17,7 +17,7 @@ from gpushare.kube.codec import read_pod_record
 from gpushare.kube.words import units as counted_units
 from gpusharectl.demo.cluster import DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
-from gpusharectl.output import Hanging, bar, legend
+from gpusharectl.output import Hanging, draw_bar, draw_legend
 
 _FILE = "allocation.json"
 
@@ -251,15 +251,15 @@ def card_lines(
 ) -> Iterator[RenderableType]:
     """Draw what a card holds; on a narrow screen its pods are named below the bar."""
     line = Text(f"    card {card.index} ")
-    line.append_text(bar(card.units, list(held.values()), _BAR))
+    line.append_text(draw_bar(card.units, list(held.values()), _BAR))
     line.append(f" {sum(held.values()):>2}/{card.units}")
     if not held:
         yield line
     elif width < _WIDE:
         yield line
-        yield _indented(legend(held), _INDENT + len("card 0 "))
+        yield _indented(draw_legend(held), _INDENT + len("card 0 "))
     else:
-        yield line.append(" ").append_text(legend(held))
+        yield line.append(" ").append_text(draw_legend(held))
 
 
 def step_lines(width: int, begin: Text, what: Text) -> Iterator[RenderableType]:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reach
-from gpusharectl.completion import all_node_names
+from gpusharectl.completion import complete_all_nodes
 from gpusharectl.installer import run as installing
 from gpusharectl.installer import uninstall as leaving
 from gpusharectl.installer.context import Context
@@ -52,7 +52,7 @@ from gpusharectl.installer.progress import (
     Screen,
 )
 from gpusharectl.installer.rollout import last_lines
-from gpusharectl.output import give
+from gpusharectl.output import print_data
 from gpusharectl.state.read import is_demo
 
 _RESTARTED_WITHIN_S = 300.0
@@ -200,7 +200,7 @@ _CHECK_CODES = (
 
 
 @click.command(epilog=_CHECK_CODES)
-@click.argument("nodes", nargs=-1, required=True, shell_complete=all_node_names)
+@click.argument("nodes", nargs=-1, required=True, shell_complete=complete_all_nodes)
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
 )
@@ -223,7 +223,7 @@ def check_node(kubeconfig: str | None, context: str | None, **options: Any) -> N
         except ClusterError as error:
             raise click.ClickException(str(error)) from error
     if chosen.output:
-        give(checks_data(checked), chosen.output)
+        print_data(checks_data(checked), chosen.output)
     else:
         draw_checks(Console(highlight=False), checked)
     sys.exit(1 if any(node.todo for node in checked) else 0)

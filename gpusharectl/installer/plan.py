@@ -54,7 +54,7 @@ from gpusharectl.installer.webhook.apply import (
     plan_webhook_objects,
 )
 from gpusharectl.installer.webhook.objects import DEPLOYMENT, SECRET
-from gpusharectl.output import ObjectChange, object_changes
+from gpusharectl.output import ObjectChange, find_changes
 
 _NAME_THEM = "--nodes NODE,NODE or --all-gpu-nodes"
 
@@ -232,7 +232,7 @@ class InstallPlan(HostsPlan):
                     f"a dry run does not look at {', '.join(others)}: whether the API "
                     "server trusts the authority there, is seen by the install itself"
                 )
-        self.changes = object_changes(context.objects, bodies)
+        self.changes = find_changes(context.objects, bodies)
         self._refuse_owned()
 
     def _refuse_owned(self) -> None:

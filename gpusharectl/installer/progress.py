@@ -21,7 +21,7 @@ from rich.text import Text
 
 from gpushare.kube.errors import ClusterError, Forbidden, Unreachable
 from gpushare.kube.words import listed
-from gpusharectl.output import UNKNOWN, age
+from gpusharectl.output import UNKNOWN, format_age
 
 NOTHING_DONE = "nothing was changed"
 DEFAULT_TIMEOUT_S = 900.0
@@ -214,7 +214,7 @@ def draw_waits(waits: Sequence[Waiting], now: datetime) -> Padding:
     """Return the list of waits, each with its duration."""
     lines = []
     for wait in group_waits(waits):
-        line, lasted = f"waiting for {wait}", age(wait.since, now)
+        line, lasted = f"waiting for {wait}", format_age(wait.since, now)
         lines.append(line if lasted == UNKNOWN else f"{line}, {lasted}")
     return Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))
 

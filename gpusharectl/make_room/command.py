@@ -31,15 +31,15 @@ from gpushare.kube.json_reader import Malformed
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import (
     DEFAULT_NAMESPACE,
-    namespace_names,
-    node_names,
-    pod_names,
+    complete_namespaces,
+    complete_nodes,
+    complete_pods,
 )
 from gpusharectl.make_room.evict import Eviction, EvictionResult, Patience
 from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
 from gpusharectl.make_room.render import draw_proposal
 from gpusharectl.make_room.situation import RoomDemand, read_inputs
-from gpusharectl.output import encode, fit_to_show, give, screen
+from gpusharectl.output import encode, fit_to_show, open_console, print_data
 from gpusharectl.state.read import explain_missing_node
 
 _CODES = (
@@ -88,7 +88,7 @@ class _RequestedSize:
     "--namespace",
     metavar="NAME",
     help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
-    shell_complete=namespace_names,
+    shell_complete=complete_namespaces,
 )
 @click.option(
     "--memory",
@@ -112,7 +112,7 @@ class _RequestedSize:
     "--node",
     metavar="NAME",
     help="Make the room on this node.",
-    shell_complete=node_names,
+    shell_complete=complete_nodes,
 )
 @click.option(
     "--max-moves",
@@ -142,7 +142,7 @@ class _RequestedSize:
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
 )
 @access_options
-@click.argument("pod", required=False, shell_complete=pod_names)
+@click.argument("pod", required=False, shell_complete=complete_pods)
 def make_room(  # noqa: PLR0913
     *,
     pod: str | None,
@@ -175,7 +175,7 @@ def make_room(  # noqa: PLR0913
         demand = _room_demand(access, pod, namespace, size, node or "")
         proposal = _proposal(access, demand, allow, max_moves)
         if not output:
-            draw_proposal(screen(), proposal)
+            draw_proposal(open_console(), proposal)
         code, result = proposal.code, None
         if evict and isinstance(proposal.result, MovePlan):
             _confirm(proposal, len(proposal.result.moves), yes=yes)
@@ -187,7 +187,7 @@ def make_room(  # noqa: PLR0913
                 _say(result.outcome, to_error=False)
     if output:
         of_run = {} if result is None else encode(result)
-        give({**encode(proposal), **of_run, "code": code}, output)
+        print_data({**encode(proposal), **of_run, "code": code}, output)
     sys.exit(code)
 
 

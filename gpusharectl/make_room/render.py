@@ -10,7 +10,7 @@ from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.make_room.proposal import Proposal
-from gpusharectl.output import Hanging, Words, bar, fill, show, step
+from gpusharectl.output import Hanging, Words, draw_bar, draw_fill, draw_step, show
 
 _BAR = 32
 _MOST_PODS = 8
@@ -61,7 +61,7 @@ def _no_plan(proposal: Proposal, result: NoPlan) -> Iterator[RenderableType]:
 
 def _next(proposal: Proposal) -> Iterator[RenderableType]:
     if proposal.next:
-        yield step(proposal.next, 0)
+        yield draw_step(proposal.next, 0)
 
 
 def _plan(proposal: Proposal, plan: MovePlan) -> Iterator[RenderableType]:
@@ -79,7 +79,7 @@ def _plan(proposal: Proposal, plan: MovePlan) -> Iterator[RenderableType]:
         "by kube-scheduler, so where it lands is a prediction.",
         _DIM,
     )
-    yield step(proposal.next, 0)
+    yield draw_step(proposal.next, 0)
 
 
 def _move(proposal: Proposal, move: PodMove) -> str:
@@ -121,12 +121,12 @@ def _card(
     yield Words(label, _BOLD)
     for word, units_of in (("before", old), ("after", new)):
         units = [units_of.get(uid, 0) for uid in pods]
-        line = Words(f"  {word:<7} ").append_text(bar(capacity, units, _BAR))
+        line = Words(f"  {word:<7} ").append_text(draw_bar(capacity, units, _BAR))
         yield line.append(f" {sum(units)}/{capacity}")
     legend = Words()
     at = {**before.placements, **then.placements}
     for number, uid in enumerate(list(pods)[:_MOST_PODS]):
-        legend.append("  " if number else "").append_text(fill(number))
+        legend.append("  " if number else "").append_text(draw_fill(number))
         legend.append(f" {at[uid].pod.name}", "default")
     if (more := len(pods) - _MOST_PODS) > 0:
         legend.append(f"  and {more} more")

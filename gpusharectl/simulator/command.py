@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reached
-from gpusharectl.output import give, screen
+from gpusharectl.output import open_console, print_data
 from gpusharectl.simulator.engine import OnStep
 from gpusharectl.simulator.links import has_links
 from gpusharectl.simulator.live import MorePods, WhatIf, read_live
@@ -89,9 +89,9 @@ def simulate(  # noqa: PLR0913
         click.echo(report_csv(report), nl=False)
     elif output == "table":
         step = "" if compare else _next_step(policy, played.choice.default, scenario)
-        draw_report(screen(), report, step)
+        draw_report(open_console(), report, step)
     else:
-        give(report_data(report), output)
+        print_data(report_data(report), output)
     sys.exit(_OTHERWISE if any(run.wrong for run in report.runs) else 0)
 
 

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from gpushare.domain.policies import POLICIES
 from gpushare.domain.refusal import clean_text
-from gpusharectl.completion import node_names
+from gpusharectl.completion import complete_nodes
 from gpusharectl.simulator.live import MorePods
 from gpusharectl.simulator.result import NO_LINKS, NO_MOVES, read_size
 from gpusharectl.simulator.scenario import NotPlayable
@@ -116,14 +116,14 @@ OPTIONS: list[click.Parameter] = [
         multiple=True,
         metavar="NODE=N",
         callback=parse_option(_read_added_nodes),
-        shell_complete=node_names,
+        shell_complete=complete_nodes,
         help="With --live: N more nodes like NODE.",
     ),
     click.Option(
         ["--drain"],
         multiple=True,
         metavar="NODE",
-        shell_complete=node_names,
+        shell_complete=complete_nodes,
         help="With --live: drain NODE; its pods are placed on other nodes.",
     ),
     click.Option(

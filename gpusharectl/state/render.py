@@ -15,14 +15,14 @@ from gpushare.kube import names, words
 from gpusharectl.output import (
     Hanging,
     Words,
-    age,
-    bar,
-    column,
-    fill,
+    draw_bar,
+    draw_fill,
+    draw_step,
+    fit_column,
     fit_to_show,
+    format_age,
     rounded,
     show,
-    step,
 )
 from gpusharectl.state.read import Placements, Setup, Trouble
 from gpusharectl.state.view import (
@@ -98,7 +98,7 @@ def draw_warnings(
         do = those[0].do
         if any(trouble.do != do for trouble in those):
             do += "  # and so for each of them"
-        yield step(do, wrap=wrap)
+        yield draw_step(do, wrap=wrap)
 
 
 def indent(text: Text, by: int = _INDENT) -> Hanging:
@@ -240,7 +240,7 @@ def _node(
             yield Words(f"  {model} {card.card.parent}, in MIG mode", _DIM)
         parent = card.card.parent
         line = _numbers(card, width)
-        name = column(_label(card), label - 1, 0)
+        name = fit_column(_label(card), label - 1, 0)
         yield Words(f"{name} ").append_text(line)
         yield from _below(node, card, width, wide=wide)
     for gone in node.gone:
@@ -272,14 +272,14 @@ def _numbers(view: CardView, width: int) -> Words:
     card, allotted = view.card, view.allotted
     pieces = _pieces(view)
     line = Words()
-    line.append_text(bar(card.units, [amount.units for amount in pieces], _MEMORY_BAR))
+    line.append_text(draw_bar(card.units, [p.units for p in pieces], _MEMORY_BAR))
     line.append(f" {f'{allotted.units}/{card.units}':>7}")
     if width >= _NARROW:
         line.append(f"  {words.format_memory_pair(allotted.units, card.units):>11}")
     line.append("  ")
     if width >= _WIDTH:
         cores = [amount.cores for amount in pieces]
-        line.append_text(bar(CORES_PER_CARD, cores, _CORE_BAR)).append(" ")
+        line.append_text(draw_bar(CORES_PER_CARD, cores, _CORE_BAR)).append(" ")
     line.append(f"{f'{allotted.cores}/{CORES_PER_CARD}':>7}")
     return line
 
@@ -325,10 +325,10 @@ def _legend(view: CardView, node: NodeView, others: str, width: int) -> Text:
         for number, share in enumerate(view.pods[:_MOST])
     ]
     if more := len(view.pods) - len(items):
-        items.append(fill(_MOST).append(f" and {more} more (-o wide)", "default"))
+        items.append(draw_fill(_MOST).append(f" and {more} more (-o wide)", "default"))
     if others:
         last = len(_pieces(view)) - 1
-        items.append(fill(last).append(f" {others}", "default"))
+        items.append(draw_fill(last).append(f" {others}", "default"))
     lines = [Words()]
     for item in items:
         if lines[-1] and lines[-1].cell_len + 2 + item.cell_len > width:
@@ -339,7 +339,7 @@ def _legend(view: CardView, node: NodeView, others: str, width: int) -> Text:
 
 def _sign(number: int, share: PodShare) -> Words:
     """Return the pod's fill in the bars; a nominated pod is in no bar."""
-    return Words("+") if share.stay is Stay.NOMINATED else fill(min(number, _MOST))
+    return Words("+") if share.stay is Stay.NOMINATED else draw_fill(min(number, _MOST))
 
 
 def _named(share: PodShare, node: NodeView) -> str:
@@ -413,7 +413,7 @@ def _namespaces(seen: Sequence[NamespaceView], *, wide: bool) -> Iterator[Words]
     yield Words(head, _DIM)
     for view in shown:
         units, cores = view.allotted.units, view.allotted.cores
-        line = Words(f"{column(view.name, name, 0)}{units:>7}{cores:>7}")
+        line = Words(f"{fit_column(view.name, name, 0)}{units:>7}{cores:>7}")
         for resource, width in columns.items():
             tight = _tightest(view, resource)
             over_it = tight is not None and _left(tight) < 0
@@ -449,7 +449,7 @@ def _claiming(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
     yield Words(f"\n{many} with ResourceClaims pending", "bold")
     most = len(seen.claiming) if wide else _MOST_PENDING
     yield indent(Words(words.listed(seen.claiming, most)), 2)
-    yield step(f"gpusharectl why {seen.claiming[0]}", 2)
+    yield draw_step(f"gpusharectl why {seen.claiming[0]}", 2)
 
 
 def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
@@ -459,7 +459,7 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
     shown = seen.pending if wide else seen.pending[:_MOST_PENDING]
     for waiting in shown:
         asks = words.format_claims(waiting.claims) or words.NOT_KNOWN
-        old = f", {age(waiting.since, seen.at)} old" if waiting.since else ""
+        old = f", {format_age(waiting.since, seen.at)} old" if waiting.since else ""
         yield Words(f"  {waiting.pod}  requests {asks}{old}")
         text = waiting.because
         if waiting.nominated:
@@ -469,4 +469,4 @@ def _pending(seen: Overview, *, wide: bool) -> Iterator[RenderableType]:
         yield indent(Words(text))
     if more := len(seen.pending) - len(shown):
         yield Words(f"  and {more} more (-o wide)", _DIM)
-    yield step(f"gpusharectl why {seen.pending[0].pod}", 2)
+    yield draw_step(f"gpusharectl why {seen.pending[0].pod}", 2)

@@ -44,8 +44,8 @@ import click
 from rich.console import Console, RenderableType
 
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.completion import namespace_names, node_names
-from gpusharectl.output import encode, give, screen
+from gpusharectl.completion import complete_namespaces, complete_nodes
+from gpusharectl.output import encode, open_console, print_data
 from gpusharectl.state.read import explain_missing_node, read_state
 from gpusharectl.state.scrape import scrape_exporters
 from gpusharectl.state.view import build_overview
@@ -80,13 +80,13 @@ _CODES = (
     "--namespace",
     metavar="NAME",
     help="Only pods of this namespace; default: all.",
-    shell_complete=namespace_names,
+    shell_complete=complete_namespaces,
 )
 @click.option(
     "-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces; the default."
 )
 @click.option(
-    "--node", metavar="NAME", help="Only this node.", shell_complete=node_names
+    "--node", metavar="NAME", help="Only this node.", shell_complete=complete_nodes
 )
 @click.option(
     "--once", is_flag=True, help="Show it once; without a terminal this is the default."
@@ -144,9 +144,9 @@ def top(  # noqa: PLR0913
             return _seen(access, layout)
 
         if output:
-            give(encode(order_rows(seen(), sort)), output)
+            print_data(encode(order_rows(seen(), sort)), output)
             return
-        console = screen()
+        console = open_console()
         # With FORCE_COLOR even a pipe looks like a terminal.
         if once or not (console.is_interactive and sys.stdout.isatty()):
             console.print(draw_top(console, order_rows(seen(), sort), layout))

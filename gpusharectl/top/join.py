@@ -7,7 +7,7 @@ from datetime import datetime
 from gpushare.domain.model import NOTHING, Card, CardUUID, PodRef, PodUID
 from gpushare.domain.node import Node
 from gpushare.kube import words
-from gpusharectl.output import age, duration, size
+from gpusharectl.output import format_age, format_duration, format_size
 from gpusharectl.state.read import CLAIMS, Setup, Trouble
 from gpusharectl.state.scrape import (
     MEMORY,
@@ -127,10 +127,10 @@ def _card_flags(
         yield Flag(Sign.CORDONED, "cordoned: no new pod comes here", do)
     look = f"nvidia-smi on {node}"
     if outside:
-        text = f"processes outside Kubernetes use {size(outside)}"
+        text = f"processes outside Kubernetes use {format_size(outside)}"
         yield Flag(Sign.OUTSIDE, text, look)
     if hidden is not None and hidden > UNATTRIBUTED_MIB:
-        text = f"{size(hidden)} of its memory belong to no known process"
+        text = f"{format_size(hidden)} of its memory belong to no known process"
         yield Flag(Sign.UNATTRIBUTED, text, look)
 
 
@@ -282,7 +282,7 @@ def _flags(
     if not share.whole and any(row.over for row in containers):
         yield from (Flag(Sign.OVER, text) for text in _over(share, used, containers))
     if idle is not None and idle >= IDLE_S:
-        yield Flag(Sign.IDLE, f"idle for {duration(idle)}")
+        yield Flag(Sign.IDLE, f"idle for {format_duration(idle)}")
     if share.leaving:
         yield Flag(Sign.LEAVING, "terminating")
     if share.waits:
@@ -333,12 +333,14 @@ def _over(
         if not row.over:
             continue
         if row.allotted is None and row.used_mib:
-            uses = f"container {row.name} uses {size(row.used_mib)}"
+            uses = f"container {row.name} uses {format_size(row.used_mib)}"
             texts.append(f"{uses}, but requested none")
         elif over := compute_excess(row.allotted, row.used_mib):
-            texts.append(f"container {row.name} uses {size(over)} more than its share")
+            texts.append(
+                f"container {row.name} uses {format_size(over)} more than its share"
+            )
     if not texts and (over := compute_excess(share.amount, used)):
-        return [f"uses {size(over)} more than its share"]
+        return [f"uses {format_size(over)} more than its share"]
     return texts or ["its exporter reports that it exceeds its share"]
 
 
@@ -387,12 +389,12 @@ def _of_page(page: PageSeen, now: datetime) -> Iterator[str]:
     for group in (MEMORY, PROCESSES):
         behind = newest - page.times.get(group, newest)
         if behind > OLD_S:
-            yield f"its values of {group} are {duration(behind)} old"
+            yield f"its values of {group} are {format_duration(behind)} old"
     if now.timestamp() - newest > OLD_S:
         when = datetime.fromtimestamp(newest, now.tzinfo).isoformat()
         yield (
-            f"its newest values are {age(when, now)} old by this computer's clock: the "
-            "exporter hangs, or the clocks differ"
+            f"its newest values are {format_age(when, now)} old by this computer's "
+            "clock: the exporter hangs, or the clocks differ"
         )
 
 

@@ -13,7 +13,15 @@ from rich.console import Console, Group, RenderableType
 
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import words
-from gpusharectl.output import Words, column, columns, fit_to_show, gib, plain, rounded
+from gpusharectl.output import (
+    Words,
+    fit_column,
+    fit_columns,
+    fit_to_show,
+    gib,
+    plain_gib,
+    rounded,
+)
 from gpusharectl.state.read import Setup, Trouble
 from gpusharectl.state.render import (
     describe_source,
@@ -108,7 +116,7 @@ def _pod_table(top: TopView, width: int) -> tuple[list[Row], str]:
         named.append((fit_to_show(row.full_name), f"{row.node} {index}"))
     head, bars = _head_for(named, width, _POD_HEAD)
     first, second = _widths(named, width - len(head), 0.45)
-    names = _joined(columns(_of(named, 0), first), _on_cards(_of(named, 1), second))
+    names = _joined(fit_columns(_of(named, 0), first), _on_cards(_of(named, 1), second))
     lines = [
         (draw_pod_bar(row) if bars else Words()).append(_pod_numbers(row))
         for row in top.pods
@@ -125,7 +133,7 @@ def _card_table(top: TopView, width: int) -> tuple[list[Row], str]:
     named += [(row.where, shorten_model(row.card)) for row in top.cards]
     head, bars = _head_for(named, width, _CARD_HEAD)
     first, second = _widths(named, width - len(head), 0.25)
-    names = _joined(_on_cards(_of(named, 0), first), columns(_of(named, 1), second))
+    names = _joined(_on_cards(_of(named, 0), first), fit_columns(_of(named, 1), second))
     lines = [
         (draw_card_bar(row) if bars else Words()).append(_card_numbers(row))
         for row in top.cards
@@ -160,12 +168,12 @@ def _on_cards(names: Sequence[str], width: int) -> list[str]:
     nodes = [node for node, _, _ in parts]
     tail = max((len(index) for _, _, index in parts), default=0) + 1
     if max(map(cell_len, nodes), default=0) > width - tail:
-        nodes = columns(_without_domain(nodes), max(0, width - tail))
+        nodes = fit_columns(_without_domain(nodes), max(0, width - tail))
     there = [
         f"{node.rstrip()} {index}"
         for node, (_, _, index) in zip(nodes, parts, strict=True)
     ]
-    return [column(name, width, tail) for name in (names[0], *there)]
+    return [fit_column(name, width, tail) for name in (names[0], *there)]
 
 
 def _without_domain(nodes: Sequence[str]) -> list[str]:
@@ -301,15 +309,15 @@ def _sum(top: TopView) -> str:
     nodes = words.counted(len({row.node for row in top.cards}), "node")
     cards = words.counted(len(top.cards), "card")
     all_mib, allotted_mib = units * UNIT_MIB, allotted * UNIT_MIB
-    text = f"{nodes}, {cards}, {plain(all_mib)} GiB: {plain(allotted_mib)} allotted"
-    text += _percent(allotted_mib, all_mib)
+    text = f"{nodes}, {cards}, {plain_gib(all_mib)} GiB: {plain_gib(allotted_mib)} "
+    text += f"allotted{_percent(allotted_mib, all_mib)}"
     if not top.used_mib:
         return f"{text}, used: {words.NOT_KNOWN}"
     used, known = sum(top.used_mib), len(top.used_mib)
     here = (
         f" on {known} of {cards}" if known < len(top.cards) else _percent(used, all_mib)
     )
-    return f"{text}, {plain(used)} used{here}"
+    return f"{text}, {plain_gib(used)} used{here}"
 
 
 def _percent(part: float, mib: int) -> str:

@@ -52,8 +52,8 @@ from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.completion import DEFAULT_NAMESPACE, namespace_names, pod_names
-from gpusharectl.output import VERSION, give, screen
+from gpusharectl.completion import DEFAULT_NAMESPACE, complete_namespaces, complete_pods
+from gpusharectl.output import VERSION, open_console, print_data
 from gpusharectl.state.read import Trouble, list_all, read_quotas, read_state
 from gpusharectl.state.troubles import check_quotas
 from gpusharectl.why.answers import encode_answer
@@ -74,7 +74,7 @@ _CODES = (
     "--namespace",
     metavar="NAME",
     help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
-    shell_complete=namespace_names,
+    shell_complete=complete_namespaces,
 )
 @click.option(
     "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
@@ -83,7 +83,7 @@ _CODES = (
     "-v", "--verbose", is_flag=True, help="Show all cards, and where this is read."
 )
 @access_options
-@click.argument("pod", shell_complete=pod_names)
+@click.argument("pod", shell_complete=complete_pods)
 def why(
     *,
     pod: str,
@@ -113,9 +113,9 @@ def why(
             notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
             answer = replace(answer, of_quotas=notes)
     if output:
-        give(encode_answer(answer, state.placements), output)
+        print_data(encode_answer(answer, state.placements), output)
     else:
-        draw_answer(screen(), answer, state, verbose=verbose)
+        draw_answer(open_console(), answer, state, verbose=verbose)
     sys.exit(answer.code)
 
 
@@ -136,7 +136,7 @@ def _absent(access: Access, namespace: str, name: str, output: str | None) -> in
     pod = f"{namespace}/{name}"
     if output:
         absent = {"v": VERSION, "state": "absent", "pod": pod, "code": 1}
-        give({**absent, "suggestions": similar, "near": similar}, output)
+        print_data({**absent, "suggestions": similar, "near": similar}, output)
     else:
         hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
         click.echo(f"Error: there is no pod {pod}.{hint}", err=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from gpushare.domain.model import NOTHING, Amount, PodRequest
 from gpushare.kube import facts, words
 from gpushare.kube.codec import refusal_text
-from gpusharectl.output import Hanging, Words, age, column, fit_to_show, show
+from gpusharectl.output import Hanging, Words, fit_column, fit_to_show, format_age, show
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import describe_source
 from gpusharectl.why.answers import (
@@ -124,7 +124,7 @@ def _unplaced(answer: Unplaced) -> Iterator[Text]:
 
 def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
     cards = " and ".join(map(_held, answer.held))
-    since = f", since {answer.at} ({age(answer.at, now)})" if answer.at else ""
+    since = f", since {answer.at} ({format_age(answer.at, now)})" if answer.at else ""
     yield Words(f"{answer.pod} is on {answer.node}, {cards}{since}.", _BOLD)
     whose = "its own choice" if answer.request.policy else "the cluster's default"
     how = f"Policy: {answer.policy}, {whose}."
@@ -186,7 +186,7 @@ def _pending(
     answer: Pending, now: datetime, *, verbose: bool
 ) -> Iterator[RenderableType]:
     since = facts.created(answer.body)
-    old = f"has waited for {age(since, now)}" if since else "waits"
+    old = f"has waited for {format_age(since, now)}" if since else "waits"
     asks = words.format_claims(answer.request.claims)
     yield Words(f"{answer.pod} requests {asks}. It {old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
@@ -269,7 +269,7 @@ def _table(answer: Pending, *, whole: bool) -> Iterator[RenderableType]:
         if cell_len(which) > name:
             yield Words(which)
             begin = ""
-        begin = f"{column(begin, name)}  {column(room, free)}  "
+        begin = f"{fit_column(begin, name)}  {fit_column(room, free)}  "
         yield Hanging(Words(begin, style), Words(result, style))
 
 

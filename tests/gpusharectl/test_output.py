@@ -13,14 +13,14 @@ from rich.text import Text
 from gpusharectl.output import (
     UNKNOWN,
     Hanging,
-    age,
-    bar,
-    column,
+    draw_bar,
+    draw_legend,
+    fit_column,
+    format_age,
+    format_size,
     gib,
-    legend,
-    plain,
+    plain_gib,
     rounded,
-    size,
 )
 
 
@@ -45,11 +45,11 @@ from gpusharectl.output import (
 def test_a_bar_shows_what_each_pod_holds(
     capacity: int, units: list[int], drawn: str
 ) -> None:
-    assert bar(capacity, units, width=len(drawn)).plain == drawn
+    assert draw_bar(capacity, units, width=len(drawn)).plain == drawn
 
 
 def test_colour_only_adds() -> None:
-    drawn, told = bar(10, [5, 2], width=10), legend({"p0": 5, "p1": 2})
+    drawn, told = draw_bar(10, [5, 2], width=10), draw_legend({"p0": 5, "p1": 2})
     assert told.plain == "█ p0 5  ▓ p1 2"
     colours = [span.style for span in drawn.spans][:2]
     assert colours == [span.style for span in told.spans]
@@ -64,7 +64,7 @@ def test_a_bar_is_as_wide_as_it_should_be(
 ) -> None:
     """Every pod has a cell; a dot is there exactly while something is free."""
     capacity = max(1, sum(units) + free)
-    drawn = bar(capacity, units, width).plain
+    drawn = draw_bar(capacity, units, width).plain
     assert len(drawn) == width
     runs = [char for i, char in enumerate(drawn) if i == 0 or char != drawn[i - 1]]
     assert len([char for char in runs if char != "·"]) == len(units)
@@ -83,12 +83,12 @@ def test_a_bar_is_as_wide_as_it_should_be(
     ],
 )
 def test_memory(mib: float, in_column: str, in_words: str) -> None:
-    assert (gib(mib), size(mib)) == (in_column, in_words)
+    assert (gib(mib), format_size(mib)) == (in_column, in_words)
 
 
 def test_numbers() -> None:
     assert [rounded(n) for n in (None, 0, 0.2, 22.6)] == ["n/a", "0", "<1", "23"]
-    assert [plain(n) for n in (38 * 1024, 12800, 0)] == ["38", "12.5", "0"]
+    assert [plain_gib(n) for n in (38 * 1024, 12800, 0)] == ["38", "12.5", "0"]
     assert gib(None) == "n/a"
 
 
@@ -106,7 +106,7 @@ def test_numbers() -> None:
 def test_long_names_are_cut(
     text: str, width: int, tail: int | None, found: str
 ) -> None:
-    assert column(text, width, tail) == found
+    assert fit_column(text, width, tail) == found
 
 
 @given(
@@ -115,7 +115,7 @@ def test_long_names_are_cut(
     st.none() | st.integers(0, 50),
 )
 def test_a_column_is_exactly_so_wide(text: str, width: int, tail: int | None) -> None:
-    assert cell_len(column(text, width, tail)) == width
+    assert cell_len(fit_column(text, width, tail)) == width
 
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -138,9 +138,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 )
 def test_age(ago: timedelta, text: str) -> None:
     """The longer ago, the coarser (``k8s.io/apimachinery/pkg/util/duration``)."""
-    assert age((NOW - ago).strftime("%Y-%m-%dT%H:%M:%SZ"), NOW) == text
+    assert format_age((NOW - ago).strftime("%Y-%m-%dT%H:%M:%SZ"), NOW) == text
     for moment in ("", "yesterday", "2026-01-02"):
-        assert age(moment, NOW) == UNKNOWN
+        assert format_age(moment, NOW) == UNKNOWN
 
 
 @pytest.mark.parametrize(

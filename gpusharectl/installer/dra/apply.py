@@ -47,7 +47,7 @@ from gpusharectl.installer.progress import (
     Waiting,
 )
 from gpusharectl.installer.rollout import prune_step
-from gpusharectl.output import object_changes
+from gpusharectl.output import find_changes
 
 PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
 HOSTS_EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
@@ -145,7 +145,7 @@ class DraSteps:
             )
         wanted = claims_configuration(join_authorities(self.authorities))
         hosts = ", ".join(sorted(self.authorities))
-        if not object_changes(objects, [wanted]):
+        if not find_changes(objects, [wanted]):
             screen.say(f"as before, the API server of {hosts} asks the extender there")
             return
         objects.apply(wanted)

@@ -242,11 +242,11 @@ def test_complaints(
     told: str,
     error: ClusterError | None,
 ) -> None:
-    def everything(*_: object) -> Iterator[Json]:
+    def list_all(*_: object) -> Iterator[Json]:
         raise error or AssertionError
 
     if error is not None:
-        monkeypatch.setattr("gpusharectl.simulator.live.everything", everything)
+        monkeypatch.setattr("gpusharectl.simulator.live.list_all", list_all)
     done = ran(kubeconfig, *words)
     assert done.exit_code == 1
     assert told in done.stderr
