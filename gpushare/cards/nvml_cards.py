@@ -18,7 +18,8 @@ from typing import TypeVar
 from gpushare.cards import nvml
 from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
 from gpushare.cards.links import CardLinks
-from gpushare.cards.nvml import Described, Session
+from gpushare.cards.nvml import Described
+from gpushare.cards.nvml_session import RELEASE, NvmlSession
 from gpushare.cards.source import (
     CardReading,
     DriverLost,
@@ -80,8 +81,8 @@ class NvmlCards:
         self._broken_since: float | None = None
         self._looking = threading.Lock()
         self._closed = threading.Event()
-        self._session: Session | None = None
-        self._ended: deque[Session] = deque()
+        self._session: NvmlSession | None = None
+        self._ended: deque[NvmlSession] = deque()
         """Those that still have the driver open, because a call of it hangs."""
         self._is_open = False
         self._known: dict[str, FoundCard] = {}
@@ -192,12 +193,12 @@ class NvmlCards:
         with self._looking:
             self._drop()
 
-    def _open(self) -> Session:
+    def _open(self) -> NvmlSession:
         if self._closed.is_set():
             raise nvml.NoDriver("this source was closed")
         if not self._is_open:
             self._calls.make_one("start", self._start)
-        self._session = Session(self._calls)
+        self._session = NvmlSession(self._calls)
         return self._session
 
     def _start(self) -> None:
@@ -206,14 +207,14 @@ class NvmlCards:
         # keep the driver open, and a lost card is found by opening it anew.
         self._is_open = True
 
-    def _drop(self, expected: Session | None = None) -> None:
+    def _drop(self, expected: NvmlSession | None = None) -> None:
         session = self._session
         if session is not None and expected in (None, session):
             self._session, self._is_open = None, False
             session.end()
             self._ended.append(session)
             # It may hang as any other call; nothing here depends on its end.
-            self._calls.make_all({nvml.RELEASE: self._release_ended})
+            self._calls.make_all({RELEASE: self._release_ended})
 
     def _release_ended(self) -> None:
         while self._ended:
@@ -234,7 +235,7 @@ class NvmlCards:
         self._note_broken("the driver has lost all cards" if all_lost else "")
         return self._take(answers)
 
-    def _ask_each(self, session: Session) -> _Answers:
+    def _ask_each(self, session: NvmlSession) -> _Answers:
         return session.describe_cards(self._calls.make_one("count", nvml.count))
 
     def _failures(self, answers: _Answers) -> dict[str, Exception]:
