@@ -71,8 +71,8 @@ class Rule:
 
     def named(self, series: str) -> str | None:
         """Give the API's name for a series; None where the rule leaves it out."""
-        found = re.search(self.matches, series)
-        return found and found.expand(GO_GROUP.sub(r"\\g<\1>", self.renamed))
+        match = re.search(self.matches, series)
+        return match and match.expand(GO_GROUP.sub(r"\\g<\1>", self.renamed))
 
     def query(
         self, series: str, resource: str, namespace: str, names: Sequence[str]
@@ -109,7 +109,7 @@ class Adapter:
     def discovered(self) -> dict[Metric, tuple[str, Rule]]:
         """Give each metric with its series and its rule; of two rules, the later."""
         since = time.time() - LOOK_BACK_S
-        found = {}
+        rules = {}
         for rule in self.rules:
             for series in self.prometheus.series(rule.series_query, start=since):
                 name = rule.named(series["__name__"])
@@ -117,8 +117,8 @@ class Adapter:
                 for kind in kinds if name else ():
                     namespaced = "namespaces" in kinds and kind not in ROOT_SCOPED
                     metric = Metric(kind, str(name), namespaced)
-                    found[metric] = series["__name__"], rule
-        return found
+                    rules[metric] = series["__name__"], rule
+        return rules
 
     def values(self, metric: Metric, namespace: str, *names: str) -> dict[str, float]:
         """Ask for objects by name; those of which nothing is known are not there.
@@ -128,14 +128,16 @@ class Adapter:
         series, rule = self.discovered()[metric]
         query = rule.query(series, metric.resource, namespace, names)
         label = rule.labels[metric.resource]
-        found = self.prometheus.query(query)
-        by_name = {one.labels.get(label, ""): one.value for one in found}
+        samples = self.prometheus.query(query)
+        by_name = {sample.labels.get(label, ""): sample.value for sample in samples}
         return {name: by_name[name] for name in names if name in by_name}
 
 
 def rules_of(path: Path) -> list[Rule]:
     """Read the custom rules out of values for the adapter's chart."""
-    return [Rule.of(one) for one in yaml.safe_load(path.read_text())["rules"]["custom"]]
+    return [
+        Rule.of(body) for body in yaml.safe_load(path.read_text())["rules"]["custom"]
+    ]
 
 
 def quantity(value: float) -> str:
@@ -157,7 +159,7 @@ class MetricsApi:
         self.asked: list[str] = []
 
     def answer(self, path: str) -> PageAnswer:
-        """PageAnswer one GET."""
+        """Answer one GET."""
         self.asked.append(path)
         url = urlsplit(path)
         if url.path.rstrip("/") == ROOT:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 Series = Mapping[str, str]
 CARD = {"gpu": "0", "UUID": "GPU-0", "NodeName": "n"}
 WHO = {"NamespaceName": "a", "PodName": "bert-0", "ContainerName": "main"}
-CRITICAL, WARNING, INFO = ({"severity": one} for one in ("critical", "warning", "info"))
+CRITICAL, WARNING, INFO = (
+    {"severity": word} for word in ("critical", "warning", "info")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,16 @@ def merged(*parts: Series) -> dict[str, str]:
     return {key: text for part in parts for key, text in part.items()}
 
 
-def one(name: str, *more: Series, **labels: str) -> str:
+def series_of(name: str, *more: Series, **labels: str) -> str:
     """Write a series as Prometheus does."""
     every = merged(*more, labels)
-    told = ",".join(f'{key}="{text}"' for key, text in every.items())
-    return f"{name}{{{told}}}"
+    pairs = ",".join(f'{key}="{text}"' for key, text in every.items())
+    return f"{name}{{{pairs}}}"
 
 
 def card(name: str, values: str, **labels: str) -> Series:
     """Give a series of the exporter's about a card."""
-    return {one(name, CARD, **labels): values}
+    return {series_of(name, CARD, **labels): values}
 
 
 def booked(
@@ -67,7 +69,7 @@ def booked(
 ) -> Series:
     """Give a series of the extender's about a card."""
     job = "gpushare-extender"
-    return {one(name, more, NodeName=node, UUID=uuid, job=job): values}
+    return {series_of(name, more, NodeName=node, UUID=uuid, job=job): values}
 
 
 def of_instances(make: Callable[..., Series], name: str, *values: str) -> Series:
@@ -87,4 +89,4 @@ def of_instances(make: Callable[..., Series], name: str, *values: str) -> Series
 
 def share(name: str, values: str, **labels: str) -> Series:
     """Give a series of the exporter's about a container on a card."""
-    return {one(name, CARD, WHO, **labels): values}
+    return {series_of(name, CARD, WHO, **labels): values}

@@ -12,7 +12,7 @@ from tests.monitoring.alertcases import (
     card,
     merged,
     of_instances,
-    one,
+    series_of,
 )
 
 SEEN = card("vcuda_card_info", "1x60", healthy="true")
@@ -192,7 +192,7 @@ CONDITION = (
 
 
 def dcgm(name: str, values: str) -> Series:
-    return {one(name, CARD, DCGM): values}
+    return {series_of(name, CARD, DCGM): values}
 
 
 def twice(name: str, values: str) -> Series:

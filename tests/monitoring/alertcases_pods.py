@@ -14,7 +14,7 @@ from tests.monitoring.alertcases import (
     card,
     merged,
     of_instances,
-    one,
+    series_of,
     share,
 )
 
@@ -24,7 +24,7 @@ DAY = 86400
 def extender(
     name: str, values: str, instance: str = "cp-1:39998", **more: str
 ) -> Series:
-    return {one(name, job="gpushare-extender", instance=instance, **more): values}
+    return {series_of(name, job="gpushare-extender", instance=instance, **more): values}
 
 
 def pending(values: str, instance: str = "cp-1:39998") -> Series:
@@ -33,12 +33,14 @@ def pending(values: str, instance: str = "cp-1:39998") -> Series:
 
 def largest(**nodes: int) -> Series:
     name = "vcuda_node_largest_free_units"
-    return {one(name, NodeName=node): f"{units}x20" for node, units in nodes.items()}
+    return {
+        series_of(name, NodeName=node): f"{units}x20" for node, units in nodes.items()
+    }
 
 
 def cards(*placed: int, cordoned: int = 0, unknown: int = 0, cores: int = 1) -> Series:
     """Four cards of 29 units, on two nodes; one number of placed units is for all."""
-    said = {
+    values_by_metric = {
         "vcuda_card_units": (29,) * 4,
         "vcuda_card_placed_units": placed if len(placed) == 4 else placed * 4,
         "vcuda_card_placed_cores": (cores,) * 4,
@@ -49,7 +51,7 @@ def cards(*placed: int, cordoned: int = 0, unknown: int = 0, cores: int = 1) -> 
     return merged(
         *(
             booked(name, f"{value}x20", f"GPU-{index}", f"n-{index // 2}")
-            for name, values in said.items()
+            for name, values in values_by_metric.items()
             for index, value in enumerate(values)
         )
     )
@@ -68,7 +70,9 @@ NOTHING = About(
     INFO,
 )
 TORN = torn()
-UNANSWERING = {one("vcuda_card_healthy", CARD, UUID="GPU-0", NodeName="n-0"): "0x20"}
+UNANSWERING = {
+    series_of("vcuda_card_healthy", CARD, UUID="GPU-0", NodeName="n-0"): "0x20"
+}
 WITHOUT = About(
     "VcudaPodWithoutPlacement", "Pods were bound without the extender: 1", WARNING
 )
@@ -117,7 +121,7 @@ DEAF = About(
     WARNING,
     NodeName="n",
 )
-REGISTERED = one("vcuda_plugin_registered", LISTENS)
+REGISTERED = series_of("vcuda_plugin_registered", LISTENS)
 ENDING = About(
     "VcudaCertificateEnds",
     "A certificate of the extender expires in 59d 0h 0m 0s",
@@ -162,7 +166,7 @@ def both(allotted: str, busy: str, **labels: str) -> Series:
 
 def drift(actual: int) -> Series:
     name = "vcuda_placement_disagreements"
-    misplaced = one(
+    misplaced = series_of(
         "vcuda_pod_misplaced",
         NodeName="n",
         what="actual",
@@ -170,8 +174,8 @@ def drift(actual: int) -> Series:
         PodName="bert-0",
     )
     return {
-        one(name, NodeName="n", what="actual"): f"{actual}x20",
-        one(name, NodeName="n", what="kubelet"): "0x20",
+        series_of(name, NodeName="n", what="actual"): f"{actual}x20",
+        series_of(name, NodeName="n", what="kubelet"): "0x20",
         **({misplaced: "1x20"} if actual else {}),
     }
 
@@ -266,9 +270,9 @@ CASES = (
         merged(
             cards(29, 30, 0, 29),
             {
-                one("vcuda_card_placed_units", NodeName="n-0", UUID="GPU-1", job="b"): (
-                    "30x20"
-                )
+                series_of(
+                    "vcuda_card_placed_units", NodeName="n-0", UUID="GPU-1", job="b"
+                ): ("30x20")
             },
         ),
     ),
@@ -293,7 +297,9 @@ CASES = (
     OVER.silent("CUDA's contexts", 20, memory(1500, over=False)),
     OVER.silent("a whole card of its own", 20, memory(1126, mode="exclusive")),
     OVER.silent(
-        "processes outside Kubernetes have no share", 20, {one(USED, CARD): "4000x20"}
+        "processes outside Kubernetes have no share",
+        20,
+        {series_of(USED, CARD): "4000x20"},
     ),
     IDLE.fires("two hours", 125, both("1024x300", "0x300")),
     IDLE.fires("the exporter has a new pod meanwhile", 180, NEW_EXPORTER),

@@ -10,7 +10,7 @@ from tests.monitoring.alertcases import (
     card,
     merged,
     of_instances,
-    one,
+    series_of,
 )
 
 LABEL = "app_kubernetes_io_name"
@@ -26,12 +26,12 @@ def of(alert: str, app: str, what: str, port: int) -> tuple[Case, ...]:
     answers = f"The {what} of n (10.0.0.5:{port}) does not answer"
     down = About(alert, answers, CRITICAL, NodeName="n")
     two = {
-        one("up", by_job): "0x20",
-        one("up", by_job, instance="10.0.0.6:1", node="m"): "1x20",
+        series_of("up", by_job): "0x20",
+        series_of("up", by_job, instance="10.0.0.6:1", node="m"): "1x20",
     }
     return (
         *(
-            down.fires(rule, 3, {one("up", its): "0x20"}, **its)
+            down.fires(rule, 3, {series_of("up", its): "0x20"}, **its)
             for rule, its in (
                 ("found by the operator", by_job),
                 ("found by its annotations", by_label),
@@ -39,9 +39,11 @@ def of(alert: str, app: str, what: str, port: int) -> tuple[Case, ...]:
             )
         ),
         down.fires("one of two", 3, two, **by_job),
-        down.silent("for a moment", 1, {one("up", by_job): "0x20"}),
-        down.silent("it answers", 20, {one("up", by_job): "1x20"}),
-        down.silent("another's", 20, {one("up", by_job, job="node-exporter"): "0x20"}),
+        down.silent("for a moment", 1, {series_of("up", by_job): "0x20"}),
+        down.silent("it answers", 20, {series_of("up", by_job): "1x20"}),
+        down.silent(
+            "another's", 20, {series_of("up", by_job, job="node-exporter"): "0x20"}
+        ),
     )
 
 
@@ -50,26 +52,26 @@ def none_of(alert: str, metric: str, what: str) -> tuple[Case, ...]:
     return (
         none.fires("none", 3, {}),
         none.silent("for a moment", 1, {}),
-        none.silent("one, however it is", 20, {one(metric): "0x20"}),
+        none.silent("one, however it is", 20, {series_of(metric): "0x20"}),
     )
 
 
 def webhooks(*values: str) -> Series:
     """One series each; the first found by its job, the others by a label."""
     first, *others = values
-    found = {one("up", job="gpushare-webhook", instance="10.0.0.1:8080"): first}
+    series = {series_of("up", job="gpushare-webhook", instance="10.0.0.1:8080"): first}
     label = {"job": "pods", LABEL: "gpushare-webhook"}
     for number, value in enumerate(others):
-        found[one("up", instance=f"10.1.0.{number}:8080", **label)] = value
-    return found
+        series[series_of("up", instance=f"10.1.0.{number}:8080", **label)] = value
+    return series
 
 
 def configurations(name: str, value: str) -> Series:
     metric = "kube_mutatingwebhookconfiguration_info"
-    return {one(metric, mutatingwebhookconfiguration=name): value}
+    return {series_of(metric, mutatingwebhookconfiguration=name): value}
 
 
-NODES = {one("kube_node_info", node="n"): "1x60"}
+NODES = {series_of("kube_node_info", node="n"): "1x60"}
 """What kube-state-metrics tells besides, as long as it is there."""
 
 
@@ -82,7 +84,7 @@ def expiring(days: int, replica: int) -> Series:
     """The webhook's certificate as one replica sees it."""
     name = "vcuda_webhook_certificate_not_after_timestamp_seconds"
     instance = f"10.0.0.{replica}:8080"
-    return {one(name, file="server", instance=instance): f"{days * DAY}x20"}
+    return {series_of(name, file="server", instance=instance): f"{days * DAY}x20"}
 
 
 SECOND = {"job": "gpushare-scheduler", "instance": "10.0.0.5:39998", "node": "n"}
@@ -103,7 +105,7 @@ TAKEN_AWAY = {
 ALL_WENT = {
     **WENT,
     **configurations("gpushare-webhook", "1x3 stale"),
-    one("kube_node_info", node="n"): "1x3 stale",
+    series_of("kube_node_info", node="n"): "1x3 stale",
 }
 WEBHOOK = About("VcudaWebhookDown", "No replica of the webhook answers", CRITICAL)
 ENDING = About(
@@ -115,7 +117,7 @@ ONE_ENDS = {**expiring(59, 1), **expiring(300, 2)}
 
 
 def of_node(name: str, values: str, **labels: str) -> Series:
-    return {one(name, NodeName="n", **labels): values}
+    return {series_of(name, NodeName="n", **labels): values}
 
 
 def rounds(group: str, well: str, at: str) -> Series:
@@ -196,7 +198,9 @@ CASES = (
     ENDING.fires("in 59 days on one of two", 0, ONE_ENDS),
     ENDING.silent("in 61 days", 1, expiring(61, 1)),
     *of("VcudaExtenderDown", "gpushare-extender", "extender", 39998),
-    EXTENDER.fires("in the second scheduler's pod", 3, {one("up", SECOND): "0x20"}),
+    EXTENDER.fires(
+        "in the second scheduler's pod", 3, {series_of("up", SECOND): "0x20"}
+    ),
     *of("VcudaPluginDown", "gpushare-device-plugin", "device plugin", 39997),
     *none_of("VcudaNoExtender", "vcuda_extender_ready", "extender"),
     *none_of("VcudaNoPlugin", "vcuda_plugin_registered", "device plugin"),

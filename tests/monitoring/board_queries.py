@@ -42,17 +42,17 @@ class BoardQuery:
 
 
 def board(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((BOARDS / f"{name}.json").read_text())
-    return found
+    body: dict[str, Any] = json.loads((BOARDS / f"{name}.json").read_text())
+    return body
 
 
 def panels(name: str) -> list[dict[str, Any]]:
-    return [one for one in board(name)["panels"] if one["type"] != "row"]
+    return [panel for panel in board(name)["panels"] if panel["type"] != "row"]
 
 
 def variables(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = board(name)["templating"]["list"]
-    return found
+    bodies: list[dict[str, Any]] = board(name)["templating"]["list"]
+    return bodies
 
 
 def queries() -> list[BoardQuery]:
@@ -66,16 +66,16 @@ def queries() -> list[BoardQuery]:
 
 def selectors(expr: str) -> Iterator[tuple[str, set[str]]]:
     """Each metric of an expression, with the labels that it is chosen by."""
-    found: list[promql_parser.VectorSelector] = []
+    vectors: list[promql_parser.VectorSelector] = []
 
     def visit(node: promql_parser.Expr) -> bool:
         if isinstance(node, promql_parser.VectorSelector):
-            found.append(node)
+            vectors.append(node)
         elif isinstance(node, promql_parser.MatrixSelector):
-            found.append(node.vector_selector)
+            vectors.append(node.vector_selector)
         return True
 
     promql_parser.walk(promql_parser.parse(expr), visit)
-    for one in found:
-        assert one.name, f"{expr}: a metric without a name"
-        yield one.name, {matcher.name for matcher in one.matchers.matchers}
+    for vector in vectors:
+        assert vector.name, f"{expr}: a metric without a name"
+        yield vector.name, {matcher.name for matcher in vector.matchers.matchers}

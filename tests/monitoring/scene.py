@@ -7,6 +7,7 @@ ADAPTER`` writes them anew, where ADAPTER is the program of
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.monitoring.adapter import ROOT
@@ -35,8 +36,8 @@ PODS = (
 
 
 def line(name: str, value: float, **labels: str) -> str:
-    told = ",".join(f"{key}={json.dumps(text)}" for key, text in labels.items())
-    return f"{name}{{{told}}} {value}"
+    pairs = ",".join(f"{key}={json.dumps(text)}" for key, text in labels.items())
+    return f"{name}{{{pairs}}} {value}"
 
 
 def page() -> str:
@@ -79,7 +80,9 @@ def names(resource: str, namespace: str, selector: str) -> list[str] | None:
 def paths() -> Iterator[str]:
     yield ROOT
     for metric in METRICS:
-        yield from (f"{ROOT}/nodes/{one}/{metric}" for one in ("node-1", "*", "nobody"))
+        yield from (
+            f"{ROOT}/nodes/{node}/{metric}" for node in ("node-1", "*", "nobody")
+        )
         for space in ("default", "shop"):
             yield f"{ROOT}/namespaces/{space}/metrics/{metric}"
             every = f"{ROOT}/namespaces/{space}/pods/*/{metric}"
@@ -99,20 +102,21 @@ def lasting(status: int, body: Json) -> tuple[int, Json]:
         del item["timestamp"]
     for key in ("items", "resources"):
         if key in kept:
-            kept[key].sort(key=lambda one: json.dumps(one, sort_keys=True))
+            kept[key].sort(key=partial(json.dumps, sort_keys=True))
     return status, kept
 
 
 def recorded(rules: Path) -> Answers:
     """Give the real adapter's answers with these rules."""
-    return {
-        path: tuple(one) for path, one in json.loads(_file(rules).read_text()).items()
-    }
+    answers = json.loads(_file(rules).read_text())
+    return {path: tuple(answer) for path, answer in answers.items()}
 
 
 def record(rules: Path, answers: Answers) -> None:
     """Write them, a path on each line."""
-    lines = [f"{json.dumps(path)}: {json.dumps(one)}" for path, one in answers.items()]
+    lines = [
+        f"{json.dumps(path)}: {json.dumps(body)}" for path, body in answers.items()
+    ]
     _file(rules).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -71,7 +71,7 @@ def test_both_autoscalers_want_the_same() -> None:
     )
     versions = (new["apiVersion"], old["apiVersion"])
     assert versions == ("autoscaling/v2", "autoscaling/v2beta1")
-    (now,), (before,) = (one["spec"].pop("metrics") for one in (new, old))
+    (now,), (before,) = (body["spec"].pop("metrics") for body in (new, old))
     assert new["spec"] == old["spec"]
     assert new["metadata"] == old["metadata"] == {"name": "gpu-hpa"}
     assert (new["spec"]["minReplicas"], new["spec"]["maxReplicas"]) == (1, 10)

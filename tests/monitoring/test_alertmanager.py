@@ -64,8 +64,10 @@ def manager(
     """The real one, with what we ship; its addresses are ours, and it waits less."""
     config = yaml.safe_load(CONFIG.read_text())
     for receiver in config["receivers"]:
-        for one in receiver.get("discord_configs", ()):
-            one["webhook_url"] = f"http://{discord.server.address}/{receiver['name']}"
+        for channel in receiver.get("discord_configs", ()):
+            channel["webhook_url"] = (
+                f"http://{discord.server.address}/{receiver['name']}"
+            )
     routes = [config["route"]]
     for route in routes:
         routes += route.get("routes", ())
@@ -88,8 +90,12 @@ def test_amtool_takes_it_as_it_is_shipped(amtool: Amtool) -> None:
     assert "SUCCESS" in done.stdout
     assert " - 4 receivers" in done.stdout
     receivers = yaml.safe_load(CONFIG.read_text())["receivers"]
-    discord = [one for each in receivers for one in each.get("discord_configs", ())]
-    urls = {one["webhook_url"] for one in discord}
+    discord = [
+        channel
+        for receiver in receivers
+        for channel in receiver.get("discord_configs", ())
+    ]
+    urls = {channel["webhook_url"] for channel in discord}
     assert urls == {"https://discord.com/api/webhooks/CHANNEL/TOKEN"}
 
 
@@ -129,9 +135,11 @@ def test_only_what_is_ours_goes_to_our_channels(
     amtool: Amtool, labels: dict[str, str], receiver: str
 ) -> None:
     """The stack's alerts come to the same Alertmanager; one of them always fires."""
-    told = [f"{key}={value}" for key, value in labels.items()]
+    words = [f"{key}={value}" for key, value in labels.items()]
     command = [amtool.program, "config", "routes", "test", f"--config.file={CONFIG}"]
-    done = subprocess.run([*command, *told], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, *words], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == [receiver]
 
 
@@ -141,11 +149,11 @@ def test_every_alert_has_a_route_and_its_words_fit() -> None:
     Names put in for their places take as much room or less.
     """
     alerts = [alert for group in GROUPS for alert in group.alerts]
-    assert {one.severity for one in alerts} == {"critical", "warning", "info"}
-    for one in alerts:
-        assert one.name.startswith("Vcuda")
-        assert len(CONDITION.sub("", one.summary)) <= 150, one.name
-        assert "query" in one.cure or len(one.cure) <= 330, one.name
+    assert {alert.severity for alert in alerts} == {"critical", "warning", "info"}
+    for alert in alerts:
+        assert alert.name.startswith("Vcuda")
+        assert len(CONDITION.sub("", alert.summary)) <= 150, alert.name
+        assert "query" in alert.cure or len(alert.cure) <= 330, alert.name
 
 
 def test_of_a_card_that_is_gone_nothing_else_is_told(
@@ -178,8 +186,8 @@ def test_alerts_of_one_kind_on_one_node_are_one_message(
 ) -> None:
     """And those of many cards are still one that Discord takes."""
     many = [alert("VcudaHot", "warning", UUID=f"GPU-{n}") for n in range(60)]
-    for one in many:
-        one["annotations"] = {"summary": "Hot! " * 50, "description": "Look! " * 99}
+    for body in many:
+        body["annotations"] = {"summary": "Hot! " * 50, "description": "Look! " * 99}
     manager.post(many)
     embed = discord.titled("[FIRING:60] VcudaHot on n")
     assert embed["description"].endswith("\nThe first 8 of 60.")

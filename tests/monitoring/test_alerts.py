@@ -41,8 +41,8 @@ def without_cures(folder: Path, name: str, *, left_open: bool) -> Path:
     return path
 
 
-def _a_moment_less(found: re.Match[str]) -> str:
-    return f"[{int(found[1]) * 60_000 - 1}ms]"
+def _a_moment_less(minutes: re.Match[str]) -> str:
+    return f"[{int(minutes[1]) * 60_000 - 1}ms]"
 
 
 def examined(*cases: Case, rules: Path) -> dict[str, Any]:
@@ -97,11 +97,13 @@ def test_it_fires_or_it_does_not(
     if failure(*cases):
         wrong = {case.rule: failure(case) for case in cases}
         pytest.fail(
-            "\n".join(f"{rule}: {said}" for rule, said in wrong.items() if said)
+            "\n".join(f"{rule}: {output}" for rule, output in wrong.items() if output)
         )
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda one: f"{one.name}-{one.labels}")
+@pytest.mark.parametrize(
+    "alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.labels}"
+)
 def test_every_rule_has_cases_of_both_kinds(alert: Alert) -> None:
     """One in which it fires and one in which it stays silent.
 
@@ -109,17 +111,17 @@ def test_every_rule_has_cases_of_both_kinds(alert: Alert) -> None:
     """
     firing = firing_of(alert)
     assert firing
-    assert [one for one in CASES if one.alert == alert.name and not one.says]
+    assert [case for case in CASES if case.alert == alert.name and not case.says]
     wanted = set(LABEL.findall(alert.summary + alert.cure))
     assert all(wanted <= set(case.labels) for case in firing)
 
 
 def test_no_alert_has_a_card_reset_under_its_pods() -> None:
     """A reset ends all that runs there: the text says to move its pods, or warns."""
-    resets = [one for one in ALERTS if re.search(r"\breset\b", one.cure)]
+    resets = [alert for alert in ALERTS if re.search(r"\breset\b", alert.cure)]
     assert len(resets) == 4
-    for one in resets:
-        assert re.search("move its pods|ends all pods", one.cure), one.name
+    for alert in resets:
+        assert re.search("move its pods|ends all pods", alert.cure), alert.name
 
 
 @pytest.mark.parametrize(
@@ -144,16 +146,16 @@ def test_a_text_names_what_it_is_about(
     test = examined(case, rules=RULES)
     path = tmp_path / "test.yaml"
     path.write_text(yaml.safe_dump(test))
-    said = promtool.run("test", "rules", path)
+    done = promtool.run("test", "rules", path)
     # It prints the description that the test does not expect.
-    assert said.returncode == 1
-    assert words in said.stdout + said.stderr
+    assert done.returncode == 1
+    assert words in done.stdout + done.stderr
 
 
 def test_promtool_likes_the_rules(promtool: Promtool) -> None:
     """No lint, no doubled rule; it counts as many as we have."""
-    said = promtool.must("check", "rules", "--lint=all", "--lint-fatal", RULES)
-    assert f"{len(ALERTS)} rules found" in said
+    output = promtool.must("check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert f"{len(ALERTS)} rules found" in output
 
 
 def test_an_xid_is_either_the_cards_fault_or_the_programs() -> None:
@@ -162,4 +164,4 @@ def test_an_xid_is_either_the_cards_fault_or_the_programs() -> None:
     DCGM_FI_DEV_XID_ERRORS keeps the last fault for ever, so no alert asks it.
     """
     assert not set(PROGRAM_XIDS) & set(CARD_XIDS)
-    assert not [one for one in ALERTS if "DCGM_FI_DEV_XID_ERRORS" in one.expr]
+    assert not [alert for alert in ALERTS if "DCGM_FI_DEV_XID_ERRORS" in alert.expr]

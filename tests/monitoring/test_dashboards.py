@@ -63,7 +63,7 @@ PODS = (
 USES = ((1, 2048, 40.0), (2, 300, 0.0), (3, 100, 1.0), (4, 100, 1.0))
 OWNERS = {1: "bert-0", 2: "bert-1", 4: "cores"}
 PROCESSES = exporter_data.processes(
-    {exporter_data.A: tuple(exporter_data.use(*one) for one in USES)},
+    {exporter_data.A: tuple(exporter_data.use(*process) for process in USES)},
     {3: NO_POD, **{pid: exporter_data.owner(pod) for pid, pod in OWNERS.items()}},
 )
 
@@ -119,16 +119,16 @@ def extender_page(folder: Path) -> str:
     heard = (("pods", reflector(extender.clock, listed=True)),)
     registry.register(LedgerCollector(extender.state, Readiness(heard, 60)))
     registry.register(ResourceClaimsCollector(extender.state))
-    held = certificates(folder / "tls")
-    registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
+    issued = certificates(folder / "tls")
+    registry.register(CertificateCollector(TlsFiles(*issued.settings.values())))
     return generate_latest(registry).decode()
 
 
 def webhook_page(folder: Path) -> str:
     registry = CollectorRegistry()
     ReviewMetrics(registry).reviewed("/validate", ReviewResult.ALLOWED, 1)
-    held = certificates(folder / "tls")
-    files = TlsFiles(*held.settings.values())
+    issued = certificates(folder / "tls")
+    files = TlsFiles(*issued.settings.values())
     registry.register(CertificateCollector(files, CERTIFICATE_ENDS))
     return generate_latest(registry).decode()
 
@@ -143,12 +143,12 @@ def plugin_page() -> str:
 
 def labels_by_metric(*pages: str) -> dict[str, set[str]]:
     """The labels that each metric of these pages has, by the names of its samples."""
-    found: dict[str, set[str]] = {}
+    labels: dict[str, set[str]] = {}
     for page in pages:
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
-                found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+                labels.setdefault(sample.name, set()).update(sample.labels)
+    return labels
 
 
 TARGETS = {"job", "instance", "node", "app_kubernetes_io_name", "le"}
@@ -159,7 +159,7 @@ KUBE_STATE_METRICS = {
     "kube_mutatingwebhookconfiguration_info": {"mutatingwebhookconfiguration"},
     "kube_node_info": set[str](),
 }
-ALL = [(str(one), one.filled) for one in queries()]
+ALL = [(str(query), query.filled) for query in queries()]
 RULED = [(rule.name, rule.expr) for group in GROUPS for rule in group.alerts]
 
 BOTH = (
@@ -183,7 +183,7 @@ THE_12239 = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """All our pages, by who serves them."""
     return {
         "gpushare-exporter": exporter_page(),
@@ -194,21 +194,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def known(told: dict[str, str]) -> dict[str, set[str]]:
+def known(pages: dict[str, str]) -> dict[str, set[str]]:
     """Each metric of ours and the labels that it has."""
-    return labels_by_metric(*told.values()) | PROMETHEUS_OWN | KUBE_STATE_METRICS
+    return labels_by_metric(*pages.values()) | PROMETHEUS_OWN | KUBE_STATE_METRICS
 
 
 @pytest.fixture(scope="module")
-def asked(
-    told: dict[str, str],
+def prometheus(
+    pages: dict[str, str],
     monitoring_programs: MonitoringPrograms,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
     """A real Prometheus that has scraped all our pages, with our rules."""
 
     def answer(path: str) -> PageAnswer:
-        page = told[path.removeprefix("/")].encode()
+        page = pages[path.removeprefix("/")].encode()
         return PageAnswer(200, "text/plain; version=0.0.4", page)
 
     folder = tmp_path_factory.mktemp("boards")
@@ -219,7 +219,7 @@ def asked(
                 "metrics_path": f"/{name}",
                 "static_configs": [{"targets": [server.address]}],
             }
-            for name in told
+            for name in pages
         ]
         with Prometheus(monitoring_programs, folder, jobs=jobs, rules=[RULES]) as made:
             # Two scrapes, or nothing has a rate.
@@ -230,37 +230,39 @@ def asked(
 
 
 @pytest.mark.parametrize("query", queries(), ids=str)
-def test_every_query_has_an_answer(asked: Prometheus, query: BoardQuery) -> None:
+def test_every_query_has_an_answer(prometheus: Prometheus, query: BoardQuery) -> None:
     """With every label that the legend names."""
     # A scrape that a busy machine let time out leaves a hole until the next one.
-    found = wait_until(
-        lambda: asked.query(query.filled), f"an answer to {query.filled}"
+    samples = wait_until(
+        lambda: prometheus.query(query.filled), f"an answer to {query.filled}"
     )
-    assert any(query.labels <= set(one.labels) for one in found), (query, found)
+    assert any(query.labels <= set(each.labels) for each in samples), (query, samples)
     # A pod without memory of its own is there, and must not be on top of all.
-    assert not [one for one in found if math.isinf(one.value)], (query, found)
+    assert not [each for each in samples if math.isinf(each.value)], (query, samples)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_variable_has_values(asked: Prometheus, name: str) -> None:
+def test_every_variable_has_values(prometheus: Prometheus, name: str) -> None:
     """Of our boards and of 12239; and Prometheus' own labels rename none of ours."""
     for label in ("instance", "gpu", "hostname"):
         metric = f"DCGM_FI_DEV_{'FB_FREE' if label == 'hostname' else 'GPU_TEMP'}"
-        assert asked.api(f"label/{label}/values", **{"match[]": metric})
-    assert not [label for label in asked.api("labels") if label.startswith("exported_")]
-    for one in variables(name):
-        if one["type"] == "query":
-            match = VALUES.fullmatch(one["query"])
-            assert match, one
+        assert prometheus.api(f"label/{label}/values", **{"match[]": metric})
+    assert not [
+        label for label in prometheus.api("labels") if label.startswith("exported_")
+    ]
+    for variable in variables(name):
+        if variable["type"] == "query":
+            match = VALUES.fullmatch(variable["query"])
+            assert match, variable
             filled = VARIABLE.sub(".+", match["of"])
             path = f"label/{match['label']}/values"
-            assert asked.api(path, **{"match[]": filled}), one["query"]
+            assert prometheus.api(path, **{"match[]": filled}), variable["query"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variable_that_is_used_is_there(name: str) -> None:
     """And each that is there is used, else a choice would change nothing."""
-    there = {one["name"] for one in variables(name)}
+    there = {variable["name"] for variable in variables(name)}
     used = {"datasource"}
     for panel in panels(name):
         assert panel["datasource"]["uid"] == "${datasource}"
@@ -271,9 +273,11 @@ def test_every_variable_that_is_used_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "expr"), THE_12239.items(), ids=THE_12239)
-def test_dashboard_12239_has_an_answer(asked: Prometheus, name: str, expr: str) -> None:
+def test_dashboard_12239_has_an_answer(
+    prometheus: Prometheus, name: str, expr: str
+) -> None:
     """One for each card: a copy for each pod would double its sums."""
-    assert len(asked.query(expr)) == 2, name
+    assert len(prometheus.query(expr)) == 2, name
 
 
 def test_what_12239_lacks_by_default_is_documented() -> None:
@@ -290,12 +294,12 @@ def test_what_12239_lacks_by_default_is_documented() -> None:
         assert f"`--enable-{group}`" in paragraph
 
 
-def test_what_fires_has_words_without_gaps(asked: Prometheus) -> None:
+def test_what_fires_has_words_without_gaps(prometheus: Prometheus) -> None:
     """Its templates are filled by Prometheus itself."""
-    found = asked.api("alerts")["alerts"]
-    assert "VcudaEcc" in {one["labels"]["alertname"] for one in found}
-    for one in found:
-        for text in one["annotations"].values():
+    alerts = prometheus.api("alerts")["alerts"]
+    assert "VcudaEcc" in {alert["labels"]["alertname"] for alert in alerts}
+    for alert in alerts:
+        for text in alert["annotations"].values():
             assert "error" not in text.split(), text
             assert "  " not in text, text
             assert "no value" not in text, text
@@ -324,11 +328,11 @@ def test_a_card_counts_once_beside_dcgm_exporter() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_panel_lies_on_another(name: str) -> None:
     """Side by side within 24 columns; by ids that differ, each with a sentence."""
-    found = board(name)["panels"]
-    assert len({panel["id"] for panel in found}) == len(found)
+    every_panel = board(name)["panels"]
+    assert len({panel["id"] for panel in every_panel}) == len(every_panel)
     assert all(panel["description"].endswith(".") for panel in panels(name))
     taken: set[tuple[int, int]] = set()
-    for panel in found:
+    for panel in every_panel:
         at = panel["gridPos"]
         x, y = at.get("x", 0), at.get("y", 0)
         cells = {(x + dx, y + dy) for dx in range(at["w"]) for dy in range(at["h"])}
