@@ -52,7 +52,7 @@ from tests.builders import (
 )
 
 Told = tuple[type, Json]
-"""A book, and an object of the API server that it is told of."""
+"""An informer, and an object of the API server that it is told of."""
 
 moderately = settings(max_examples=100)
 
@@ -306,9 +306,9 @@ def test_replaying_pods_and_nodes_rebuilds_the_ledger(
     ]
     chance.shuffle(news)
     again = Ledger()
-    books = sinks(again)
-    for book, thing in news:
-        books[book].apply(event("ADDED", thing))
+    sinks_there = sinks(again)
+    for kind, thing in news:
+        sinks_there[kind].apply(event("ADDED", thing))
     assert {node.name: node for node in again.nodes()} == {
         node.name: node for node in ledger.nodes()
     }
@@ -374,9 +374,9 @@ def test_nominations_are_a_function_of_what_the_api_server_holds(
     kept = []
     for _ in range(2):
         ledger = Ledger()
-        books = sinks(ledger)
-        for book, thing in news:
-            books[book].apply(event("ADDED", thing))
+        sinks_there = sinks(ledger)
+        for kind, thing in news:
+            sinks_there[kind].apply(event("ADDED", thing))
         kept.append({node.name: node.nominations for node in ledger.nodes()})
         chance.shuffle(news)
     assert kept[0] == kept[1]

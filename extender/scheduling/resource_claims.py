@@ -27,10 +27,10 @@ class ResourceClaimWatch:
     hold up the scheduling of pods. It is asked again, since it may be upgraded.
     """
 
-    def __init__(self, cluster: Cluster, book: ResourceClaimInformer) -> None:
+    def __init__(self, cluster: Cluster, informer: ResourceClaimInformer) -> None:
         self._cluster = cluster
-        self._book = book
-        self.reflector = Reflector(cluster, Kind.CLAIMS, book)
+        self._informer = informer
+        self.reflector = Reflector(cluster, Kind.CLAIMS, informer)
         self._missing = False
 
     def notes(self) -> Mapping[str, str]:
@@ -53,7 +53,7 @@ class ResourceClaimWatch:
             self._missing = False
         elif self.reflector.synced.is_set():
             self._is_missing()
-        for claim in self._book.overdue():
+        for claim in self._informer.overdue():
             stored: Json | None
             try:
                 stored = self._cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
@@ -63,7 +63,7 @@ class ResourceClaimWatch:
                 facts = {"claim": str(claim), "because": str(error)}
                 logger.info("claim could not be read; it is tried again", extra=facts)
                 continue
-            self._book.settle(claim, stored)
+            self._informer.settle(claim, stored)
 
     def _is_missing(self) -> bool:
         try:

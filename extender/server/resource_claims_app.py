@@ -106,7 +106,7 @@ class ResourceClaimMetrics:
 class ResourceClaimParts:
     """What the reviews need."""
 
-    book: ResourceClaimInformer
+    informer: ResourceClaimInformer
     readiness: Readiness
     metrics: ResourceClaimMetrics
 
@@ -180,7 +180,9 @@ def _judge(
         said = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
         return ResourceClaimVerdict.NOT_READY, [said]
     judge = (
-        parts.book.why_not if review.dry_run else _reserving(parts.book, review.claim)
+        parts.informer.why_not
+        if review.dry_run
+        else _reserving(parts.informer, review.claim)
     )
     if said := judge(claim):
         return ResourceClaimVerdict.DENIED, [said]
@@ -192,10 +194,10 @@ def _judge(
 
 
 def _reserving(
-    book: ResourceClaimInformer, body: Json
+    informer: ResourceClaimInformer, body: Json
 ) -> Callable[[ResourceClaim], str]:
     version = str(body["metadata"].get("resourceVersion") or "")
-    return lambda claim: book.reserve(claim, version)
+    return lambda claim: informer.reserve(claim, version)
 
 
 def _is_allocated(claim: Json | None) -> bool:

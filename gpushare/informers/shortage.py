@@ -104,9 +104,7 @@ def _listed(barred: Mapping[NodeName, str]) -> str:
     by_reason: defaultdict[str, list[NodeName]] = defaultdict(list)
     for name, reason in barred.items():
         by_reason[reason].append(name)
-    most_first = sorted(
-        by_reason.items(), key=lambda reason_and_nodes: -len(reason_and_nodes[1])
-    )
+    most_first = sorted(by_reason.items(), key=lambda item: -len(item[1]))
     shown, rest = most_first[:_MOST_REASONS], most_first[_MOST_REASONS:]
     sentences = [f"{words.listed(nodes, 2)} ({reason})" for reason, nodes in shown]
     if rest:
@@ -156,8 +154,7 @@ def _usable_together(
     """Return the units of the cards that one claim may have, kind by kind."""
     kinds = [(sort, kind) for sort in sorts for kind in {kind for _, kind in sort}]
     return [
-        [units for units, kind_of_card in sort if kind_of_card == kind]
-        for sort, kind in kinds
+        [units for units, its_kind in sort if its_kind == kind] for sort, kind in kinds
     ]
 
 

@@ -75,7 +75,7 @@ def format_claim(wanted: Claim) -> str:
 
 def format_claims(wanted: Sequence[Claim]) -> str:
     """Format all claims of a pod."""
-    return " and, on any card, ".join(format_claim(each_claim) for each_claim in wanted)
+    return " and, on any card, ".join(format_claim(claim) for claim in wanted)
 
 
 def excluded_by(limits: Iterable[Limit]) -> str:

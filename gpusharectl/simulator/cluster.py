@@ -329,8 +329,8 @@ class SimulatedCluster:
         pods = PodInformer(ledger, self.choice, hosts=hosts, on_new=self._see)
         nodes = NodeInformer(ledger, set_cards=pods.set_cards, hosts=hosts)
         self._streams = [
-            (self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S), book)
-            for kind, book in ((Kind.NODES, nodes), (Kind.PODS, pods))
+            (self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S), informer)
+            for kind, informer in ((Kind.NODES, nodes), (Kind.PODS, pods))
         ]
         self._catch_up()
 
@@ -443,9 +443,9 @@ class SimulatedCluster:
 
     def _catch_up(self) -> None:
         """Apply all outstanding watch events to the cache."""
-        for stream, book in self._streams:
+        for stream, informer in self._streams:
             # Bookmarks come without a pause, so the first one means that all is read.
             for event in stream:
                 if event.type == "BOOKMARK":
                     break
-                book.apply(event)
+                informer.apply(event)

@@ -277,18 +277,18 @@ def compute_placements(
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     """Compute the placements as the extender does when it starts, with the pods."""
     ledger = Ledger()
-    pod_book = PodInformer(ledger, choice)
-    claim_book = ResourceClaimInformer(ledger, set_cards=pod_book.set_cards)
-    node_book = NodeInformer(ledger, set_cards=claim_book.set_cards)
+    pod_informer = PodInformer(ledger, choice)
+    claim_informer = ResourceClaimInformer(ledger, set_cards=pod_informer.set_cards)
+    node_informer = NodeInformer(ledger, set_cards=claim_informer.set_cards)
     bodies = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
-    node_book.replace(iter([ListPage(tuple(nodes), "")]))
-    claim_book.replace(iter([ListPage(tuple(claims), "")]))
-    pod_book.replace(iter([ListPage(tuple(bodies.values()), "")]))
+    node_informer.replace(iter([ListPage(tuple(nodes), "")]))
+    claim_informer.replace(iter([ListPage(tuple(claims), "")]))
+    pod_informer.replace(iter([ListPage(tuple(bodies.values()), "")]))
     in_order = tuple(sorted(ledger.nodes(), key=lambda node: node.name))
-    placements = Placements(in_order, choice, because, users=claim_book.users())
+    placements = Placements(in_order, choice, because, users=claim_informer.users())
     seen = {
         record.pod.uid: SeenPod(record, bodies[record.pod.uid])
-        for record in pod_book.records()
+        for record in pod_informer.records()
     }
     return placements, seen
 

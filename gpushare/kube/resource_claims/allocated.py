@@ -87,16 +87,15 @@ def read_resource_claim(claim: Json) -> ResourceClaim | None:
     """
     body = Reader(claim)
     status = body.optional_object("status")
-    ours = [reader for reader in _results(status) if not _has_admin_access(reader)]
+    ours = [device for device in _results(status) if not _has_admin_access(device)]
     if not ours:
         return None
     metadata = body.object("metadata")
     node = ours[0].text("pool")
-    for reader in ours:
-        if reader.text("pool") != node:
-            raise Malformed(
-                reader.path("pool"), f"must be {node}, as that of the others"
-            )
+    for device in ours:
+        if device.text("pool") != node:
+            wrong = f"must be {node}, as that of the others"
+            raise Malformed(device.path("pool"), wrong)
     return ResourceClaim(
         PodUID(metadata.text("uid")),
         metadata.text("namespace"),
@@ -104,9 +103,9 @@ def read_resource_claim(claim: Json) -> ResourceClaim | None:
         NodeName(node),
         tuple(map(_device, ours)),
         tuple(
-            ResourceClaimUser(reader.text("name"), PodUID(reader.text("uid")))
-            for reader in status.optional_objects("reservedFor")
-            if reader.optional_text("resource") == _PODS
+            ResourceClaimUser(user.text("name"), PodUID(user.text("uid")))
+            for user in status.optional_objects("reservedFor")
+            if user.optional_text("resource") == _PODS
         ),
     )
 

@@ -48,8 +48,8 @@ class Followed:
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         self.ledger.set_cards(NodeName("n"), cards(20))
-        self.book = ResourceClaimInformer(self.ledger, clock=self.clock)
-        self.watch = ResourceClaimWatch(self.cluster, self.book)
+        self.informer = ResourceClaimInformer(self.ledger, clock=self.clock)
+        self.watch = ResourceClaimWatch(self.cluster, self.informer)
 
     def start(self) -> None:
         self.thread = Thread(target=self.watch.run, args=(self.stop,))
@@ -62,7 +62,7 @@ class Followed:
         body["metadata"] |= made["metadata"]
         found = read_resource_claim(body)
         assert found is not None
-        assert not self.book.reserve(found, made["metadata"]["resourceVersion"])
+        assert not self.informer.reserve(found, made["metadata"]["resourceVersion"])
 
 
 @pytest.fixture

@@ -53,10 +53,10 @@ def nominee(
 def after(*pods: Json, cards: int = 1) -> tuple[Ledger, PodInformer]:
     """The books after these events."""
     ledger = ledger_of(*(card(index) for index in range(cards)))
-    book = PodInformer(ledger, PolicyChoice())
+    informer = PodInformer(ledger, PolicyChoice())
     for pod in pods:
-        book.apply(event("MODIFIED", pod))
-    return ledger, book
+        informer.apply(event("MODIFIED", pod))
+    return ledger, informer
 
 
 def kept(ledger: Ledger) -> dict[str, str]:
@@ -102,8 +102,8 @@ def test_for_whom_room_is_kept(
 
 
 def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
-    ledger, book = after(leaving("old", 0, 20), nominee())
-    book.apply(event("DELETED", leaving("old", 0, 20)))
+    ledger, informer = after(leaving("old", 0, 20), nominee())
+    informer.apply(event("DELETED", leaving("old", 0, 20)))
     assert not isinstance(ledger.reserve(request("b", 10), N, FIRST_FIT), Placement)
     own_node = request("vip", 20, priority=10)
     assert isinstance(ledger.reserve(own_node, N, FIRST_FIT), Placement)
@@ -122,17 +122,17 @@ def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
     ids=["deleted", "cleared", "moved", "bound here", "bound elsewhere", "failed"],
 )
 def test_a_nomination_ends(end: WatchEvent) -> None:
-    ledger, book = after(nominee())
+    ledger, informer = after(nominee())
     assert ledger.nominated() == {N}
-    book.apply(end)
+    informer.apply(end)
     assert ledger.nominated() == frozenset()
     assert kept(ledger) == {}
 
 
 def test_one_without_room_enough_yet_keeps_nothing() -> None:
-    ledger, book = after(staying("old", 0, 20), nominee())
+    ledger, informer = after(staying("old", 0, 20), nominee())
     assert kept(ledger) == {}
-    book.apply(event("DELETED", staying("old", 0, 20)))
+    informer.apply(event("DELETED", staying("old", 0, 20)))
     assert kept(ledger) == {"vip": "GPU-0"}
 
 
@@ -158,9 +158,9 @@ def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
 
 def test_victims_count_as_leaving_before_their_deletion_is_seen() -> None:
     """kube-scheduler deletes them one by one; the first one's room is not lost."""
-    ledger, book = after(staying("a", 0, 10), staying("b", 0, 10))
-    book.mark_preempted([ref("a").uid, ref("b").uid])
-    book.apply(event("MODIFIED", nominee()))
+    ledger, informer = after(staying("a", 0, 10), staying("b", 0, 10))
+    informer.mark_preempted([ref("a").uid, ref("b").uid])
+    informer.apply(event("MODIFIED", nominee()))
     assert kept(ledger) == {"vip": "GPU-0"}
 
 
@@ -168,12 +168,12 @@ def test_victims_that_live_on_are_forgotten() -> None:
     """After five seconds: the eviction was refused, or another node was taken."""
     now = [0.0]
     ledger = ledger_of(card(0))
-    book = PodInformer(ledger, PolicyChoice(), clock=lambda: now[0])
-    book.apply(event("ADDED", staying("a", 0, 20)))
-    book.mark_preempted([ref("a").uid])
-    assert [pod.pod.name for pod in book.leaving(N)] == ["a"]
+    informer = PodInformer(ledger, PolicyChoice(), clock=lambda: now[0])
+    informer.apply(event("ADDED", staying("a", 0, 20)))
+    informer.mark_preempted([ref("a").uid])
+    assert [pod.pod.name for pod in informer.leaving(N)] == ["a"]
     now[0] = 5.1
-    assert book.leaving(N) == ()
+    assert informer.leaving(N) == ()
 
 
 def test_no_room_is_kept_on_a_cordoned_card() -> None:

@@ -34,26 +34,26 @@ N = NodeName("n")
 
 @dataclass
 class Site:
-    """A book over a ledger of one node, and its clock."""
+    """A informer over a ledger of one node, and its clock."""
 
     ledger: Ledger = field(default_factory=Ledger)
     now: float = 0.0
 
     def __post_init__(self) -> None:
         self.pods = PodInformer(self.ledger, PolicyChoice())
-        self.book = ResourceClaimInformer(
+        self.informer = ResourceClaimInformer(
             self.ledger, set_cards=self.pods.set_cards, clock=lambda: self.now
         )
-        self.book.set_cards(N, cards(20, 20))
+        self.informer.set_cards(N, cards(20, 20))
 
     def seen(self, body: Json) -> None:
-        self.book.apply(WatchEvent("MODIFIED", body))
+        self.informer.apply(WatchEvent("MODIFIED", body))
 
     def gone(self, body: Json) -> None:
-        self.book.apply(WatchEvent("DELETED", body))
+        self.informer.apply(WatchEvent("DELETED", body))
 
     def listed(self, *bodies: Json) -> None:
-        self.book.replace(iter([ListPage(bodies, "")]))
+        self.informer.replace(iter([ListPage(bodies, "")]))
 
     def units(self) -> dict[str, int]:
         """What is charged to each card."""
@@ -80,7 +80,7 @@ def allocated(
 
 
 def reserve(site: Site, body: Json, version: int = 1) -> str:
-    return site.book.reserve(read(body), str(version))
+    return site.informer.reserve(read(body), str(version))
 
 
 def test_an_allocation_is_charged_until_it_goes(site: Site) -> None:
@@ -103,16 +103,16 @@ def test_a_deleted_claim_is_freed(site: Site) -> None:
 def test_the_pods_of_a_claim_are_those_of_the_newest_version(site: Site) -> None:
     """Also before it is allocated, since kube-scheduler writes both at once."""
     assert not reserve(site, claim_json("c", allocation_json(), pods=["web-1"]))
-    assert site.book.users() == {
+    assert site.informer.users() == {
         "uid-c": (ResourceClaimUser("web-1", PodUID("uid-web-1")),)
     }
     for version, pods in ((2, ["web-1", "web-2"]), (3, ["web-2"])):
         site.seen(claim_json("c", allocation_json(), version=version, pods=pods))
-    assert site.book.users() == {
+    assert site.informer.users() == {
         "uid-c": (ResourceClaimUser("web-2", PodUID("uid-web-2")),)
     }
     site.gone(claim_json("c"))
-    assert site.book.users() == {}
+    assert site.informer.users() == {}
 
 
 def test_claims_of_other_drivers_are_nothing(site: Site) -> None:
@@ -151,7 +151,7 @@ def test_a_reservation_is_confirmed_by_the_watch(site: Site) -> None:
     site.seen(body)
     assert site.ledger.reservations() == frozenset()
     site.now = UNCONFIRMED_S + 1
-    assert site.book.overdue() == ()
+    assert site.informer.overdue() == ()
     assert site.units() == {"GPU-0": 8}
 
 
@@ -168,12 +168,12 @@ def test_the_same_question_after_the_card_got_sick(site: Site) -> None:
     """A part that the claim still seems to have is no reason to give it again."""
     body = allocated(units=15)
     assert not reserve(site, body)
-    site.book.set_cards(N, (card(0, 20, healthy=False), card(1, 20)))
+    site.informer.set_cards(N, (card(0, 20, healthy=False), card(1, 20)))
     assert reserve(site, body).startswith("card GPU-0 of node n is sick")
-    site.book.set_cards(N, cards(10, 20))
+    site.informer.set_cards(N, cards(10, 20))
     site.seen(body)
     complaint = "card GPU-0 of node n has 10 units left, not 15"
-    assert reserve(site, body) == site.book.why_not(read(body)) == complaint
+    assert reserve(site, body) == site.informer.why_not(read(body)) == complaint
 
 
 def test_a_full_card_is_refused_with_what_is_left(site: Site) -> None:
@@ -186,9 +186,9 @@ def test_a_full_card_is_refused_with_what_is_left(site: Site) -> None:
 
 def test_a_dry_run_reserves_nothing(site: Site) -> None:
     """It says what would be said."""
-    assert site.book.why_not(read(allocated(units=20))) == ""
+    assert site.informer.why_not(read(allocated(units=20))) == ""
     assert site.units() == {}
-    assert "not 21" in site.book.why_not(read(allocated(units=21)))
+    assert "not 21" in site.informer.why_not(read(allocated(units=21)))
 
 
 def test_a_reservation_counts_against_binds_and_they_against_it(site: Site) -> None:
@@ -254,10 +254,10 @@ def test_a_reservation_is_given_up_by_age(site: Site) -> None:
     body = allocated(units=8)
     assert not reserve(site, body)
     site.now = UNCONFIRMED_S - 1
-    assert site.book.overdue() == ()
+    assert site.informer.overdue() == ()
     site.now = UNCONFIRMED_S + 1
-    (late,) = site.book.overdue()
-    site.book.settle(late, claim_json("c", version=1))
+    (late,) = site.informer.overdue()
+    site.informer.settle(late, claim_json("c", version=1))
     assert site.units() == {}
 
 
@@ -266,17 +266,17 @@ def test_a_reservation_that_took_effect_unseen_stays(site: Site, version: int) -
     """Age alone frees nothing that is allocated."""
     assert not reserve(site, allocated(units=8))
     site.now = UNCONFIRMED_S + 1
-    (late,) = site.book.overdue()
-    site.book.settle(late, allocated(units=8, version=version))
+    (late,) = site.informer.overdue()
+    site.informer.settle(late, allocated(units=8, version=version))
     assert site.units() == {"GPU-0": 8}
-    assert site.book.overdue() == ()
+    assert site.informer.overdue() == ()
 
 
 def test_news_from_before_a_read_frees_nothing(site: Site) -> None:
     """The watch may be behind the read that settled a late reservation."""
     assert not reserve(site, allocated(units=8), version=2)
     site.now = UNCONFIRMED_S + 1
-    site.book.settle(site.book.overdue()[0], allocated(units=8, version=3))
+    site.informer.settle(site.informer.overdue()[0], allocated(units=8, version=3))
     site.seen(claim_json("c", version=2))
     assert site.units() == {"GPU-0": 8}
     site.seen(claim_json("c", version=4))
@@ -289,10 +289,10 @@ def test_a_list_from_before_a_read_frees_nothing(site: Site) -> None:
     site.now = UNCONFIRMED_S + 1
 
     def pages() -> Iterator[ListPage]:
-        site.book.settle(site.book.overdue()[0], allocated(units=8, version=3))
+        site.informer.settle(site.informer.overdue()[0], allocated(units=8, version=3))
         yield ListPage((claim_json("c", version=2),), "")
 
-    site.book.replace(pages())
+    site.informer.replace(pages())
     assert site.units() == {"GPU-0": 8}
     site.listed(claim_json("c", version=2))
     assert site.units() == {}
@@ -302,17 +302,17 @@ def test_a_read_that_the_watch_has_overtaken_changes_nothing(site: Site) -> None
     """The API server answered, and before the answer was used the watch told more."""
     assert not reserve(site, allocated(units=8))
     site.now = UNCONFIRMED_S + 1
-    (late,) = site.book.overdue()
+    (late,) = site.informer.overdue()
     site.seen(allocated(units=8, version=2))
     site.gone(allocated(units=8, version=3))
-    site.book.settle(late, allocated(units=8, version=2))
+    site.informer.settle(late, allocated(units=8, version=2))
     assert site.units() == {}
 
     assert not reserve(site, claim_json("d", allocation_json(units=8), version=4), 4)
     site.now += UNCONFIRMED_S + 1
-    (late,) = site.book.overdue()
+    (late,) = site.informer.overdue()
     site.seen(claim_json("d", allocation_json("gpu-1", units=8), version=5))
-    site.book.settle(late, claim_json("d", version=4))
+    site.informer.settle(late, claim_json("d", version=4))
     assert site.units() == {"GPU-1": 8}
 
 
@@ -328,7 +328,7 @@ def test_a_late_reservation_of_a_claim_that_is_gone(site: Site, stored: Json) ->
     """Another claim of the name is not it."""
     assert not reserve(site, allocated(units=8))
     site.now = UNCONFIRMED_S + 1
-    site.book.settle(site.book.overdue()[0], stored)
+    site.informer.settle(site.informer.overdue()[0], stored)
     assert site.units() == {}
 
 
@@ -373,8 +373,8 @@ def made_up(name: str, uid: str, device: str = "gpu-0") -> Json:
 def give_up_late(site: Site, **there: Json) -> None:
     """Settle all that is late by the claims that are there, by their names."""
     site.now += UNCONFIRMED_S + 1
-    for late in site.book.overdue():
-        site.book.settle(late, there.get(late.name))
+    for late in site.informer.overdue():
+        site.informer.settle(late, there.get(late.name))
 
 
 def test_a_made_up_claim_with_the_uid_of_another(site: Site) -> None:
@@ -401,7 +401,7 @@ def test_a_made_up_claim_with_the_uid_of_a_second_answer(site: Site) -> None:
 def test_a_claim_seen_before_its_node(site: Site) -> None:
     """It is charged on its card when the node's cards come."""
     site.seen(claim_json("m", allocation_json("gpu-7", units=5, node="m")))
-    site.book.set_cards(NodeName("m"), (card(7, 20),))
+    site.informer.set_cards(NodeName("m"), (card(7, 20),))
     stored = site.ledger.node(NodeName("m"))
     assert stored is not None
     assert stored.free[CardUUID("GPU-7")].units == 15
@@ -419,15 +419,15 @@ def test_a_device_without_a_card_is_kept_and_logged(
 def test_a_claim_stays_on_a_card_that_is_lost(site: Site) -> None:
     """And is on it again when the card is back."""
     site.seen(allocated(units=5))
-    site.book.set_cards(N, ())
-    site.book.set_cards(N, cards(20, 20))
+    site.informer.set_cards(N, ())
+    site.informer.set_cards(N, cards(20, 20))
     assert site.units() == {"GPU-0": 5}
 
 
 def test_a_reservation_stays_one_when_its_card_is_found_again(site: Site) -> None:
     """Re-reading the node's cards confirms nothing."""
     assert not reserve(site, allocated(units=5))
-    site.book.set_cards(N, cards(20, 20, 20))
+    site.informer.set_cards(N, cards(20, 20, 20))
     assert site.ledger.reservations() == {"claim/uid-c"}
 
 
@@ -442,10 +442,10 @@ def test_a_claim_that_is_not_understood(
     site.seen(broken)
     assert site.units() == {"GPU-0": 5}
     assert caplog.text.count("claim not understood") == 1
-    assert list(site.book.broken()) == ["uid-c"]
+    assert list(site.informer.broken()) == ["uid-c"]
     site.gone(broken)
     assert site.units() == {}
-    assert site.book.broken() == {}
+    assert site.informer.broken() == {}
 
 
 STEPS = st.lists(
@@ -461,7 +461,7 @@ STEPS = st.lists(
 
 @dataclass
 class World:
-    """An API server that stores claims if the book lets it, and a watch behind it."""
+    """An API server that stores claims if the informer lets it, and its watch."""
 
     site: Site = field(default_factory=Site)
     version: int = 1
@@ -504,7 +504,7 @@ class World:
 
     def watch(self) -> None:
         if self.news:
-            self.site.book.apply(self.news.pop(0))
+            self.site.informer.apply(self.news.pop(0))
 
     def relist(self) -> None:
         self.news.clear()
@@ -514,8 +514,8 @@ class World:
         """So long that no write is under way any more."""
         self.site.now += UNCONFIRMED_S + 1
         self.under_way.clear()
-        for late in self.site.book.overdue():
-            self.site.book.settle(late, self.stored.get(late.name))
+        for late in self.site.informer.overdue():
+            self.site.informer.settle(late, self.stored.get(late.name))
 
     def on_cards(self) -> Iterator[tuple[str, int]]:
         """What the API server's claims, and the ledger's pods, have of each card."""

@@ -55,7 +55,7 @@ def cpu(milli: int) -> HostAmount:
 
 
 def hosts(capacity: int, **pods: tuple[int, int]) -> Hosts:
-    """The book of one node: its CPU, and for each pod CPU and priority."""
+    """What is known of one node: its CPU, and for each pod CPU and priority."""
     made = Hosts()
     made.set_allocatable(node().name, cpu(capacity))
     for name, (milli, priority) in pods.items():
@@ -73,14 +73,14 @@ def choose(
     page: Node,
     proposal: Victims,
     *budgets: Budget,
-    book: Hosts | None = None,
+    uses: Hosts | None = None,
     reserved: Collection[str] = (),
     started: Mapping[str, str] | None = None,
 ) -> Victims | None:
     """Choose victims on a host with room for all, where nothing else is said."""
     times = started or {}
     facts = EvictionFacts(
-        book or hosts(1000),
+        uses or hosts(1000),
         budgets,
         [PodUID(f"uid-{name}") for name in reserved],
         lambda uid: times.get(uid.removeprefix("uid-"), ""),
@@ -264,8 +264,8 @@ def test_pods_without_shares_stand_where_their_priority_is(
     pods: dict[str, tuple[int, int]], order: str
 ) -> None:
     """One that nobody knows yet is as important as it can be: it stays in front."""
-    book, page = hosts(1000, **pods), on("a@0=20/5", 29)
-    chosen_victims = choose(asks(20), page, victims("hog", "daemon"), book=book)
+    uses, page = hosts(1000, **pods), on("a@0=20/5", 29)
+    chosen_victims = choose(asks(20), page, victims("hog", "daemon"), uses=uses)
     assert chosen_victims == victims(*order.split())
 
 
@@ -288,16 +288,16 @@ def test_victims_for_cpu_and_card(
     pods: str, has: dict[str, tuple[int, int]], named: str, chosen: str
 ) -> None:
     """None goes without need; the highest priority counts before the number."""
-    book = hosts(10, light=(0, 1), **has)
+    uses = hosts(10, light=(0, 1), **has)
     chosen_victims = choose(
-        asks(12, milli=4), on(pods, 16, 16), victims(named), book=book
+        asks(12, milli=4), on(pods, 16, 16), victims(named), uses=uses
     )
     assert chosen_victims == victims(*chosen.split())
 
 
 def test_where_the_host_is_unknown_the_whole_proposal_stays() -> None:
     """Nobody can tell what each of its pods was named for."""
-    chosen_victims = choose(asks(24), FRAGMENTED, victims("a0", "b1"), book=Hosts())
+    chosen_victims = choose(asks(24), FRAGMENTED, victims("a0", "b1"), uses=Hosts())
     assert {"uid-a0", "uid-b1"} < set(chosen_victims.uids)
 
 
@@ -330,19 +330,19 @@ def test_budgets_of_pods_without_shares_are_carried(
     """By kube-scheduler's count, less that of pods which need not go."""
     page = on("a@0=4 b@1=16 stays@0=12/99", 16, 16)
     proposal = victims(*named.split(), violations=counted)
-    book = hosts(2, hog=(1, 1), daemon=(1, 1), a=(0, 1), b=(0, 1))
+    uses = hosts(2, hog=(1, 1), daemon=(1, 1), a=(0, 1), b=(0, 1))
     both = 2 if "daemon" in named else 1
     pending = asks(16, milli=both)
-    chosen_victims = choose(pending, page, proposal, budget(0, "a"), book=book)
+    chosen_victims = choose(pending, page, proposal, budget(0, "a"), uses=uses)
     assert "uid-b" in chosen_victims.uids
     assert chosen_victims.budget_violations == counted_by_others
 
 
 def test_a_violation_that_is_known_is_not_carried_too() -> None:
     """kube-scheduler counted it, because the budget goes to the more important pod."""
-    book, shared = hosts(1000, hog=(1, 1)), budget(1, "a", "hog")
+    uses, shared = hosts(1000, hog=(1, 1)), budget(1, "a", "hog")
     proposal = victims("hog", violations=1)
-    chosen_victims = choose(asks(20), on("a@0=20/5", 29), proposal, shared, book=book)
+    chosen_victims = choose(asks(20), on("a@0=20/5", 29), proposal, shared, uses=uses)
     assert chosen_victims == victims("a", "hog", violations=1)
 
 
@@ -367,8 +367,8 @@ def crowds(draw: st.DrawFn) -> tuple[Node, dict[str, tuple[int, int]], Hosts]:
     priorities |= {f"uid-s{n}": draw(st.integers(0, 3)) for n in range(beside)}
     pods = {uid: (draw(st.integers(0, 4)), rank) for uid, rank in priorities.items()}
     full = sum(milli for milli, _ in pods.values())
-    book = hosts(full, **{uid.removeprefix("uid-"): pod for uid, pod in pods.items()})
-    return node(*cards(*sizes), holds=holds), pods, book
+    uses = hosts(full, **{uid.removeprefix("uid-"): pod for uid, pod in pods.items()})
+    return node(*cards(*sizes), holds=holds), pods, uses
 
 
 def by_totals(
@@ -414,7 +414,7 @@ def test_no_eviction_is_without_need(
     without a share is evicted only if kube-scheduler names it: its budgets are not
     known here.
     """
-    page, pods, book = crowd
+    page, pods, uses = crowd
     pending = asks(units, milli=milli)
     proposal = by_totals(pending, page, pods)
     if proposal is None:
@@ -429,7 +429,7 @@ def test_no_eviction_is_without_need(
         ranks = [pods[uid][1] for uid in gone]
         return (max(ranks), sum(rank + 2**31 for rank in ranks), len(ranks))
 
-    chosen_victims = choose(pending, page, proposal, book=book)
+    chosen_victims = choose(pending, page, proposal, uses=uses)
     lower = {uid for uid, (_, rank) in pods.items() if rank < pending.pod.priority}
     if chosen_victims is None:
         assert not enough(lower)
@@ -589,7 +589,7 @@ def test_budgets_are_counted_as_kube_scheduler_counts_them(
     data: st.DataObject,
 ) -> None:
     """Over all victims, also where one with cards and one without share a budget."""
-    page, pods, book = crowd
+    page, pods, uses = crowd
     pending = asks(units, milli=milli)
     proposal = by_totals(pending, page, pods)
     if proposal is None:
@@ -599,7 +599,7 @@ def test_budgets_are_counted_as_kube_scheduler_counts_them(
     budgets = data.draw(st.lists(one_budget, max_size=2))
     named = as_kube_scheduler_counts(proposal.uids, budgets)
     proposal = Victims(proposal.uids, named)
-    chosen_victims = choose(pending, page, proposal, *budgets, book=book)
+    chosen_victims = choose(pending, page, proposal, *budgets, uses=uses)
     if chosen_victims is not None:
         counted = as_kube_scheduler_counts(chosen_victims.uids, budgets)
         assert chosen_victims.budget_violations == counted
