@@ -152,5 +152,9 @@ def test_not_editable(text: str, words: str) -> None:
 def test_plain_data() -> None:
     """A value that YAML cannot read is refused, too."""
     assert load_documents("a: 1\n---\n# none\n---\n- b\n") == [{"a": 1}, ["b"]]
-    with pytest.raises(NotEditable, match="day is out of range"):
-        load_yaml("a: 2026-02-30")
+    for text, words in (
+        ("a: 2026-02-30", "is not YAML: day is out of range"),
+        ("a: =", "is not YAML: line 1: could not determine a constructor"),
+    ):
+        with pytest.raises(NotEditable, match=words):
+            load_yaml(text)

@@ -183,16 +183,11 @@ def test_any_manifest_there_and_back(
 
 
 REFUSED = {
-    "": "is empty",
     "# nothing\n": "is empty",
     "a: [\n": "is not YAML: line 2: expected",
-    "a:\n\tb: c\n": "is not YAML: line 2 is indented by a tab; write spaces instead",
     KUBEADM.replace(LAST_FLAG, f"{LAST_FLAG}\t# why\n"): "line 18 is indented by a tab",
-    "- a\n": "is not a mapping",
     KUBEADM.replace("kind: Pod", "kind: Deployment"): "its kind is Deployment",
     f"{KUBEADM}---\n{KUBEADM}": "holds 2 documents",
-    f"{KUBEADM}x: 2026-02-30\n": "is not YAML: day is out of range for month",
-    f"{KUBEADM}x: =\n": "is not YAML: line \\d+: could not determine a constructor",
     KUBEADM.replace("    name: kube-scheduler\n", "    name: other\n"): "no container",
     KUBEADM.replace(
         "    - kube-scheduler\n", "    - sh\n    - -c\n"
