@@ -1,4 +1,4 @@
-"""Shell completion of nodes, pods and cards.
+"""How nodes, pods and cards are named on the command line, and their completion.
 
 The cluster has a limited time to answer; what it has not said by then is not offered.
 """
@@ -118,3 +118,23 @@ def _all(context: click.Context, kind: Kind, selector: str = "") -> list[Json]:
     thread.start()
     thread.join(_WITHIN_S)
     return bodies.copy()
+
+
+pod_namespace_option = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
+    shell_complete=complete_namespaces,
+)
+
+
+def parse_pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
+    """Return the namespace and the name of a POD, given as NAME or NAMESPACE/NAME."""
+    space, slash, name = pod.rpartition("/")
+    if slash and namespace not in (None, space):
+        raise click.UsageError(f"{pod} is not in the namespace {namespace}")
+    if not name or (slash and not space) or "/" in space:
+        usage = "give NAME or NAMESPACE/NAME"
+        raise click.UsageError(f"{pod!r} is not a pod's name; {usage}")
+    return space or namespace or DEFAULT_NAMESPACE, name

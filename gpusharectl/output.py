@@ -106,6 +106,11 @@ def _card_data(card: Card) -> Data:
     }
 
 
+data_option = click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
+)
+
+
 def print_data(data: object, output: str) -> None:
     """Print data as JSON if ``output`` is ``json``, else as YAML."""
     if output == "json":

@@ -24,7 +24,7 @@ from gpushare.kube import facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.output import fit_to_show, print_data
+from gpusharectl.output import data_option, fit_to_show, print_data
 from gpusharectl.state.read import is_demo
 
 _VERSION = 1
@@ -69,9 +69,7 @@ class _ClusterParts:
 
 
 @click.command(epilog=_CODES)
-@click.option(
-    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
-)
+@data_option
 @access_options
 def version(output: str | None, kubeconfig: str | None, context: str | None) -> None:
     """Show this command's version, and those of the cluster and its nodes.

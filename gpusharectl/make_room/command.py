@@ -30,16 +30,22 @@ from gpushare.kube.errors import NotFound
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import (
-    DEFAULT_NAMESPACE,
-    complete_namespaces,
     complete_nodes,
     complete_pods,
+    parse_pod_name,
+    pod_namespace_option,
 )
 from gpusharectl.make_room.evict import Eviction, EvictionResult, Patience
 from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
 from gpusharectl.make_room.render import draw_proposal
 from gpusharectl.make_room.situation import RoomDemand, read_inputs
-from gpusharectl.output import encode, fit_to_show, open_console, print_data
+from gpusharectl.output import (
+    data_option,
+    encode,
+    fit_to_show,
+    open_console,
+    print_data,
+)
 from gpusharectl.state.read import explain_missing_node
 
 _CODES = (
@@ -83,13 +89,7 @@ class _RequestedSize:
 
 
 @click.command("make-room", epilog=_CODES)
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
-    shell_complete=complete_namespaces,
-)
+@pod_namespace_option
 @click.option(
     "--memory",
     type=click.IntRange(0),
@@ -138,9 +138,7 @@ class _RequestedSize:
     metavar="SECONDS",
     help="With --evict: how long to wait for each pod, beside its grace period.",
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
-)
+@data_option
 @access_options
 @click.argument("pod", required=False, shell_complete=complete_pods)
 def make_room(  # noqa: PLR0913
@@ -249,12 +247,7 @@ def _room_demand(
 ) -> RoomDemand:
     if pod is None:
         return RoomDemand(size.request(), None, only)
-    space, slash, name = pod.rpartition("/")
-    if space and namespace not in (None, space):
-        raise click.UsageError(f"{pod} is not in the namespace {namespace}")
-    if not name or (slash and not space) or "/" in space:
-        raise click.UsageError(f"{pod!r} is not a pod; give NAME or NAMESPACE/NAME")
-    space = space or namespace or DEFAULT_NAMESPACE
+    space, name = parse_pod_name(pod, namespace)
     try:
         body = access.cluster.get(Kind.PODS, space, name)
     except NotFound as error:

@@ -52,8 +52,12 @@ from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.completion import DEFAULT_NAMESPACE, complete_namespaces, complete_pods
-from gpusharectl.output import VERSION, open_console, print_data
+from gpusharectl.completion import (
+    complete_pods,
+    parse_pod_name,
+    pod_namespace_option,
+)
+from gpusharectl.output import VERSION, data_option, open_console, print_data
 from gpusharectl.state.read import Trouble, list_all, read_quotas, read_state
 from gpusharectl.state.troubles import check_quotas
 from gpusharectl.why.answers import encode_answer
@@ -69,16 +73,8 @@ _CODES = (
 
 
 @click.command(epilog=_CODES)
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    help=f'The namespace of POD; without it: the namespace "{DEFAULT_NAMESPACE}".',
-    shell_complete=complete_namespaces,
-)
-@click.option(
-    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
-)
+@pod_namespace_option
+@data_option
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show all cards, and where this is read."
 )
@@ -98,7 +94,7 @@ def why(
     POD is a name, or NAMESPACE/NAME. For a pod that waits: what each card lacks, what
     would fit now, and which pods would have to be deleted.
     """
-    place, name = _which_pod(pod, namespace)
+    place, name = parse_pod_name(pod, namespace)
     with reached(kubeconfig, context) as access:
         try:
             body = access.cluster.get(Kind.PODS, place, name)
@@ -117,17 +113,6 @@ def why(
     else:
         draw_answer(open_console(), answer, state, verbose=verbose)
     sys.exit(answer.code)
-
-
-def _which_pod(pod: str, namespace: str | None) -> tuple[str, str]:
-    place, slash, name = pod.rpartition("/")
-    if slash and namespace not in (None, place):
-        raise click.UsageError(f"{pod} is not in the namespace {namespace}")
-    if not name or (slash and not place) or "/" in place:
-        raise click.UsageError(
-            f"{pod!r} is not a pod's name; give NAME or NAMESPACE/NAME"
-        )
-    return place or namespace or DEFAULT_NAMESPACE, name
 
 
 def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:
