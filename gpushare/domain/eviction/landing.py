@@ -200,8 +200,8 @@ class LandingPrediction:
         ranked = self._ranked.get(key)
         if ranked is None:
             ranked = self._ranked[key] = []
-            for name, now in self._nodes.items():
-                node = now.as_seen_by(request.pod)
+            for name, at_first in self._nodes.items():
+                node = at_first.as_seen_by(request.pod)
                 if find_refusal(request, node, policy) is None:
                     insort(ranked, (-score_node(node, policy), name))
         return ranked

@@ -190,14 +190,10 @@ class _VictimSearch:
         """Return the pods of each card that can be cleared, the cheapest first."""
         free, stay = self._lower - self._kept, self._tenants.keys() - self._lower
         blocked = frozenset().union(*(self._tenants[uid].cards for uid in stay))
-        cards = (
-            open_card
-            for open_card in self._node.cards
-            if open_card.open and open_card.uuid not in blocked
-        )
         pods = (
             frozenset(uid for uid in free if card.uuid in self._tenants[uid].cards)
-            for card in cards
+            for card in self._node.cards
+            if card.open and card.uuid not in blocked
         )
         return sorted(filter(None, pods), key=self._cost)
 
@@ -388,7 +384,7 @@ def _tenants(
     """
     everywhere = frozenset(card.uuid for card in node.cards)
     cards = dict.fromkeys(node.unplaced, everywhere)
-    pods = {uid: request_there.pod for uid, request_there in node.unplaced.items()}
+    pods = {uid: request_of_pod.pod for uid, request_of_pod in node.unplaced.items()}
     for uid, placement in node.placements.items():
         # A claim is no pod: deleting its pod is not for this pod's scheduler to ask.
         if not placement.pod.is_claim:

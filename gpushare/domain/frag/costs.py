@@ -190,9 +190,9 @@ class LeastCost:
             for room, _ in rooms:
                 loss_and_rest = losses[room]
                 if loss_and_rest is not None:
-                    loss, milli = loss_and_rest
+                    loss, rest_there = loss_and_rest
                     lost = min(lost, loss)
-                    rest = min(rest, milli)
+                    rest = min(rest, rest_there)
             least.append((lost, rest))
         if len(least) == 1 and self._parted:
             return least[0]
@@ -331,8 +331,8 @@ class PricedNode:
         # One share, as most pods: each group of equal cards is priced once.
         if len(claims) == 1 and not claims[0].whole_cards:
             allowed = self._limited(request)
-            by_group = self.share_costs(claims[0], request.host, allowed)
-            return min([cost for cost, _ in by_group], default=NEVER)
+            group_costs = self.share_costs(claims[0], request.host, allowed)
+            return min([cost for cost, _ in group_costs], default=NEVER)
         host = self._then(request.host)
         # Several shares: greedily, each on its cheapest card, which mostly succeeds.
         if claims and not any(claim.whole_cards for claim in claims):
@@ -348,11 +348,11 @@ class PricedNode:
             placed = place(request, node, policy)
             if not isinstance(placed, Placement):
                 return NEVER
-            milli = self._milli_left(placed)
+            cards_milli = self._milli_left(placed)
         else:
             # An untouched card is used up completely, so all are equal.
-            milli = [(WHOLE, 0)] * sum(claim.whole_cards for claim in claims)
-        return self._cost(milli, host)
+            cards_milli = [(WHOLE, 0)] * sum(claim.whole_cards for claim in claims)
+        return self._cost(cards_milli, host)
 
     def share_costs(
         self,
@@ -447,14 +447,14 @@ class PricedNode:
 
     def _cost(
         self,
-        milli: Iterable[tuple[int, int]],
+        cards_milli: Iterable[tuple[int, int]],
         host: tuple[int | None, int | None],
         gauge: NodeWorth | None = None,
     ) -> float:
         """Return the cost, by the free milli of the pod's cards before and after it."""
         gauge, tables, model = gauge or self.gauge, self.tables, self.state.model
         cards, untouched, rests = gauge.cards, gauge.untouched, []
-        for before, rest in milli:
+        for before, rest in cards_milli:
             cards += tables.rest_worth(rest) - tables.rest_worth(before)
             untouched -= before >= WHOLE
             rests.append(rest)

@@ -137,11 +137,11 @@ class Packer:
             and known.host is host
             and not _taken(node, free)
         ):
-            by_group = known.by(tables).share_costs(claim, request.host)
+            group_costs = known.by(tables).share_costs(claim, request.host)
         else:
             there = PricedNode.of(node, host, tables, free)
-            by_group = there.share_costs(claim, request.host)
-        return {uuid: cost for cost, group in by_group for uuid in group.cards}
+            group_costs = there.share_costs(claim, request.host)
+        return {uuid: cost for cost, group in group_costs for uuid in group.cards}
 
     def _follow(self, learned: CardStock) -> None:
         """Apply changes; the scarcity of blocks and models changes with every pod."""
