@@ -169,6 +169,7 @@ def _write(path: Path, content: bytes) -> None:
     try:
         replace(owner=(there.st_uid, there.st_gid))
     except PermissionError:
+        # Only root may give a file to another user.
         replace()
 
 
