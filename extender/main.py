@@ -135,7 +135,9 @@ def assemble_extender(
         tls=settings.tls is not None,
     )
     loops: dict[str, Loop] = {
-        **{f"reflector-{name}": each.run for name, each in reflectors.items()},
+        **{
+            f"reflector-{name}": reflector.run for name, reflector in reflectors.items()
+        },
         "housekeeper": partial(_settle_overdue, binder),
         "learner": learning.run,
         "warmer": partial(_warm, state.ledger, synced),

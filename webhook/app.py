@@ -87,12 +87,12 @@ def read_pod_review(body: bytes) -> PodReview:
     uid, namespace = request.text("uid"), request.optional_text("namespace")
     kind = request.object("kind")
     is_pod = not kind.optional_text("group") and kind.optional_text("kind") == "Pod"
-    what = request.optional_text("operation"), request.optional_text("subResource")
+    operation = request.optional_text("operation"), request.optional_text("subResource")
     known = (("CREATE", ""), ("UPDATE", ""), ("UPDATE", _DEBUGGING))
-    if not is_pod or what not in known:
+    if not is_pod or operation not in known:
         return PodReview(uid, namespace, None)
-    before = request.object("oldObject").raw if what[0] == "UPDATE" else None
-    old, updated = (before, None) if what[1] else (None, before)
+    before = request.object("oldObject").raw if operation[0] == "UPDATE" else None
+    old, updated = (before, None) if operation[1] else (None, before)
     user = request.optional_object("userInfo").optional_text("username")
     return PodReview(uid, namespace, request.object("object").raw, old, user, updated)
 

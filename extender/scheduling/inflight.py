@@ -154,11 +154,11 @@ class Inflight:
         """Return the other pods of the pod's group that are pending."""
         if not group:
             return ()
-        return tuple(each for each in self.others(uid) if each.group == group)
+        return tuple(pending for pending in self.others(uid) if pending.group == group)
 
     def planned(self, node: NodeName, uid: PodUID) -> tuple[Placement, ...]:
         """Return the placements planned on a node for other pods of groups."""
-        plans = (each.planned for each in self.others(uid))
+        plans = (pending.planned for pending in self.others(uid))
         return tuple(plan for plan in plans if plan and plan.node == node)
 
     def wait(self, uid: PodUID, group: str = "") -> tuple[PendingBind, ...]:
@@ -186,17 +186,17 @@ class ExpectedNodes:
 
     def __init__(self, pending: Iterable[PendingBind]) -> None:
         self._where = [
-            (Decider(each.request, each.policy), each.planned, each.names)
-            for each in pending
+            (Decider(bind.request, bind.policy), bind.planned, bind.names)
+            for bind in pending
         ]
 
     def among(self, names: AbstractSet[NodeName]) -> set[NodeName]:
         """Return those of the names to which any of the pods was let through."""
         others = set(names)
-        for *_, each in self._where:
+        for *_, let_through in self._where:
             if not others:
                 break
-            others = others - each
+            others = others - let_through
         return set(names) - others
 
     def on(self, node: Node) -> Node:
@@ -228,7 +228,7 @@ def refuse_with_pending(
     node. The rest is refused, since another node will do.
     """
     doubtful = frozenset(fits)
-    others = [claim for each in pending for claim in each.request.claims]
+    others = [claim for bind in pending for claim in bind.request.claims]
     if not any(claim.whole_cards for claim in (*request.claims, *others)):
         amounts = [claim.amount for claim in others]
         doubtful -= _keeping_room(request, amounts, fitting, doubtful)

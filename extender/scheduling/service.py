@@ -266,7 +266,7 @@ class SchedulingVerbs:
         ):
             time.sleep(_LOOK_EVERY_S)
             chosen = self._victims(args, request, policy, budgets)
-        pods.mark_preempted(uid for each in chosen.values() for uid in each.uids)
+        pods.mark_preempted(uid for victims in chosen.values() for uid in victims.uids)
         return chosen
 
     def _has_unseen(self, names: Iterable[NodeName]) -> bool:
@@ -440,10 +440,10 @@ class SchedulingVerbs:
         expected = ExpectedNodes(pending)
         for name in special:
             node = self._ledger.node(name)
-            seen = None if node is None else node.as_seen_by(pod)
-            if seen is not None and seen is not node:
+            as_seen = None if node is None else node.as_seen_by(pod)
+            if as_seen is not None and as_seen is not node:
                 exceptions[name] = find_refusal(
-                    question.request, expected.on(seen), question.policy
+                    question.request, expected.on(as_seen), question.policy
                 )
         return exceptions
 

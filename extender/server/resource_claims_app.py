@@ -57,8 +57,8 @@ def read_resource_claim_review(body: bytes) -> ResourceClaimReview:
     uid = request.text("uid")
     kind = request.object("kind")
     known = kind.optional_text("group"), kind.optional_text("kind")
-    what = request.optional_text("operation"), request.optional_text("subResource")
-    if known != _CLAIM or what != ("UPDATE", "status"):
+    operation = request.optional_text("operation"), request.optional_text("subResource")
+    if known != _CLAIM or operation != ("UPDATE", "status"):
         return ResourceClaimReview(uid, None)
     dry_run = request.optional_boolean("dryRun", default=False)
     old = request.optional_object("oldObject").raw

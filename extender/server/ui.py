@@ -45,7 +45,9 @@ class ExtenderPage:
             "not_ready": self._readiness.why_not(),
             "broken": dict(known.nodes.broken()),
             "isolation": dict(known.nodes.isolation),
-            "heard_s": {what: round(age_s, 1) for what, age_s in ages_s.items()},
+            "heard_s": {
+                resource: round(age_s, 1) for resource, age_s in ages_s.items()
+            },
         }
         nodes = tuple(known.ledger.nodes())
         return facts | page_state(

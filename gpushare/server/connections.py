@@ -86,7 +86,7 @@ class Connections:
         connection.kept += size
         self._kept += size
         while self._kept > MOST_KEPT:
-            if not self._close_one(lambda each: each.kept, ALWAYS_KEPT):
+            if not self._close_one(lambda other: other.kept, ALWAYS_KEPT):
                 break
 
     def release(self, connection: "ClientConnection") -> None:

@@ -121,12 +121,12 @@ class ServerTls:
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:
             return last[1]
-        made = make_server_context(self._files)
-        self._current = stamp, made
+        context = make_server_context(self._files)
+        self._current = stamp, context
         self._logged = ""
         if last is not None:
             logger.info("new certificates", extra={"cert": self._files.cert})
-        return made
+        return context
 
 
 def check_tls_files(files: TlsFiles, part: str = "") -> list[str]:
@@ -155,7 +155,7 @@ def check_tls_files(files: TlsFiles, part: str = "") -> list[str]:
 def read_expiry(path: str) -> datetime:
     """Return when a file's first certificate expires; ``OSError, ValueError``."""
     chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
-    return min(each.not_valid_after_utc for each in chain)
+    return min(certificate.not_valid_after_utc for certificate in chain)
 
 
 def _unreadable(setting: str, path: str) -> str:

@@ -134,7 +134,7 @@ def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
     chosen = read_card_selector(pod_annotations(pod))
     models = None if isinstance(chosen, Refusal) else chosen
     places = _places(pod)
-    for group in [[each] for each in places] if _apart(pod) else [places]:
+    for group in [[place] for place in places] if _apart(pod) else [places]:
         cards = peak_amount([spec for _, spec in group]).cores // CORES_PER_CARD
         card_units = pool.whole_card_units(cards, models) or 0
         if cards > MOST_CARDS * MOST_INSTANCES:
