@@ -55,8 +55,8 @@ def encode(value: object) -> Any:  # noqa: ANN401
     """Return a value as data: null, numbers, texts, lists and objects with text keys.
 
     A dataclass is an object of its fields, in their order. An empty text in a field is
-    null: not known, or it does not apply. A ``_`` at the end of a name is left out. A
-    class whose data is not its fields has ``as_data``.
+    null: not known, or it does not apply. A class whose data is not its fields has
+    ``as_data``.
     """
     match value:
         case Amount(cores, units):
@@ -88,7 +88,7 @@ def _fields_data(view: Any) -> Data:  # noqa: ANN401
         if part.metadata == INLINE:
             data |= member or {}
         elif part.metadata != HIDDEN:
-            data[part.name.rstrip("_")] = None if member == "" else member
+            data[part.name] = None if member == "" else member
     return data
 
 

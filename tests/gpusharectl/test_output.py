@@ -1,6 +1,7 @@
-"""Bars, numbers in columns, and ages."""
+"""Data, bars, numbers in columns, and ages."""
 
 import io
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,11 +11,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gpushare.domain.model import Amount
 from gpusharectl.output import (
+    HIDDEN,
+    INLINE,
     UNKNOWN,
     Hanging,
     draw_bar,
     draw_legend,
+    encode,
     fit_column,
     format_age,
     format_size,
@@ -157,3 +162,28 @@ def test_a_text_hangs_below_itself(width: int, lines: list[str]) -> None:
     console = Console(file=page, width=width)
     console.print(Hanging(Text("a card  "), Text("one two three four five")))
     assert page.getvalue().splitlines() == lines
+
+
+@dataclass(frozen=True)
+class _Inner:
+    amount: Amount = field(metadata=INLINE)
+    claim: str = ""
+
+
+@dataclass(frozen=True)
+class _Outer:
+    inner: _Inner | None = field(metadata=INLINE)
+    names: tuple[str, ...]
+    width: int = field(default=80, metadata=HIDDEN)
+
+
+def test_a_view_is_its_data() -> None:
+    """Inline fields give their keys, hidden ones none; an empty text is null."""
+    assert encode(_Outer(_Inner(Amount(1, 4)), ("", "a"))) == {
+        "cores": 1,
+        "units": 4,
+        "memory_mib": 1024,
+        "claim": None,
+        "names": ["", "a"],
+    }
+    assert encode(_Outer(None, ())) == {"names": []}
