@@ -31,20 +31,12 @@ from bench.report.soaking import soak_section
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
-BEFORE = "before"
-"""The folder in the results that has those of the release before."""
 PAGE = ROOT / "docs" / "performance.md"
 _HEAD = """# Performance
 
-`make bench-report` writes this page from `bench/results`. Nothing here is written by
-hand. Each figure has its limit beside it, measured in the same run. Do not compare
-milliseconds with those of another machine; ratios can be compared.
-"""
-_BEFORE = """\
-The column *before* is `bench/results/before`, the results of the release before, when
-extender and webhook ran on gunicorn's threaded worker. Each figure there stands beside
-what its own run measured: an echo on that worker, and no extender in Go. A dash is a
-figure that was not measured.
+`make bench-report` writes this page from `bench/results`, nothing by hand. Each figure
+has its limit beside it, measured in the same run. Compare ratios between
+machines, never milliseconds. A dash was not measured.
 """
 
 
@@ -141,8 +133,7 @@ def draw(results: Path, page: Path) -> None:
             sections.append(PageSection(f"`{path.stem}`", [flat(found)], found))
     lines = [line for each in sections for line in each.lines(pictures.name)]
     page.parent.mkdir(parents=True, exist_ok=True)
-    head = [_HEAD, _BEFORE] if (results / BEFORE).exists() else [_HEAD]
-    page.write_text("\n".join([*head, *lines]).rstrip() + "\n")
+    page.write_text("\n".join([_HEAD, *lines]).rstrip() + "\n")
 
 
 def section(part: PagePart, results: Path, pictures: Path) -> PageSection:
@@ -154,11 +145,8 @@ def section(part: PagePart, results: Path, pictures: Path) -> PageSection:
     made = part.write(found, pictures)
     if not part.goals:
         return made
-    earlier = results / BEFORE / part.file
-    before = json.loads(earlier.read_text()) if earlier.exists() else None
     words, *rest = made.parts
-    parts = [words, goals_table(part.goals, found, before), *rest]
-    return replace(made, parts=parts, before=before)
+    return replace(made, parts=[words, goals_table(part.goals, found), *rest])
 
 
 if __name__ == "__main__":

@@ -82,9 +82,8 @@ def filter_section(found: Found, pictures: Path) -> PageSection:
     plots.lines(pictures / "filter.svg", curves, across, up)
     words = (
         "Milliseconds of one `filter` with kube-scheduler's JSON over a kept "
-        "connection. The limits are measured alternately, by the same client: an echo "
-        "in the same server that parses the same body and returns its names, and an "
-        "extender in Go (net/http, encoding/json) that does the same and nothing else."
+        "connection. The limits, measured alternately, only parse the same body and "
+        "return its names: an echo in the same server, and one in Go (net/http)."
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
     parts = [words, table, picture, *_pods(found), *_scrapes(found)]
@@ -108,9 +107,8 @@ def _scrapes(found: Found) -> list[str | Table]:
         return []
     scrapes = found["scrapes"]
     words = (
-        "And with 100,000 pods and a client that does not hurry, "
-        f"{scrapes['calls_a_second']} calls per second, alternately without and with a "
-        "read of /metrics each second. A call counts from when it was due. A read took "
+        f"With 100,000 pods and {scrapes['calls_a_second']} calls per second, "
+        "alternately without and with a read of /metrics each second. A read took "
         f"{number(scrapes['scrape_s'])} s, and {number(scrapes['cpu_s'])} s of CPU."
     )
     timed = {"without": scrapes["quiet"], "with": scrapes["scraped"]}
@@ -157,9 +155,8 @@ def webhook_section(found: Found, pictures: Path) -> PageSection:
     names = [row["review"] for row in rows]
     plots.bars(pictures / "webhook.svg", names, series, "milliseconds, p50")
     words = (
-        "Milliseconds of one review over TLS on a kept connection. The limit is "
-        "measured alternately: an echo webhook that parses the same body and allows "
-        "every pod."
+        "Milliseconds of one review over TLS on a kept connection. The limit, measured "
+        "alternately, is an echo that parses the same body and allows every pod."
     )
     picture = Picture("webhook.svg", "Milliseconds of each review beside the echo")
     return PageSection("A review by the webhook", [words, table, picture], found)
@@ -224,10 +221,8 @@ def preload_section(found: Found, _pictures: Path) -> PageSection:
         for way, row in found["pairs_us"].items()
     )
     words = (
-        "An allocation and its free over the stand-in for the driver, which does "
-        f"next to nothing itself; medians of {found['rounds']} rounds of "
-        f"{number(found['pairs'])} pairs, in turns. What the library adds does not "
-        "depend on the driver."
+        "An allocation and its free over a stand-in for the driver: medians of "
+        f"{found['rounds']} rounds of {number(found['pairs'])} pairs, in turns."
     )
     heads = ("one pair", "bare µs", "with the library µs", "more µs")
     return PageSection("The preload library", [words, Table(heads, rows)], found)
@@ -248,10 +243,8 @@ def claims_section(found: Found, _pictures: Path) -> PageSection:
     words = (
         "Pods by a ResourceClaim beside classic pods of the same amount, in turns. To "
         "bound: by a real kube-scheduler and API server; each claim exists before its "
-        "pod. Of the claims of a third kind the API server does not ask, so that the "
-        "difference is the arbiter's. To Running: on a real kubelet, each claim made "
-        "from its template, without the arbiter. CPU is the extender's, from bursts of "
-        "pods."
+        "pod. To Running: on a real kubelet, each claim made from its template, "
+        "without the arbiter. CPU is the extender's, from bursts of pods."
     )
     if found.get("load", 0) > 1:
         words += (
@@ -276,9 +269,8 @@ def claims_section(found: Found, _pictures: Path) -> PageSection:
         )
         parts += [Table(("from create to Running", "p50 / p95 / p99 ms"), rows)]
     about = (
-        "One review over TLS on a kept connection, each of another claim. The limit is "
-        "measured alternately: an echo on the same listener, which parses the same "
-        "body and allows all."
+        "One review over TLS on a kept connection, each of another claim, beside an "
+        "echo on the same listener."
     )
     heads = ("review", "p50 / p95 / p99 ms", "x echo", "CPU ms")
     parts += [about, Table(heads, reviews)]

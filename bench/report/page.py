@@ -50,8 +50,6 @@ class PageSection:
     parts: Sequence[str | Table | Picture]
     of: Found | None = None
     """The results with day and machine; None if nothing was measured."""
-    before: Found | None = None
-    """Those of the release before, if they are kept."""
 
     def lines(self, pictures: str) -> list[str]:
         """Return the lines; ``pictures`` is their folder, relative to the page."""
@@ -66,24 +64,14 @@ class PageSection:
                     found.append(f"![{part.alt}]({pictures}/{part.name})")
             found.append("")
         if self.of is not None:
-            said = f"Measured {measured(self.of)}."
-            if self.before is not None:
-                said += f" Before: {measured(self.before)}."
-            found += [f"<sub>{said}</sub>", ""]
+            found += [f"<sub>Measured {measured(self.of)}.</sub>", ""]
         return found
 
 
-def goals_table(
-    goals: Sequence[Goal], found: Found, before: Found | None = None
-) -> Table:
-    """Return each figure beside what is allowed, and beside the earlier one."""
-    heads: tuple[str, ...] = ("what", "measured", "allowed")
-    rows = [(goal.what, number(goal.read(found)), goal.allowed) for goal in goals]
-    if before is None:
-        return Table(heads, tuple(rows))
-    earlier = [number(goal.read(before)) for goal in goals]
-    both = zip(rows, earlier, strict=True)
-    return Table((*heads, "before"), tuple((*row, each) for row, each in both))
+def goals_table(goals: Sequence[Goal], found: Found) -> Table:
+    """Return each figure beside what is allowed."""
+    rows = ((goal.what, number(goal.read(found)), goal.allowed) for goal in goals)
+    return Table(("what", "measured", "allowed"), tuple(rows))
 
 
 def at(*path: str) -> Callable[[Found], Any]:

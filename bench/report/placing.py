@@ -9,9 +9,9 @@ from bench.report.page import Found, Goal, PageSection, Picture, Table, at, numb
 
 _LOAD = "100"
 _WHERE = (
-    "The trace is `cluster-trace-gpu-v2023` of the repository `alibaba/clusterdata`: "
-    "the folder in `GPUSHARE_TRACE_DIR` contains its "
-    "`openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv`."
+    "The trace is `cluster-trace-gpu-v2023` of `alibaba/clusterdata`: put its "
+    "`openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv` into the folder "
+    "`GPUSHARE_TRACE_DIR`."
 )
 
 
@@ -61,22 +61,21 @@ def packing_section(found: Found, pictures: Path) -> PageSection:
         "allocated, percent",
     )
     words = (
-        "Allocated share of all cards, in percent, when pods for 100 percent of them "
-        "have arrived. Each figure is the mean over the seeds of a replay of the "
-        "public trace (cluster-trace-gpu-v2023). The limits belong to the same lists. "
-        "The ceiling is the largest load that a linear program can still place "
-        "completely. The bound is the most that it can allocate of a load of 100."
+        "Percent of all cards that are allocated when pods for 100 percent have "
+        "arrived: the mean over the seeds of a replay of the public trace. The "
+        "ceiling is the largest load that a linear program still places completely; "
+        "the bound is the most that it allocates of a load of 100."
     )
     picture = Picture(
         "packing.svg", "Allocated share by arrived load, one chart per list"
     )
     parts: list[str | Table | Picture] = [words, _means(lists), _seeds(lists), picture]
     if costs := _costs(lists):
-        parts += ["Time of one decision, learning included:", costs]
+        parts += ["Mean and p99 of one decision in µs, learning included:", costs]
     if churn := _churn(found.get("churn", {})):
         words = (
-            f"Pods of the list {found['churn']['list']} that come and go, at a steady "
-            "load. *Refused* is the part of the demand that found no room:"
+            f"Pods of the list {found['churn']['list']} come and go at a steady load. "
+            "*Refused* is the demand that found no room:"
         )
         parts += [words, churn]
     parts.append(_WHERE)
@@ -84,13 +83,11 @@ def packing_section(found: Found, pictures: Path) -> PageSection:
 
 
 def _seeds(lists: dict[str, Any]) -> str:
-    """Return the number of seeds behind each mean."""
-    counts = (
-        f"{name}: "
-        + ", ".join(f"{p} {len(v['seeds'])}" for p, v in one["policies"].items())
-        for name, one in lists.items()
-    )
-    return f"Seeds of each mean: {'; '.join(counts)}."
+    """Return the number of seeds behind the means."""
+    counts = {
+        len(of["seeds"]) for one in lists.values() for of in one["policies"].values()
+    }
+    return f"Seeds of each mean: {' to '.join(map(str, sorted(counts)))}."
 
 
 def _policies(lists: dict[str, Any]) -> list[str]:
@@ -131,16 +128,18 @@ def _panel(one: dict[str, Any]) -> tuple[dict[str, plots.Points], dict[str, floa
 
 
 def _costs(lists: dict[str, Any]) -> Table | None:
+    policies = _policies(lists)
     rows = tuple(
-        (
-            f"{name}, {policy}",
-            *(number(took[part], 0) for part in ("mean", "p50", "p99")),
-        )
+        (name, *(_cost(one["policies"].get(policy, {})) for policy in policies))
         for name, one in lists.items()
-        for policy, of in one["policies"].items()
-        if (took := of.get("decision_us"))
+        if any("decision_us" in of for of in one["policies"].values())
     )
-    return Table(("list, policy", "mean µs", "p50", "p99"), rows) if rows else None
+    return Table(("list", *policies), rows) if rows else None
+
+
+def _cost(policy: dict[str, Any]) -> str:
+    took = policy.get("decision_us") or {}
+    return " / ".join(number(took.get(part), 0) for part in ("mean", "p99"))
 
 
 def _churn(churn: dict[str, Any]) -> Table | None:
@@ -163,10 +162,9 @@ def scheduler_section(found: Found, _pictures: Path) -> PageSection:
     )
     words = (
         f"A slice of the list {found['list']}, seed {found['seed']}: {found['nodes']} "
-        f"nodes with {found['cards']} cards, {found['pods']} pods. Allocated share in "
-        "percent, with the same decisions in memory and through a real kube-scheduler, "
-        "extender and API server, in one run. kube-scheduler places pods without cards "
-        "alone, because it calls no extender for them."
+        f"nodes with {found['cards']} cards, {found['pods']} pods. Allocated percent "
+        "of the same decisions in memory, and through a real kube-scheduler, extender "
+        "and API server. kube-scheduler places pods without cards alone."
     )
     heads = ("policy", "load, percent", "in memory", "kube-scheduler")
     table = Table(heads, rows)

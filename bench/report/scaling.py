@@ -92,16 +92,13 @@ def burst_section(found: Found, pictures: Path) -> PageSection:
     )
     words = (
         f"{number(found['pods'])} pods wait for {number(found['nodes'])} nodes of "
-        f"{found['cards_a_node']} cards; then kube-scheduler starts. The time is "
-        "counted from the first Binding to the last in the audit log of a real "
-        "kube-apiserver. The variants alternate. All have the same configuration of "
-        f"kube-scheduler: its client at {number(found['qps'], 0)} requests per second, "
-        "all nodes scored. The limits are two: kube-scheduler without an extender, and "
-        "with one in Go that has nothing behind it. Its filter returns all names, its "
-        "prioritize zeros, and its bind posts the Binding with an annotation. With any "
-        "extender kube-scheduler does not decide similar pods in one batch, so the "
-        "table also has it without batches. `echo` is an extender in Python that only "
-        "returns all names."
+        f"{found['cards_a_node']} cards; then kube-scheduler starts (its client at "
+        f"{number(found['qps'], 0)} requests per second, all nodes scored). The time "
+        "runs from the first Binding to the last in the audit log of a real "
+        "kube-apiserver. The variants alternate. The limits are kube-scheduler without "
+        "an extender, and with one in Go that decides nothing. With any extender "
+        "kube-scheduler does not decide similar pods in one batch, so the table also "
+        "has it without batches."
     )
     verbs = ", ".join(f"{verb} {took:.2f}" for verb, took in found["verbs_ms"].items())
     calls = f"Mean milliseconds of a call in the extender: {verbs}."
@@ -129,11 +126,9 @@ def _why_slower(found: Found) -> str:
     )
     return (
         f"The speed misses its goal. `{name}`, which decides nothing, is at {best:.2f} "
-        "of without extender, because kube-scheduler sends every pod with all names "
-        f"over HTTP and waits for the answer: it needs {alone} ms of CPU per pod "
-        f"without an extender, {least} with `{name}` and {own} with gpushare's. All "
-        f"parts share one machine ({found['machine']}). Decisions 0059 and 0060 "
-        "say what was done."
+        "of without extender: kube-scheduler sends every pod with all names over HTTP "
+        f"and waits. It needs {alone} ms of CPU per pod without an extender, {least} "
+        f"with `{name}` and {own} with gpushare's. See decisions 0059 and 0060."
     )
 
 
@@ -172,16 +167,13 @@ def scale_section(found: Found, _pictures: Path) -> PageSection:
     """Return the section on a large cluster; a dash is a missing measurement."""
     words = (
         f"{number(found['nodes'])} nodes of 8 cards, {number(found['pods'])} running "
-        "pods in real etcd and kube-apiserver. One of each was created through the API "
-        "server and copied into etcd under other names; so are the pods that come, are "
-        "bound, run and go. The rest is as operators run it. The delay of the ledger "
-        "is the time from the deletion of a pod, sent to the API server, until filter "
-        "allows another pod onto its card. A pair is kube-scheduler and its extender. "
-        "One pair is killed or ends while another one stands by and pods continue to "
-        "arrive. kube-scheduler's lease is 15 s, the default. A filter has "
-        f"{number(at('filter', 'names')(found))} names. The cluster of 20 nodes was on "
-        "this API server before the large one; an answer is right if it names the half "
-        "of them that is not full."
+        "pods in real etcd and kube-apiserver, copied into etcd from one of each. The "
+        "delay of the ledger is the time from the deletion of a pod until filter "
+        "allows another pod onto its card. A pair is kube-scheduler and its extender: "
+        "one is killed or ends, another stands by, and pods continue to arrive "
+        "(lease 15 s, the default). A filter has "
+        f"{number(at('filter', 'names')(found))} names. In the cluster of 20 nodes an "
+        "answer is right if it names the half that is not full."
     )
     return PageSection("A large cluster", [words, *_misses(found)], found)
 

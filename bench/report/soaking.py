@@ -12,14 +12,11 @@ def soak_section(found: Found, _pictures: Path) -> PageSection:
     columns = [dict(_rows(run)) for run in runs.values()]
     rows = tuple((what, *(column[what] for column in columns)) for what in columns[0])
     words = (
-        "`make soak` on real etcd, kube-apiserver and kube-scheduler: nodes with cards "
-        "of several sizes, MIG instances and linked cards; a simulated kubelet; pods "
-        "whose containers share a card or are apart, and ResourceClaims of several "
-        "requests; kill -9, and SIGTERM for the extender, at moments that the seed "
-        "draws. An independent observer adds up what pods and claims hold at each "
-        "change that the API server reports. A run writes results only if nothing was "
-        "wrong. The number of pods per minute depends on the machine, which runs all "
-        "of this at once."
+        "`make soak` on real etcd, kube-apiserver and kube-scheduler, with a simulated "
+        "kubelet, cards of several sizes, MIG instances and linked cards. The seed "
+        "draws pods, ResourceClaims, and when a process is killed. An independent "
+        "observer adds up what pods and claims hold at each change that the API server "
+        "reports. A run writes results only if nothing was wrong."
     )
     table = Table(("policy", *runs), rows)
     return PageSection("Soak", [words, table], found)

@@ -73,25 +73,6 @@ def test_a_figure_that_misses_its_goal_says_why(tmp_path: Path) -> None:
     assert "misses its goal" not in drawn(tmp_path, results)
 
 
-def test_the_figures_of_the_release_before(tmp_path: Path) -> None:
-    """Small beside the new ones; what was not measured then is a dash."""
-    name = "filter.json"
-    results = {name: json.loads((RESULTS / name).read_text())}
-    assert "before" not in drawn(tmp_path, results).lower()
-    (tmp_path / "before").mkdir()
-    earlier = (RESULTS / "before" / name).read_text()
-    (tmp_path / "before" / name).write_text(earlier)
-    for row in results[name]["filter"]:
-        row["go"] = {"p50": 10 * row["fits"]["p50"]}
-    results[name]["pods"]["ratio"] = 0.5
-    page = drawn(tmp_path, results)
-    assert "The column *before* is `bench/results/before`" in page
-    said = section(page, "Filter over HTTP")
-    assert "| 5,000 names that fit, x the echo in Go | 0.10 | ≤ 0.35 | - |" in said
-    assert "| 100,000 pods, x no pods | 0.50 | ≤ 1.10 | 1.09 |" in said
-    assert "Before: 2026-11-21 on" in said
-
-
 def test_packing_without_frag(tmp_path: Path) -> None:
     """Its goals are dashes, and what was measured is drawn."""
     packing = json.loads((RESULTS / "packing.json").read_text())
