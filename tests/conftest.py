@@ -77,7 +77,13 @@ NEEDS = {
 hypothesis.settings.register_profile("patient", deadline=None)
 # `make unit` loads it: see `fewer_examples`.
 hypothesis.settings.register_profile("unit", deadline=None)
-hypothesis.settings.load_profile("patient")
+# The gate tries the same examples each time; runs by hand search for new ones.
+hypothesis.settings.register_profile(
+    "gate", deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile(
+    "gate" if os.environ.get("REQUIRE_ALL") == "1" else "patient"
+)
 
 
 @pytest.fixture(scope="session")
