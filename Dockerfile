@@ -1,5 +1,5 @@
-# One image for the extender, the device plugin and gpusharectl; what runs is the
-# command: see "Processes" in docs/architecture.md. Any base with Python >= 3.11 and pip;
+# One image for all processes and gpusharectl; what runs is the command: see
+# "Processes and folders" in docs/architecture.md. Any base with Python >= 3.11 and pip;
 # give it by digest, BASE=NAME@sha256:..., where the same image must come out again.
 ARG BASE=python:3.13-slim
 
