@@ -254,7 +254,7 @@ def judge_hosts(facts: ClusterFacts) -> Iterator[Judgment]:
             "the second scheduler is installed, and kube-scheduler on "
             f"{', '.join(facts.stamped)} still calls an extender that is gone",
             "helm uninstall, then gpusharectl uninstall, which restores its "
-            "configuration; then helm install again (docs/helm.md)",
+            "configuration; then helm install again (docs/install.md)",
         )
     elif facts.installed.second:
         yield refusal(
@@ -264,7 +264,7 @@ def judge_hosts(facts: ClusterFacts) -> Iterator[Judgment]:
     elif not facts.installed.extended:
         yield refusal(
             f"no extender is installed ({_EXTENDER})",
-            "first helm install (docs/helm.md); or gpusharectl install without "
+            "first helm install (docs/install.md); or gpusharectl install without "
             "--host-only, which installs everything",
         )
     elif facts.flavour is Flavour.MANAGED:

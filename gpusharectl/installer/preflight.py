@@ -75,8 +75,8 @@ def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judg
     yield judge_rights(facts)
     yield from judge_owners(
         facts.installed.owned,
-        "change it there (docs/helm.md); for kube-scheduler on the hosts: gpusharectl "
-        "install --host-only",
+        "change it there (docs/install.md); for kube-scheduler on the hosts: "
+        "gpusharectl install --host-only",
     )
     yield from _schedulers(facts, options)
     if not options.second_scheduler:

@@ -71,7 +71,8 @@ _LAST = ("ClusterRole", "Role", "ServiceAccount")
 _MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
 _REMOVE = f"rm -rf {FOLDER}"
 _THERE_FIRST = (
-    "remove it there first (docs/helm.md), then the same command for all that is left"
+    "remove it there first (docs/install.md), then the same command for all that is "
+    "left"
 )
 _SHOWN = 20
 _MANY = 4
