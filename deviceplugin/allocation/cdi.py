@@ -31,7 +31,7 @@ _NOT_UNDERSTOOD = (
 )
 
 _SPECIFICATION = "0.5.0"
-"""The first version of CDI with all that ``edits`` uses."""
+"""The first version of CDI with all that ``_edits`` uses."""
 
 
 def specification(

@@ -91,7 +91,7 @@ class InjectionChooser:
     def missing_nodes(self) -> frozenset[str]:
         """Return those of ``CUDA_NODES`` that the host does not have now; logged once.
 
-        None if cards come in another way than by device nodes, or if the host's
+        Empty if cards come in another way than by device nodes, or if the host's
         ``/dev`` is not below ``root``. Ask for each container, because the driver makes
         these nodes at any time.
         """

@@ -222,7 +222,7 @@ class Occupancy:
     def expected_if_same(
         self, by_devices: Placement | None, pod: NodePod
     ) -> Placement | None:
-        """Return the pod's expected placement if it has the same cards as ``held``.
+        """Return the pod's expected placement if it has these cards by its devices.
 
         Devices tell the cards, but not which whole card belongs to which container.
         """

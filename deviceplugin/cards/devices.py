@@ -220,9 +220,9 @@ def placement_from(
 ) -> Placement | None:
     """Derive a pod's placement from the devices that its containers hold.
 
-    None while they hold too few to tell, or if the request can never be met. ``held``
-    is by container; init containers that end may be missing from it, and then the other
-    containers may hold devices of only some of a claim's whole cards.
+    None while they hold too few to tell, or if the request can never be met. Init
+    containers that end may be missing from ``containers``, and then the others may hold
+    devices of only some of a claim's whole cards.
     """
     request = pod.record.request
     if isinstance(request, Refusal):

@@ -179,7 +179,7 @@ class Binder:
         doubt = None if reserved is None else self._doubt(args, request, reserved)
         if doubt is not None:
             return doubt
-        # Stage 2: decide and reserve, in one step under the ledger's lock.
+        # Stage 2: decide, and reserve if the node is still the same (decision 0007).
         fresh = reserved is None
         others = self._state.inflight.planned(args.node, args.uid)
         decision = self._state.ledger.reserve(request, args.node, policy, others)

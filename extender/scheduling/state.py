@@ -16,7 +16,7 @@ from gpushare.informers.snapshot import write_snapshot
 
 
 class ExtenderState:
-    """The extender's state in memory; reflectors fill ``nodes`` and ``pods``.
+    """The extender's state in memory; reflectors fill ``nodes``, ``pods``, ``claims``.
 
     ``claims`` stays empty where no reviews of ResourceClaims are wanted.
     ``page``: keep also the labels and taints of nodes, which only the page needs,

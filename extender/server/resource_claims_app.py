@@ -52,7 +52,7 @@ class ResourceClaimReview:
 
 
 def read_resource_claim_review(body: bytes) -> ResourceClaimReview:
-    """Read a review of a claim; raise ``Malformed`` as ``question`` does."""
+    """Read a review of a claim; raise ``Malformed`` as ``read_admission_request``."""
     request = read_admission_request(body)
     uid = request.text("uid")
     kind = request.object("kind")

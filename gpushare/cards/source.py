@@ -51,11 +51,11 @@ class FoundCard:
     address, ``minor`` the number in ``/dev/nvidiaN``; None if there is none. A MIG
     instance has those of its card. ``device_nodes`` are those of this card alone beside
     ``/dev/nvidiaN``, ``variables`` what a container needs beside them. NVIDIA's cards
-    have no variables here, because ``allocation`` knows them. An ``integrated`` one has
-    no memory of its own, as a Jetson's: it is measured, and no part of it is allotted.
-    One that is not ``offered`` has memory of its own and is only measured too: the
-    device plugin does not know it. ``links`` has the score of each pair with another
-    card that is known (``gpushare.domain.links``).
+    have no variables here, because the device plugin knows them. An ``integrated`` one
+    has no memory of its own, as a Jetson's: it is measured, and no part of it is
+    allotted. One that is not ``offered`` has memory of its own and is only measured
+    too: the device plugin does not know it. ``links`` has the score of each pair with
+    another card that is known (``gpushare.domain.links``).
     """
 
     uuid: CardUUID

@@ -52,7 +52,7 @@ Costs = Callable[[Claim, Mapping[CardUUID, Amount]], Mapping[CardUUID, float]]
 class FreeCapacity:
     """The free capacity of one node's open cards while a pod's claims are placed.
 
-    It is mutable, and never leaves ``place``.
+    It is mutable, and lives for one placement.
     """
 
     cards: Mapping[CardUUID, Card]
@@ -447,8 +447,8 @@ def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusa
     """Choose the cards for a pod on one node, or say why there are none.
 
     The policy chooses among the cards; it does not decide whether the pod fits. Cards
-    that the pod's lists exclude are not used. A chooser is asked last, so that it
-    computes costs once for each claim and not at each step of the search.
+    that the pod's lists exclude are not used. A chooser computes costs once for each
+    claim, not at each step of the search. For several claims it is asked last.
     """
     return Decider(request, policy).place(node)
 

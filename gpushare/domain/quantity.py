@@ -1,4 +1,4 @@
-"""Parse Kubernetes quantities into whole numbers of units of 256 MiB."""
+"""Parse Kubernetes quantities."""
 
 import math
 import re

@@ -1,6 +1,6 @@
 """Add to a new pod what it did not specify. Pure, except for the pod it gets.
 
-Each function changes the pod in place, since ``rules`` passes a copy. Each is
+Each function changes the pod in place, since ``review`` passes a copy. Each is
 idempotent: the API server may ask twice about one pod.
 """
 
@@ -152,7 +152,8 @@ def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
             if lack is None or spec.role is not Role.APP:
                 lack = _lack_of_units(group, index, cards * card_units)
             if not lack:
-                # Of thousands of containers each would be asked about all of them.
+                # Stop here: for each container all of them are summed again, and a pod
+                # may have thousands.
                 break
             more = lack if split else min(lack, lack_of_container)
             # The app containers run together: what one gets, the others lack less.

@@ -386,7 +386,7 @@ def _tenants(
     cards = dict.fromkeys(node.unplaced, everywhere)
     pods = {uid: request_of_pod.pod for uid, request_of_pod in node.unplaced.items()}
     for uid, placement in node.placements.items():
-        # A claim is no pod: deleting its pod is not for this pod's scheduler to ask.
+        # A ResourceClaim is no pod and cannot be evicted.
         if not placement.pod.is_claim:
             cards[uid] = frozenset(placement.cards())
             pods[uid] = placement.pod
