@@ -264,8 +264,8 @@ def write_examples(document: str, folder: Path) -> None:
 
 
 def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
-    """The example of docs/bie.md: the exporter is told where its list of cards is."""
-    write_examples("bie.md", tmp_path)
+    """The example of docs/monitoring.md: the exporter is told where its list is."""
+    write_examples("monitoring.md", tmp_path)
     found = {ref.kind: body for ref, body in built(alone, tmp_path).items()}
     spec = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
