@@ -20,8 +20,7 @@ from gpusharectl.installer import uninstall as leaving
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import desired_now
-from gpusharectl.installer.kube_scheduler.host import HostScheduler
-from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts as HostPatience
+from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.job import (
     Action,
@@ -88,7 +87,7 @@ def _opened(
         )
     given = {"--kubeconfig": kubeconfig, "--context": context}
     words = [word for flag, text in given.items() if text for word in (flag, text)]
-    files, patience = HostFiles(), HostPatience.within(options.timeout_s)
+    files, timeouts = HostFiles(), SchedulerTimeouts.within(options.timeout_s)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         opened = Context(
@@ -96,8 +95,8 @@ def _opened(
             files,
             LiveScreen(console) if console.is_terminal else Screen(console),
             load_manifests,
-            lambda target: _host(access, files, target, patience),
-            lambda target: SchedulerJobs(access.objects, target, patience),
+            lambda target: _host(access, files, target, timeouts),
+            lambda target: SchedulerJobs(access.objects, target, timeouts),
             InstallPatience(options.timeout_s or DEFAULT_TIMEOUT_S),
         )
         yield opened, replace(options, access=tuple(words))
@@ -127,13 +126,16 @@ def _run_alone(
 
 
 def _host(
-    access: Access, files: HostFiles, target: SchedulerTarget, patience: HostPatience
+    access: Access,
+    files: HostFiles,
+    target: SchedulerTarget,
+    timeouts: SchedulerTimeouts,
 ) -> HostScheduler:
     desired = desired_now(target.version, tls=target.tls, frag=target.frag)
     if target.flavour is Flavour.K3S:
         run = _run if target.restart else None
-        return K3sScheduler(files, access.objects, target.node, desired, run, patience)
-    return KubeadmScheduler(files, access.objects, target.node, desired, patience)
+        return K3sScheduler(files, access.objects, target.node, desired, run, timeouts)
+    return KubeadmScheduler(files, access.objects, target.node, desired, timeouts)
 
 
 def _run(command: Sequence[str]) -> str:
@@ -174,8 +176,8 @@ def install(kubeconfig: str | None, context: str | None, **options: Any) -> None
     }
     chosen = InstallOptions(webhook=WebhookOptions(**webhook), **options)
     _check(chosen)
-    with _opened(kubeconfig, context, chosen) as (opened, again):
-        code = _run_alone(installing.run_install, opened, again)
+    with _opened(kubeconfig, context, chosen) as (opened, chosen):
+        code = _run_alone(installing.run_install, opened, chosen)
     sys.exit(code)
 
 
@@ -188,8 +190,8 @@ def uninstall(kubeconfig: str | None, context: str | None, **options: Any) -> No
     Run it on a control-plane host, as root. A second run goes on where the first one
     stopped.
     """
-    with _opened(kubeconfig, context, UninstallOptions(**options)) as (opened, again):
-        code = _run_alone(leaving.run_uninstall, opened, again)
+    with _opened(kubeconfig, context, UninstallOptions(**options)) as (opened, chosen):
+        code = _run_alone(leaving.run_uninstall, opened, chosen)
     sys.exit(code)
 
 

@@ -15,7 +15,7 @@ import click
 
 from gpushare.domain.policies import POLICIES
 from gpushare.settings import PREFIX
-from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts as HostPatience
+from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.progress import DEFAULT_TIMEOUT_S
 
 ON = "on"
@@ -295,7 +295,7 @@ class CommonOptions:
     timeout_s: float | None = _option(
         "How long one step may wait, such as for images or for kube-scheduler. "
         f"Default: {DEFAULT_TIMEOUT_S:g}, for kube-scheduler "
-        f"{HostPatience().wait_s:g}.",
+        f"{SchedulerTimeouts().wait_s:g}.",
         "--timeout",
         type=click.FloatRange(min=1),
         metavar="SECONDS",

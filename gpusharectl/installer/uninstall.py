@@ -83,7 +83,7 @@ def run_uninstall(context: Context, options: UninstallOptions) -> Exit:
     plan = UninstallPlan(context, options)
     first = [
         InstallStep("the checks", plan.check, "Checking"),
-        InstallStep("the check for pods with cards", plan.pods),
+        InstallStep("the check for pods with cards", plan.refuse_pods_with_cards),
         InstallStep("the confirmation", plan.confirm),
     ]
     code = run_steps(first, context.screen, plan.again)
@@ -199,12 +199,12 @@ class UninstallPlan(HostsPlan):
         self.image = options.image or running
         self.set_target(self.image)
         if facts.flavour is not Flavour.MANAGED:
-            self.keep_files(self.host.restore())
+            self.keep_files(self.host.plan_restore())
             # The extender may be gone, and kube-scheduler still told to call it.
             extended = facts.control_plane if facts.installed.extended else ()
             self.find_hosts((*extended, *facts.stamped))
 
-    def pods(self) -> None:
+    def refuse_pods_with_cards(self) -> None:
         """Refuse while pods hold cards, unless forced."""
         objects = self.context.objects
         self.with_cards = pods_with_cards(objects.list("v1", "Pod"))
@@ -287,15 +287,15 @@ class UninstallPlan(HostsPlan):
                 "Plugins",
             ),
             *([slices] if claims or self.facts.installed.dra else []),
-            InstallStep("their files on the nodes", self.files, "Files"),
+            InstallStep("their files on the nodes", self.remove_files, "Files"),
             *(self.host_step(node, "restore", here) for node in self.hosts),
             InstallStep("all other objects", lambda: self._delete(rest), "Objects"),
-            InstallStep("labels and annotations of nodes", self.nodes, "Nodes"),
+            InstallStep("labels and annotations of nodes", self.unmark_nodes, "Nodes"),
             *([capacity] if self.options.wait else []),
-            InstallStep("the final check", self.close),
+            InstallStep("the final check", self.report_rest),
         ]
 
-    def files(self) -> None:
+    def remove_files(self) -> None:
         """Remove the device plugins' folders, except those that containers use."""
         context, clean = self.context, []
         in_use = {node for node, _ in self.with_cards} | self.nodes_of_claims
@@ -318,7 +318,7 @@ class UninstallPlan(HostsPlan):
         if done:
             self.screen.say(f"{FOLDER} removed on {', '.join(done)}")
 
-    def nodes(self) -> None:
+    def unmark_nodes(self) -> None:
         """Remove gpushare's labels and annotations from all nodes."""
         for node in read_nodes(self.context.objects):
             if node.marks.any_written:
@@ -329,7 +329,7 @@ class UninstallPlan(HostsPlan):
                 self._merge(node.name, metadata)
                 self.screen.say(f"{node.name}: labels and annotations removed")
 
-    def close(self) -> None:
+    def report_rest(self) -> None:
         """Say what stays, on purpose or not."""
         nodes = read_nodes(self.context.objects)
         if self.with_cards:

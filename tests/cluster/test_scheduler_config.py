@@ -116,13 +116,13 @@ def test_put_proved_and_taken_back(
     assert any("the old pod has to end" in words for words in heard)
     assert host.probe() == ""
     assert host.plan() == []
-    assert host._files.missing() == ""
+    assert host._scheduler_files.why_undone() == ""
     assert pods_of_ours(objects) == []
 
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert host.wait(heard.append) == ""
     assert tree(files) == before
-    assert host.restore() == []
+    assert host.plan_restore() == []
     assert "bound without a call to the extender" in host.probe()
 
 
@@ -144,14 +144,14 @@ def test_tried_with_certificates(
     assert "certificate" in verdict.words
     assert tree(files) == before
     assert pods_of_ours(objects) == []
-    assert host.restore() == []
+    assert host.plan_restore() == []
 
 
 def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
     """That it could not be tried is no reason against it, and is said."""
     asked = desired_now(objects.version())
-    patience = SchedulerTimeouts(check_s=2, wait_s=2)
-    host = KubeadmScheduler(files, objects, "nowhere", asked, patience)
+    timeouts = SchedulerTimeouts(check_s=2, wait_s=2)
+    host = KubeadmScheduler(files, objects, "nowhere", asked, timeouts)
     before = tree(files)
     plan = host.plan()
     assert host.verdict(plan).result is TrialResult.UNKNOWN
@@ -193,18 +193,22 @@ def test_manifest_written_anew_is_mended(
     untouched = files.read(MANIFEST)
     host.apply(host.plan())
     files.write(MANIFEST, untouched)
-    assert "no longer names" in host._files.missing()
+    assert "no longer names" in host._scheduler_files.why_undone()
     plan = host.plan()
     assert [change.path for change in plan] == [MANIFEST]
     host.apply(plan)
     assert host.wait(lambda _: None) == ""
-    assert host._files.missing() == ""
+    assert host._scheduler_files.why_undone() == ""
     # kubelet starts a copy too, and its pod would replace the one that is Ready.
     files.write(f"{MANIFEST}.bak", untouched or b"")
-    for words in (host.wait(print), str(host.plan()), host._files.missing()):
+    for words in (
+        host.wait(print),
+        str(host.plan()),
+        host._scheduler_files.why_undone(),
+    ):
         assert words.startswith(f"{MANIFEST}.bak holds a pod")
     files.remove(f"{MANIFEST}.bak")
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert files.read(MANIFEST) == untouched
     assert host.wait(lambda _: None) == ""
 
@@ -226,7 +230,7 @@ def test_own_configuration_is_kept(
     ours = yaml.safe_load(files.read(CONFIG))
     assert ours.pop("extenders")[0]["bindVerb"] == "bind"
     assert ours == config
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert tree(files) == before
     assert host.wait(lambda _: None) == ""
     files.write(MANIFEST, kubeadms)
@@ -268,7 +272,7 @@ def test_own_mount_of_the_folder(
     host.apply(plan)
     assert host.wait(lambda _: None) == ""
     assert host.probe() == ""
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert tree(files) == before
     assert host.wait(lambda _: None) == ""
     files.write(MANIFEST, kubeadms.encode())

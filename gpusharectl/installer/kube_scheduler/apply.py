@@ -55,7 +55,7 @@ def prove_scheduler(host: HostScheduler, screen: Screen) -> None:
 
 def restore_scheduler(host: HostScheduler, screen: Screen) -> None:
     """Restore the configuration that this host's kube-scheduler had before."""
-    plan = host.restore()
+    plan = host.plan_restore()
     if isinstance(plan, Obstacle):
         raise InstallError(str(plan))
     if not plan:
@@ -86,15 +86,17 @@ def _roll_back(
         raise InstallError(
             f"{why}; {LEFT}", "mend kube-scheduler, then the same command"
         )
-    before = () if plan else host.restore()
+    before = () if plan else host.plan_restore()
     if isinstance(before, Obstacle):
         raise InstallError(f"{why}; it could not be undone: {before}")
     if plan:
         host.roll_back()
     else:
         host.apply(before)
-    again = host.wait(screen.say)
-    after = f", but with that it does not start: {again}" if again else ", and it runs"
+    failure = host.wait(screen.say)
+    after = (
+        f", but with that it does not start: {failure}" if failure else ", and it runs"
+    )
     raise InstallError(f"{why}; its old configuration is restored{after}")
 
 

@@ -88,7 +88,7 @@ def host_troubles(
         addresses = {facts.name_of(body): facts.addresses(body) for body in nodes}
         node = find_this_node(files, kind, addresses, hostname)
         starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
-        words = SchedulerFiles(files, starter, desired_now(kubernetes)).missing()
+        words = SchedulerFiles(files, starter, desired_now(kubernetes)).why_undone()
     except OSError:
         return ()
     if not node or not words:

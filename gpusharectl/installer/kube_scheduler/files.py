@@ -273,7 +273,7 @@ class SchedulerFiles:
     """All files of one host; every method reads them anew."""
 
     def __init__(self, files: HostFiles, starter: Starter, desired: Desired) -> None:
-        self._files = files
+        self._host_files = files
         self._starter = starter
         self._desired = desired
         self.config = f"{starter.folder}/{CONFIG_NAME}"
@@ -311,10 +311,10 @@ class SchedulerFiles:
             )
         # The record and the backup are written before what they are about.
         written = self._change(self.state, record.text)
-        due = [*plan_reserved_ports(self._files), written, backup, *changes]
+        due = [*plan_reserved_ports(self._host_files), written, backup, *changes]
         return list(filter(_differs, due))
 
-    def restore(self) -> Sequence[FileChange]:
+    def plan_restore(self) -> Sequence[FileChange]:
         """Return the files to put back or remove, in order; none if none is gpushare's.
 
         If somebody has edited gpushare's configuration, it stays, without the extender,
@@ -340,11 +340,12 @@ class SchedulerFiles:
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
         wanted |= dict.fromkeys(gone)
         changes = [self._change(path, text) for path, text in wanted.items()]
-        return list(filter(_differs, [*changes, *plan_released_ports(self._files)]))
+        changes += plan_released_ports(self._host_files)
+        return list(filter(_differs, changes))
 
     def overruled(self) -> str:
         """Return which other file makes the starter's ineffective, or ""."""
-        return self._starter.overruled(self._files)
+        return self._starter.overruled(self._host_files)
 
     def why_elsewhere(self) -> str:
         """Return why kube-scheduler uses no API server of this host, or "".
@@ -366,13 +367,13 @@ class SchedulerFiles:
             return f"kube-scheduler's configuration in {self.config} has no kubeconfig"
         with Obstacle.about(self._starter.path):
             path = self._starter.on_host(state.main, str(kubeconfig))
-        return why_elsewhere(self._files, path)
+        return why_elsewhere(self._host_files, path)
 
     @property
     def authority(self) -> bytes:
         """The certificate of the host's own authority; empty without TLS files."""
         path = f"{self.certificates.folder}/{pki.AUTHORITY}.crt"
-        return self._files.read(path) or b""
+        return self._host_files.read(path) or b""
 
     def are_read(self, changes: Sequence[FileChange]) -> bool:
         """Return whether kube-scheduler reads one of these files."""
@@ -382,19 +383,19 @@ class SchedulerFiles:
     @property
     def unfinished(self) -> bool:
         """Whether kube-scheduler was not seen running since the first installation."""
-        record = HostRecord.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._host_files.read(self.state))
         return record is not None and record.unfinished
 
     def finish(self) -> None:
         """Record that kube-scheduler was seen running with these files."""
-        record = HostRecord.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._host_files.read(self.state))
         if record is not None and record.unfinished:
             done = record.model_copy(update={"unfinished": False})
-            self._files.write(self.state, done.text.encode())
+            self._host_files.write(self.state, done.text.encode())
 
-    def missing(self) -> str:
+    def why_undone(self) -> str:
         """Return in words how somebody has undone the configuration, or ""."""
-        record = HostRecord.decoded(self._files.read(self.state))
+        record = HostRecord.decoded(self._host_files.read(self.state))
         if record is None or self._starter.path not in record.files:
             return ""
         if overruled := self.overruled():
@@ -422,16 +423,16 @@ class SchedulerFiles:
         The folder stays if the starter's file names it: a pod whose own mount of it
         has the type Directory does not start without it.
         """
-        self._files.make(changes)
+        self._host_files.make(changes)
         top = self._starter.folder
-        named = top.encode() in (self._files.read(self._starter.path) or b"")
+        named = top.encode() in (self._host_files.read(self._starter.path) or b"")
         for folder in (f"{top}/backup", f"{top}/tls", *([] if named else [top])):
-            self._files.remove_empty(folder)
+            self._host_files.remove_empty(folder)
 
     def _read(self) -> HostState:
-        content = self._files.read(self._starter.path)
-        record = HostRecord.decoded(self._files.read(self.state))
-        backup = self._files.read(self.backup)
+        content = self._host_files.read(self._starter.path)
+        record = HostRecord.decoded(self._host_files.read(self.state))
+        backup = self._host_files.read(self.backup)
         digests = record.files.get(self._starter.path) if record else None
         with Obstacle.about(self._starter.path):
             try:
@@ -446,7 +447,9 @@ class SchedulerFiles:
         if digests and now == (digests.after, digests.before):
             # The backup is more reliable than the text with the additions removed.
             without_gpushare = None if backup is None else backup.decode()
-        return HostState(main, without_gpushare, self._files.read(self.config), record)
+        return HostState(
+            main, without_gpushare, self._host_files.read(self.config), record
+        )
 
     def _is_read(self, state: HostState) -> bool:
         return self._starter.is_edited(state.main, self._additions("", ()))
@@ -459,7 +462,7 @@ class SchedulerFiles:
         api = configuration_api(desired.kubernetes)
         former, edited = self._former_setup(state), self._is_edited(state)
         source = self.config if edited else former.config
-        old = self._files.read(source) if source else b""
+        old = self._host_files.read(source) if source else b""
         if old is None:
             raise Obstacle(f"{self._starter.path} names {source}, which does not exist")
         known = self._known(state) if edited else {}
@@ -528,7 +531,7 @@ class SchedulerFiles:
             source = self._former_setup(state).config
         except Obstacle:
             return {}
-        old = self._files.read(source) if source else None
+        old = self._host_files.read(source) if source else None
         text = None if old is None else old.decode(errors="replace")
         return {**percentages(_parsed(text)), **state.scored}
 
@@ -539,7 +542,7 @@ class SchedulerFiles:
         return [
             f"{folder}/{name}"
             for folder in folders
-            for name in self._files.names(folder)
+            for name in self._host_files.names(folder)
             if name.startswith(".") and UNFINISHED in name
         ]
 
@@ -551,11 +554,11 @@ class SchedulerFiles:
 
     def _change(self, path: str, after: str | None, mode: int = NEW_FILE) -> FileChange:
         content = None if after is None else after.encode()
-        return FileChange(path, self._files.read(path), content, mode)
+        return FileChange(path, self._host_files.read(path), content, mode)
 
 
 def kept_configuration(restored: Sequence[FileChange]) -> str:
-    """Return the path of a configuration that ``restore`` lets stay, or ""."""
+    """Return the path of a configuration that ``plan_restore`` lets stay, or ""."""
     paths = [each.path for each in restored if each.after is not None]
     return next((path for path in paths if PurePosixPath(path).name == CONFIG_NAME), "")
 

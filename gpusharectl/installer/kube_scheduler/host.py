@@ -64,67 +64,69 @@ class HostScheduler(ABC):
         node: str,
         starter: Starter,
         desired: Desired,
-        patience: SchedulerTimeouts | None,
+        timeouts: SchedulerTimeouts | None,
     ) -> None:
-        self._host = files
+        self._host_files = files
         self._objects = objects
         self._node = node
-        self._patience = patience or SchedulerTimeouts()
-        self._files = SchedulerFiles(files, starter, desired)
+        self._timeouts = timeouts or SchedulerTimeouts()
+        self._scheduler_files = SchedulerFiles(files, starter, desired)
         self._applied: Sequence[FileChange] = ()
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
         """Return the files to write; none if all are as wanted."""
         try:
-            return self._files.plan()
+            return self._scheduler_files.plan()
         except Obstacle as obstacle:
             return obstacle
 
-    def restore(self) -> Sequence[FileChange] | Obstacle:
+    def plan_restore(self) -> Sequence[FileChange] | Obstacle:
         """Return the files to put back or remove; none if nothing is gpushare's."""
         try:
-            return self._files.restore()
+            return self._scheduler_files.plan_restore()
         except Obstacle as obstacle:
             return obstacle
 
     def why_elsewhere(self) -> str:
         """Return why kube-scheduler uses no API server of this host, or ""."""
         try:
-            return self._files.why_elsewhere()
+            return self._scheduler_files.why_elsewhere()
         except Obstacle as obstacle:
             return str(obstacle)
 
     @property
     def authority(self) -> bytes:
         """The certificate of this host's own authority; empty without TLS files."""
-        return self._files.authority
+        return self._scheduler_files.authority
 
     def due_certificates(self) -> Sequence[FileChange]:
         """Return the TLS files to write: those missing, broken or due for renewal."""
-        return self._files.certificates.planned(datetime.now(UTC))
+        return self._scheduler_files.certificates.planned(datetime.now(UTC))
 
     def apply(self, plan: Sequence[FileChange]) -> None:
-        """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
+        """Write what ``plan`` or ``plan_restore`` returned; ``OSError`` on failure."""
         self._applied = tuple(plan)
-        self._files.make(plan)
+        self._scheduler_files.make(plan)
 
     def roll_back(self) -> None:
         """Put the files back as they were before the last ``apply``."""
-        self._files.make([each.reversed() for each in reversed(self._applied)])
+        self._scheduler_files.make(
+            [each.reversed() for each in reversed(self._applied)]
+        )
         self._applied = ()
 
     def is_read(self, plan: Sequence[FileChange]) -> bool:
         """Return whether kube-scheduler reads one of these files."""
-        return self._files.are_read(plan)
+        return self._scheduler_files.are_read(plan)
 
     @property
     def unfinished(self) -> bool:
         """Whether kube-scheduler was not seen running since the first installation."""
-        return self._files.unfinished
+        return self._scheduler_files.unfinished
 
     def finish(self) -> None:
         """Record that kube-scheduler was seen running with the present files."""
-        self._files.finish()
+        self._scheduler_files.finish()
 
     @abstractmethod
     def check(self, plan: Sequence[FileChange]) -> str:

@@ -77,7 +77,7 @@ def act_on_files(action: Action, root: Path, desired: Desired, into: Path) -> st
             if why := files.why_elsewhere():
                 raise Obstacle(why)
             return files.authority.decode()
-        changes = files.restore() if action is Action.RESTORE else files.plan()
+        changes = files.plan_restore() if action is Action.RESTORE else files.plan()
         if action is Action.TRY:
             # The present files are copied beside the new ones.
             there = (files.config, *files.certificates.paths())
@@ -263,7 +263,7 @@ class SchedulerJobs:
 
     objects: Objects
     target: SchedulerTarget
-    patience: SchedulerTimeouts = field(default_factory=SchedulerTimeouts)
+    timeouts: SchedulerTimeouts = field(default_factory=SchedulerTimeouts)
 
     def run(self, action: str, node: str, say: Say) -> str:
         """Do ``apply`` or ``restore`` on a node; return why that failed, or "".
@@ -300,7 +300,7 @@ class SchedulerJobs:
             )
         ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
         # It is absent for a moment while kubelet recreates it.
-        mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
+        mirror = self.timeouts.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
         if mirror is None:
             raise Obstacle(
                 f"there is no pod {PROGRAM}-{node}: kubeadm has not set up a control "
@@ -312,7 +312,7 @@ class SchedulerJobs:
         mirror = self._mirror(node)
         log = self._done(HostJob(action, node, self.target), mirror, say)
         manifest = SchedulerPod.read(log)
-        pace, wait_s = self.patience.pace, self.patience.wait_s
+        pace, wait_s = self.timeouts.pace, self.timeouts.wait_s
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
         config = f"{KubeadmFile.folder}/{CONFIG_NAME}"
         if action is Action.RESTORE and manifest.config == config:
@@ -322,12 +322,12 @@ class SchedulerJobs:
         if is_made_from(mirror, manifest):
             return f"{why}; {LEFT}"
         say(f"{PROGRAM} did not start; its old files are put back")
-        again = self.run(Action.RESTORE, node, say)
-        return f"{why}; " + (again or "its old files are back, and it runs")
+        failure = self.run(Action.RESTORE, node, say)
+        return f"{why}; " + (failure or "its old files are back, and it runs")
 
     def _done(self, job: HostJob, mirror: Json, say: Say) -> str:
         """Run the Job to its end, and return what it has printed."""
-        pace, most_s = self.patience.pace, self.patience.job_s
+        pace, most_s = self.timeouts.pace, self.timeouts.job_s
         self._end_others(job)
         with temporary_object(self.objects, job.body(mirror), pace) as ref:
             does = "reads" if job.action is Action.LOOK else "writes"
@@ -357,7 +357,7 @@ class SchedulerJobs:
         def look() -> bool | None:
             return None if any(map(self._pods, names)) else True
 
-        self.patience.pace.until(look, _GONE_WITHIN_S)
+        self.timeouts.pace.until(look, _GONE_WITHIN_S)
 
     def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> str:
         pod = self._pod(job, body)

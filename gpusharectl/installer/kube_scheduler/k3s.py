@@ -354,13 +354,13 @@ class K3sScheduler(HostScheduler):
         node: str,
         desired: Desired,
         run: Run | None = None,
-        patience: SchedulerTimeouts | None = None,
+        timeouts: SchedulerTimeouts | None = None,
     ) -> None:
         variables = {
             key: v for _, body in _environments(files) for key, v in body.items()
         }
         starter = K3sFile(_elsewhere(files), variables)
-        super().__init__(files, objects, node, starter, desired, patience)
+        super().__init__(files, objects, node, starter, desired, timeouts)
         self._run = run
         self._unread = False
         """Whether files have changed since k3s was last restarted."""
@@ -371,10 +371,10 @@ class K3sScheduler(HostScheduler):
         if isinstance(planned, Obstacle):
             return planned
         for each in planned:
-            if each.path == self._files.config:
+            if each.path == self._scheduler_files.config:
                 used = load_yaml((each.after or b"").decode())
                 path = used["clientConnection"]["kubeconfig"]
-                if self._host.read(path) is None:
+                if self._host_files.read(path) is None:
                     return Obstacle(
                         f"{path}, the kubeconfig of kube-scheduler, does not exist: "
                         "start k3s once; if it has another data-dir, write data-dir "
@@ -387,7 +387,7 @@ class K3sScheduler(HostScheduler):
         return ""
 
     def apply(self, plan: Sequence[FileChange]) -> None:
-        """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
+        """Write what ``plan`` or ``plan_restore`` returned; ``OSError`` on failure."""
         self._unread = self._unread or self.is_read(plan)
         super().apply(plan)
 
@@ -403,19 +403,19 @@ class K3sScheduler(HostScheduler):
         """
         if not self._unread:
             return ""
-        command = " ".join(restart_command(self._host))
+        command = " ".join(restart_command(self._host_files))
         if self._run is None:
             say(f"k3s reads this file only at its start. Now run: {command}")
             return ""
         say(command)
-        failed = self._run(restart_command(self._host))
+        failed = self._run(restart_command(self._host_files))
         if failed:
             return f"{command}: {failed}"
         self._unread = False
         say("waiting for the API server of k3s")
-        seconds = self._patience.wait_s
+        seconds = self._timeouts.wait_s
         try:
-            seen = self._patience.pace.until(self._objects.version, seconds)
+            seen = self._timeouts.pace.until(self._objects.version, seconds)
         except ClusterError as error:
             return f"k3s has restarted, but its API server refuses the request: {error}"
         return "" if seen else f"k3s does not answer within {seconds:g} s"
@@ -427,9 +427,9 @@ class K3sScheduler(HostScheduler):
         """
         if self._unread:
             return ""
-        pace, probe_s = self._patience.pace, self._patience.probe_s
+        pace, probe_s = self._timeouts.pace, self._timeouts.probe_s
         why = probe_scheduler(self._objects, self._node, _NO_IMAGE, pace, probe_s)
-        command = " ".join(restart_command(self._host))
+        command = " ".join(restart_command(self._host_files))
         return f"{why}; if k3s was not restarted since, run: {command}" if why else ""
 
 

@@ -136,10 +136,10 @@ class KubeadmScheduler(HostScheduler):
         objects: Objects,
         node: str,
         desired: Desired,
-        patience: SchedulerTimeouts | None = None,
+        timeouts: SchedulerTimeouts | None = None,
     ) -> None:
-        super().__init__(files, objects, node, KubeadmFile(), desired, patience)
-        self._mirror = MirrorPod(objects, node, self._patience.pace)
+        super().__init__(files, objects, node, KubeadmFile(), desired, timeouts)
+        self._mirror = MirrorPod(objects, node, self._timeouts.pace)
         self._untried = ""
 
     def check(self, plan: Sequence[FileChange]) -> str:
@@ -157,8 +157,9 @@ class KubeadmScheduler(HostScheduler):
         Its files lie beside the real ones meanwhile, with the ending ``.next``.
         """
         after = {change.path: change.after for change in plan}
-        manifest = after.get(KubeadmFile.path) or self._host.read(KubeadmFile.path)
-        config = after.get(self._files.config)
+        path = KubeadmFile.path
+        manifest = after.get(path) or self._host_files.read(path)
+        config = after.get(self._scheduler_files.config)
         if config is None:
             return TrialVerdict(TrialResult.WELL)
         try:
@@ -167,12 +168,14 @@ class KubeadmScheduler(HostScheduler):
             return TrialVerdict(TrialResult.WELL)
         tried = self._trial(plan, config)
         try:
-            self._host.make(tried)
-            body = trial_pod(pod, self._node, self._files.next)
-            patience = self._patience
-            return run_trial(self._objects, body, patience.pace, patience.check_s)
+            self._host_files.make(tried)
+            body = trial_pod(pod, self._node, self._scheduler_files.next)
+            timeouts = self._timeouts
+            return run_trial(self._objects, body, timeouts.pace, timeouts.check_s)
         finally:
-            self._files.make([FileChange(each.path, None, None) for each in tried])
+            self._scheduler_files.make(
+                [FileChange(each.path, None, None) for each in tried]
+            )
 
     def roll_back(self) -> None:
         """Put the files back as they were before the last ``apply``."""
@@ -186,22 +189,24 @@ class KubeadmScheduler(HostScheduler):
         pod = self._manifest()
         if isinstance(pod, Obstacle):
             return str(pod)
-        why = self._mirror.wait(pod, say, self._patience.wait_s)
+        why = self._mirror.wait(pod, say, self._timeouts.wait_s)
         # Without the stamp it is the cluster's own again, as a copy of it may be.
-        return (why or pod.annotation(STAMP)) and (self._files.overruled() or why)
+        return (why or pod.annotation(STAMP)) and (
+            self._scheduler_files.overruled() or why
+        )
 
     def probe(self) -> str:
         """Prove that kube-scheduler calls the extender; why it does not, or ""."""
         pod = self._manifest()
         if isinstance(pod, Obstacle):
             return str(pod)
-        patience = self._patience
+        timeouts = self._timeouts
         return probe_scheduler(
-            self._objects, self._node, pod.image, patience.pace, patience.probe_s
+            self._objects, self._node, pod.image, timeouts.pace, timeouts.probe_s
         )
 
     def _manifest(self) -> SchedulerPod | Obstacle:
-        content = self._host.read(KubeadmFile.path)
+        content = self._host_files.read(KubeadmFile.path)
         try:
             return SchedulerPod.read((content or b"").decode(errors="replace"))
         except Obstacle as obstacle:
@@ -210,11 +215,11 @@ class KubeadmScheduler(HostScheduler):
 
     def _trial(self, plan: Sequence[FileChange], config: bytes) -> list[FileChange]:
         """Return the new files under temporary names, and a configuration for them."""
-        folder = f"{self._files.certificates.folder}/"
+        folder = f"{self._scheduler_files.certificates.folder}/"
         new = [each for each in plan if each.path.startswith(folder) and each.after]
         for each in new:
             config = config.replace(each.path.encode(), f"{each.path}.next".encode())
         return [
-            FileChange(self._files.next, None, config, READABLE),
+            FileChange(self._scheduler_files.next, None, config, READABLE),
             *(replace(each, path=f"{each.path}.next", before=None) for each in new),
         ]

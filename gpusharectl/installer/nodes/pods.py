@@ -233,10 +233,10 @@ def run_trials(
     checks = [
         pod for pod in pods if pod["spec"]["containers"][0]["name"] == _CHECK_NAME
     ]
-    again = [_without_driver(pod) for pod in checks if node_of(pod) in ran.ended]
-    if not again:
+    retried_pods = [_without_driver(pod) for pod in checks if node_of(pod) in ran.ended]
+    if not retried_pods:
         return ran
-    second = run_on_nodes(context, again, most_s)
+    second = run_on_nodes(context, retried_pods, most_s)
     refused = {node: ran.failed[node] for node in second.messages}
     failed = {node: why for node, why in ran.failed.items() if node not in refused}
     return PodResults(failed, {**ran.messages, **second.messages}, ran.ended, refused)

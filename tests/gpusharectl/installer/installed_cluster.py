@@ -339,7 +339,7 @@ class Scheduler:
             return Obstacle(self.ill["plan"])
         return self._to(AFTER)
 
-    def restore(self) -> Sequence[FileChange] | Obstacle:
+    def plan_restore(self) -> Sequence[FileChange] | Obstacle:
         return self._to(BEFORE)
 
     def check(self, plan: Sequence[FileChange]) -> str:

@@ -187,8 +187,8 @@ def test_other_hosts_are_found_without_the_extender(world: InstalledCluster) -> 
 def test_edited_configuration_is_named(world: InstalledCluster) -> None:
     path, text = "/etc/kubernetes/vcuda/scheduler.yaml", b"parallelism: 8\n"
     kept = FileChange(path, b"", text)
-    back = world.scheduler.restore()
-    world.scheduler.restore = lambda: [*back, kept]
+    back = world.scheduler.plan_restore()
+    world.scheduler.plan_restore = lambda: [*back, kept]
     assert world.uninstall() == Exit.DONE
     assert f"before the install, except {path}, which stays" in world.screen.lines[-1]
 

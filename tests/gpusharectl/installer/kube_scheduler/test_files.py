@@ -160,7 +160,7 @@ def install(host: HostFiles, asked: Desired = PLAIN) -> list[str]:
 def uninstall(host: HostFiles) -> None:
     """Without knowing what was installed."""
     files = scheduler(host)
-    files.make(files.restore())
+    files.make(files.plan_restore())
 
 
 def tree(host: HostFiles) -> dict[str, bytes]:
@@ -202,11 +202,11 @@ def test_files_and_their_order(host: HostFiles) -> None:
     assert host.place(MANIFEST).stat().st_mode & 0o777 == 0o600
     assert host.names("/etc/kubernetes/manifests") == ("kube-scheduler.yaml",)
     assert install(host) == []
-    assert scheduler(host).missing() == ""
+    assert scheduler(host).why_undone() == ""
     uninstall(host)
     assert tree(host) == {MANIFEST: KUBEADM}
     assert not host.place(FOLDER).exists()
-    assert scheduler(host).restore() == []
+    assert scheduler(host).plan_restore() == []
 
 
 def test_folder_that_the_pod_mounts_by_itself_stays(host: HostFiles) -> None:
@@ -278,7 +278,7 @@ def test_interrupted_uninstall(host: HostFiles, written: int) -> None:
         place = host.place(path)
         place.with_name(f".{place.name}.gpushare-17").write_bytes(b"half")
     host.write(f"{CONFIG}.next", b"tried")
-    host.make(scheduler(host).restore()[:written])
+    host.make(scheduler(host).plan_restore()[:written])
     uninstall(host)
     assert tree(host) == {MANIFEST: KUBEADM}
 
@@ -298,7 +298,7 @@ def test_manifest_changed_since(host: HostFiles, again: bool) -> None:
     """A change by hand outlives our next installation and our end."""
     install(host)
     edit(host, MANIFEST, "cpu: 100m", "cpu: 200m # more")
-    assert scheduler(host).missing() == ""
+    assert scheduler(host).why_undone() == ""
     assert not scheduler(host).are_read(scheduler(host).plan())
     assert scheduler(host, NEWER).are_read(scheduler(host, NEWER).plan())
     if again:
@@ -311,12 +311,12 @@ def test_kubeadm_upgrade(host: HostFiles) -> None:
     """A manifest without our flag is told in words, and mended; the new one is kept."""
     install(host)
     host.write(MANIFEST, b"")
-    assert f"{MANIFEST} is empty" in scheduler(host).missing()
+    assert f"{MANIFEST} is empty" in scheduler(host).why_undone()
     newer = KUBEADM.replace(b"v1.36.3", b"v1.37.0")
     host.write(MANIFEST, newer)
-    assert "no longer names" in scheduler(host).missing()
+    assert "no longer names" in scheduler(host).why_undone()
     install(host)
-    assert scheduler(host).missing() == ""
+    assert scheduler(host).why_undone() == ""
     uninstall(host)
     assert tree(host) == {MANIFEST: newer}
 
@@ -353,7 +353,7 @@ def test_edited_configuration_that_nobody_reads_stays(
         assert "extenders" not in config(host)
     else:
         assert host.read(CONFIG) == edited
-    assert scheduler(host).restore() == []
+    assert scheduler(host).plan_restore() == []
 
 
 def test_edited_configuration_that_stays_is_not_marked(host: HostFiles) -> None:
@@ -363,7 +363,7 @@ def test_edited_configuration_that_stays_is_not_marked(host: HostFiles) -> None:
     append(host)
     uninstall(host)
     assert STAMP.encode() not in (host.read(MANIFEST) or b"")
-    assert scheduler(host).restore() == []
+    assert scheduler(host).plan_restore() == []
     install(host)
     edit(host, CONFIG, MORE, "")
     uninstall(host)
@@ -390,7 +390,7 @@ def test_entry_that_somebody_edited_is_still_ours(
     append(host)
     edit(host, CONFIG, old, new)
     if "39998" in new:
-        assert "with port 39999" in scheduler(host).missing()
+        assert "with port 39999" in scheduler(host).why_undone()
     install(host)
     assert [each["urlPrefix"] for each in config(host)["extenders"]] == [ENTRY]
     edit(host, CONFIG, old, new)
@@ -410,7 +410,7 @@ def test_lost_record(host: HostFiles, spoiled: bytes | None) -> None:
     """Then the files themselves are compared."""
     install(host)
     host.make([FileChange(STATE, None, spoiled)])
-    assert scheduler(host).missing() == ""
+    assert scheduler(host).why_undone() == ""
     uninstall(host)
     assert tree(host) == {MANIFEST: KUBEADM}
 
@@ -425,10 +425,11 @@ def test_lost_stanza(host: HostFiles) -> None:
     for content in (b"apiVersion: v1\n", None):
         host.make([FileChange(CONFIG, None, content)])
         assert (
-            "no longer has the gpushare entry in extenders" in scheduler(host).missing()
+            "no longer has the gpushare entry in extenders"
+            in scheduler(host).why_undone()
         )
     install(host)
-    assert scheduler(host).missing() == ""
+    assert scheduler(host).why_undone() == ""
 
 
 def test_own_configuration(scored_host: HostFiles) -> None:

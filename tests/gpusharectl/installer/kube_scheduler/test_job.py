@@ -226,8 +226,8 @@ class OtherHost(FakeObjects):
     def jobs(self) -> SchedulerJobs:
         clock = iter(range(1000))
         pace = PollPace(1.0, lambda: float(next(clock)), self._pass)
-        patience = SchedulerTimeouts(wait_s=3, job_s=3, pace=pace)
-        return SchedulerJobs(self, TARGET, patience)
+        timeouts = SchedulerTimeouts(wait_s=3, job_s=3, pace=pace)
+        return SchedulerJobs(self, TARGET, timeouts)
 
     def _pass(self, _: float) -> None:
         while self.gone_after:

@@ -73,8 +73,8 @@ def scheduler(
 ) -> K3sScheduler:
     """One that has been started before, so its credentials are there."""
     write(root, f"{data_dir}/server/cred/scheduler.kubeconfig", "")
-    patience = SchedulerTimeouts(pace=PollPace(clock=lambda: 0.0, pause=lambda _: None))
-    return K3sScheduler(HostFiles(root), Answering(), "edge", ASKED, run, patience)
+    timeouts = SchedulerTimeouts(pace=PollPace(clock=lambda: 0.0, pause=lambda _: None))
+    return K3sScheduler(HostFiles(root), Answering(), "edge", ASKED, run, timeouts)
 
 
 def write(root: Path, path: str, text: str) -> None:
@@ -108,10 +108,10 @@ def test_before_with_us_and_after(root: Path) -> None:
     host.finish()
     assert found(root) == found(GOLDEN / "after")
     assert scheduler(root).plan() == []
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert found(root) == before
     assert not (root / "etc/rancher/k3s/vcuda").exists()
-    assert host.restore() == []
+    assert host.plan_restore() == []
 
 
 def test_settings_that_were_not_there(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_settings_that_were_not_there(tmp_path: Path) -> None:
     kubeconfig = "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
     assert config["clientConnection"] == {"kubeconfig": kubeconfig}
     host = scheduler(tmp_path)
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert found(tmp_path) == {}
     write(tmp_path, FILE.path, "data-dir: /data/k3s/\n")
     kubeconfig = "/data/k3s/server/cred/scheduler.kubeconfig"
@@ -139,7 +139,7 @@ def test_settings_changed_meanwhile(root: Path) -> None:
     host.apply(host.plan())
     config = root / FILE.path.lstrip("/")
     config.write_text(config.read_text().replace("site=12", "site=13"))
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     golden = (GOLDEN / "before" / FILE.path.lstrip("/")).read_text()
     assert config.read_text() == golden.replace("site=12", "site=13")
 
@@ -235,7 +235,7 @@ def test_forms_there_and_back(
     write(tmp_path, FILE.path, f"{edited}# more")
     if again:
         host.apply(host.plan())
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     assert (HostFiles(tmp_path).read(FILE.path) or b"").decode() == f"{before}# more"
 
 
@@ -263,7 +263,7 @@ def test_a_form_that_no_longer_fits(
     for old, new in edits.items():
         text = text.replace(old, new.replace("ARG", "kube-scheduler-arg"))
     write(tmp_path, FILE.path, text)
-    host.apply(host.restore())
+    host.apply(host.plan_restore())
     restored = (HostFiles(tmp_path).read(FILE.path) or b"").decode()
     assert restored == after.replace("ARG", "kube-scheduler-arg")
 

@@ -101,6 +101,6 @@ def test_it_is_part_of_the_hosts_files(tmp_path: Path) -> None:
     assert [each.path for each in again] == [RESERVED]
     assert not files.are_read(again)
     files.make(again)
-    files.make(files.restore())
+    files.make(files.plan_restore())
     assert now(host) == "8080"
     assert host.read(AT_BOOT) is None

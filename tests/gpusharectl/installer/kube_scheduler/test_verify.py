@@ -94,9 +94,9 @@ def test_a_copy_beside_the_manifest_is_named_though_the_pod_is_ready(
     stamped = NEW.replace("metadata:", f'metadata:\n  annotations: {{{STAMP}: "1"}}')
     kubelet = Kubelet(mirror(stamped, READY))
     pace = PollPace(1.0, lambda: kubelet.now, kubelet.turn)
-    patience = SchedulerTimeouts(pace=pace)
+    timeouts = SchedulerTimeouts(pace=pace)
     desired = desired_now("v1.36.3")
-    host = KubeadmScheduler(files, kubelet.objects, "cp", desired, patience)
+    host = KubeadmScheduler(files, kubelet.objects, "cp", desired, timeouts)
     files.write(KubeadmFile.path, stamped.encode())
     assert host.wait(print) == ""
     files.write(f"{KubeadmFile.path}.bak", OLD.encode())
