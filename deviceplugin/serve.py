@@ -226,8 +226,8 @@ class _SharedParts:
 
     def limits(self) -> HardLimits:
         """Return how large the hard limits of containers are."""
-        of = self.settings
-        return HardLimits(of.isolation_overhead_mib, of.isolation_pods)
+        settings = self.settings
+        return HardLimits(settings.isolation_overhead_mib, settings.isolation_pods)
 
     def is_idle(self) -> bool:
         """Return whether nothing on the node has cards, or is to have some."""

@@ -77,12 +77,14 @@ class Watcher:
         if collisions := colliding_cards(on_node.cards):
             raise CollidingCardsError("; ".join(collisions))
         self.offer.set_found(on_node.cards)
-        self.health.know(card.uuid for card in on_node.cards if card.known_to_driver)
+        self.health.set_known(
+            card.uuid for card in on_node.cards if card.known_to_driver
+        )
         return bool(self.offer.cards.all)
 
     def read(self) -> None:
         """Read all cards once, and offer those that are well."""
-        self.health.loaded(self.source.driver_load())
+        self.health.set_driver_load(self.source.driver_load())
         try:
             self.health.read(self.source.readings())
         except NoCardsYet as error:
@@ -119,13 +121,13 @@ class Watcher:
             if event is None:
                 continue
             facts = {"card": event.uuid or "unknown", "xid": event.xid}
-            self.health.loaded(self.source.driver_load())
-            if self.health.fault(event):
+            self.health.set_driver_load(self.source.driver_load())
+            if self.health.record_fault(event):
                 logger.warning("a card reported a fault", extra=facts)
                 self._publish()
             else:
-                words = "a program caused a fault; the card is healthy"
-                logger.info(words, extra=facts)
+                message = "a program caused a fault; the card is healthy"
+                logger.info(message, extra=facts)
 
     def apply_annotations(self) -> None:
         """Apply the annotations on the node: cordoned cards, and faults to clear."""

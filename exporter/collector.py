@@ -376,9 +376,9 @@ def _put_self(page: _Page) -> None:
     }
     for round_ in snapshot.rounds.values():
         for uuid, says in round_.cards.items():
-            of = node | named.get(uuid, {"UUID": uuid})
+            labels = node | named.get(uuid, {"UUID": uuid})
             for metric in sorted(says.unsupported & shown):
-                page.put(own.UNSUPPORTED, of | {"metric": metric}, 1)
+                page.put(own.UNSUPPORTED, labels | {"metric": metric}, 1)
     if page.overuse is not None:
         page.put(own.REPORTS, node, page.overuse.reports)
         page.put(own.EVICTIONS, node, page.overuse.evictions)

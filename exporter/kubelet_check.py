@@ -50,8 +50,8 @@ def disagrees(owner_pod: OwnerPod, containers: Mapping[str, HeldDevices]) -> boo
     ids = (
         device
         for devices in containers.values()
-        for of in devices.values()
-        for device in of
+        for given_ids in devices.values()
+        for device in given_ids
     )
     given = {device.key for device in map(DeviceId.parse, ids) if device}
     init = owner_pod.pod.regular_init_containers

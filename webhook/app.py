@@ -24,7 +24,7 @@ from gpushare.server.asgi import Application, PostsAndPages
 from gpushare.server.public import MetricsPage, Readiness, create_bare_app
 from webhook.pool import UNKNOWN, CardPool, PoolNode, read_pool_node
 from webhook.rules.patch import patch_between
-from webhook.rules.review import Rules, review_pod
+from webhook.rules.review import ReviewSettings, review_pod
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +69,17 @@ class PodReview:
     """One review of a new pod, of one that gets a debugging container, or of an update.
 
     ``pod`` is None if the review is about anything else, for which there are no rules.
-    ``old`` is the pod before a debugging container is added, ``updated`` the pod before
-    an update; both are None for a new pod. ``user`` made the request.
+    ``before_debugging`` is the pod before a debugging container is added,
+    ``before_update`` the pod before an update; both are None for a new pod. ``user``
+    made the request.
     """
 
     uid: str
     namespace: str
     pod: Json | None
-    old: Json | None = None
+    before_debugging: Json | None = None
     user: str = ""
-    updated: Json | None = None
+    before_update: Json | None = None
 
 
 def read_pod_review(body: bytes) -> PodReview:
@@ -92,9 +93,15 @@ def read_pod_review(body: bytes) -> PodReview:
     if not is_pod or operation not in known:
         return PodReview(uid, namespace, None)
     before = request.object("oldObject").raw if operation[0] == "UPDATE" else None
-    old, updated = (before, None) if operation[1] else (None, before)
-    user = request.optional_object("userInfo").optional_text("username")
-    return PodReview(uid, namespace, request.object("object").raw, old, user, updated)
+    is_debugging = bool(operation[1])
+    return PodReview(
+        uid,
+        namespace,
+        request.object("object").raw,
+        before_debugging=before if is_debugging else None,
+        user=request.optional_object("userInfo").optional_text("username"),
+        before_update=None if is_debugging else before,
+    )
 
 
 class ReviewMetrics:
@@ -137,7 +144,7 @@ class ReviewMetrics:
 class WebhookParts:
     """What the views need."""
 
-    rules: Rules
+    rules: ReviewSettings
     pool: Callable[[], CardPool]
     readiness: Readiness
     metrics: ReviewMetrics
@@ -186,8 +193,8 @@ def _judge(
         rules=parts.rules,
         pool=parts.pool(),
         user=review.user,
-        old=review.old,
-        updated=review.updated,
+        before_debugging=review.before_debugging,
+        before_update=review.before_update,
         dra=path == DRA_PATH,
     )
     count = len(verdict.warnings)

@@ -12,7 +12,7 @@ from gpushare.server.start import check_ports
 from gpushare.server.tls import TlsFiles
 from gpushare.settings import PREFIX, Address, Reading
 from webhook.bitfusion.resources import MB, MIB, BitfusionRules
-from webhook.rules.review import Rules
+from webhook.rules.review import ReviewSettings
 from webhook.rules.validate import ENV_FROM
 
 _AUTO = "auto"
@@ -34,7 +34,7 @@ class WebhookSettings:
     tls_key: str = ""
     kubeconfig: str | None = None
     """Path; by default the pod's service account is used."""
-    rules: Rules = field(default_factory=Rules)
+    rules: ReviewSettings = field(default_factory=ReviewSettings)
     log_level: str = "INFO"
     log_format: LogFormat = "json"
 
@@ -62,9 +62,9 @@ class WebhookSettings:
         return TlsFiles(self.tls_cert, self.tls_key)
 
 
-def _rules(env: Reading) -> Rules:
+def _rules(env: Reading) -> ReviewSettings:
     classes = (env.text("CARD_CLASSES") or "").split(",")
-    return Rules(
+    return ReviewSettings(
         void=env.switch("VOID", default=False),
         set_scheduler=env.text("SET_SCHEDULER") or "",
         set_runtime_class=env.text("SET_RUNTIME_CLASS") or "",

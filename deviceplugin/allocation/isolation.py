@@ -135,7 +135,7 @@ class TierChecks:
         For tier ``preload`` the library is put on the node if it is not there.
         """
         if tier == "preload":
-            library = self.library.put_right()
+            library = self.library.install()
             reasons = [
                 (card, why_not_preload(card, self.machine, library)) for card in cards
             ]
@@ -304,11 +304,11 @@ def needed_mib(limits: Iterable[tuple[Role, int]]) -> int:
     Init containers that end run one at a time, and beside sidecars only. ``limits`` has
     role and limit in MiB of each container.
     """
-    of: dict[Role, list[int]] = {role: [] for role in Role}
+    by_role: dict[Role, list[int]] = {role: [] for role in Role}
     for role, limit in limits:
-        of[role].append(limit)
-    apps = max(sum(of[Role.APP]), max(of[Role.INIT], default=0))
-    return sum(of[Role.SIDECAR]) + apps
+        by_role[role].append(limit)
+    apps = max(sum(by_role[Role.APP]), max(by_role[Role.INIT], default=0))
+    return sum(by_role[Role.SIDECAR]) + apps
 
 
 @dataclass(frozen=True, slots=True)

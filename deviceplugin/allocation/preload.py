@@ -60,8 +60,8 @@ class NodeLibrary:
         """What containers mount as ``PRELOAD``."""
         return self.folder / basename(PRELOAD)
 
-    def put_right(self) -> str:
-        """Write what is missing or altered; say why that cannot be, else return "".
+    def install(self) -> str:
+        """Write what is missing or altered; return why not, empty if all is there.
 
         A file is replaced as a whole: containers that run keep what they have mounted.
         """

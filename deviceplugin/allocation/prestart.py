@@ -307,11 +307,11 @@ class PreStart:
         started = [
             other for other in self.records.all() if self.records.may_start(other)
         ]
-        of = {record.uid or record.pod for record in started}
+        started_pods = {record.uid or record.pod for record in started}
         waiting = {
             pod.uid
             for pod in self.pods.all()
-            if not (pod.running or pod.uid in of or pod.name in of)
+            if not (pod.running or pod.uid in started_pods or pod.name in started_pods)
         }
         node = self.occupancy.charged(self.occupancy.as_allocated(), cards)
         return _why_no_room(actual, node.without(waiting), cards, "card {} has")
@@ -400,7 +400,7 @@ class PreStart:
         """
         if limit is None or limit.tier != "preload":
             return ""
-        if wrong := self.library.put_right() or why_no_single_card(shares):
+        if wrong := self.library.install() or why_no_single_card(shares):
             raise NotYetError(f"isolation tier preload: {wrong}")
         [card] = shares
         return limits_text(card, limit.mib)

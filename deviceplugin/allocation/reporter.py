@@ -98,7 +98,7 @@ class Reporter:
             # Only the API server knows which pods have ended.
             return
         self.occupancy.forget_ended()
-        living = {of for pod in self.pods.all() for of in (pod.uid, pod.name)}
+        living = {key for pod in self.pods.all() for key in (pod.uid, pod.name)}
         listed_pods = {(record.pod, record.uid) for record in listed_records}
 
         def keep(record: AllocationRecord) -> bool:

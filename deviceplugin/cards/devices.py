@@ -152,9 +152,9 @@ def amounts_by_card(placement: Placement, container: str) -> dict[CardUUID, Amou
     """Return what a placement has for one container, card by card."""
     amounts: dict[CardUUID, Amount] = {}
     for share in placement.shares:
-        for of in share.containers:
-            if of.name == container:
-                amounts[share.card] = amounts.get(share.card, Amount()) + of.amount
+        for part in share.containers:
+            if part.name == container:
+                amounts[share.card] = amounts.get(share.card, Amount()) + part.amount
     return amounts
 
 

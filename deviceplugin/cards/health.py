@@ -41,7 +41,7 @@ class Health:
         self._faults: dict[CardUUID | None, dict[int, str]] = {}
         self._failures: dict[CardUUID, _Failure] = {}
 
-    def know(self, uuids: Iterable[CardUUID]) -> None:
+    def set_known(self, uuids: Iterable[CardUUID]) -> None:
         """Set the driver's cards; a fault without a card makes all of them sick."""
         with self._lock:
             self._known = frozenset(uuids)
@@ -49,17 +49,18 @@ class Health:
                 for xid, load in self._faults.pop(None, {}).items():
                     self._spread(xid, load)
 
-    def loaded(self, name: str) -> None:
+    def set_driver_load(self, name: str) -> None:
         """Set the name of the driver's present loading, empty if it is unknown.
 
-        Call it before ``fault``: a fault ends when a later loading has another name.
+        Call it before ``record_fault``: a fault ends when a later loading has another
+        name.
         """
         with self._lock:
             if name:
                 self._load = name
                 self._forget_outlived()
 
-    def fault(self, event: XidEvent) -> bool:
+    def record_fault(self, event: XidEvent) -> bool:
         """Record a fault; return whether it makes its card, or all cards, sick."""
         if event.xid in self._harmless:
             return False
@@ -94,7 +95,7 @@ class Health:
             }
             for uuid, xids in self._faults.items():
                 if uuid is not None:
-                    reasons.setdefault(uuid, []).append(_told(xids))
+                    reasons.setdefault(uuid, []).append(_fault_text(xids))
         return {uuid: "; ".join(parts) for uuid, parts in sorted(reasons.items())}
 
     def state(self) -> str:
@@ -131,7 +132,7 @@ class Health:
         for uuid, xids in list(self._faults.items()):
             # A fault without a loading's name is of this loading, or of an earlier one.
             now = ("", self._load)
-            if kept := {xid: self._load for xid, of in xids.items() if of in now}:
+            if kept := {xid: self._load for xid, load in xids.items() if load in now}:
                 self._faults[uuid] = kept
             else:
                 del self._faults[uuid]
@@ -183,6 +184,6 @@ class _Failure:
     good: int = 0
 
 
-def _told(xids: Iterable[int]) -> str:
+def _fault_text(xids: Iterable[int]) -> str:
     numbers = ", ".join(str(xid) for xid in sorted(xids))
     return f"XID {numbers}, until the driver is loaded again or an operator clears it"

@@ -147,7 +147,7 @@ class ResourceClaimChecks:
             return None
         wrong = why_no_single_card(request.cards)
         if not wrong and limit.tier == "preload":
-            wrong = self.library.put_right()
+            wrong = self.library.install()
         if not wrong and limit.tier == "driver":
             wrong = self._why_together(claim, request)
         if wrong:

@@ -153,7 +153,7 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         kubelet would show what it heard last of a device that is left out.
         """
         cards = self.offer.cards.all
-        of = {
+        states = {
             name_device(card.uuid): (
                 health.HEALTHY if card.healthy else health.UNHEALTHY,
                 "" if card.healthy else card.reason,
@@ -163,9 +163,9 @@ class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
         gone = (health.UNHEALTHY, _GONE) if cards else (health.UNKNOWN, _NO_CARDS)
         for claim in self.preparer.claims.all():
             for device in claim.devices:
-                of.setdefault(device.device, gone)
+                states.setdefault(device.device, gone)
         answer, now = health.NodeWatchResourcesResponse(), int(time.time())
-        for name, (state, why) in of.items():
+        for name, (state, why) in states.items():
             answer.devices.add(
                 device=health.DeviceIdentifier(pool_name=self.node, device_name=name),
                 health=state,

@@ -143,9 +143,9 @@ class ResourceClaimPreparer:
         """
         cards = self.offer.cards
         requests = devices_by_request(claim, cards)
-        of = self.prestart.limits
+        hard_limits = self.prestart.limits
         limits = {
-            request.name: of.of(tier, request.total.units)
+            request.name: hard_limits.of(tier, request.total.units)
             for request in requests
             if tier != "none" and not request.is_whole and len(request.cards) == 1
         }
@@ -262,7 +262,7 @@ class ResourceClaimPreparer:
                         f"card {card.uuid} has {card.units} units by now, and the "
                         f"claim {has.units}; delete the pod"
                     )
-        if before.tier == "preload" and (wrong := self.library.put_right()):
+        if before.tier == "preload" and (wrong := self.library.install()):
             raise NotPreparedError(f"isolation tier preload: {wrong}")
         again = self._described(claim, requests, before.limits, cards)
         lacking = self.claims.lacking(again)

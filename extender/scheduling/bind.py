@@ -60,10 +60,10 @@ def utc_now() -> str:
 
 
 @dataclass(slots=True)
-class _Unseen:
-    """A reservation whose bind was not seen in the API server yet.
+class _Reservation:
+    """When a reservation was made, and until when its bind may take effect.
 
-    ``since`` is when it was made. After ``due`` no write for it can take effect.
+    The watch has not confirmed it yet. After ``due`` no write for it can take effect.
     """
 
     request: PodRequest
@@ -89,7 +89,7 @@ class Binder:
         self._now = now
         self._clock = clock
         # An entry is only touched while ``_alone`` holds its pod.
-        self._unseen: dict[PodUID, _Unseen] = {}
+        self._reservations: dict[PodUID, _Reservation] = {}
         self._ended = Condition()
         self._under_way: set[PodUID] = set()
 
@@ -136,20 +136,20 @@ class Binder:
         be behind kube-scheduler's. But a request with other claims does not count: any
         process of this host can ask filter about a pod that it has made up.
         """
-        judged = self._state.inflight.judged(args.uid)
+        pending = self._state.inflight.pending_request(args.uid)
         record = self._state.pods.find(args.namespace, args.name)
         is_known = record is not None and record.pod.uid == args.uid
-        if record is None or not is_known or not (record.node or judged):
+        if record is None or not is_known or not (record.node or pending):
             read = self._read(args)
             if isinstance(read, BindResult):
                 return read
             record = read
-        bound = _bound(record, args.node)
+        bound = _answer_if_bound(record, args.node)
         if bound is None and record.terminal:
             return BindResult(BindOutcome.REFUSED, f"pod {record.pod} has ended")
         asks = record.request.claims if isinstance(record.request, PodRequest) else ()
-        same = judged is not None and judged.claims == asks
-        return bound or (judged if judged and same else record.request)
+        same = pending is not None and pending.claims == asks
+        return bound or (pending if pending and same else record.request)
 
     def _read(self, args: BindingArgs) -> PodRecord | BindResult:
         where = f"pod {args.namespace}/{args.name}"
@@ -176,9 +176,9 @@ class Binder:
             return BindResult(BindOutcome.REFUSED, refusal_text(policy))
         # Stage 1: an earlier bind of this pod may still take effect.
         reserved = self._state.ledger.placement(args.uid)
-        doubt = None if reserved is None else self._doubt(args, request, reserved)
-        if doubt is not None:
-            return doubt
+        answer = self._answer_earlier_bind(args, request, reserved)
+        if answer is not None:
+            return answer
         # Stage 2: decide, and reserve if the node is still the same (decision 0007).
         fresh = reserved is None
         others = self._state.inflight.planned(args.node, args.uid)
@@ -188,34 +188,39 @@ class Binder:
             return BindResult(BindOutcome.CONFLICT, refusal_text(decision))
         if fresh:
             since = self._clock()
-            self._unseen[args.uid] = _Unseen(request, since, since)
+            self._reservations[args.uid] = _Reservation(request, since, since)
         # Stage 3: one POST, which binds the pod and records its placement.
         bound = self._write(args, decision, fresh=fresh)
         if not bound.error:
             self._log(decision, policy.name, time.monotonic() - began)
         return bound
 
-    def _doubt(
-        self, args: BindingArgs, request: PodRequest, reserved: Placement
+    def _answer_earlier_bind(
+        self, args: BindingArgs, request: PodRequest, reserved: Placement | None
     ) -> BindResult | None:
-        """Refuse while an earlier bind may still take effect, unless it is the same.
+        """Return the answer if an earlier bind decides it; None if this one may go on.
 
+        Refuse while an earlier bind may still take effect, unless it is the same.
         Otherwise one pod could hold cards of two nodes, and another pod be placed on
         one of them. Once no earlier bind can take effect, its room is freed and this
         bind refused all the same: a failed bind makes kube-scheduler try all waiting
         pods again, and nothing else would tell it of the room.
         """
+        if reserved is None:
+            return None
         now = self._clock()
-        made_now = _Unseen(request, now, now + _UNANSWERED_S)
-        unseen = self._unseen.get(args.uid, made_now)
-        same = (reserved.node, unseen.request) == (args.node, request)
-        if same and now < min(unseen.due, unseen.since + _TRIED_AGAIN_FOR_S):
+        made_now = _Reservation(request, now, now + _UNANSWERED_S)
+        reservation = self._reservations.get(args.uid, made_now)
+        same = (reserved.node, reservation.request) == (args.node, request)
+        if same and now < min(reservation.due, reservation.since + _TRIED_AGAIN_FOR_S):
             return None
         read = self._read(args)
-        bound = read if isinstance(read, BindResult) else _bound(read, args.node)
+        bound = (
+            read if isinstance(read, BindResult) else _answer_if_bound(read, args.node)
+        )
         if bound is not None:
             return bound
-        if now < unseen.due:
+        if now < reservation.due:
             error = f"the result of an earlier bind to {reserved.node} is not known yet"
             return BindResult(BindOutcome.UNKNOWN, error)
         self._give_up(reserved)
@@ -291,12 +296,14 @@ class Binder:
 
     def _put_off(self, uid: PodUID, *, answered: bool) -> None:
         """Note a write that may still take effect, for longer without an answer."""
-        unseen = self._unseen.get(uid)
-        if unseen is not None:
+        reservation = self._reservations.get(uid)
+        if reservation is not None:
             late = (
-                self._clock() + _GRACE_S if answered else unseen.since + _UNANSWERED_S
+                self._clock() + _GRACE_S
+                if answered
+                else reservation.since + _UNANSWERED_S
             )
-            unseen.due = max(unseen.due, late)
+            reservation.due = max(reservation.due, late)
 
     def settle_overdue(self) -> None:
         """Read the pods of reservations whose bind was never seen to take effect.
@@ -304,16 +311,16 @@ class Binder:
         Only if kube-scheduler did not try the bind again; else that bind settles it.
         """
         before = self._clock() - _NOT_TRIED_AGAIN_S
-        for uid, unseen in self._unseen.copy().items():
-            if unseen.since < before:
+        for uid, reservation in self._reservations.copy().items():
+            if reservation.since < before:
                 with self._alone(uid):
-                    if self._unseen.get(uid) is unseen:
+                    if self._reservations.get(uid) is reservation:
                         self._settle_one(uid)
 
     def _settle_one(self, uid: PodUID) -> None:
         placement = self._state.ledger.placement(uid)
         if placement is None or uid not in self._state.ledger.reservations():
-            self._unseen.pop(uid, None)
+            self._reservations.pop(uid, None)
             return
         pod = placement.pod
         read = self._read(BindingArgs(pod.namespace, pod.name, pod.uid, placement.node))
@@ -327,7 +334,7 @@ class Binder:
         """Free a reservation whose bind can no longer take effect."""
         pod = placement.pod
         self._state.ledger.cancel(pod.uid)
-        self._unseen.pop(pod.uid, None)
+        self._reservations.pop(pod.uid, None)
         facts = {"pod": str(pod), "node": placement.node}
         logger.warning("reservation given up", extra=facts)
 
@@ -342,7 +349,7 @@ class Binder:
         logger.info("bound", extra=facts)
 
 
-def _bound(record: PodRecord, node: NodeName) -> BindResult | None:
+def _answer_if_bound(record: PodRecord, node: NodeName) -> BindResult | None:
     """Return the answer for a pod that is already bound; None for any other."""
     if not record.node:
         return None

@@ -138,7 +138,7 @@ class Inflight:
             if self._pending.pop(uid, None) is not None:
                 self._changed.notify_all()
 
-    def judged(self, uid: PodUID) -> PodRequest | None:
+    def pending_request(self, uid: PodUID) -> PodRequest | None:
         """Return the request that filter let through, while its bind is pending."""
         with self._changed:
             pending = self._pending.get(uid)

@@ -46,7 +46,12 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = Refusal(Reason.NO_CARDS)
 """For a node that the ledger does not know."""
-_SHARE, _PART, _SAVED_S = 0.2, 0.75, 1.0
+_WAIT_PART = 0.2
+"""How much of all time may go into waits."""
+_NAMESPACE_PART = 0.75
+"""How much of the waits may go to the pods of one namespace."""
+_SAVED_S = 1.0
+"""The most seconds of waiting that are saved up for later."""
 _MOST_BUDGETS = 5000
 _MOST_LISTS = 10
 """Nodes whose pods one preempt reads."""
@@ -72,9 +77,9 @@ class WaitAllowance:
     ahead of the extender's; then the ledger still has no room. If that event was the
     last, kube-scheduler does not ask again for five minutes (contracts 1.7). So a pod
     that fits nowhere waits a moment for the extender's watch. Filter is on
-    kube-scheduler's serial path: only ``_SHARE`` of all time may go into waits, and
-    ``_PART`` of that into the pods of one namespace. Otherwise the refused pods of one
-    namespace would leave no wait to the others.
+    kube-scheduler's serial path: only ``_WAIT_PART`` of all time may go into waits, and
+    ``_NAMESPACE_PART`` of that into the pods of one namespace. Otherwise the refused
+    pods of one namespace would leave no wait to the others.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class WaitAllowance:
         self._clock = clock
         self._lock = Lock()
         saved_s = max(_SAVED_S, wait_s)
-        self._all = _Allowance(_SHARE, saved_s, saved_s, clock())
+        self._all = _Allowance(_WAIT_PART, saved_s, saved_s, clock())
         self._namespaces: dict[str, _Allowance] = {}
 
     def allowed_s(self, namespace: str) -> float:
@@ -110,8 +115,8 @@ class WaitAllowance:
                     for name, allowance in self._namespaces.items()
                     if allowance.fill(now) < allowance.saved_s
                 }
-            saved_s = max(_SAVED_S * _PART, self._wait_s)
-            share = _SHARE * _PART
+            saved_s = max(_SAVED_S * _NAMESPACE_PART, self._wait_s)
+            share = _WAIT_PART * _NAMESPACE_PART
             self._namespaces[namespace] = _Allowance(share, saved_s, saved_s, now)
         return self._namespaces[namespace]
 
@@ -200,7 +205,7 @@ class SchedulingVerbs:
         if reserved is None:
             result = self._decide_with_wait(question)
         else:
-            result = self._again(question, reserved.node)
+            result = self._keep_reserved_node(question, reserved.node)
         # Stage 3: remember what the pod may take, so that others are judged beside it.
         if result.kept and question.group:
             result = self._pinned(question, result)
@@ -261,7 +266,7 @@ class SchedulingVerbs:
         chosen = self._victims(args, request, policy, budgets)
         while (
             not chosen
-            and self._has_unseen(args.proposals)
+            and self._has_reservations(args.proposals)
             and time.monotonic() < deadline
         ):
             time.sleep(_LOOK_EVERY_S)
@@ -269,7 +274,7 @@ class SchedulingVerbs:
         pods.mark_preempted(uid for victims in chosen.values() for uid in victims.uids)
         return chosen
 
-    def _has_unseen(self, names: Iterable[NodeName]) -> bool:
+    def _has_reservations(self, names: Iterable[NodeName]) -> bool:
         """Tell whether a node has a pod whose binding the watch has not brought."""
         reserved = self._ledger.reservations()
         nodes = filter(None, map(self._ledger.node, names))
@@ -301,7 +306,9 @@ class SchedulingVerbs:
                     chosen[name] = victims
         return chosen
 
-    def _again(self, question: _FilterQuestion, node: NodeName) -> FilterResult:
+    def _keep_reserved_node(
+        self, question: _FilterQuestion, node: NodeName
+    ) -> FilterResult:
         """Keep only the node to which an earlier bind may still succeed.
 
         bind refuses all others meanwhile. If that node cannot take the pod now, the
@@ -433,7 +440,9 @@ class SchedulingVerbs:
         """
         pod = question.request.pod
         placement = self._ledger.placement(pod.uid)
-        special = self._ledger.nominated() | ({placement.node} if placement else set())
+        special = self._ledger.nodes_with_nominations() | (
+            {placement.node} if placement else set()
+        )
         if not special:
             return {}
         exceptions: dict[NodeName, Refusal | None] = {}

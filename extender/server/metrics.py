@@ -42,7 +42,9 @@ _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
     ),
     "vcuda_card_unknown_units": (
         "Units of the card set aside for pods on its node whose card is unknown.",
-        lambda node, card: node.unknown[card.uuid].units if node.unplaced else 0,
+        lambda node, card: (
+            node.charged_for_unplaced[card.uuid].units if node.unplaced else 0
+        ),
     ),
     "vcuda_card_healthy": (
         "1 if the device plugin reports the card as healthy; XIDs count.",
@@ -149,7 +151,7 @@ class ResourceClaimsCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield how many claims hold cards, are only reserved, or are not read."""
         ledger = self._state.ledger
-        charged, unconfirmed = ledger.claims(), ledger.reservations()
+        charged, reservations = ledger.claims(), ledger.reservations()
         yield _gauge(
             "vcuda_extender_claims",
             "ResourceClaims that hold a share of a card, reserved ones too.",
@@ -158,7 +160,7 @@ class ResourceClaimsCollector(Collector):
         yield _gauge(
             "vcuda_extender_claims_reserved",
             "Of these, the ones whose allocation the API server has not told yet.",
-            len(charged & unconfirmed),
+            len(charged & reservations),
         )
         yield _gauge(
             "vcuda_extender_claims_not_understood",

@@ -230,12 +230,12 @@ def _instances(parent: Handle, card: FoundCard) -> list[_Part]:
     parts = [
         part for at in range(most) if (part := _instance(parent, card, at)) is not None
     ]
-    of = Counter(
+    instances = Counter(
         part.instance.gpu_instance
         for _, part in parts
         if isinstance(part, FoundCard) and part.instance
     )
-    return [(handle, _alone(part, of)) for handle, part in parts]
+    return [(handle, _alone(part, instances)) for handle, part in parts]
 
 
 def _instance(parent: Handle, card: FoundCard, at: int) -> _Part | None:

@@ -344,15 +344,15 @@ def _capabilities(root: Path, card: FoundCard) -> tuple[str, ...]:
     One is of its GPU instance and one of its compute instance. The driver says which in
     ``/proc/driver/nvidia/capabilities``, by the card's minor number.
     """
-    of = card.instance
-    if of is None or card.minor is None:
+    instance = card.instance
+    if instance is None or card.minor is None:
         return ()
     folder = root / f"proc/driver/nvidia/capabilities/gpu{card.minor}/mig"
-    outer = folder / f"gi{of.gpu_instance}"
+    outer = folder / f"gi{instance.gpu_instance}"
     try:
         texts = [
             (folder / "access").read_text()
-            for folder in (outer, outer / f"ci{of.compute_instance}")
+            for folder in (outer, outer / f"ci{instance.compute_instance}")
         ]
     except (OSError, ValueError):
         return ()

@@ -136,9 +136,9 @@ class NvmlSession:
         if (concerned := next(at, None)) is None:
             return (None,)
         parts = {
-            (of.gpu_instance, of.compute_instance): card.uuid
+            (instance.gpu_instance, instance.compute_instance): card.uuid
             for card in concerned.cards
-            if (of := card.instance)
+            if (instance := card.instance)
         }
         if not parts:
             return (concerned.uuid,)

@@ -34,7 +34,7 @@ class Ledger:
         self._nodes: dict[NodeName, Node] = {}
         self._where: dict[PodUID, NodeName] = {}
         self._unplaced: dict[PodUID, tuple[NodeName, PodRequest]] = {}
-        self._unconfirmed: set[PodUID] = set()
+        self._reservations: set[PodUID] = set()
         self._claims: set[PodUID] = set()
         self._gone: set[NodeName] = set()
         self._nominated: frozenset[NodeName] = frozenset()
@@ -71,14 +71,14 @@ class Ledger:
         with self._lock:
             return frozenset(self._claims)
 
-    def nominated(self) -> frozenset[NodeName]:
+    def nodes_with_nominations(self) -> frozenset[NodeName]:
         """Return the nodes with capacity kept for a nominated pod; usually none."""
         return self._nominated
 
     def reservations(self) -> frozenset[PodUID]:
         """Return pods and claims whose placement the API server has not told yet."""
         with self._lock:
-            return frozenset(self._unconfirmed)
+            return frozenset(self._reservations)
 
     def position(self) -> int:
         """Return the journal's end, for ``changed_since``."""
@@ -158,7 +158,7 @@ class Ledger:
             with self._lock:
                 if self._nodes.get(name) is node:
                     self._record(planned)
-                    self._unconfirmed.add(request.pod.uid)
+                    self._reservations.add(request.pod.uid)
                     return planned
         return Refusal(Reason.CHANGING)
 
@@ -179,7 +179,7 @@ class Ledger:
             why_not = why_no_room(node, placement)
             if not why_not:
                 self._record(placement)
-                self._unconfirmed.add(uid)
+                self._reservations.add(uid)
             return why_not
 
     def change_claim(self, placement: Placement) -> None:
@@ -192,7 +192,7 @@ class Ledger:
         """Record a placement from the API server, whether it fits or not."""
         with self._lock:
             uid = placement.pod.key
-            self._unconfirmed.discard(uid)
+            self._reservations.discard(uid)
             node = self._nodes.get(placement.node)
             if node is None or node.placements.get(uid) != placement:
                 self._record(placement)
@@ -211,14 +211,14 @@ class Ledger:
             self._remove_unplaced(uid)
             self._unplaced[uid] = (name, request)
             if self._where.get(uid, name) != name:
-                self._unconfirmed.discard(uid)
+                self._reservations.discard(uid)
                 self._remove(uid)
             self._charge_everywhere(uid)
 
     def release(self, uid: PodUID) -> Placement | None:
         """Remove what the pod holds; return its placement, if it had one."""
         with self._lock:
-            self._unconfirmed.discard(uid)
+            self._reservations.discard(uid)
             self._remove_unplaced(uid)
             self._unplaced.pop(uid, None)
             return self._remove(uid)
@@ -229,8 +229,8 @@ class Ledger:
         A pod that was bound without the reservation meanwhile becomes unplaced.
         """
         with self._lock:
-            if uid in self._unconfirmed:
-                self._unconfirmed.discard(uid)
+            if uid in self._reservations:
+                self._reservations.discard(uid)
                 self._remove(uid)
                 self._charge_everywhere(uid)
 

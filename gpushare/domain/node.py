@@ -189,12 +189,12 @@ class Node:
                 cores, units = charged.get(card.uuid, (0, 0))
                 rooms[card.uuid] = Amount(CORES_PER_CARD - cores, card.units - units)
         if self.unplaced:
-            unknown = self.unknown
-            rooms = {uuid: room - unknown[uuid] for uuid, room in rooms.items()}
+            for_unplaced = self.charged_for_unplaced
+            rooms = {uuid: room - for_unplaced[uuid] for uuid, room in rooms.items()}
         return rooms
 
     @cached_property
-    def unknown(self) -> Mapping[CardUUID, Amount]:
+    def charged_for_unplaced(self) -> Mapping[CardUUID, Amount]:
         """What each card is charged for the unplaced pods, each of them in full.
 
         An unplaced pod may be on any card, so every card is charged its request. A pod

@@ -48,11 +48,11 @@ def _complaint(node: Node, card: Card, amount: Amount, *, whole: bool) -> str:
         return f"{name} is in use, and {CORES_PER_CARD} cores need a card alone"
     free = node.free[card.uuid]
     short = [
-        f"{max(0, of)} {what} left, not {wanted}"
-        for what, of, wanted in (
+        f"{max(0, remaining)} {what} left, not {wanted}"
+        for what, remaining, wanted in (
             ("units", free.units, amount.units),
             ("cores", free.cores, amount.cores),
         )
-        if wanted > of
+        if wanted > remaining
     ]
     return f"{name} has {' and '.join(short)}" if short else ""

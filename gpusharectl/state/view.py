@@ -400,7 +400,7 @@ def _card(
     pods = tuple(share for uuid, share in shares if uuid == card.uuid)
     return CardView(
         card,
-        Amount(cores, units) + node.unknown[card.uuid],
+        Amount(cores, units) + node.charged_for_unplaced[card.uuid],
         node.free.get(card.uuid),
         pods=pods,
     )

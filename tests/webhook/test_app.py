@@ -20,7 +20,7 @@ from webhook import app as webhook_app
 from webhook.app import DRA_PATH, PATHS
 from webhook.bitfusion.resources import BitfusionRules
 from webhook.pool import CardPool
-from webhook.rules.review import Rules, review_pod
+from webhook.rules.review import ReviewSettings, review_pod
 
 
 def test_a_pod_is_changed_by_a_patch() -> None:
@@ -60,7 +60,7 @@ def test_a_denial_has_a_line_for_each_reason(path: str) -> None:
 
 
 def test_warnings_come_along() -> None:
-    client, registry = webhook(Rules(set_scheduler="vcuda"))
+    client, registry = webhook(ReviewSettings(set_scheduler="vcuda"))
     pod = pod_json(units=4)
     pod["spec"]["schedulerName"] = "volcano"
     response = answered(client, asked(pod))
@@ -80,7 +80,7 @@ def test_warnings_come_along() -> None:
 def test_the_path_says_how_a_namespace_has_its_bitfusion_pods(
     path: str, wrapped: list[str] | None
 ) -> None:
-    client, _ = webhook(Rules(bitfusion=rules()))
+    client, _ = webhook(ReviewSettings(bitfusion=rules()))
     pod = pod_json()
     pod["spec"]["containers"][0] |= {"command": ["python a.py"], "resources": HALF}
     steps = steps_of(answered(client, asked(pod), path))
@@ -207,7 +207,7 @@ def test_bodies_that_are_not_read_are_counted() -> None:
     assert count(registry, "/mutate", "malformed") == 1
 
 
-RULES = Rules(
+RULES = ReviewSettings(
     void=True,
     set_scheduler="vcuda",
     set_runtime_class="nvidia",

@@ -9,7 +9,7 @@ from gpushare.server.tls import TlsFiles
 from gpushare.settings import Address
 from webhook import gunicorn_conf
 from webhook.bitfusion.resources import BitfusionRules
-from webhook.rules.review import Rules
+from webhook.rules.review import ReviewSettings
 from webhook.settings import WebhookSettings
 
 TLS = {"TLS_CERT": "/tls/tls.crt", "TLS_KEY": "/tls/tls.key"}
@@ -56,7 +56,7 @@ def test_each_setting_of_the_webhook_is_read() -> None:
         tls_cert="/tls/tls.crt",
         tls_key="/tls/tls.key",
         kubeconfig="/etc/config",
-        rules=Rules(
+        rules=ReviewSettings(
             void=True,
             set_scheduler="vcuda",
             set_runtime_class="gpu",
@@ -88,7 +88,7 @@ def test_the_size_of_a_bitfusion_card(
 ) -> None:
     """In MiB, or as the cluster has them; ours overrules Bitfusion's own name."""
     read_size = read({"TOTAL_GPU_MEMORY": total_mb}, BITFUSION_CARD_MIB=card_mib)
-    assert read_size[0].rules == replace(Rules(), bitfusion=rules)
+    assert read_size[0].rules == replace(ReviewSettings(), bitfusion=rules)
     assert read_size[1] == []
 
 

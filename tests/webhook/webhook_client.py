@@ -12,17 +12,17 @@ from gpushare.server.public import MetricsPage, Readiness
 from tests.gpushare.server.asgi_client import as_wsgi
 from webhook.app import ReviewMetrics, WebhookParts, create_webhook_app
 from webhook.pool import UNKNOWN, CardPool
-from webhook.rules.review import Rules
+from webhook.rules.review import ReviewSettings
 
 
 def webhook(
-    rules: Rules | None = None, pool: CardPool = UNKNOWN
+    rules: ReviewSettings | None = None, pool: CardPool = UNKNOWN
 ) -> tuple[Client, CollectorRegistry]:
     """The application by its test client, and its metrics."""
     registry = CollectorRegistry()
     metrics, page = ReviewMetrics(registry), MetricsPage(registry)
     ready = Readiness((), 60)
-    parts = WebhookParts(rules or Rules(), lambda: pool, ready, metrics, page)
+    parts = WebhookParts(rules or ReviewSettings(), lambda: pool, ready, metrics, page)
     return Client(as_wsgi(create_webhook_app(parts))), registry
 
 

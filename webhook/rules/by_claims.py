@@ -90,13 +90,14 @@ def _why_not(pod: Json, asking: _Asking) -> str:
         return f"spec.resourceClaims already has one with the name {CLAIM}"
     if len(asking) > MOST_PARTS:
         return f"more than {MOST_PARTS} containers ask for a part of a card"
-    for container, part in asking:
-        if part.role is Role.INIT:
+    for container, requested in asking:
+        if requested.role is Role.INIT:
             return f"{container.path} ends first, but a claim keeps its part"
-        if not (part.amount.units and part.amount.cores):
+        if not (requested.amount.units and requested.amount.cores):
             least = "a claim has at least 1 of each"
             return f"{container.path} asks for 0 units or 0 cores; {least}"
-    if sum((part.amount for _, part in asking), Amount()).cores >= CORES_PER_CARD:
+    total = sum((requested.amount for _, requested in asking), Amount())
+    if total.cores >= CORES_PER_CARD:
         return "it asks for whole cards, and a claim does not get all their memory"
     return ""
 

@@ -140,29 +140,31 @@ def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
         if cards > MOST_CARDS * MOST_INSTANCES:
             # No node has so many, and the pod is refused everywhere.
             continue
-        lack: int | None = None
+        missing: int | None = None
         for index in _by_whole_cards(group):
             container, spec = group[index]
-            lack_of_container = (
+            missing_of_container = (
                 spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
             )
             split = spec.amount.cores % CORES_PER_CARD
-            if not split and lack_of_container <= 0:
+            if not split and missing_of_container <= 0:
                 continue
-            if lack is None or spec.role is not Role.APP:
-                lack = _lack_of_units(group, index, cards * card_units)
-            if not lack:
+            if missing is None or spec.role is not Role.APP:
+                missing = _missing_units(group, index, cards * card_units)
+            if not missing:
                 # Stop here: for each container all of them are summed again, and a pod
                 # may have thousands.
                 break
-            more = lack if split else min(lack, lack_of_container)
+            more = missing if split else min(missing, missing_of_container)
             # The app containers run together: what one gets, the others lack less.
-            lack = lack - more if spec.role is Role.APP else None
+            missing = missing - more if spec.role is Role.APP else None
             group[index] = container, _with_units(spec, more)
             _give(container, names.MEMORY, spec.amount.units + more, beside=names.CORE)
 
 
-def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
+def hide_cards(
+    pod: Json, classes: Container[str], before_debugging: Json | None
+) -> list[str]:
     """Hide all cards from containers under nvidia's RuntimeClass that ask for none.
 
     ``classes`` are more RuntimeClasses that bring cards. Return a warning for each of
@@ -171,12 +173,15 @@ def hide_cards(pod: Json, classes: Container[str], old: Json | None) -> list[str
     """
     if not brings_cards(pod, classes):
         return []
-    known = {container.name for container in pod_containers(old or {}, EPHEMERAL)}
+    known = {
+        container.name
+        for container in pod_containers(before_debugging or {}, EPHEMERAL)
+    }
     none = {"name": VISIBLE, "value": VOID}
     warnings = []
     asks_cards = asks_for_cards(pod)
     for container in pod_containers(
-        pod, *([INIT, APP] if old is None else [EPHEMERAL])
+        pod, *([INIT, APP] if before_debugging is None else [EPHEMERAL])
     ):
         if container.name in known or not _asks_nothing(container):
             continue
@@ -247,7 +252,7 @@ def _by_whole_cards(group: list[tuple[PodContainer, ContainerSpec]]) -> list[int
     return sorted(asking, key=rank)
 
 
-def _lack_of_units(
+def _missing_units(
     group: list[tuple[PodContainer, ContainerSpec]], index: int, wanted: int
 ) -> int:
     """Return the units that this container lacks for the pod to hold so many."""

@@ -44,7 +44,7 @@ MOST_OF_A_WARNING = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ReviewSettings:
     """The operator's settings for new pods."""
 
     void: bool = False
@@ -93,21 +93,22 @@ def review_pod(  # noqa: PLR0913
     namespace: str,
     mutating: bool,
     mode: str,
-    rules: Rules,
+    rules: ReviewSettings,
     pool: CardPool,
     user: str = "",
-    old: Json | None = None,
-    updated: Json | None = None,
+    before_debugging: Json | None = None,
+    before_update: Json | None = None,
     dra: bool = False,
 ) -> PodVerdict:
     """Judge a new pod; if ``mutating``, add what it did not specify.
 
     ``namespace`` is the request's, since a controller's pod may not name its own.
     ``mode`` tells how Bitfusion pods of the namespace are translated; if it is empty,
-    only a pod's own annotation counts. ``old`` is the pod before a debugging container
-    is added to it: then only that container is judged. ``updated`` is the pod before an
-    update, in which only memory in MiB is judged: a file that is applied again has it.
-    ``dra`` tells that pods of the namespace get their cards by claims.
+    only a pod's own annotation counts. ``before_debugging`` is the pod before a
+    debugging container is added to it: then only that container is judged.
+    ``before_update`` is the pod before an update, in which only memory in MiB is
+    judged: a file that is applied again has it. ``dra`` tells that pods of the
+    namespace get their cards by claims.
     """
     if namespace in SYSTEM_NAMESPACES:
         return PodVerdict(pod)
@@ -116,12 +117,12 @@ def review_pod(  # noqa: PLR0913
         if user.startswith(_KUBELET) and _MIRROR in pod_annotations(pod):
             # kubelet runs what is in its own file, whatever is answered here.
             return PodVerdict(pod)
-        if updated is not None:
-            insist_on_shape(updated)
-            return _updated(pod, updated) if mutating else PodVerdict(pod)
-        if old is not None:
-            insist_on_shape(old)
-            return _debugging(pod, old, rules, mutating=mutating)
+        if before_update is not None:
+            insist_on_shape(before_update)
+            return _updated(pod, before_update) if mutating else PodVerdict(pod)
+        if before_debugging is not None:
+            insist_on_shape(before_debugging)
+            return _debugging(pod, before_debugging, rules, mutating=mutating)
         if not mutating:
             return _verdict(pod, pod, _denials(pod, judge_request(pod), rules), [])
         in_units, counted = pod, []
@@ -145,7 +146,7 @@ def review_pod(  # noqa: PLR0913
 
 
 def _mutated(
-    pod: Json, translation: Translation, rules: Rules, pool: CardPool
+    pod: Json, translation: Translation, rules: ReviewSettings, pool: CardPool
 ) -> tuple[Json, list[str], list[str]]:
     """Return the changed pod, its denials and its warnings."""
     translated = translation.pod is not pod
@@ -177,16 +178,18 @@ def _updated(pod: Json, before: Json) -> PodVerdict:
     return _verdict(pod, after, denials, [])
 
 
-def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> PodVerdict:
+def _debugging(
+    pod: Json, before: Json, rules: ReviewSettings, *, mutating: bool
+) -> PodVerdict:
     after, warnings = pod, []
     if mutating and rules.void:
         after = copy_to_change(pod)
-        warnings = mutate.hide_cards(after, rules.bring_cards, old)
-    variables = deny_card_variables(after, rules.env_from, rules.bring_cards, old)
+        warnings = mutate.hide_cards(after, rules.bring_cards, before)
+    variables = deny_card_variables(after, rules.env_from, rules.bring_cards, before)
     return _verdict(pod, after, list(variables), warnings)
 
 
-def _improve(pod: Json, rules: Rules, pool: CardPool) -> list[str]:
+def _improve(pod: Json, rules: ReviewSettings, pool: CardPool) -> list[str]:
     """Add what the pod did not specify; return warnings."""
     warnings = []
     if mutate.asks_for_cards(pod):
@@ -202,7 +205,7 @@ def _improve(pod: Json, rules: Rules, pool: CardPool) -> list[str]:
     return warnings
 
 
-def _denials(pod: Json, judged: JudgedRequest, rules: Rules) -> list[str]:
+def _denials(pod: Json, judged: JudgedRequest, rules: ReviewSettings) -> list[str]:
     return [
         *deny_forged_annotations(pod),
         *(deny_mib_left(pod) if names_mib(pod) else ()),

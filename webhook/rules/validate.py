@@ -248,7 +248,8 @@ def _cores(
         claims = build_claims_by_annotation([spec for _, spec in group], apart=False)
         if isinstance(claims, Refusal):
             with_cores = (container for container, spec in group if spec.amount.cores)
-            yield [_resource(s, "limits", names.CORE) for s in with_cores], claims
+            fields = [_resource(c, "limits", names.CORE) for c in with_cores]
+            yield fields, claims
 
 
 def _of_cores(fields: list[str], refusal: Refusal) -> str:
@@ -266,7 +267,7 @@ def _of_annotation(detail: str, pod: Json) -> str:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
     if pod_annotations(pod).get(names.CONTAINERS) != names.APART:
         return detail
-    asking = ", ".join(s.path for s in pod_containers(pod, INIT) if s.is_ours)
+    asking = ", ".join(c.path for c in pod_containers(pod, INIT) if c.is_ours)
     if asking:
         detail = (
             f"{detail} for a card, as {asking} does; remove the annotation, or let it "
@@ -345,18 +346,21 @@ def deny_mounts_over_share(pod: Json) -> Iterator[str]:
 
 
 def deny_card_variables(
-    pod: Json, env_from: EnvFrom, classes: Container[str], old: Json | None = None
+    pod: Json,
+    env_from: EnvFrom,
+    classes: Container[str],
+    before_debugging: Json | None = None,
 ) -> Iterator[str]:
     """Yield a denial for each variable that could lift the limit of a pod with a card.
 
     ``classes`` are the RuntimeClasses that bring cards and do not have nvidia in their
-    names. Debugging containers that ``old`` already has are not judged again.
+    names. Debugging containers that ``before_debugging`` has are not judged again.
     """
     if not any(container.is_ours for container in pod_containers(pod, INIT, APP)):
         return
     known = (
-        {container.name for container in pod_containers(old, EPHEMERAL)}
-        if old
+        {container.name for container in pod_containers(before_debugging, EPHEMERAL)}
+        if before_debugging
         else set()
     )
     from_all = env_from == "deny" or (env_from == "auto" and brings_cards(pod, classes))

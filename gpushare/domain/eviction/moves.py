@@ -412,7 +412,7 @@ class _MoveSearch:
         cores, units = node.charged.get(card.uuid, (0, 0))
         missing = claim.amount + Amount(cores, units) - card.capacity
         if node.unplaced:
-            missing += node.unknown[card.uuid]
+            missing += node.charged_for_unplaced[card.uuid]
         amounts = [_amount_on(placement, card) for placement in mine]
         if not missing.fits(sum(amounts, NOTHING)):
             return None

@@ -146,7 +146,7 @@ class _VictimSearch:
         )
         self._ranks = {uid: rank for rank, uid in enumerate(ranked)}
         self._named = frozenset(proposal.uids)
-        self._lower = {
+        self._evictable = {
             uid
             for uid, tenant in self._tenants.items()
             if uid in self._named
@@ -168,7 +168,7 @@ class _VictimSearch:
     def victims(self) -> Victims | None:
         """Return the cheapest sufficient victims, the most important first."""
         # If evicting all does not help, nothing does.
-        if not self._enough(self._request, self._lower):
+        if not self._enough(self._request, self._evictable):
             return None
         # A first answer, quickly: claim by claim, each on its cheapest card. From the
         # pods that must go anyway, and where CPU or memory is short also from all that
@@ -176,19 +176,26 @@ class _VictimSearch:
         starts = [self._kept]
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
-        cleared = [way for start in starts if (way := self._cleared(start)) is not None]
-        if not cleared:
+        first_answers = [
+            way for start in starts if (way := self._first_victims(start)) is not None
+        ]
+        if not first_answers:
             # A pod that stayed for one claim may block another claim.
-            cleared = [self._reprieved(self._request, self._lower, self._kept)]
-        self._best = min(cleared, key=self._cost)
+            first_answers = [
+                self._reprieved(self._request, self._evictable, self._kept)
+            ]
+        self._best = min(first_answers, key=self._cost)
         # Then cheaper ones within the limited tries; the first answer is the bound.
-        self._clear(self._kept, self._clearable())
+        self._search_cheaper(self._kept, self._clearable())
         uids = self._in_order(self._best)
         return Victims(tuple(uids), self._violations(uids))
 
     def _clearable(self) -> list[frozenset[PodUID]]:
         """Return the pods of each card that can be cleared, the cheapest first."""
-        free, stay = self._lower - self._kept, self._tenants.keys() - self._lower
+        free, stay = (
+            self._evictable - self._kept,
+            self._tenants.keys() - self._evictable,
+        )
         blocked = frozenset().union(*(self._tenants[uid].cards for uid in stay))
         pods = (
             frozenset(uid for uid in free if card.uuid in self._tenants[uid].cards)
@@ -197,7 +204,7 @@ class _VictimSearch:
         )
         return sorted(filter(None, pods), key=self._cost)
 
-    def _clear(
+    def _search_cheaper(
         self, gone: frozenset[PodUID], cards: Sequence[frozenset[PodUID]]
     ) -> None:
         """Try cheaper victims: cards cleared for whole cards, then single pods."""
@@ -208,11 +215,11 @@ class _VictimSearch:
         if not self.frees_cards(replace(self._request, claims=claims), gone):
             self._tries -= 1
             for number, pods in enumerate(cards, 1):
-                self._clear(gone | pods, cards[number:])
+                self._search_cheaper(gone | pods, cards[number:])
         elif self._try(gone):
             self._best = gone
         else:
-            self._evict(gone, self._in_order(self._lower - gone)[::-1])
+            self._evict(gone, self._in_order(self._evictable - gone)[::-1])
 
     def _evict(self, gone: frozenset[PodUID], pods: Sequence[PodUID]) -> None:
         """Try ``gone``, which is not enough, with one of the pods, then with more."""
@@ -236,7 +243,7 @@ class _VictimSearch:
         self._tries -= 1
         return self._tries >= 0 and self._enough(self._request, gone)
 
-    def _cleared(self, start: frozenset[PodUID]) -> frozenset[PodUID] | None:
+    def _first_victims(self, start: frozenset[PodUID]) -> frozenset[PodUID] | None:
         """Evict for one claim after the other, each on its cheapest card.
 
         ``start`` is evicted from the beginning; those whose room is not needed are
@@ -257,7 +264,7 @@ class _VictimSearch:
         stay = self._kept if whole else gone
         ways = []
         for cards in self._ways(request.claims[-1], gone):
-            here = {uid for uid in self._lower if self._tenants[uid].cards & cards}
+            here = {uid for uid in self._evictable if self._tenants[uid].cards & cards}
             if self._enough(request, gone | here):
                 ways.append(self._reprieved(request, gone | here, stay))
         return min(ways, key=self._cost, default=None)
@@ -278,11 +285,11 @@ class _VictimSearch:
             priorities = [
                 tenant.priority
                 for uid, tenant in here.items()
-                if uid in self._lower and card.uuid in tenant.cards
+                if uid in self._evictable and card.uuid in tenant.cards
             ]
             return (max(priorities, default=-(2**31)), len(priorities))
 
-        stay = (here[uid].cards for uid in here.keys() - self._lower)
+        stay = (here[uid].cards for uid in here.keys() - self._evictable)
         blocked = frozenset(chain.from_iterable(stay))
         kinds: dict[str, list[CardUUID]] = {}
         for card in sorted((c for c in usable if c.uuid not in blocked), key=burden):

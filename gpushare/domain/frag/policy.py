@@ -171,7 +171,9 @@ class Packer:
         """Price the nodes that keep capacity which does not block this pod."""
         pod, costs = question.request.pod, {}
         own = self._ledger.placement(pod.uid)
-        for name in self._ledger.nominated() | ({own.node} if own else set()):
+        for name in self._ledger.nodes_with_nominations() | (
+            {own.node} if own else set()
+        ):
             node = self._ledger.node(name)
             if node is None or name not in question.names:
                 continue

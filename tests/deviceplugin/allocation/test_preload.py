@@ -100,9 +100,9 @@ def test_the_library_is_put_right(
 ) -> None:
     before = os.umask(0o077)
     try:
-        assert library.put_right() == ""
+        assert library.install() == ""
         harm(library)
-        assert library.put_right() == ""
+        assert library.install() == ""
     finally:
         os.umask(before)
     assert library.library.read_bytes() == b"the library"
@@ -114,23 +114,23 @@ def test_the_library_is_put_right(
 
 def test_a_new_library_is_another_file(library: NodeLibrary) -> None:
     """What runs has the old one mapped; what has not changed is not written again."""
-    library.put_right()
+    library.install()
     inode = library.library.stat().st_ino
     with library.library.open("rb") as running:
-        library.put_right()
+        library.install()
         assert library.library.stat().st_ino == inode
         library.source.write_bytes(b"a new one")
-        library.put_right()
+        library.install()
         assert running.read() == b"the library"
     assert library.library.read_bytes() == b"a new one"
 
 
 def test_why_the_library_cannot_be_there(library: NodeLibrary) -> None:
     library.source.unlink()
-    assert "the device plugin has no library" in library.put_right()
+    assert "the device plugin has no library" in library.install()
     library.source.write_bytes(b"the library")
     library.folder.parent.write_text("a file where the folder should be")
-    assert "cannot be written" in library.put_right()
+    assert "cannot be written" in library.install()
 
 
 def test_a_node_from_which_nothing_can_be_executed(library: NodeLibrary) -> None:
@@ -140,7 +140,7 @@ def test_a_node_from_which_nothing_can_be_executed(library: NodeLibrary) -> None
     code = (
         "import sys; from pathlib import Path; "
         "from deviceplugin.allocation.preload import NodeLibrary; "
-        "print(NodeLibrary(*map(Path, sys.argv[1:])).put_right())"
+        "print(NodeLibrary(*map(Path, sys.argv[1:])).install())"
     )
     mount = f"mount -t tmpfs -o noexec none {library.folder} && exec"
     python = f"{sys.executable} -c '{code}' {library.folder} {library.source}"

@@ -19,8 +19,8 @@ TOLD_79 = "XID 79, until the driver is loaded again or an operator clears it"
 @pytest.fixture
 def health() -> Health:
     found = Health(harmless=[999])
-    found.know([ONE, TWO])
-    found.loaded("first")
+    found.set_known([ONE, TWO])
+    found.set_driver_load("first")
     return found
 
 
@@ -42,36 +42,36 @@ def test_good_readings_count_from_the_last_bad_one(health: Health) -> None:
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109, 999])
 def test_a_program_s_own_fault_makes_no_card_sick(health: Health, xid: int) -> None:
-    assert not health.fault(XidEvent(ONE, xid))
-    assert not health.fault(XidEvent(None, xid))
+    assert not health.record_fault(XidEvent(ONE, xid))
+    assert not health.record_fault(XidEvent(None, xid))
     assert health.sick() == {}
 
 
 def test_a_new_loading_ends_faults(health: Health) -> None:
     for xid in (79, 48, 79):
-        health.fault(XidEvent(ONE, xid))
-    health.loaded("first")
-    health.loaded("")
+        health.record_fault(XidEvent(ONE, xid))
+    health.set_driver_load("first")
+    health.set_driver_load("")
     assert health.sick()[ONE].startswith("XID 48, 79, until")
-    health.loaded("second")
+    health.set_driver_load("second")
     assert health.sick() == {}
-    health.fault(XidEvent(ONE, 62))
+    health.record_fault(XidEvent(ONE, 62))
     assert health.sick()[ONE].startswith("XID 62, until")
 
 
 def test_a_fault_of_an_unknown_loading_waits_for_two_known_ones() -> None:
     """The first name known may be that of the fault's own loading."""
     health = Health()
-    health.fault(XidEvent(ONE, 79))
-    health.loaded("first")
+    health.record_fault(XidEvent(ONE, 79))
+    health.set_driver_load("first")
     assert ONE in health.sick()
-    health.loaded("second")
+    health.set_driver_load("second")
     assert health.sick() == {}
 
 
 def test_an_operator_clears_faults_and_no_failures(health: Health) -> None:
     for uuid in (ONE, TWO):
-        health.fault(XidEvent(uuid, 79))
+        health.record_fault(XidEvent(uuid, 79))
     read(health, LOST)
     assert health.clear(ONE)
     assert not health.clear(ONE)
@@ -79,31 +79,31 @@ def test_an_operator_clears_faults_and_no_failures(health: Health) -> None:
 
 
 def test_both_kinds_must_be_over(health: Health) -> None:
-    health.fault(XidEvent(ONE, 79))
+    health.record_fault(XidEvent(ONE, 79))
     assert read(health, LOST) == [True]
     assert health.sick() == {ONE: f"{LOST}; {TOLD_79}"}
     read(health, "", "", "")
     assert health.sick() == {ONE: TOLD_79}
-    health.loaded("second")
+    health.set_driver_load("second")
     assert health.sick() == {}
 
 
 def test_a_fault_of_no_card_is_one_of_all(health: Health) -> None:
-    health.fault(XidEvent(None, 79))
+    health.record_fault(XidEvent(None, 79))
     assert set(health.sick()) == {ONE, TWO}
     health.clear(ONE)
-    health.know([ONE, TWO])
+    health.set_known([ONE, TWO])
     assert set(health.sick()) == {TWO}
 
 
 def test_a_fault_of_no_card_waits_for_cards() -> None:
     before = Health()
-    before.fault(XidEvent(None, 79))
+    before.record_fault(XidEvent(None, 79))
     assert before.sick() == {}
     after = Health()
     after.restore(before.state())
-    after.know([])
-    after.know([ONE])
+    after.set_known([])
+    after.set_known([ONE])
     assert after.sick() == {ONE: TOLD_79}
 
 
@@ -111,7 +111,7 @@ def test_faults_survive_a_restart(health: Health, tmp_path: Path) -> None:
     """Failures do not: the next reading tells. Only a change is written."""
     path = tmp_path / "folder" / "health.json"
     kept = HealthFile(path)
-    health.fault(XidEvent(ONE, 79))
+    health.record_fault(XidEvent(ONE, 79))
     read(health, LOST, uuid=TWO)
     kept.save(health)
     after = Health()
@@ -122,9 +122,9 @@ def test_faults_survive_a_restart(health: Health, tmp_path: Path) -> None:
     kept.save(health)
     HealthFile(path).load(after)
     assert not path.exists()
-    after.loaded("first")
+    after.set_driver_load("first")
     assert after.sick() == {ONE: TOLD_79}
-    after.loaded("second")
+    after.set_driver_load("second")
     assert after.sick() == {}
     after.restore(health.state())
     assert after.sick() == {}
@@ -151,7 +151,7 @@ def test_a_broken_file_is_said_and_changes_nothing(
 ) -> None:
     path = tmp_path / "health.json"
     path.write_text(text)
-    health.fault(XidEvent(TWO, 79))
+    health.record_fault(XidEvent(TWO, 79))
     kept = HealthFile(path)
     kept.load(health)
     [record] = caplog.records

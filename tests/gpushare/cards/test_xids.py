@@ -19,8 +19,10 @@ UUID = CardUUID("GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7")
 def test_only_a_programs_fault_leaves_its_card_well() -> None:
     for xid in (*PROGRAM_XIDS, *CARD_XIDS, 62):
         health = Health()
-        health.know([UUID])
-        assert health.fault(XidEvent(UUID, xid)) == (xid not in PROGRAM_XIDS), xid
+        health.set_known([UUID])
+        assert health.record_fault(XidEvent(UUID, xid)) == (xid not in PROGRAM_XIDS), (
+            xid
+        )
 
 
 def test_no_program_pages_an_operator() -> None:

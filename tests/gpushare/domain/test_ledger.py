@@ -120,7 +120,7 @@ def test_what_is_asked_of_an_unknown_node_does_not_make_it_known() -> None:
     assert ledger.reserve(request("a", 1), N, FIRST_FIT) == Refusal(Reason.NO_CARDS)
     ledger.nominate(N, {ref("a").uid: placement("a")})
     ledger.forget(N)
-    assert (ledger.nodes(), ledger.nominated()) == ((), frozenset())
+    assert (ledger.nodes(), ledger.nodes_with_nominations()) == ((), frozenset())
     assert ledger.changed_since(0) == (0, [])
 
 
@@ -146,7 +146,7 @@ def test_pods_may_outlast_their_node() -> None:
     ledger.record(placement("a", 0, 20))
     ledger.nominate(N, {ref("kept").uid: placement("kept", 0, 2)})
     ledger.forget(N)
-    assert ledger.nominated() == frozenset()
+    assert ledger.nodes_with_nominations() == frozenset()
     assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.NO_CARDS)
     ledger.set_cards(N, [card(units=16)])
     assert left(ledger.node(N)).units == -4
@@ -172,7 +172,7 @@ def test_a_nomination_keeps_room_from_others() -> None:
     ledger = ledger_of()
     kept = placement("kept", 0, 20, priority=5)
     ledger.nominate(N, {kept.pod.uid: kept})
-    assert ledger.nominated() == {N}
+    assert ledger.nodes_with_nominations() == {N}
     equal = request("equal", 10, priority=5)
     assert ledger.reserve(equal, N, FIRST_FIT) == Refusal(Reason.MEMORY)
     own_placement = request("kept", 20, priority=5)
@@ -191,7 +191,7 @@ def test_nominations_of_a_node_are_replaced_together() -> None:
         ledger.nominate(N, {kept.pod.uid: kept})
         assert left(ledger.node(N)).units == 9
         end()
-        assert ledger.nominated() == frozenset()
+        assert ledger.nodes_with_nominations() == frozenset()
     ledger.set_cards(N, [card()])
     assert left(ledger.node(N)).units == 29
 

@@ -123,9 +123,9 @@ def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
 )
 def test_a_nomination_ends(end: WatchEvent) -> None:
     ledger, informer = after(nominee())
-    assert ledger.nominated() == {N}
+    assert ledger.nodes_with_nominations() == {N}
     informer.apply(end)
-    assert ledger.nominated() == frozenset()
+    assert ledger.nodes_with_nominations() == frozenset()
     assert kept(ledger) == {}
 
 
@@ -182,7 +182,7 @@ def test_no_room_is_kept_on_a_cordoned_card() -> None:
     pods = PodInformer(ledger, PolicyChoice())
     nodes = NodeInformer(ledger, set_cards=pods.set_cards)
     pods.apply(event("ADDED", nominee()))
-    assert ledger.nominated() == frozenset()
+    assert ledger.nodes_with_nominations() == frozenset()
     nodes.apply(event("ADDED", node_json("n", card(0), card(1))))
     assert kept(ledger) == {"vip": "GPU-0"}
     nodes.apply(event("MODIFIED", node_json("n", card(0, cordoned=True), card(1))))

@@ -24,7 +24,7 @@ from webhook.bitfusion.resources import BitfusionRules
 from webhook.bitfusion.translate import Translation, translate_pod
 from webhook.pool import CardPool
 from webhook.rules.patch import patch_between
-from webhook.rules.review import Rules, review_pod
+from webhook.rules.review import ReviewSettings, review_pod
 
 HERE = Path(__file__).parents[2]
 TABLE = yaml.safe_load((HERE / "cases" / "bitfusion.yaml").read_text())
@@ -47,7 +47,7 @@ def answer(case: Json, a_pod: Json) -> Translation:
     chosen = rules(**case.get("set", {}))
     if case.get("review"):
         verdict = review_pod(
-            a_pod, mutating=True, rules=Rules(bitfusion=chosen), **common
+            a_pod, mutating=True, rules=ReviewSettings(bitfusion=chosen), **common
         )
         return Translation(verdict.pod, verdict.denials, verdict.warnings)
     return translate_pod(a_pod, rules=chosen, **common)
@@ -77,7 +77,10 @@ def test_a_row(case: Json) -> None:
     again = answer(case, found.pod)
     assert (again.pod, again.denials) == (found.pod, ())
     common: Json = {"namespace": "apps", "mode": "", "pool": CardPool()}
-    assert review_pod(found.pod, mutating=False, rules=Rules(), **common).denials == ()
+    assert (
+        review_pod(found.pod, mutating=False, rules=ReviewSettings(), **common).denials
+        == ()
+    )
 
 
 def assert_readable(found: Translation) -> None:

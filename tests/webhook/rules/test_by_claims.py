@@ -18,12 +18,17 @@ from gpushare.kube.resource_claims.templates import (
 )
 from tests.builders import container_json, pod_json, ref
 from webhook.pool import UNKNOWN
-from webhook.rules.review import MOST_OF_A_WARNING, PodVerdict, Rules, review_pod
+from webhook.rules.review import (
+    MOST_OF_A_WARNING,
+    PodVerdict,
+    ReviewSettings,
+    review_pod,
+)
 
 
 def judged(
     pod: Json,
-    rules: Rules | None = None,
+    rules: ReviewSettings | None = None,
     *,
     dra: bool = True,
     namespace: str = "default",
@@ -35,7 +40,7 @@ def judged(
         namespace=namespace,
         mutating=True,
         mode="",
-        rules=rules or Rules(),
+        rules=rules or ReviewSettings(),
         pool=UNKNOWN,
         dra=dra,
     )
@@ -105,7 +110,7 @@ def test_defaults_and_mib_come_first() -> None:
     pod = pod_json(containers=[container_json("main", mib=5000)])
     assert template_of(judged(pod).pod) == "vcuda-m20-c1"
     zero = pod_json(units=4, cores=0)
-    assert template_of(judged(zero, Rules(quotas=True)).pod) == "vcuda-m4-c1"
+    assert template_of(judged(zero, ReviewSettings(quotas=True)).pod) == "vcuda-m4-c1"
 
 
 def test_each_container_has_its_part_of_one_card() -> None:
@@ -188,7 +193,7 @@ def test_what_a_claim_cannot_mean_stays(pod: Json, why: str) -> None:
 def test_another_scheduler_gets_no_claims() -> None:
     """Its writes may go to an extender that does not decide."""
     pod = pod_json(units=4, cores=1)
-    found = judged(pod, Rules(set_scheduler="vcuda"))
+    found = judged(pod, ReviewSettings(set_scheduler="vcuda"))
     assert template_of(found.pod) is None
     assert "--set-scheduler" in found.warnings[0]
 
@@ -255,7 +260,7 @@ def test_the_claim_is_what_the_pod_asked(
     for number, one in enumerate((*init, *apps)):
         one["name"] = f"c{number}"
     pod = pod_json(containers=apps, init=init)
-    rules = Rules(quotas=quotas)
+    rules = ReviewSettings(quotas=quotas)
     classic, found = judged(pod, rules, dra=False), judged(pod, rules)
     assert found.denials == classic.denials
     assert judged(found.pod, rules).pod == found.pod

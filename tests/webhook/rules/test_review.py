@@ -15,7 +15,7 @@ from webhook.rules.review import (
     MOST_OF_A_WARNING,
     MOST_WARNINGS,
     PodVerdict,
-    Rules,
+    ReviewSettings,
     review_pod,
 )
 
@@ -23,18 +23,22 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def judged(
-    pod: Json, rules: Rules | None = None, *, mutating: bool = True, **more: Any
+    pod: Json,
+    rules: ReviewSettings | None = None,
+    *,
+    mutating: bool = True,
+    **more: Any,
 ) -> PodVerdict:
     """Review it, and see that what arrived is as it was."""
     kept = deepcopy(pod)
     usual: Json = {"namespace": "default", "mode": "", "pool": UNKNOWN, "user": "me"}
-    how = usual | more | {"rules": rules or Rules(), "mutating": mutating}
+    how = usual | more | {"rules": rules or ReviewSettings(), "mutating": mutating}
     verdict = review_pod(pod, **how)
     assert pod == kept
     return verdict
 
 
-EVERYTHING = Rules(
+EVERYTHING = ReviewSettings(
     void=True,
     set_scheduler="vcuda",
     set_runtime_class="nvidia",
@@ -85,10 +89,10 @@ def test_a_file_in_mib_is_applied_again() -> None:
     again = deepcopy(first)
     for part in again["spec"]["containers"][0]["resources"].values():
         part[names.MEMORY_MIB] = "5k"
-    assert judged(again, updated=first) == PodVerdict(first)
+    assert judged(again, before_update=first) == PodVerdict(first)
     for part in again["spec"]["containers"][0]["resources"].values():
         part[names.MEMORY_MIB] = "6k"
-    (told,) = judged(again, updated=first).denials
+    (told,) = judged(again, before_update=first).denials
     assert "it has 20 units, and 6000 MiB are 24. Delete the pod first" in told
 
 
@@ -96,7 +100,7 @@ def test_a_file_in_mib_is_applied_again() -> None:
 def test_a_pod_that_kept_its_mib_can_be_updated(units: int | None) -> None:
     """It was created without the webhook; its labels, say, may change."""
     pod = pod_json(containers=[container_json("a", units, mib=5000)])
-    assert judged(pod, updated=pod) == PodVerdict(pod)
+    assert judged(pod, before_update=pod) == PodVerdict(pod)
 
 
 def test_a_denied_pod_is_told_nothing_of_its_units() -> None:
@@ -229,7 +233,7 @@ def test_a_default_beside_a_translated_container() -> None:
     pod = pod_json(units=4)
     asked = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": "50"}
     pod["spec"]["containers"].append({"name": "b", "resources": {"limits": asked}})
-    rules = Rules(bitfusion=BitfusionRules(total_bytes=16_000_000_000))
+    rules = ReviewSettings(bitfusion=BitfusionRules(total_bytes=16_000_000_000))
     after = judged(pod, rules, mode="all").pod["spec"]["containers"]
     assert [one["resources"]["limits"][names.CORE] for one in after] == ["1", "50"]
 
@@ -239,8 +243,8 @@ def test_a_debugging_container(mutating: bool) -> None:
     """Of the pod only what is new is looked at, and nothing else is changed."""
     old = pod_json(units=4, node="n")
     old["metadata"]["annotations"] = {names.PLACEMENT: "{}"}
-    assert judged(debugged(ALL), old=old, mutating=mutating).denials
-    fine = judged(debugged([]), old=old, mutating=mutating)
+    assert judged(debugged(ALL), before_debugging=old, mutating=mutating).denials
+    fine = judged(debugged([]), before_debugging=old, mutating=mutating)
     assert fine == PodVerdict(debugged([]))
-    after = judged(debugged([]), Rules(void=True), old=old).pod
+    after = judged(debugged([]), ReviewSettings(void=True), before_debugging=old).pod
     assert after == debugged([ALL[0] | {"value": "void"}])
