@@ -17,7 +17,7 @@ from gpushare.domain.policies import FRAG
 from gpushare.kube.facts import SECOND_SCHEDULER, WEBHOOK
 from gpushare.settings import PREFIX
 from gpushare.yaml_edit import YamlText
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import (
     STAMP,
     WORKLOADS,

@@ -53,8 +53,8 @@ from rich.live import Live
 from gpushare.kube.errors import ClusterError
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import complete_namespaces, complete_nodes
-from gpusharectl.installer.kube_scheduler.drift import host_troubles
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
+from gpusharectl.installer.kube_scheduler.this_host import host_troubles
 from gpusharectl.output import Words, encode, open_console, print_data
 from gpusharectl.state.read import explain_missing_node, read_state
 from gpusharectl.state.render import draw_overview, draw_parts

@@ -18,7 +18,6 @@ from gpusharectl.completion import complete_all_nodes
 from gpusharectl.installer import run as installing
 from gpusharectl.installer import uninstall as leaving
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import desired_now
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
@@ -30,6 +29,7 @@ from gpusharectl.installer.kube_scheduler.job import (
 )
 from gpusharectl.installer.kube_scheduler.k3s import K3sScheduler
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmScheduler
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.lock import hold_lease
 from gpusharectl.installer.manifests import load_manifests
 from gpusharectl.installer.nodes.check import check_nodes, checks_data, draw_checks

@@ -18,19 +18,19 @@ from gpusharectl.installer.kube_scheduler.apply import (
     configure_scheduler,
     prove_scheduler,
 )
-from gpusharectl.installer.kube_scheduler.drift import (
-    KUBEADM_SCHEDULER,
-    Flavour,
-    read_flavour,
-)
 from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host_files import FileChange, Obstacle
 from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
 from gpusharectl.installer.kube_scheduler.k3s import restart_command
+from gpusharectl.installer.kube_scheduler.this_host import (
+    KUBEADM_SCHEDULER,
+    Flavour,
+    read_flavour,
+)
 from gpusharectl.installer.kube_scheduler.verify import lease_holder
 from gpusharectl.installer.options import CommonOptions, InstallOptions
 from gpusharectl.installer.preflight import (
-    Judgment,
+    CheckFinding,
     judge_host,
     judge_rights,
     refusal,
@@ -246,7 +246,7 @@ def install_hosts(context: Context, options: InstallOptions) -> Exit:
     return run_steps(plan.steps(), context.screen, plan.again, begun=True)
 
 
-def judge_hosts(facts: ClusterFacts) -> Iterator[Judgment]:
+def judge_hosts(facts: ClusterFacts) -> Iterator[CheckFinding]:
     """Judge whether there is an extender that a kube-scheduler here has to call."""
     yield judge_rights(facts)
     if facts.installed.second and facts.stamped:

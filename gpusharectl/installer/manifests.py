@@ -19,8 +19,8 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import PRODUCT, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpushare.yaml_edit import load_documents
-from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import packing_configuration
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.options import (
     ISOLATION,
     ON,

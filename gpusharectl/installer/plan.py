@@ -11,7 +11,7 @@ from gpusharectl.installer.dra.checks import RIGHTS as DRA_RIGHTS
 from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_dra, read_dra
 from gpusharectl.installer.dra.objects import InstalledDra
 from gpusharectl.installer.hosts import HostsPlan
-from gpusharectl.installer.kube_scheduler.drift import Flavour, read_flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour, read_flavour
 from gpusharectl.installer.manifests import (
     DRA,
     NVIDIA,

@@ -11,7 +11,7 @@ from enum import StrEnum
 from gpushare.kube import names
 from gpushare.kube.facts import CONTROL_PLANE_LABEL, EXPORTER, WEBHOOK
 from gpushare.kube.words import counted, listed
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import NVIDIA
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, minor_version
 from gpusharectl.installer.options import AUTO, NO_TIER, InstallOptions
@@ -46,7 +46,7 @@ class Weight(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgment:
+class CheckFinding:
     """One result of the checks, in a sentence; ``remedy`` says what to do about it."""
 
     weight: Weight
@@ -54,22 +54,24 @@ class Judgment:
     remedy: str = ""
 
 
-def well(text: str) -> Judgment:
+def well(text: str) -> CheckFinding:
     """Return a finding that is well."""
-    return Judgment(Weight.OK, text)
+    return CheckFinding(Weight.OK, text)
 
 
-def warning(text: str, remedy: str = "") -> Judgment:
+def warning(text: str, remedy: str = "") -> CheckFinding:
     """Return a finding to know about."""
-    return Judgment(Weight.WARNING, text, remedy)
+    return CheckFinding(Weight.WARNING, text, remedy)
 
 
-def refusal(text: str, remedy: str) -> Judgment:
+def refusal(text: str, remedy: str) -> CheckFinding:
     """Return a finding with which nothing is changed."""
-    return Judgment(Weight.REFUSAL, text, remedy)
+    return CheckFinding(Weight.REFUSAL, text, remedy)
 
 
-def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
+def judge_cluster(
+    facts: ClusterFacts, options: InstallOptions
+) -> Iterator[CheckFinding]:
     """Judge the cluster, this host and what is installed, before nodes are chosen."""
     yield _version(facts)
     yield judge_rights(facts)
@@ -103,7 +105,7 @@ def judge_cluster(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judg
     yield from _webhook(facts, options)
 
 
-def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
+def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding]:
     """Say what a change of the isolation tier means; the pods' owners have to know."""
     before = facts.installed.isolation or NO_TIER
     after = options.isolation or before
@@ -117,7 +119,7 @@ def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
         )
 
 
-def _version(facts: ClusterFacts) -> Judgment:
+def _version(facts: ClusterFacts) -> CheckFinding:
     number = minor_version(facts.version)
     words = f"Kubernetes {facts.version.removeprefix('v')}"
     if number is None:
@@ -136,7 +138,7 @@ def _version(facts: ClusterFacts) -> Judgment:
     return well(f"{words} · {kind} · {nodes} · {runtimes}")
 
 
-def judge_rights(facts: ClusterFacts) -> Judgment:
+def judge_rights(facts: ClusterFacts) -> CheckFinding:
     """Judge the user's rights; all missing ones are named at once."""
     if not facts.missing:
         return well("you have all needed rights")
@@ -147,14 +149,14 @@ def judge_rights(facts: ClusterFacts) -> Judgment:
     )
 
 
-def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[Judgment]:
+def judge_owners(owned: Mapping[str, str], remedy: str) -> Iterator[CheckFinding]:
     """Refuse to change what another tool keeps: no object has two owners."""
     for owner in dict.fromkeys(owned.values()):
         objects = ", ".join(name for name in owned if owned[name] == owner)
         yield refusal(f"{owner} owns {objects}", remedy)
 
 
-def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
+def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding]:
     """Refuse two schedulers for the same cards, and one that cannot be set up here."""
     if options.second_scheduler and facts.installed.extended:
         yield refusal(
@@ -180,7 +182,7 @@ def _schedulers(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgme
         )
 
 
-def refuse_no_scheduler(facts: ClusterFacts) -> Judgment:
+def refuse_no_scheduler(facts: ClusterFacts) -> CheckFinding:
     """Refuse a host without a kube-scheduler; say where one is."""
     text = "this host runs no kube-scheduler of kubeadm or k3s, according to its files"
     if not facts.schedulers:
@@ -191,7 +193,7 @@ def refuse_no_scheduler(facts: ClusterFacts) -> Judgment:
     return refusal(f"{text}; {where}", remedy)
 
 
-def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Judgment]:
+def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[CheckFinding]:
     """Judge whether this host's kube-scheduler belongs to this cluster."""
     node = find_node(facts.nodes, facts.here)
     if facts.flavour is Flavour.MANAGED:
@@ -224,7 +226,7 @@ def judge_host(facts: ClusterFacts, *, leaving: bool = False) -> Iterator[Judgme
         )
 
 
-def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
+def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding]:
     """Report what stays because no option says anything of it."""
     installed = facts.installed
     going = set() if options.with_monitoring else {EXPORTER}
@@ -252,7 +254,7 @@ def _kept(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
         yield well("cards stay offered to ResourceClaims (DRA); --no-dra ends that")
 
 
-def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]:
+def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding]:
     """Judge what is wanted of the webhook, and report what stays."""
     wanted, installed = options.webhook.wanted, facts.installed.webhook
     number = minor_version(facts.version)
@@ -295,7 +297,7 @@ def _webhook(facts: ClusterFacts, options: InstallOptions) -> Iterator[Judgment]
 
 def _staying(
     installed: InstalledWebhook, options: InstallOptions
-) -> Iterator[Judgment]:
+) -> Iterator[CheckFinding]:
     if options.webhook.wanted is None:
         yield well("the webhook is installed and stays; --no-webhook removes it")
     settled = options.webhook.with_preserved(installed.settings).settings()
@@ -314,7 +316,7 @@ def _staying(
 
 def judge_nodes(
     facts: ClusterFacts, chosen: Sequence[str], *, second_scheduler: bool = False
-) -> Iterator[Judgment]:
+) -> Iterator[CheckFinding]:
     """Judge the chosen nodes; a second kube-scheduler needs a node without cards."""
     room = any(
         node.takes_scheduler or not (node.labelled or node.name in chosen)
@@ -339,7 +341,7 @@ def judge_nodes(
 
 def judge_node(
     node: SurveyedNode, facts: ClusterFacts
-) -> Iterator[tuple[str, Judgment]]:
+) -> Iterator[tuple[str, CheckFinding]]:
     """Judge one node by what the API server says; each finding with its subject."""
     yield "node", _readiness(node)
     yield "kubelet", _kubelet(node)
@@ -348,7 +350,7 @@ def judge_node(
     yield "runtime", _runtime(node, facts)
 
 
-def _readiness(node: SurveyedNode) -> Judgment:
+def _readiness(node: SurveyedNode) -> CheckFinding:
     if not node.ready:
         text = "it is not Ready; its device plugin starts when it is"
         remedy = f"kubectl describe node {node.name} says why"
@@ -358,7 +360,7 @@ def _readiness(node: SurveyedNode) -> Judgment:
     return well(f"Ready · {node.runtime.name}{taints}")
 
 
-def _kubelet(node: SurveyedNode) -> Judgment:
+def _kubelet(node: SurveyedNode) -> CheckFinding:
     number = minor_version(node.runtime.kubelet)
     if number is None:
         return warning(f"kubelet's version is unknown; {_BOUNDS}")
@@ -370,14 +372,14 @@ def _kubelet(node: SurveyedNode) -> Judgment:
     )
 
 
-def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
+def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> CheckFinding:
     if node.offered and not facts.installed.plugin:
         return refusal(
             f"another device plugin already offers {', '.join(node.offered)}",
             "remove that plugin first, or leave the node out of --nodes",
         )
     if node.others:
-        return Judgment(
+        return CheckFinding(
             Weight.DOUBT,
             f"another device plugin offers the same cards ({', '.join(node.others)}); "
             "pods of both would use them without knowing of each other",
@@ -386,7 +388,7 @@ def _other_plugin(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
     return well("no other device plugin offers cards")
 
 
-def _signs(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
+def _signs(node: SurveyedNode, facts: ClusterFacts) -> CheckFinding:
     here = node.name == facts.here
     if here and not facts.driver_here and not node.has_cards:
         return warning("no NVIDIA driver is loaded on this host")
@@ -395,7 +397,7 @@ def _signs(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
     return well(", ".join(node.signs) or "it is loaded")
 
 
-def _runtime(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
+def _runtime(node: SurveyedNode, facts: ClusterFacts) -> CheckFinding:
     runtime = node.runtime
     nvidia = any("nvidia" in handler for handler in runtime.handlers)
     if runtime.handlers and not nvidia:
@@ -423,7 +425,7 @@ def _runtime(node: SurveyedNode, facts: ClusterFacts) -> Judgment:
 
 
 def weigh_findings(
-    findings: Iterable[Judgment], screen: Screen, *, sure: bool = False
+    findings: Iterable[CheckFinding], screen: Screen, *, sure: bool = False
 ) -> None:
     """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
     grouped = group_findings(findings)
@@ -441,12 +443,12 @@ def weigh_findings(
         screen.confirm("Share these cards anyway?", remedy)
 
 
-def group_findings(findings: Iterable[Judgment]) -> list[Judgment]:
+def group_findings(findings: Iterable[CheckFinding]) -> list[CheckFinding]:
     """Return findings, equal ones of several nodes once, with their names.
 
     Of more than ten nodes that are well the first ones are named.
     """
-    nodes_of: dict[Judgment, list[str]] = {}
+    nodes_of: dict[CheckFinding, list[str]] = {}
     for finding in findings:
         node = _OF_NODE.match(finding.text)
         rest = finding.text[node.end() :] if node else finding.text

@@ -25,14 +25,14 @@ from gpusharectl.installer.dra.apply import HOSTS_EXTENDER, PLUGIN, DraSteps
 from gpusharectl.installer.hosts import install_hosts
 from gpusharectl.installer.manifests import WORKLOADS
 from gpusharectl.installer.nodes.cards import shared_together, wait_for_cards
-from gpusharectl.installer.nodes.check import is_older_image, judge_trials
+from gpusharectl.installer.nodes.check import is_older_image, judge_images
 from gpusharectl.installer.nodes.facts import nodes_to_label, read_nodes
 from gpusharectl.installer.nodes.pods import (
-    TRIAL,
+    IMAGE_TRIAL,
     delete_leftover_pods,
     failures_in_words,
-    run_trials,
-    trial_pods,
+    image_trial_pods,
+    try_images,
 )
 from gpusharectl.installer.options import InstallOptions
 from gpusharectl.installer.plan import InstallPlan
@@ -154,9 +154,9 @@ class InstallRun:
     def try_image(self) -> None:
         """Start a new image on its nodes before it replaces anything that runs."""
         plan, context, image = self.plan, self.plan.context, self.plan.target.image
-        delete_leftover_pods(context.objects, TRIAL)
-        pods = trial_pods(context.objects, plan.changes, plan.chosen)
-        ran = run_trials(context, pods)
+        delete_leftover_pods(context.objects, IMAGE_TRIAL)
+        pods = image_trial_pods(context.objects, plan.changes, plan.chosen)
+        ran = try_images(context, pods)
         failed = {
             node: why for node, why in ran.failed.items() if not is_older_image(why)
         }
@@ -170,7 +170,7 @@ class InstallRun:
             )
         if pods:
             plan.screen.say(f"{image} starts on {', '.join(map(node_of, pods))}")
-        weigh_findings(judge_trials(ran), plan.screen, sure=plan.options.yes)
+        weigh_findings(judge_images(ran), plan.screen, sure=plan.options.yes)
 
     def ways_back(self) -> Mapping[str, str]:
         """Return the commands that undo what a step has begun."""

@@ -15,14 +15,14 @@ from gpushare.kube.facts import (
     node_of,
 )
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer.kube_scheduler.drift import (
+from gpusharectl.installer.kube_scheduler.host_files import HostFiles
+from gpusharectl.installer.kube_scheduler.static_pod import STAMP
+from gpusharectl.installer.kube_scheduler.this_host import (
     Flavour,
     find_this_node,
     has_driver,
     read_flavour,
 )
-from gpusharectl.installer.kube_scheduler.host_files import HostFiles
-from gpusharectl.installer.kube_scheduler.static_pod import STAMP
 from gpusharectl.installer.manifests import (
     NVIDIA,
     SCHEDULER,

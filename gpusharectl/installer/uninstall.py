@@ -28,8 +28,8 @@ from gpusharectl.installer.dra.objects import (
 )
 from gpusharectl.installer.hosts import HostsPlan
 from gpusharectl.installer.kube_scheduler.apply import restore_scheduler
-from gpusharectl.installer.kube_scheduler.drift import Flavour, read_flavour
 from gpusharectl.installer.kube_scheduler.files import STAYS, kept_configuration
+from gpusharectl.installer.kube_scheduler.this_host import Flavour, read_flavour
 from gpusharectl.installer.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.installer.nodes.cleanup import (
     FOLDER,

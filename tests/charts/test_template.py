@@ -19,7 +19,7 @@ from gpushare.domain.model import Amount, CardUUID, PodUID
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import compose_install, load_manifests
 from gpusharectl.installer.options import CARD_CLASSES, InstallOptions, WebhookOptions
 from gpusharectl.installer.webhook.objects import SECRET, read_bundle

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from gpushare.kube.apiserver.api import ApiObjects
-from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import desired_now
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
@@ -23,7 +22,8 @@ from gpusharectl.installer.kube_scheduler.host_files import (
 )
 from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTarget
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.installer.kube_scheduler.verify import TrialResult
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
+from gpusharectl.installer.kube_scheduler.verify import ConfigurationResult
 from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant
@@ -108,7 +108,7 @@ def test_put_proved_and_taken_back(
     before = tree(files)
     assert "bound without a call to the extender" in host.probe()
     plan = host.plan()
-    assert host.verdict(plan).result is TrialResult.WELL
+    assert host.verdict(plan).result is ConfigurationResult.WELL
     assert tree(files) == before
     heard: list[str] = []
     host.apply(plan)
@@ -134,13 +134,13 @@ def test_tried_with_certificates(
     asked = desired_now(objects.version(), tls=True)
     with_tls = KubeadmScheduler(files, objects, NODE, asked)
     plan = with_tls.plan()
-    assert with_tls.verdict(plan).result is TrialResult.WELL
+    assert with_tls.verdict(plan).result is ConfigurationResult.WELL
     spoiled = [
         replace(each, after=b"nonsense") if each.path.endswith("ca.crt") else each
         for each in plan
     ]
     verdict = with_tls.verdict(spoiled)
-    assert verdict.result is TrialResult.BAD
+    assert verdict.result is ConfigurationResult.BAD
     assert "certificate" in verdict.words
     assert tree(files) == before
     assert pods_of_ours(objects) == []
@@ -154,7 +154,7 @@ def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
     host = KubeadmScheduler(files, objects, "nowhere", asked, timeouts)
     before = tree(files)
     plan = host.plan()
-    assert host.verdict(plan).result is TrialResult.UNKNOWN
+    assert host.verdict(plan).result is ConfigurationResult.UNKNOWN
     assert host.check(plan) == ""
     heard: list[str] = []
     assert "kubelet has to start the new pod" in host.wait(heard.append)

@@ -1,6 +1,6 @@
 """Without a reachable cluster each command ends with one sentence and the next step.
 
-With a cluster that answers: ``tests/controlplane/test_access.py``.
+With a cluster that answers: ``tests/controlplane/test_objects.py``.
 """
 
 import os

@@ -282,7 +282,7 @@ def in_process(library: Path, state: Path) -> Iterator[None]:
     """Let the real pynvml call a stub library in this process.
 
     pynvml loads its library once and for ever, so two of them in one process need this
-    hand in its two global variables; ``tests/deviceplugin/cards/test_nvml_cards.py``
+    hand in its two global variables; ``tests/gpushare/cards/test_nvml_cards.py``
     loads the stub in a process of its own too, as pynvml itself would.
     """
     with pytest.MonkeyPatch.context() as patch:

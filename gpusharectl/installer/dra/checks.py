@@ -17,10 +17,10 @@ from gpusharectl.installer.dra.objects import (
     list_used_claims,
     shares_devices,
 )
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.nodes.facts import minor_version
 from gpusharectl.installer.options import InstallOptions
-from gpusharectl.installer.preflight import Judgment, refusal, well
+from gpusharectl.installer.preflight import CheckFinding, refusal, well
 from gpusharectl.installer.rights import Right, may_get, resource_of_kind
 from gpusharectl.installer.survey import ClusterFacts
 
@@ -72,7 +72,7 @@ def read_dra(
 
 def judge_dra(
     facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
-) -> Iterator[Judgment]:
+) -> Iterator[CheckFinding]:
     """Judge DRA, with the settings that are kept filled in ``options``."""
     if options.dra:
         yield from _wanted(facts, options, seen)
@@ -86,7 +86,7 @@ def judge_dra(
         )
 
 
-def judge_used(used: Sequence[str], forced: str) -> Iterator[Judgment]:
+def judge_used(used: Sequence[str], forced: str) -> Iterator[CheckFinding]:
     """Refuse to take the driver from pods, which kubelet could not end without it.
 
     ``forced`` is the command that does it all the same.
@@ -103,7 +103,7 @@ def judge_used(used: Sequence[str], forced: str) -> Iterator[Judgment]:
 
 def _wanted(
     facts: ClusterFacts, options: InstallOptions, seen: InstalledDra
-) -> Iterator[Judgment]:
+) -> Iterator[CheckFinding]:
     without = (
         "install with --no-dra" if facts.installed.dra else "install without --dra"
     )

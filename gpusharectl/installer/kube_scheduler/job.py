@@ -17,7 +17,6 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import (
     CONFIG_NAME,
     STAYS,
@@ -37,11 +36,13 @@ from gpusharectl.installer.kube_scheduler.static_pod import (
     SchedulerPod,
     scheduler_container,
 )
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.kube_scheduler.verify import (
     LEFT,
     REJECTED,
     MirrorPod,
     Say,
+    configuration_container,
     container_wait,
     is_made_from,
     is_node_silent,
@@ -49,7 +50,6 @@ from gpusharectl.installer.kube_scheduler.verify import (
     pulled_with,
     short_pod,
     temporary_object,
-    trial_container,
 )
 
 
@@ -199,7 +199,9 @@ class HostJob:
         mounts = [{**etc, "readOnly": True}, *others, copies]
         step = {**self._step("prepare", Action.TRY), "volumeMounts": mounts}
         folder = KubeadmFile.folder
-        check = trial_container(scheduler_container(mirror), f"{folder}/{CONFIG_NAME}")
+        check = configuration_container(
+            scheduler_container(mirror), f"{folder}/{CONFIG_NAME}"
+        )
         mounts_elsewhere = [
             each
             for each in check.get("volumeMounts", ())

@@ -23,13 +23,13 @@ from gpusharectl.installer.kube_scheduler.static_pod import (
     SchedulerPod,
 )
 from gpusharectl.installer.kube_scheduler.verify import (
+    ConfigurationResult,
+    ConfigurationVerdict,
     MirrorPod,
     Say,
-    TrialResult,
-    TrialVerdict,
+    configuration_pod,
     probe_scheduler,
-    run_trial,
-    trial_pod,
+    try_configuration,
 )
 
 _ABSENT = (
@@ -148,10 +148,12 @@ class KubeadmScheduler(HostScheduler):
         If it cannot be tried, that is no reason against it; ``wait`` says so.
         """
         verdict = self.verdict(plan)
-        self._untried = verdict.words if verdict.result is TrialResult.UNKNOWN else ""
-        return verdict.words if verdict.result is TrialResult.BAD else ""
+        self._untried = (
+            verdict.words if verdict.result is ConfigurationResult.UNKNOWN else ""
+        )
+        return verdict.words if verdict.result is ConfigurationResult.BAD else ""
 
-    def verdict(self, plan: Sequence[FileChange]) -> TrialVerdict:
+    def verdict(self, plan: Sequence[FileChange]) -> ConfigurationVerdict:
         """Try the new configuration in a pod of its own beside kube-scheduler.
 
         Its files lie beside the real ones meanwhile, with the ending ``.next``.
@@ -161,17 +163,19 @@ class KubeadmScheduler(HostScheduler):
         manifest = after.get(path) or self._host_files.read(path)
         config = after.get(self._scheduler_files.config)
         if config is None:
-            return TrialVerdict(TrialResult.WELL)
+            return ConfigurationVerdict(ConfigurationResult.WELL)
         try:
             pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
         except Obstacle:
-            return TrialVerdict(TrialResult.WELL)
+            return ConfigurationVerdict(ConfigurationResult.WELL)
         tried = self._trial(plan, config)
         try:
             self._host_files.make(tried)
-            body = trial_pod(pod, self._node, self._scheduler_files.next)
+            body = configuration_pod(pod, self._node, self._scheduler_files.next)
             timeouts = self._timeouts
-            return run_trial(self._objects, body, timeouts.pace, timeouts.check_s)
+            return try_configuration(
+                self._objects, body, timeouts.pace, timeouts.check_s
+            )
         finally:
             self._scheduler_files.make(
                 [FileChange(each.path, None, None) for each in tried]

@@ -1,8 +1,9 @@
 """Check kube-scheduler on a node: its new configuration, its restart, its calls.
 
-``run_trial``: would kube-scheduler load the new configuration? A pod with its image and
-its mounts writes the configuration out and exits (``--write-config-to``). It validates
-the file, opens the kubeconfig and builds the extenders, and connects to nobody.
+``try_configuration``: would kube-scheduler load the new configuration? A pod with its
+image and its mounts writes the configuration out and exits (``--write-config-to``). It
+validates the file, opens the kubeconfig and builds the extenders, and connects to
+nobody.
 
 ``MirrorPod.wait``: does kubelet run kube-scheduler from the present manifest? kubelet
 checks only every 10 to 15 s whether the old pod has ended, but at once when the mirror
@@ -152,14 +153,14 @@ def _states(pod: Json) -> list[Json]:
     return list((pod.get("status") or {}).get("containerStatuses") or ())
 
 
-CHECK_NAME = "gpushare-scheduler-check"
+CONFIGURATION_TRIAL = "gpushare-scheduler-check"
 REJECTED = f"{PROGRAM} rejects the new configuration"
 LEFT = "it has run with gpushare's configuration before, which stays as it is"
 """Why a kube-scheduler that does not start is not restored."""
 
 
-class TrialResult(StrEnum):
-    """Result of a check."""
+class ConfigurationResult(StrEnum):
+    """Whether kube-scheduler would load a configuration."""
 
     WELL = "well"
     BAD = "bad"
@@ -167,51 +168,51 @@ class TrialResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialVerdict:
+class ConfigurationVerdict:
     """Result of a check; ``words`` say what is wrong, or why it is not known."""
 
-    result: TrialResult
+    result: ConfigurationResult
     words: str = ""
 
 
-def run_trial(
+def try_configuration(
     objects: Objects, pod: Json, pace: PollPace, timeout_s: float
-) -> TrialVerdict:
-    """Run a pod of ``trial_pod`` to its end and return what it has shown."""
+) -> ConfigurationVerdict:
+    """Run a pod of ``configuration_pod`` to its end and return what it has shown."""
     try:
         with temporary_object(objects, pod, pace) as ref:
             ended = pace.until(lambda: _ended(objects.get(ref)), timeout_s)
             if ended is not None:
                 return _verdict(objects, ref, ended)
             why = container_wait(objects.get(ref) or {}) or "kubelet has not started it"
-            return TrialVerdict(
-                TrialResult.UNKNOWN, f"not within {timeout_s:g} s: {why}"
+            return ConfigurationVerdict(
+                ConfigurationResult.UNKNOWN, f"not within {timeout_s:g} s: {why}"
             )
     except InvalidObject as error:
-        return TrialVerdict(
-            TrialResult.BAD,
+        return ConfigurationVerdict(
+            ConfigurationResult.BAD,
             "the API server rejects a pod of the new manifest, as kubelet would: "
             f"{error}",
         )
     except ClusterError as error:
-        return TrialVerdict(TrialResult.UNKNOWN, str(error))
+        return ConfigurationVerdict(ConfigurationResult.UNKNOWN, str(error))
 
 
-def trial_pod(pod: SchedulerPod, node: str, config: str) -> Json:
+def configuration_pod(pod: SchedulerPod, node: str, config: str) -> Json:
     """Return the pod that loads ``config`` as this kube-scheduler would."""
     body = pod.body["spec"]
     spec = {
         "nodeName": node,
         "hostNetwork": True,
-        "containers": [trial_container(pod.main, config)],
+        "containers": [configuration_container(pod.main, config)],
     }
     for key in ("volumes", "securityContext", "hostAliases", "imagePullSecrets"):
         if key in body:
             spec[key] = copy.deepcopy(body[key])
-    return short_pod(f"{CHECK_NAME}-{node}", spec)
+    return short_pod(f"{CONFIGURATION_TRIAL}-{node}", spec)
 
 
-def trial_container(main: Json, config: str) -> Json:
+def configuration_container(main: Json, config: str) -> Json:
     """Return the container that loads ``config``, made from kube-scheduler's own."""
     kept = ("image", "command", "args", "env", "securityContext", "volumeMounts")
     trial = {key: copy.deepcopy(main[key]) for key in kept if key in main}
@@ -227,10 +228,10 @@ def _ended(pod: Json | None) -> Json | None:
     return pod if pod is not None and phase in {"Succeeded", "Failed"} else None
 
 
-def _verdict(objects: Objects, ref: Ref, pod: Json) -> TrialVerdict:
+def _verdict(objects: Objects, ref: Ref, pod: Json) -> ConfigurationVerdict:
     status = pod["status"]
     if status["phase"] == "Succeeded":
-        return TrialVerdict(TrialResult.WELL)
+        return ConfigurationVerdict(ConfigurationResult.WELL)
     ended = [(each.get("state") or {}).get("terminated") or {} for each in _states(pod)]
     # Of programs that ran and failed by themselves.
     codes = [
@@ -238,10 +239,10 @@ def _verdict(objects: Objects, ref: Ref, pod: Json) -> TrialVerdict:
     ]
     if not codes:
         why = status.get("message") or status.get("reason") or "it did not start"
-        return TrialVerdict(TrialResult.UNKNOWN, str(why))
+        return ConfigurationVerdict(ConfigurationResult.UNKNOWN, str(why))
     log = _logged(objects, ref)
     log = log or f"it ended with code {codes[0]}"
-    return TrialVerdict(TrialResult.BAD, f"{REJECTED}: {log}")
+    return ConfigurationVerdict(ConfigurationResult.BAD, f"{REJECTED}: {log}")
 
 
 def _logged(objects: Objects, pod: Ref) -> str:

@@ -19,12 +19,17 @@ from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import image_of, with_images
 from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes, why_unknown
-from gpusharectl.installer.nodes.pods import PodResults, check_pod, run_trials
+from gpusharectl.installer.nodes.pods import PodResults, check_pod, try_images
 from gpusharectl.installer.options import CheckOptions
-from gpusharectl.installer.preflight import Judgment, Weight, judge_node, judge_rights
+from gpusharectl.installer.preflight import (
+    CheckFinding,
+    Weight,
+    judge_node,
+    judge_rights,
+)
 from gpusharectl.installer.progress import InstallError
 from gpusharectl.installer.rights import (
     CHECK_RIGHTS,
@@ -221,9 +226,9 @@ def _unknown(why: str, *subjects: str) -> list[Check]:
     return [Check(about, ok=None, text=why) for about in subjects]
 
 
-def judge_trials(ran: PodResults) -> Iterator[Judgment]:
+def judge_images(ran: PodResults) -> Iterator[CheckFinding]:
     """Judge the answers of check pods for an install; equal nodes are one finding."""
-    nodes: dict[Judgment, list[str]] = {}
+    nodes: dict[CheckFinding, list[str]] = {}
     for node, answer in ran.messages.items():
         # The trial of a workload that needs no card has no answer.
         for finding in _findings(judge_check_pod("", ran, node)) if answer else ():
@@ -234,14 +239,14 @@ def judge_trials(ran: PodResults) -> Iterator[Judgment]:
         yield replace(finding, text=f"{where}: {finding.text}")
 
 
-def _findings(checks: Sequence[Check]) -> Iterator[Judgment]:
+def _findings(checks: Sequence[Check]) -> Iterator[CheckFinding]:
     cards = next(check for check in checks if check.about == "cards")
     for check in checks:
         if check.ok is False:
             weight = Weight.WARNING if cards.ok else Weight.DOUBT
-            yield Judgment(weight, check.text, check.remedy)
+            yield CheckFinding(weight, check.text, check.remedy)
     if cards.ok:
-        yield Judgment(Weight.OK, cards.text)
+        yield CheckFinding(Weight.OK, cards.text)
 
 
 def is_older_image(failed: str) -> bool:
@@ -275,7 +280,7 @@ def check_nodes(context: Context, options: CheckOptions) -> list[NodeChecks]:
         for node in nodes
         if node.ready and not facts.missing
     }
-    ran = run_trials(context, list(pods.values()), options.timeout_s)
+    ran = try_images(context, list(pods.values()), options.timeout_s)
     checked = []
     for node in nodes:
         checks = [
@@ -313,7 +318,7 @@ def _facts(objects: Objects) -> ClusterFacts:
     )
 
 
-def _is_well(finding: Judgment) -> bool | None:
+def _is_well(finding: CheckFinding) -> bool | None:
     if finding.weight is Weight.OK:
         return True
     return False if finding.remedy else None

@@ -36,8 +36,8 @@ from gpusharectl.installer.rights import may_get
 from gpusharectl.installer.rollout import daemonset_nodes, list_events, pod_wait
 from gpusharectl.output import ObjectChange
 
-TRIAL = "gpushare-image-trial"
-_CHECK_NAME = "check"
+IMAGE_TRIAL = "gpushare-image-trial"
+_CHECK_CONTAINER = "check"
 _CHECK = ("python", "-m", "deviceplugin", "check")
 _ANSWER = "/dev/termination-log"
 """kubelet copies this file into the pod's status, at most 4096 bytes. So the answer
@@ -54,7 +54,7 @@ _KUBELET_BELOW = (1, 31)
 _SHOWN = 3
 
 
-def trial_pods(
+def image_trial_pods(
     objects: Objects, changes: Sequence[ObjectChange], chosen: Sequence[str]
 ) -> list[Json]:
     """Return a pod for each Ready node where a DaemonSet gets another image.
@@ -83,7 +83,9 @@ def trial_pods(
             if change.ref.name == DEVICE_PLUGIN and node is not None:
                 pods[name] = check_pod(objects, body, node)
             else:
-                pods.setdefault(name, short_lived_pod(TRIAL, name, container, **spec))
+                pods.setdefault(
+                    name, short_lived_pod(IMAGE_TRIAL, name, container, **spec)
+                )
     return [pod for _, pod in sorted(pods.items())]
 
 
@@ -102,7 +104,7 @@ def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
     if (minor_version(node.runtime.kubelet) or (0, 0)) >= _KUBELET_BELOW:
         root |= _READ_ONLY_BELOW
     container = {
-        "name": _CHECK_NAME,
+        "name": _CHECK_CONTAINER,
         "image": plugin["image"],
         "command": [*_CHECK, status, f"--into={_ANSWER}"],
         "env": [
@@ -126,7 +128,7 @@ def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
     ]
     if _CLASS in template:
         spec[_CLASS] = template[_CLASS]
-    return short_lived_pod(TRIAL, node.name, container, **spec)
+    return short_lived_pod(IMAGE_TRIAL, node.name, container, **spec)
 
 
 def _pull_secrets(objects: Objects, workload: Json) -> Json:
@@ -222,16 +224,16 @@ class PodResults:
     """Why the pod of a check succeeded only without access to the driver."""
 
 
-def run_trials(
+def try_images(
     context: Context, pods: Sequence[Json], most_s: float | None = None
 ) -> PodResults:
-    """Run trials. A check that fails at once is run again without the driver.
+    """Try images on nodes. A check that fails at once is run again without the driver.
 
     So a runtime that cannot give the driver to a container is told from a bad image.
     """
     ran = run_on_nodes(context, pods, most_s)
     checks = [
-        pod for pod in pods if pod["spec"]["containers"][0]["name"] == _CHECK_NAME
+        pod for pod in pods if pod["spec"]["containers"][0]["name"] == _CHECK_CONTAINER
     ]
     retried_pods = [_without_driver(pod) for pod in checks if node_of(pod) in ran.ended]
     if not retried_pods:

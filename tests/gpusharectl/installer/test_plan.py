@@ -16,7 +16,7 @@ from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import (
     STAMP,
     compose_install,
@@ -24,7 +24,7 @@ from gpusharectl.installer.manifests import (
     load_manifests,
 )
 from gpusharectl.installer.options import ISOLATION_CHOICES, InstallOptions
-from gpusharectl.installer.preflight import Judgment, Weight, group_findings
+from gpusharectl.installer.preflight import CheckFinding, Weight, group_findings
 from gpusharectl.installer.progress import Exit
 from tests.builders import card
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -169,13 +169,14 @@ def test_only_our_zero_goes(
 
 def test_what_is_equal_of_many_nodes_is_told_once() -> None:
     """All names of those where something is wrong; of the others the first ones."""
-    many = [Judgment(Weight.OK, f"node gpu-{number}: well") for number in range(12)]
+    many = [CheckFinding(Weight.OK, f"node gpu-{number}: well") for number in range(12)]
     bad = [
-        Judgment(Weight.WARNING, f"node {name}: no driver") for name in "abcdefghijk"
+        CheckFinding(Weight.WARNING, f"node {name}: no driver")
+        for name in "abcdefghijk"
     ]
-    alone = Judgment(Weight.OK, "you have all needed rights")
+    alone = CheckFinding(Weight.OK, "you have all needed rights")
     assert [
-        one.text for one in group_findings([alone, *many, *bad, Judgment(*OTHER)])
+        one.text for one in group_findings([alone, *many, *bad, CheckFinding(*OTHER)])
     ] == [
         alone.text,
         "nodes gpu-0, gpu-1, gpu-2 and 9 more: well",

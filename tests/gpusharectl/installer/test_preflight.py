@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, EXTENDER, SECOND_SCHEDULER
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.nodes.facts import SharedCards, SurveyedNode, survey_node
 from gpusharectl.installer.options import (
     CommonOptions,

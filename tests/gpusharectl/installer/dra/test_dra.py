@@ -9,7 +9,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.installer.dra.apply import find_unanswered
 from gpusharectl.installer.dra.checks import judge_dra
 from gpusharectl.installer.dra.objects import CLASS, CONFIGURATION, InstalledDra
-from gpusharectl.installer.kube_scheduler.drift import Flavour
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import container_settings
 from gpusharectl.installer.nodes.facts import survey_node
 from gpusharectl.installer.options import InstallOptions

@@ -10,7 +10,6 @@ import yaml
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.api_server import KUBEADM_APISERVER
-from gpusharectl.installer.kube_scheduler.drift import Flavour
 from gpusharectl.installer.kube_scheduler.files import Desired, shipped_extender
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
@@ -22,6 +21,7 @@ from gpusharectl.installer.kube_scheduler.job import (
     act_on_files,
 )
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
+from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.kube_scheduler.verify import PollPace, last_words
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 from tests.testbed.rest import Json

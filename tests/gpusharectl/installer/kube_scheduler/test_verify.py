@@ -16,11 +16,11 @@ from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmSch
 from gpusharectl.installer.kube_scheduler.static_pod import STAMP, SchedulerPod
 from gpusharectl.installer.kube_scheduler.verify import (
     LOOK,
+    ConfigurationResult,
     MirrorPod,
     PollPace,
-    TrialResult,
-    run_trial,
-    trial_pod,
+    configuration_pod,
+    try_configuration,
 )
 from tests.gpusharectl.installer.fake_objects import FakeObjects
 
@@ -151,21 +151,23 @@ def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (InvalidObject("mountPath: must be unique"), TrialResult.BAD),
-        (Invalid("a webhook has denied it"), TrialResult.UNKNOWN),
-        (Forbidden("no privileged pods"), TrialResult.UNKNOWN),
-        (Unavailable("no answer"), TrialResult.UNKNOWN),
+        (InvalidObject("mountPath: must be unique"), ConfigurationResult.BAD),
+        (Invalid("a webhook has denied it"), ConfigurationResult.UNKNOWN),
+        (Forbidden("no privileged pods"), ConfigurationResult.UNKNOWN),
+        (Unavailable("no answer"), ConfigurationResult.UNKNOWN),
     ],
 )
 def test_a_check_pod_that_is_invalid_is_a_no(
-    error: Exception, said: TrialResult
+    error: Exception, said: ConfigurationResult
 ) -> None:
     """kubelet would reject the static pod likewise; no webhook is asked about that."""
     objects = FakeObjects()
     # After the deletion of an old one.
     objects.fails(2, lambda: error, done=False)
-    body = trial_pod(SchedulerPod.read(NEW), "cp", "/c.yaml")
-    verdict = run_trial(objects, body, PollPace(1.0, lambda: 0.0, lambda _: None), 9.0)
+    body = configuration_pod(SchedulerPod.read(NEW), "cp", "/c.yaml")
+    verdict = try_configuration(
+        objects, body, PollPace(1.0, lambda: 0.0, lambda _: None), 9.0
+    )
     assert verdict.result is said
     assert str(error) in verdict.words
 

@@ -22,8 +22,8 @@ from gpusharectl.installer.nodes.check import (
     checks_data,
     draw_checks,
     judge_check_pod,
+    judge_images,
     judge_report,
-    judge_trials,
 )
 from gpusharectl.installer.nodes.pods import PodResults
 from gpusharectl.installer.options import CheckOptions
@@ -276,7 +276,7 @@ def test_an_install_tells_what_it_finds_before_it_changes_anything(
 def test_equal_nodes_are_one_line_of_an_install() -> None:
     two = json.dumps(REPORT | {"injection": HELD})
     nodes = {f"n-{number}": json.dumps(REPORT) for number in range(7)}
-    found = list(judge_trials(PodResults({}, {**nodes, "z": two, "cp": ""})))
+    found = list(judge_images(PodResults({}, {**nodes, "z": two, "cp": ""})))
     assert [one.text for one in found] == [
         "nodes n-0, n-1, n-2, n-3, n-4 and 3 more: 1 Tesla P4 of 7611 MiB: 29 units",
         "node z: no CDI specification has GPU-1",

@@ -4,13 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.installer.kube_scheduler.drift import (
-    Flavour,
-    find_this_node,
-    has_driver,
-    host_troubles,
-    read_flavour,
-)
 from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
@@ -18,6 +11,13 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     HostPath,
 )
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
+from gpusharectl.installer.kube_scheduler.this_host import (
+    Flavour,
+    find_this_node,
+    has_driver,
+    host_troubles,
+    read_flavour,
+)
 from tests.gpusharectl.cluster_states import node_of
 from tests.gpusharectl.installer.installed_cluster import APISERVER, SCHEDULER
 
