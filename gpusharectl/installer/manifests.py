@@ -19,7 +19,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import PRODUCT, SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpushare.yaml_edit import load_documents
-from gpusharectl.installer.kube_scheduler.files import packing_configuration
+from gpusharectl.installer.kube_scheduler.files import frag_configuration
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.options import (
     ISOLATION,
@@ -173,7 +173,7 @@ def read_documents(root: Traversable, path: str) -> list[Any]:
 
 def compose_install(
     load: Callable[..., tuple[Json, ...]],
-    kind: Flavour,
+    flavour: Flavour,
     options: InstallOptions,
     *,
     image: str,
@@ -186,9 +186,9 @@ def compose_install(
     cert-manager makes the webhook's certificate. On a host without kube-scheduler the
     overlay only serves the checks.
     """
-    overlay = "k3s" if kind is Flavour.K3S else "kubeadm"
+    overlay = "k3s" if flavour is Flavour.K3S else "kubeadm"
     if options.tls or options.dra:
-        overlay = "k3s-with-tls" if kind is Flavour.K3S else "with-tls"
+        overlay = "k3s-with-tls" if flavour is Flavour.K3S else "with-tls"
     if options.second_scheduler:
         overlay = "second-scheduler"
     dra = _WITH_DRA if options.dra else ()
@@ -209,7 +209,7 @@ def compose_install(
     bodies = with_settings(bodies, "device-plugin", plugin)
     bodies = with_settings(bodies, "extender", extender)
     if options.policy == FRAG:
-        bodies = tuple(map(_packing, bodies))
+        bodies = tuple(map(_with_frag_weight, bodies))
     return _with_digest(bodies)
 
 
@@ -228,12 +228,12 @@ def _with_digest(bodies: Sequence[Json]) -> tuple[Json, ...]:
     return with_stamp(bodies, _SECOND, STAMP, digest)
 
 
-def _packing(body: Json) -> Json:
+def _with_frag_weight(body: Json) -> Json:
     """Let the extender's score outweigh all others in the second kube-scheduler too."""
     if body["kind"] != "ConfigMap":
         return body
     texts = body.get("data") or {}
-    changed = {key: packing_configuration(text) for key, text in texts.items()}
+    changed = {key: frag_configuration(text) for key, text in texts.items()}
     return {**body, "data": changed} if texts else body
 
 

@@ -203,8 +203,8 @@ def survey_cluster(
     """
     lacking = missing_rights(objects, tuple(rights))
     nodes = () if LIST_NODES in lacking else read_nodes(objects)
-    kind = read_flavour(files)
-    here = find_this_node(files, kind, {node.name: node.addresses for node in nodes})
+    flavour = read_flavour(files)
+    here = find_this_node(files, flavour, {node.name: node.addresses for node in nodes})
     if this_node:
         here = this_node if find_node(nodes, this_node) else ""
     schedulers = () if LIST_PODS in lacking else _schedulers(objects)
@@ -215,7 +215,7 @@ def survey_cluster(
     )
     return ClusterFacts(
         version=objects.version(),
-        flavour=kind,
+        flavour=flavour,
         nodes=nodes,
         here=here,
         driver_here=has_driver(files),

@@ -52,10 +52,10 @@ class Case:
         self,
         values: Mapping[str, str],
         *,
-        kind: Flavour = Flavour.KUBEADM,
+        flavour: Flavour = Flavour.KUBEADM,
         **options: Any,
     ) -> None:
-        self.values, self.kind = values, kind
+        self.values, self.flavour = values, flavour
         self.components: Sequence[str] = options.pop("components", ())
         self.by_cert_manager = options.pop("by_cert_manager", False)
         self.image: str = options.pop("image", "")
@@ -64,7 +64,7 @@ class Case:
     def objects(self) -> dict[Ref, Json]:
         found = compose_install(
             load_manifests,
-            self.kind,
+            self.flavour,
             self.options,
             image=self.image,
             components=self.components,
@@ -86,7 +86,7 @@ CASES = {
     "with-tls": Case({"extender.tls.enabled": "true"}, tls=True),
     "k3s-with-tls": Case(
         {"extender.tls.enabled": "true", "extender.tls.folder": K3S_TLS},
-        kind=Flavour.K3S,
+        flavour=Flavour.K3S,
         tls=True,
     ),
     "second-scheduler": Case(

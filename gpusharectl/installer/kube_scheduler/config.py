@@ -26,7 +26,7 @@ from gpusharectl.installer.kube_scheduler.host_files import Obstacle
 
 GROUP = "kubescheduler.config.k8s.io"
 KIND = "KubeSchedulerConfiguration"
-PACKING_WEIGHT = 100
+FRAG_WEIGHT = 100
 """The extender's 10 points count 10,000 then; kube-scheduler's own scores add up to
 about 1,200 at their default weights."""
 _SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), ((1, 22), "v1beta2"))
@@ -53,12 +53,12 @@ class WantedConfig:
     """For k3s, which does not pass it as a flag."""
     tls: Json | None = None
     """The extender's ``tlsConfig``; None is plain HTTP."""
-    all_nodes: bool = False
+    frag: bool = False
     """For the policy ``frag``: score every node (by default kube-scheduler scores only
     a part of 100 nodes and more), and let the extender's score outweigh
     all others."""
     scored: Percentages = field(default_factory=dict)
-    """The values that ``all_nodes`` has overwritten in the present configuration; they
+    """The values that ``frag`` has overwritten in the present configuration; they
     are written back if it is off."""
 
 
@@ -106,7 +106,7 @@ def with_stanza(old: str | None, wanted: WantedConfig) -> str:
         connection = config.setdefault("clientConnection", {}) or {}
         connection.setdefault("kubeconfig", wanted.kubeconfig)
         config["clientConnection"] = connection
-    if wanted.all_nodes:
+    if wanted.frag:
         for _, place in _places(config):
             place[_KEY] = _ALL
     else:
@@ -119,7 +119,7 @@ def without_stanza(text: str, scored: Percentages) -> str:
     """Return the configuration without the extender; unchanged if it has none.
 
     Comments stay, unless ``scored`` has to be written back: the values that
-    ``all_nodes`` has overwritten.
+    the policy ``frag`` has overwritten.
     """
     config = read_configuration(text)
     if not has_stanza(text):
@@ -160,7 +160,7 @@ def names_extender(text: str) -> bool:
     return any(_has_port(each) for each in _ours(text))
 
 
-def is_weighted(text: str, extender: Json) -> bool:
+def has_other_weight(text: str, extender: Json) -> bool:
     """Return whether the extender's weight differs from the shipped one.
 
     It does for ``frag``, or if somebody has changed it.
@@ -168,9 +168,9 @@ def is_weighted(text: str, extender: Json) -> bool:
     return any(each.get("weight") != extender.get("weight") for each in _ours(text))
 
 
-def with_packing_weight(extender: Json) -> Json:
+def with_frag_weight(extender: Json) -> Json:
     """Return the extender's entry for ``frag``: its score outweighs all others."""
-    return {**extender, "weight": PACKING_WEIGHT}
+    return {**extender, "weight": FRAG_WEIGHT}
 
 
 def read_configuration(text: str) -> Json:
@@ -202,7 +202,7 @@ def percentages(config: Json) -> Percentages:
 
 
 def overwritten_percentages(config: Json, known: Percentages) -> Percentages:
-    """Return what ``all_nodes`` overwrites; if it is on already, that is ``known``."""
+    """Return what ``frag`` overwrites; ``known`` where it is overwritten already."""
     return {
         name: known.get(name, number) if number == _ALL else number
         for name, number in percentages(config).items()
@@ -263,9 +263,7 @@ def _manages_ours(extender: Json) -> bool:
 
 def _extender(wanted: WantedConfig) -> Json:
     extender = (
-        with_packing_weight(wanted.extender)
-        if wanted.all_nodes
-        else dict(wanted.extender)
+        with_frag_weight(wanted.extender) if wanted.frag else dict(wanted.extender)
     )
     if wanted.tls is None:
         return extender

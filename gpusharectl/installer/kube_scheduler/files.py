@@ -33,12 +33,12 @@ from gpusharectl.installer.kube_scheduler.config import (
     Percentages,
     WantedConfig,
     configuration_api,
-    is_weighted,
+    has_other_weight,
     names_extender,
     overwritten_percentages,
     percentages,
     read_configuration,
-    with_packing_weight,
+    with_frag_weight,
     with_stanza,
     without_stanza,
 )
@@ -149,7 +149,7 @@ def shipped_extender() -> Json:
     return entry
 
 
-def packing_configuration(text: str) -> str:
+def frag_configuration(text: str) -> str:
     """Return the second scheduler's configuration for ``frag``; other text unchanged.
 
     The shipped configuration scores all nodes already.
@@ -157,7 +157,7 @@ def packing_configuration(text: str) -> str:
     if KIND not in text:
         return text
     config = yaml.safe_load(text)
-    config["extenders"] = [with_packing_weight(each) for each in config["extenders"]]
+    config["extenders"] = [with_frag_weight(each) for each in config["extenders"]]
     return yaml.safe_dump(config, sort_keys=False)
 
 
@@ -218,7 +218,7 @@ class HostState:
 
     @property
     def scored(self) -> Percentages:
-        """The recorded values that ``all_nodes`` has overwritten."""
+        """The recorded values that the policy ``frag`` has overwritten."""
         return self.record.scored if self.record else {}
 
 
@@ -472,7 +472,7 @@ class SchedulerFiles:
             former.flags,
             self._starter.kubeconfig(state.without_gpushare),
             self.certificates.for_scheduler() if desired.tls else None,
-            all_nodes=desired.frag,
+            frag=desired.frag,
             scored=known,
         )
         before = old.decode(errors="replace") if source else None
@@ -525,7 +525,7 @@ class SchedulerFiles:
 
         They are in the record; if that is lost, in the cluster's own configuration.
         """
-        if not is_weighted(state.text, self._desired.extender):
+        if not has_other_weight(state.text, self._desired.extender):
             return {}
         try:
             source = self._former_setup(state).config

@@ -47,7 +47,7 @@ def has_driver(files: HostFiles) -> bool:
 
 def find_this_node(
     files: HostFiles,
-    kind: Flavour,
+    flavour: Flavour,
     nodes: Mapping[str, Sequence[str]],
     hostname: str = "",
 ) -> str:
@@ -57,7 +57,7 @@ def find_this_node(
     host's address, which no two nodes share; elsewhere the name decides: the host's,
     or the one that k3s is told.
     """
-    if kind is Flavour.KUBEADM:
+    if flavour is Flavour.KUBEADM:
         address = advertised_address(files)
         for name, addresses in nodes.items():
             if address and address in addresses:
@@ -65,7 +65,7 @@ def find_this_node(
         if address:
             return ""
     host = hostname or socket.gethostname()
-    k3s_name = k3s_node_name(files) if kind is Flavour.K3S else ""
+    k3s_name = k3s_node_name(files) if flavour is Flavour.K3S else ""
     for name in (k3s_name, host.lower(), host.lower().split(".")[0]):
         if name and name in nodes:
             return name
@@ -82,12 +82,12 @@ def host_troubles(
     server's version.
     """
     try:
-        kind = read_flavour(files)
-        if kind is Flavour.MANAGED:
+        flavour = read_flavour(files)
+        if flavour is Flavour.MANAGED:
             return ()
         addresses = {facts.name_of(body): facts.addresses(body) for body in nodes}
-        node = find_this_node(files, kind, addresses, hostname)
-        starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
+        node = find_this_node(files, flavour, addresses, hostname)
+        starter = K3sFile() if flavour is Flavour.K3S else KubeadmFile()
         words = SchedulerFiles(files, starter, desired_now(kubernetes)).why_undone()
     except OSError:
         return ()
