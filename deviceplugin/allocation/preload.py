@@ -14,10 +14,11 @@ from pathlib import Path
 from posixpath import basename
 from threading import Lock
 
-from deviceplugin.allocation.response import LIBRARY, PRELOAD
+from deviceplugin.allocation.response import LIBRARY
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 from gpushare.files import replace_file
+from gpushare.kube import names
 
 LIMITS = "limits"
 """The file with the container's limit, in its folder of ``/etc/vcuda``."""
@@ -57,8 +58,8 @@ class NodeLibrary:
 
     @property
     def preload(self) -> Path:
-        """What containers mount as ``PRELOAD``."""
-        return self.folder / basename(PRELOAD)
+        """What containers mount as ``PRELOAD_FILE``."""
+        return self.folder / basename(names.PRELOAD_FILE)
 
     def install(self) -> str:
         """Write what is missing or altered; return why not, empty if all is there.

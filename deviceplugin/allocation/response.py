@@ -48,11 +48,9 @@ def hard_limit_env(limit_mib: int | None) -> Mapping[str, str]:
     return {REQUEST: "0", LIMIT: str(limit_mib)}
 
 
-LIBRARY = "/usr/lib/vcuda/libvcuda.so.1"
+LIBRARY = f"{names.LIBRARY_FOLDER}/libvcuda.so.1"
 """Tier ``preload``: the library, in the device plugin's image and in containers."""
-PRELOAD = "/etc/ld.so.preload"
-"""The file of a container that names what each of its programs loads first."""
-REGION_INSIDE = "/run/vcuda/region"
+REGION_INSIDE = f"{names.REGION_FOLDER}/region"
 """The file in which the library counts what a container uses."""
 REGION = ".region"
 """The same, in the container's folder of the node."""
@@ -70,7 +68,7 @@ def hard_limit_setup(
         env = hard_limit_env(None if limit is None else limit.mib)
         return pb.ContainerAllocateResponse(envs=env)
     answer = pb.ContainerAllocateResponse()
-    for inside in (PRELOAD, LIBRARY):
+    for inside in (names.PRELOAD_FILE, LIBRARY):
         host = f"{preload}/{basename(inside)}"
         answer.mounts.add(container_path=inside, host_path=host, read_only=True)
     answer.mounts.add(container_path=REGION_INSIDE, host_path=f"{folder}/{REGION}")
@@ -82,10 +80,6 @@ INJECTIONS: tuple[Injection, ...] = ("cdi", "env", "nodes")
 
 CDI_KIND = "nvidia.com/gpu"
 """The kind of NVIDIA's cards in a CDI specification; device names are UUIDs."""
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""The variable that the NVIDIA container runtime reads."""
-VOID = "void"
-"""Its value for "inject nothing"; it overrides an image's own ``all``."""
 CONTROL_NODE = "/dev/nvidiactl"
 """The device node that each container with an NVIDIA card needs beside the card's."""
 CUDA_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -111,9 +105,10 @@ def container_setup(
     variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
     variables |= _variables_of(others)
     variables |= limit_env(resource, count)
-    variables[VISIBLE] = VOID
+    variables[names.VISIBLE] = names.VOID
     if injection == "env":
-        variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
+        uuids = ",".join(card.uuid for card in nvidia)
+        variables[names.VISIBLE] = uuids or names.VOID
     nodes = _nodes_of(nvidia, missing) if injection == "nodes" else []
     nodes += dict.fromkeys(node for card in others for node in card.device_nodes)
     answer = pb.ContainerAllocateResponse(envs=variables)

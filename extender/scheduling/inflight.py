@@ -29,12 +29,11 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import Decider
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.refusal import CORE_AND_MEMORY, Refusal
 
 _MOST_TRIALS = 200
 """Pending pods that are placed one by one, over all nodes: some 10 ms of work."""
 _COUNTED_EXACTLY = 4
-_NO_ROOM = Refusal(Reason.CORE_AND_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ def refuse_with_pending(
     for count, name in enumerate(sorted(expected.among(doubtful))):
         node = ledger.node(name)
         if node is None or count >= most:
-            refused[name] = _NO_ROOM
+            refused[name] = CORE_AND_MEMORY
             continue
         no = decider.refusal(expected.on(node))
         if no is not None:
@@ -276,7 +275,7 @@ def _keeping_room(
                 needed += _least_to_fill(room, wanted, largest)
                 if needed > count:
                     return None
-        return _NO_ROOM
+        return CORE_AND_MEMORY
 
     shape = ("keeps", wanted, largest, count, request.cards)
     return fitting.judged(shape, judge, names, request).fits
@@ -311,7 +310,7 @@ def _with_room_for_all(
     total = sum(others, wanted)
 
     def judge(node: Node) -> Refusal | None:
-        return None if node.summary_for(request).has_room(total) else _NO_ROOM
+        return None if node.summary_for(request).has_room(total) else CORE_AND_MEMORY
 
     shape = ("room", total, request.cards)
     return fitting.judged(shape, judge, names, request).fits

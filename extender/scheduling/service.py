@@ -36,7 +36,7 @@ from gpushare.domain.links import add_links
 from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.placement import choose_node, find_refusal, place
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.refusal import NO_CARDS, Refusal
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.codec import PodRecord, read_budgets, read_pod_record, refusal_text
 from gpushare.kube.errors import ClusterError
@@ -44,8 +44,6 @@ from gpushare.kube.json_reader import Malformed
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN = Refusal(Reason.NO_CARDS)
-"""For a node that the ledger does not know."""
 _WAIT_PART = 0.2
 """How much of all time may go into waits."""
 _NAMESPACE_PART = 0.75
@@ -387,7 +385,7 @@ class SchedulingVerbs:
         for name in expected.among(nodes.keys()):
             nodes[name] = expected.on(nodes[name])
         if not nodes:
-            return refuse_all(question.names, UNKNOWN)
+            return refuse_all(question.names, NO_CARDS)
         best = choose_node(request, nodes.values(), policy)
         planned = place(request, best, policy)
         if isinstance(planned, Refusal):
@@ -538,7 +536,7 @@ def divide_names(
     if len(kept) + refused < len(names):
         known = set(kept).union(*reasons.values())
         unknown = list(filterfalse(known.__contains__, names))
-        reason = refusal_text(UNKNOWN)
+        reason = refusal_text(NO_CARDS)
         reasons[reason] = [*reasons.get(reason, ()), *unknown]
     return FilterResult(kept, reasons)
 

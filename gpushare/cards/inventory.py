@@ -27,6 +27,7 @@ from pydantic import AfterValidator, Field
 from gpushare.cards.deadline import DeadlineCalls
 from gpushare.cards.source import CardReading, FoundCard, FoundCards, XidEvent
 from gpushare.domain.model import UNIT_MIB, CardUUID
+from gpushare.kube.names import VISIBLE
 from gpushare.yaml_file import (
     Location,
     Text,
@@ -47,7 +48,7 @@ _MOST_FILE_MIB = 1
 _MOST_DIGITS = 12
 _UUID = re.compile(r"[!-+\--~]{1,128}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OURS = ("VCUDA_", "NVIDIA_VISIBLE_DEVICES")
+_OURS = ("VCUDA_", VISIBLE)
 
 
 def _checked_uuid(text: str) -> str:

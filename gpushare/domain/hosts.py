@@ -7,9 +7,8 @@ looks at both. All bound pods count here, also those that ask for no card.
 from dataclasses import dataclass
 from threading import Lock
 
-from gpushare.domain.model import HostAmount, NodeName, PodUID
+from gpushare.domain.model import NO_HOST, HostAmount, NodeName, PodUID
 
-_NOTHING = HostAmount()
 _MOST_KINDS = 10_000
 _MOST_CHANGES = 16_384
 
@@ -52,7 +51,7 @@ class Hosts:
             has = self._allocatable.get(name)
             if has is None:
                 return None
-            free = self._free[name] = has - self._used.get(name, _NOTHING)
+            free = self._free[name] = has - self._used.get(name, NO_HOST)
             return free
 
     def allocatable(self, name: NodeName) -> HostAmount | None:
@@ -93,7 +92,7 @@ class Hosts:
                 self._subtract(before[0], before[1].amount)
             name = self._names.setdefault(name, name)
             self._pods[uid] = (name, host_use)
-            self._used[name] = self._used.get(name, _NOTHING) + amount
+            self._used[name] = self._used.get(name, NO_HOST) + amount
             self._touch(name)
 
     def release(self, uid: PodUID) -> None:
@@ -113,8 +112,8 @@ class Hosts:
             return None if changed is None else frozenset(changed)
 
     def _subtract(self, name: NodeName, amount: HostAmount) -> None:
-        rest = self._used.get(name, _NOTHING) - amount
-        if rest == _NOTHING:
+        rest = self._used.get(name, NO_HOST) - amount
+        if rest == NO_HOST:
             self._used.pop(name, None)
         else:
             self._used[name] = rest

@@ -82,6 +82,9 @@ class HostAmount:
         )
 
 
+NO_HOST = HostAmount()
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """One physical GPU or one MIG instance; ``index`` is for display and order only.

@@ -45,7 +45,7 @@ NO_CARDS = Refusal(Reason.NO_CARDS)
 UNTOUCHED_CARDS = Refusal(Reason.UNTOUCHED_CARDS)
 _CORE = Refusal(Reason.CORE)
 _MEMORY = Refusal(Reason.MEMORY)
-_CORE_AND_MEMORY = Refusal(Reason.CORE_AND_MEMORY)
+CORE_AND_MEMORY = Refusal(Reason.CORE_AND_MEMORY)
 
 
 def refuse_insufficient(amount: Amount, most: Amount) -> Refusal:
@@ -53,7 +53,7 @@ def refuse_insufficient(amount: Amount, most: Amount) -> Refusal:
     short_of_cores = amount.cores > most.cores
     short_of_units = amount.units > most.units
     if short_of_cores == short_of_units:
-        return _CORE_AND_MEMORY
+        return CORE_AND_MEMORY
     return _CORE if short_of_cores else _MEMORY
 
 

@@ -69,6 +69,16 @@ BITFUSION_GPU = "bitfusion.io/gpu"
 
 SHARE_FOLDER = "/etc/vcuda"
 """The folder with a container's ``allocation.json``: its cards and shares."""
+PRELOAD_FILE = "/etc/ld.so.preload"
+"""The file of a container that names what each of its programs loads first."""
+LIBRARY_FOLDER = "/usr/lib/vcuda"
+"""A container's folder with the library of the tier ``preload``."""
+REGION_FOLDER = "/run/vcuda"
+"""A container's folder with the file in which that library counts what it uses."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""The variable that tells the NVIDIA container runtime which cards to show."""
+VOID = "void"
+"""Its value for no card, which overrides an image's own ``all``."""
 
 STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vcuda"
 """Node taint, written by whoever creates nodes: no pods before the cards are offered.

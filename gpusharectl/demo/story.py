@@ -36,7 +36,7 @@ def check_container(
         raise NotAsExpectedError(f"{_of(pod)}: {name} was never started")
     total = sum((share.amount for share in placement.shares), NOTHING)
     variables = {
-        "NVIDIA_VISIBLE_DEVICES": ",".join(placement.cards()),
+        names.VISIBLE: ",".join(placement.cards()),
         "VCUDA_CARDS": ",".join(placement.cards()),
         "VCUDA_MEMORY_LIMIT_MIB": str(total.units * UNIT_MIB),
         "VCUDA_CORES": str(total.cores),

@@ -53,7 +53,7 @@ _SKIPPED = (
 """Fields that have no amounts, or that no user writes."""
 _OTHER_COUNT = re.compile(r"nvidia\.com/(?!mig-)|[^/]+/[^/]*gpu")
 """Names that may be another name of HAMi's number of cards, which it leaves open."""
-_DENIED_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_GPU_MEMORY_")
+_DENIED_VARIABLES = (names.VISIBLE, "CUDA_MPS_", "NVIDIA_GPU_MEMORY_")
 """How variables begin that the webhook denies in containers with cards."""
 _SEVERAL = "aliyun.com/gpu-count"
 """A label of a pod: its memory is spread over so many cards."""

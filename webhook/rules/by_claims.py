@@ -16,7 +16,6 @@ from gpushare.kube.resource_claims.templates import (
     name_template,
     read_template_name,
 )
-from gpushare.kube.resource_requests import read_containers
 from webhook.bitfusion import resources
 from webhook.rules.pod import (
     APP,
@@ -24,6 +23,7 @@ from webhook.rules.pod import (
     PARTS,
     PodContainer,
     copy_to_change,
+    pair_with_amounts,
     pod_annotations,
     pod_containers,
 )
@@ -103,8 +103,7 @@ def _why_not(pod: Json, asking: _Asking) -> str:
 
 
 def _asking(pod: Json) -> _Asking:
-    both = zip(pod_containers(pod, INIT, APP), read_containers(pod), strict=True)
-    return [(container, spec) for container, spec in both if spec.amount]
+    return [pair for pair in pair_with_amounts(pod) if pair[1].amount]
 
 
 def _without_defaults(pod: Json) -> tuple[Json, list[str]]:

@@ -16,7 +16,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, read_card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import Unmeetable, read_containers
+from gpushare.kube.resource_requests import Unmeetable
 from webhook.pool import CardPool
 from webhook.rules.pod import (
     APP,
@@ -24,12 +24,13 @@ from webhook.rules.pod import (
     INIT,
     PARTS,
     PodContainer,
+    asks_for_cards,
+    is_apart,
+    pair_with_amounts,
     pod_annotations,
     pod_containers,
 )
 from webhook.rules.validate import (
-    VISIBLE,
-    VOID,
     brings_cards,
     read_mib,
     round_up_to_units,
@@ -40,11 +41,6 @@ DEFAULT_CORES = 1
 """Cores of a container that asks for memory only."""
 _USUAL_SCHEDULER = "default-scheduler"
 _NVIDIAS_RESOURCES = "nvidia.com/"
-
-
-def asks_for_cards(pod: Json) -> bool:
-    """Tell whether any container names a resource of cards."""
-    return any(container.is_ours for container in pod_containers(pod, INIT, APP))
 
 
 def replace_mib_by_units(pod: Json) -> list[str]:
@@ -119,7 +115,7 @@ def set_default_cores(pod: Json, *, even_zero: bool = False) -> None:
         else spec
         for container, spec in places
     ]
-    if not _apart(pod) and peak_amount(filled).cores >= CORES_PER_CARD:
+    if not is_apart(pod) and peak_amount(filled).cores >= CORES_PER_CARD:
         known = peak_amount([spec for _, spec in places]).cores
         lacking = [] if known else lacking[:1]
     for container in lacking:
@@ -134,7 +130,7 @@ def set_memory_of_whole_cards(pod: Json, pool: CardPool) -> None:
     chosen = read_card_selector(pod_annotations(pod))
     models = None if isinstance(chosen, Refusal) else chosen
     places = _places(pod)
-    for group in [[place] for place in places] if _apart(pod) else [places]:
+    for group in [[place] for place in places] if is_apart(pod) else [places]:
         cards = peak_amount([spec for _, spec in group]).cores // CORES_PER_CARD
         card_units = pool.whole_card_units(cards, models) or 0
         if cards > MOST_CARDS * MOST_INSTANCES:
@@ -177,7 +173,7 @@ def hide_cards(
         container.name
         for container in pod_containers(before_debugging or {}, EPHEMERAL)
     }
-    none = {"name": VISIBLE, "value": VOID}
+    none = {"name": names.VISIBLE, "value": names.VOID}
     warnings = []
     asks_cards = asks_for_cards(pod)
     for container in pod_containers(
@@ -186,7 +182,7 @@ def hide_cards(
         if container.name in known or not _asks_nothing(container):
             continue
         variables = container.variables
-        visible = [variable for variable in variables if variable["name"] == VISIBLE]
+        visible = [each for each in variables if each["name"] == names.VISIBLE]
         showing = [variable for variable in visible if not shows_none(variable)]
         if showing and asks_cards:
             continue
@@ -197,8 +193,8 @@ def hide_cards(
             container.raw["env"] = rewritten if visible else [*rewritten, none]
         if showing:
             warnings.append(
-                f"{container.path}: {VISIBLE} was set to {VOID}, because the container "
-                f"asks for no {names.MEMORY}"
+                f"{container.path}: {names.VISIBLE} was set to {names.VOID}, because "
+                f"the container asks for no {names.MEMORY}"
             )
     return warnings
 
@@ -229,15 +225,9 @@ def _lacks(container: PodContainer) -> bool:
 
 def _places(pod: Json) -> list[tuple[PodContainer, ContainerSpec]]:
     """Return the containers with what each asks for; empty if that is not valid."""
-    try:
-        specs = read_containers(pod)
-    except (Malformed, Unmeetable):
-        return []
-    return list(zip(pod_containers(pod, INIT, APP), specs, strict=True))
-
-
-def _apart(pod: Json) -> bool:
-    return pod_annotations(pod).get(names.CONTAINERS) == names.APART
+    with suppress(Malformed, Unmeetable):
+        return pair_with_amounts(pod)
+    return []
 
 
 def _by_whole_cards(group: list[tuple[PodContainer, ContainerSpec]]) -> list[int]:

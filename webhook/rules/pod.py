@@ -7,9 +7,11 @@ the rules need no checks of types.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from gpushare.domain.request import ContainerSpec
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
+from gpushare.kube.resource_requests import read_containers
 
 INIT, APP, EPHEMERAL = "initContainers", "containers", "ephemeralContainers"
 _KINDS = (INIT, APP, EPHEMERAL)
@@ -68,6 +70,22 @@ def pod_containers(pod: Json, *kinds: str) -> Iterator[PodContainer]:
     for kind in kinds or _KINDS:
         for place, container in enumerate(spec.get(kind) or ()):
             yield PodContainer(kind, place, container)
+
+
+def asks_for_cards(pod: Json) -> bool:
+    """Tell whether any container names a resource of cards."""
+    return any(container.is_ours for container in pod_containers(pod, INIT, APP))
+
+
+def is_apart(pod: Json) -> bool:
+    """Tell whether each container may have its own card."""
+    return pod_annotations(pod).get(names.CONTAINERS) == names.APART
+
+
+def pair_with_amounts(pod: Json) -> list[tuple[PodContainer, ContainerSpec]]:
+    """Return each container with what it asks; raise as ``read_containers`` does."""
+    containers = pod_containers(pod, INIT, APP)
+    return list(zip(containers, read_containers(pod), strict=True))
 
 
 def names_mib(pod: Json) -> bool:

@@ -13,6 +13,7 @@ from webhook.pool import CardPool
 from webhook.rules import mutate
 from webhook.rules.by_claims import replace_request_by_claim
 from webhook.rules.pod import (
+    asks_for_cards,
     copy_to_change,
     insist_on_shape,
     names_mib,
@@ -192,7 +193,7 @@ def _debugging(
 def _improve(pod: Json, rules: ReviewSettings, pool: CardPool) -> list[str]:
     """Add what the pod did not specify; return warnings."""
     warnings = []
-    if mutate.asks_for_cards(pod):
+    if asks_for_cards(pod):
         mutate.set_default_cores(pod, even_zero=rules.quotas)
         if rules.quotas:
             mutate.set_memory_of_whole_cards(pod, pool)

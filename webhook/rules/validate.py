@@ -26,7 +26,6 @@ from gpushare.domain.quantity import (
     parse_whole,
 )
 from gpushare.domain.refusal import Refusal, clean_text
-from gpushare.domain.request import ContainerSpec
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import read_card_selector
 from gpushare.kube.cluster import Json
@@ -42,6 +41,9 @@ from webhook.rules.pod import (
     EPHEMERAL,
     INIT,
     PodContainer,
+    asks_for_cards,
+    is_apart,
+    pair_with_amounts,
     pod_annotations,
     pod_containers,
 )
@@ -92,7 +94,7 @@ def _refused(pod: Json, refusal: Refusal, complaints: list[str]) -> JudgedReques
     complaints += [_of_annotation(detail, pod) for detail in wrong]
     quantities = _quantities(pod)
     # Quantities that cannot be read cannot be added.
-    cores = [] if quantities else list(_cores(pod, read_containers(pod)))
+    cores = [] if quantities else list(_cores(pod))
     complaints += quantities or [_of_cores(*each) for each in cores]
     if len(complaints) == before:
         complaints.append(_of_annotation(refusal.detail, pod))
@@ -237,14 +239,10 @@ def _as_written(value: object) -> str:
     return f" ({value} is {units:g}); ask {math.ceil(units)}"
 
 
-def _cores(
-    pod: Json, specs: list[ContainerSpec]
-) -> Iterator[tuple[list[str], Refusal]]:
+def _cores(pod: Json) -> Iterator[tuple[list[str], Refusal]]:
     """Yield what is wrong with cores, each with the fields that ask for them."""
-    both = zip(pod_containers(pod, INIT, APP), specs, strict=True)
-    asking = [(container, spec) for container, spec in both if spec.amount]
-    apart = pod_annotations(pod).get(names.CONTAINERS) == names.APART
-    for group in [[container_spec] for container_spec in asking] if apart else [asking]:
+    asking = [pair for pair in pair_with_amounts(pod) if pair[1].amount]
+    for group in [[pair] for pair in asking] if is_apart(pod) else [asking]:
         claims = build_claims_by_annotation([spec for _, spec in group], apart=False)
         if isinstance(claims, Refusal):
             with_cores = (container for container, spec in group if spec.amount.cores)
@@ -265,7 +263,7 @@ def _of_annotation(detail: str, pod: Json) -> str:
     about = [name for name in pod_annotations(pod) if detail.startswith(f"{name} ")]
     if about:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
-    if pod_annotations(pod).get(names.CONTAINERS) != names.APART:
+    if not is_apart(pod):
         return detail
     asking = ", ".join(c.path for c in pod_containers(pod, INIT) if c.is_ours)
     if asking:
@@ -291,20 +289,16 @@ def _resource(container: PodContainer, part: str, name: str) -> str:
 EnvFrom = Literal["auto", "allow", "deny"]
 ENV_FROM: tuple[EnvFrom, ...] = ("auto", "allow", "deny")
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""The variable that tells the NVIDIA container runtime which cards to show."""
-VOID = "void"
-"""Its value for no card, which overrides the image's."""
-NONE_VISIBLE = frozenset({"", VOID, "none"})
+_NONE_VISIBLE = frozenset({"", names.VOID, "none"})
 """Values that show no card."""
 _FAMILIES = ("CUDA_MPS_", "NVIDIA_GPU_MEMORY_", "VCUDA_")
 _LIMITS_BY = "may limit a container's memory by"
 _OWN_PATHS = {
     names.SHARE_FOLDER: "tells a container its share in",
-    "/etc/ld.so.preload": _LIMITS_BY,
-    "/usr/lib/vcuda": _LIMITS_BY,
-    "/run/vcuda": _LIMITS_BY,
-    "/var/run/vcuda": _LIMITS_BY,
+    names.PRELOAD_FILE: _LIMITS_BY,
+    names.LIBRARY_FOLDER: _LIMITS_BY,
+    names.REGION_FOLDER: _LIMITS_BY,
+    f"/var{names.REGION_FOLDER}": _LIMITS_BY,
 }
 """What the device plugin mounts into containers, each with why."""
 _OWN_NAMES = {basename(path) for path in _OWN_PATHS}
@@ -356,7 +350,7 @@ def deny_card_variables(
     ``classes`` are the RuntimeClasses that bring cards and do not have nvidia in their
     names. Debugging containers that ``before_debugging`` has are not judged again.
     """
-    if not any(container.is_ours for container in pod_containers(pod, INIT, APP)):
+    if not asks_for_cards(pod):
         return
     known = (
         {container.name for container in pod_containers(before_debugging, EPHEMERAL)}
@@ -382,14 +376,14 @@ def brings_cards(pod: Json, classes: Container[str]) -> bool:
 
 def shows_none(variable: Json) -> bool:
     """Tell whether a variable only says that no card is to be shown."""
-    plain = variable.get("valueFrom") is None and variable.get("name") == VISIBLE
-    return plain and (variable.get("value") or "") in NONE_VISIBLE
+    plain = variable.get("valueFrom") is None and variable.get("name") == names.VISIBLE
+    return plain and (variable.get("value") or "") in _NONE_VISIBLE
 
 
 def _named(container: PodContainer) -> Iterator[str]:
     for place, variable in enumerate(container.variables):
         name = variable["name"]
-        if name != VISIBLE and not name.startswith(_FAMILIES):
+        if name != names.VISIBLE and not name.startswith(_FAMILIES):
             continue
         if not container.is_ours and shows_none(variable):
             continue
@@ -402,12 +396,12 @@ def _named(container: PodContainer) -> Iterator[str]:
 def _from_elsewhere(container: PodContainer) -> Iterator[str]:
     for place, source in enumerate(container.raw.get("envFrom") or ()):
         prefix = source.get("prefix") or ""
-        if VISIBLE.startswith(prefix) or any(
+        if names.VISIBLE.startswith(prefix) or any(
             family.startswith(prefix) or prefix.startswith(family)
             for family in _FAMILIES
         ):
             yield (
-                f"{container.path}.envFrom[{place}]: it could set {VISIBLE}, and so "
-                "hide the pod's card or show others; give it a prefix such as APP_, or "
-                "list its variables under env"
+                f"{container.path}.envFrom[{place}]: it could set {names.VISIBLE}, and "
+                "so hide the pod's card or show others; give it a prefix such as APP_, "
+                "or list its variables under env"
             )

@@ -16,6 +16,7 @@ from gpushare.domain.eviction.movable import (
 )
 from gpushare.domain.eviction.preemption import EvictionFacts
 from gpushare.domain.model import (
+    NO_HOST,
     HostAmount,
     NodeName,
     Placement,
@@ -29,7 +30,6 @@ from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.domain.refusal import Refusal
 
 _REPLACEMENT = PodUID("the replacement")
-_NO_HOST = HostAmount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ class LandingPrediction:
         room = self._situation.facts.hosts.free(name)
         if amount is None or room is None:
             return True
-        return amount.fits(room + state.host.get(name, _NO_HOST))
+        return amount.fits(room + state.host.get(name, NO_HOST))
 
     def without(self, uid: PodUID, state: StateAfterMoves) -> StateAfterMoves:
         """Return the state in which a pod has ended."""
         name = self.placement(uid, state).node
-        host = self._situation.movable[uid].request.host or _NO_HOST
+        host = self._situation.movable[uid].request.host or NO_HOST
         nodes = {**state.nodes, name: self.now(name, state).without({uid})}
-        changed = {**state.host, name: state.host.get(name, _NO_HOST) + host}
+        changed = {**state.host, name: state.host.get(name, NO_HOST) + host}
         return StateAfterMoves(nodes, changed, state.moved)
 
     def moved(
@@ -153,9 +153,9 @@ class LandingPrediction:
         if landing is None:
             return None
         landing = replace(landing, pod=source.pod)
-        name, host = landing.node, pod.request.host or _NO_HOST
+        name, host = landing.node, pod.request.host or NO_HOST
         nodes = {**gone.nodes, name: self.now(name, gone).with_placement(landing)}
-        changed = {**gone.host, name: gone.host.get(name, _NO_HOST) - host}
+        changed = {**gone.host, name: gone.host.get(name, NO_HOST) - host}
         after_it = StateAfterMoves(nodes, changed, {**gone.moved, uid: landing})
         return PodMove(source.pod, source, landing), after_it
 

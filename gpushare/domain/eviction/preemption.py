@@ -11,6 +11,7 @@ from itertools import chain
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import (
+    NO_HOST,
     NOTHING,
     Card,
     CardUUID,
@@ -406,6 +407,6 @@ def _tenants(
         elif host_use is not None:
             same = host_use.priority == before[0]
             before = (host_use.priority, before[1] if same else "")
-        host = HostAmount() if host_use is None else host_use.amount
+        host = NO_HOST if host_use is None else host_use.amount
         tenants[uid] = PossibleVictim(*before, cards.get(uid, frozenset()), host)
     return tenants

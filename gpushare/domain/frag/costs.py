@@ -21,6 +21,7 @@ from gpushare.domain.frag.shapes import (
     read_free_on_node,
 )
 from gpushare.domain.model import (
+    NO_HOST,
     Amount,
     CardUUID,
     Claim,
@@ -35,7 +36,6 @@ from gpushare.domain.policies import Policy, Rank
 NEVER = math.inf
 """The cost if a pod does not fit."""
 
-_UNASKED = HostAmount()
 _LESS_ROUNDING = ROUNDING / 2
 """A slope is computed otherwise than a cost; with less, it is never the larger one."""
 
@@ -155,7 +155,7 @@ class LeastCost:
         self._losses = list(losses.values())
         order = list(losses)
         self._ways = [[order.index(amount) for amount in way] for way in ways]
-        self._host = request.host or _UNASKED
+        self._host = request.host or NO_HOST
         self._pressures = {m: p for m, p in tables.pressures.items() if p}
 
     def of(self, standing: Standing) -> float:
@@ -438,7 +438,7 @@ class PricedNode:
         ]
 
     def _then(self, host_amount: HostAmount | None) -> tuple[int | None, int | None]:
-        host, state = host_amount or _UNASKED, self.state
+        host, state = host_amount or NO_HOST, self.state
         cpu, memory = state.cpu_milli, state.memory_mib
         return (
             None if cpu is None else cpu - host.cpu_milli,

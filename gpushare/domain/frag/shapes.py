@@ -11,6 +11,7 @@ from typing import Self
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.model import (
     CORES_PER_CARD,
+    NO_HOST,
     Amount,
     Card,
     CardUUID,
@@ -125,7 +126,6 @@ class ClusterCapacity:
 _CHANCE = 0.02
 """A part of the cluster: the first pods may be unlike the later ones."""
 _MILLI_PER_CORE = WHOLE // CORES_PER_CARD
-_UNASKED = HostAmount()
 
 
 def milli_free(card: Card, free: Amount) -> int:
@@ -208,7 +208,7 @@ class CardSizes:
         units = self.units.get("", 0)
         if models is not None:
             units = max((self.units[model] for model in models), default=units)
-        host = kind.host or _UNASKED
+        host = kind.host or NO_HOST
         parts = len(kind.amounts)
         for amount in kind.amounts:
             whole = amount.cores // CORES_PER_CARD

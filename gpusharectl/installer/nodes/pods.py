@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import (
@@ -43,7 +44,6 @@ _ANSWER = "/dev/termination-log"
 """kubelet copies this file into the pod's status, at most 4096 bytes. So the answer
 needs no connection from the API server to the node."""
 _CLASS = "runtimeClassName"
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _CDI = ("cdi-static", "cdi-dynamic")
 """The volumes of the device plugin that its check needs too."""
 _ROOT, _HOST = "GPUSHARE_HOST_ROOT", "/host"
@@ -247,9 +247,9 @@ def try_images(
 def _without_driver(check: Json) -> Json:
     spec = {key: value for key, value in check["spec"].items() if key != _CLASS}
     (container,) = spec["containers"]
-    env = [variable for variable in container["env"] if variable["name"] != _VISIBLE]
-    none = {"name": _VISIBLE, "value": "void"}
-    spec["containers"] = [{**container, "env": [*env, none]}]
+    none = {"name": names.VISIBLE, "value": names.VOID}
+    others = [each for each in container["env"] if each["name"] != names.VISIBLE]
+    spec["containers"] = [{**container, "env": [*others, none]}]
     return {**check, "spec": spec}
 
 
