@@ -30,9 +30,7 @@ class Round:
     @property
     def succeeded(self) -> bool:
         """Whether every card answered."""
-        return not self.failure and not any(
-            answer.failure for answer in self.cards.values()
-        )
+        return not (self.failure or any(card.failure for card in self.cards.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,7 @@ class ProcessRound:
     @property
     def succeeded(self) -> bool:
         """Whether every card answered."""
-        return not self.failure and not any(
-            answer.failure for answer in self.cards.values()
-        )
+        return not (self.failure or any(card.failure for card in self.cards.values()))
 
 
 @dataclass(frozen=True, slots=True)

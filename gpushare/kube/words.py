@@ -135,3 +135,13 @@ def listed(things: Iterable[str], most: int) -> str:
 
 def _gib(number: int) -> str:
     return f"{number * UNIT_MIB / 1024:.2f}".rstrip("0").rstrip(".")
+
+
+def last_lines(text: str) -> str:
+    r"""Return the last lines of a log in one.
+
+    >>> last_lines("a\n\nb\nc\nd\n")
+    'b / c / d'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(lines[-3:])

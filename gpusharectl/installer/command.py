@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.words import last_lines
 from gpusharectl.access import Access, access_options, reach
 from gpusharectl.completion import complete_all_nodes
 from gpusharectl.installer import run as installing
@@ -50,7 +51,6 @@ from gpusharectl.installer.progress import (
     LiveScreen,
     Screen,
 )
-from gpusharectl.installer.rollout import last_lines
 from gpusharectl.output import print_data
 from gpusharectl.state.read import is_demo
 

@@ -17,7 +17,7 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.node_filters import find_bar, read_constraints, read_properties
 from gpushare.kube.objects import Objects, Ref
-from gpushare.kube.words import counted
+from gpushare.kube.words import counted, last_lines
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.nodes.facts import SurveyedNode, survey_node
 from gpusharectl.installer.progress import (
@@ -53,7 +53,6 @@ _TOLERATED = tuple(
 )
 """What the DaemonSet controller adds to the tolerations of each pod."""
 _NAMED = 3
-_LAST_LINES = 3
 _LOG_LINES = 20
 
 
@@ -395,16 +394,6 @@ def wait_by_events(who: str, events: Sequence[Json]) -> Waiting | None:
         if event.get("reason") in _TELLING and not message.startswith("Startup probe"):
             return Waiting(who, message)
     return None
-
-
-def last_lines(text: str) -> str:
-    r"""Return the last lines of a log in one.
-
-    >>> last_lines("a\n\nb\nc\nd\n")
-    'b / c / d'
-    """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-_LAST_LINES:])
 
 
 def _moment(event: Json) -> str:

@@ -62,7 +62,7 @@ from gpusharectl.installer.rollout import NOTHING_LEFT, prune_step
 from gpusharectl.installer.survey import owned_objects, served_objects, survey_cluster
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS, SECRETS
 
-LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
+_SECOND_LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
 """The second scheduler creates it itself, so it has no label of gpushare."""
 GUARD_LINGERS_S = 10.0
 """The API server notices a moment later that a policy is deleted."""
@@ -101,7 +101,7 @@ def find_installed(objects: Objects, manifests: Sequence[Json]) -> Mapping[Ref, 
     They are found by their names in the manifests, and by gpushare's label, which
     those of older versions have too. The pods of workloads are deleted with these.
     """
-    refs = [*map(Ref.of, manifests), LEASE, *SECRETS]
+    refs = [*map(Ref.of, manifests), _SECOND_LEASE, *SECRETS]
     read = {ref: objects.get(ref) for ref in dict.fromkeys(refs)}
     bodies = {ref: body for ref, body in read.items() if body is not None}
     kinds = [

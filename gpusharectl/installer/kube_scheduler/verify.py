@@ -30,6 +30,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, InvalidObject, NotFound
 from gpushare.kube.facts import SYSTEM, condition, is_silent
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import last_lines
 from gpusharectl.installer.kube_scheduler.static_pod import (
     CONFIG_FLAG,
     PROGRAM,
@@ -143,10 +144,9 @@ def last_words(log: str) -> str:
 
     kube-scheduler's own error stands behind ``err=``.
     """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = map(str.strip, log.splitlines())
     errors = [line.partition("err=")[2].strip('"') for line in lines if "err=" in line]
-    ending = errors[-1] if errors else " / ".join(lines[-3:])
-    return ending.replace('\\"', '"')[:600]
+    return (errors[-1] if errors else last_lines(log)).replace('\\"', '"')[:600]
 
 
 def _states(pod: Json) -> list[Json]:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects
-from gpushare.kube.words import counted
+from gpushare.kube.words import counted, last_lines
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, read_nodes
 from gpusharectl.installer.options import NO_TIER, InstallOptions
 from gpusharectl.installer.progress import InstallError, Waiting
-from gpusharectl.installer.rollout import last_lines
 
 FOUND_WITHIN_S = 60.0
 """The driver's first answer may take so long without a persistence daemon."""
